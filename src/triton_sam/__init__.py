@@ -1,0 +1,26 @@
+"""triton-sam: promptable vision models on NVIDIA Triton Inference Server."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from triton_sam.client import SAM2TritonClient, Segmentation
+    from triton_sam.masks import MaskSet
+
+__version__ = "0.1.0"
+
+#: Public names and where they live; loaded on first use so that the server's process never imports the client.
+_HOMES = {
+    "MaskSet": "triton_sam.masks",
+    "SAM2TritonClient": "triton_sam.client",
+    "Segmentation": "triton_sam.client",
+}
+__all__ = ["MaskSet", "SAM2TritonClient", "Segmentation", "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

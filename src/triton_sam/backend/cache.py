@@ -1,0 +1,74 @@
+"""Embeddings by content, bounded in bytes; the least recently used one goes first."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections import OrderedDict
+
+from triton_sam.engines.base import Embedding
+from triton_sam.errors import ImageExpired
+
+
+def content_key(model_id: str, data: bytes | memoryview) -> str:
+    """The ``image_key`` of an image file in front of one model: equal content, equal key, on every server."""
+    digest = hashlib.sha256(model_id.encode() + b"\0")
+    digest.update(data)
+    return digest.hexdigest()[:40]
+
+
+class EmbeddingCache:
+    """Thread-safe; ``put`` evicts until the bytes fit."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
+        self.bytes = 0
+        self._lock = threading.Lock()
+        self._entries: OrderedDict[str, Embedding] = OrderedDict()
+        #: Hash of an embedding handed out -> image key, for tools that send embeddings back.
+        self._aliases: dict[str, str] = {}
+
+    def get(self, key: str) -> Embedding | None:
+        """The embedding, now the most recently used; None where there is none."""
+        with self._lock:
+            entry = self._entries.get(key)
+            if entry is not None:
+                self._entries.move_to_end(key)
+            return entry
+
+    def require(self, key: str) -> Embedding:
+        """As :meth:`get`, but ImageExpired where there is none: never another image's embedding."""
+        entry = self.get(key)
+        if entry is None:
+            raise ImageExpired(f"image_key {key[:40]!r} is unknown here or has expired: send the image again")
+        return entry
+
+    def put(self, key: str, embedding: Embedding) -> None:
+        """Stores it; an embedding larger than the whole cache is not kept at all."""
+        with self._lock:
+            previous = self._entries.pop(key, None)
+            if previous is not None:
+                self.bytes -= previous.nbytes
+            if embedding.nbytes > self.max_bytes:
+                return
+            while self._entries and self.bytes + embedding.nbytes > self.max_bytes:
+                evicted, old = self._entries.popitem(last=False)
+                self.bytes -= old.nbytes
+                self._aliases = {alias: to for alias, to in self._aliases.items() if to != evicted}
+            self._entries[key] = embedding
+            self.bytes += embedding.nbytes
+
+    def add_alias(self, alias: str, key: str) -> None:
+        """Lets :meth:`find_alias` lead from a handed-out embedding's hash to its image, while that is cached."""
+        with self._lock:
+            if key in self._entries:
+                self._aliases[alias] = key
+
+    def find_alias(self, alias: str) -> tuple[str, Embedding] | None:
+        """(image key, embedding) of a handed-out embedding's hash."""
+        key = self._aliases.get(alias)
+        entry = self.get(key) if key is not None else None
+        return None if key is None or entry is None else (key, entry)
+
+    def __len__(self) -> int:
+        return len(self._entries)

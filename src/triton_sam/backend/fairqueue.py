@@ -1,0 +1,61 @@
+"""A bounded queue that serves its sessions in turn."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Callable, Hashable
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class FairQueue(Generic[T]):
+    """First in, first out within a session, round robin between them: a busy session delays itself only.
+
+    Not thread-safe; the scheduler's lock guards it.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self._size = 0
+        self._sessions: OrderedDict[Hashable, deque[T]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return self._size
+
+    @property
+    def full(self) -> bool:
+        return self._size >= self.capacity
+
+    def put(self, item: T, session: Hashable) -> None:
+        """Appends to the session's own line; the caller has looked at :attr:`full`."""
+        self._sessions.setdefault(session, deque()).append(item)
+        self._size += 1
+
+    def pop(self) -> T:
+        """The next item of the session whose turn it is; that session then goes to the end of the round."""
+        session, line = next(iter(self._sessions.items()))
+        item = line.popleft()
+        self._size -= 1
+        if line:
+            self._sessions.move_to_end(session)
+        else:
+            del self._sessions[session]
+        return item
+
+    def take(self, wanted: Callable[[T], bool], limit: int | None = None) -> list[T]:
+        """Removes and returns up to ``limit`` items that are ``wanted``, oldest session first."""
+        taken: list[T] = []
+        for session, line in list(self._sessions.items()):
+            kept: deque[T] = deque()
+            for item in line:
+                if (limit is None or len(taken) < limit) and wanted(item):
+                    taken.append(item)
+                else:
+                    kept.append(item)
+            if kept:
+                self._sessions[session] = kept
+            else:
+                del self._sessions[session]
+        self._size -= len(taken)
+        return taken

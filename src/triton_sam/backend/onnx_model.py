@@ -1,0 +1,103 @@
+"""Triton's ``onnxruntime`` backend for the embedded server: plain ONNX models through the onnxruntime package.
+
+NVIDIA's container has a native backend of this name; the same model folders run on both. A config may be full,
+minimal or absent: what is missing is read from the graph.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import triton_python_backend_utils as pb_utils
+
+from triton_sam.flight import FlightCounter
+
+log = logging.getLogger(__name__)
+_DEFAULT_FILE = "model.onnx"
+#: ONNX Runtime's element type -> (Triton's config type, numpy's).
+_TYPES = {
+    "tensor(float)": ("TYPE_FP32", np.float32),
+    "tensor(float16)": ("TYPE_FP16", np.float16),
+    "tensor(double)": ("TYPE_FP64", np.float64),
+    "tensor(int64)": ("TYPE_INT64", np.int64),
+    "tensor(int32)": ("TYPE_INT32", np.int32),
+    "tensor(int16)": ("TYPE_INT16", np.int16),
+    "tensor(int8)": ("TYPE_INT8", np.int8),
+    "tensor(uint8)": ("TYPE_UINT8", np.uint8),
+    "tensor(bool)": ("TYPE_BOOL", np.bool_),
+}
+
+
+class TritonPythonModel:
+    """One ONNX graph."""
+
+    @staticmethod
+    def auto_complete_config(auto_complete_model_config: Any) -> Any:
+        """Fills in tensors that the config does not name; a batch axis is left to the graph (``max_batch_size: 0``)."""
+        config = auto_complete_model_config.as_dict()
+        if config["input"] and config["output"]:
+            return auto_complete_model_config
+        session = _open(_model_file(_folder_from_command_line(), config))
+        if not config["input"]:
+            for node in session.get_inputs():
+                auto_complete_model_config.add_input(_describe(node))
+        if not config["output"]:
+            for node in session.get_outputs():
+                auto_complete_model_config.add_output(_describe(node))
+        auto_complete_model_config.set_max_batch_size(0)
+        return auto_complete_model_config
+
+    def initialize(self, args: dict[str, str]) -> None:
+        """Loads the graph."""
+        config = json.loads(args["model_config"])
+        self._session = _open(_model_file(Path(args["model_repository"]) / args["model_version"], config))
+        self._outputs = [node.name for node in self._session.get_outputs()]
+        self._flight = FlightCounter(args["model_name"])
+
+    def execute(self, requests: list[Any]) -> list[Any]:
+        """One run of the graph for each request; its error harms no other."""
+        self._flight.add(len(requests))
+        try:
+            return [self._answer(request) for request in requests]
+        finally:
+            self._flight.add(-len(requests))
+
+    def _answer(self, request: Any) -> Any:
+        wanted = [name for name in self._outputs if name in request.requested_output_names()]
+        feeds = {tensor.name(): np.ascontiguousarray(tensor.as_numpy()) for tensor in request.inputs()}
+        try:
+            values = self._session.run(wanted, feeds)
+        except Exception as error:  # ONNX Runtime's exceptions share no base class but this
+            code = pb_utils.TritonError.INVALID_ARG
+            return pb_utils.InferenceResponse(error=pb_utils.TritonError(f"the graph refused its inputs: {error}", code))
+        tensors = [pb_utils.Tensor(name, value) for name, value in zip(wanted, values, strict=True)]
+        return pb_utils.InferenceResponse(output_tensors=tensors)
+
+
+def _open(path: Path) -> Any:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = len(os.sched_getaffinity(0))
+    options.log_severity_level = 3
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+
+def _model_file(folder: Path, config: dict[str, Any]) -> Path:
+    return folder / (config.get("default_model_filename") or _DEFAULT_FILE)
+
+
+def _folder_from_command_line() -> Path:
+    """The newest version folder: before ``initialize`` only the stub's own command line names the model's place."""
+    model_file = Path(Path("/proc/self/cmdline").read_bytes().split(b"\0")[1].decode())
+    return model_file.parent
+
+
+def _describe(node: Any) -> dict[str, Any]:
+    dims = [dim if isinstance(dim, int) else -1 for dim in node.shape]
+    return {"name": node.name, "data_type": _TYPES[node.type][0], "dims": dims}

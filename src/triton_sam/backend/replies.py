@@ -1,0 +1,98 @@
+"""A decoded job -> the tensors and JSON of its answer. Pure: no Triton here."""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from collections.abc import Mapping, Set
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from triton_sam import masks
+from triton_sam.backend.scheduler import Job
+from triton_sam.engines.base import Decoded
+
+#: What a request without a list of outputs gets: Triton then asks for all, and JSON of a million floats helps nobody.
+DEFAULT_OUTPUTS = frozenset({"result_json", "image_key", "scores"})
+ALL_OUTPUTS = DEFAULT_OUTPUTS | {"masks", "low_res_logits", "embedding"}
+
+
+def wanted_outputs(requested: Set[str]) -> frozenset[str]:
+    """The outputs to build: those asked for by name, or the default ones."""
+    return DEFAULT_OUTPUTS if set(requested) >= ALL_OUTPUTS else frozenset(requested)
+
+
+def build_reply(job: Job, decoded: list[Decoded], model_id: str, wanted: Set[str]) -> dict[str, npt.NDArray[Any]]:
+    """Output name -> array.
+
+    ``scores`` [O,M] and ``low_res_logits`` [O,M,h,w] float32 for O objects with M masks each; ``masks``
+    [O*M,H,ceil(W/8)] uint8, packed bits of the full-size masks; ``result_json`` and ``image_key`` [1] bytes.
+    """
+    started = time.perf_counter()
+    outputs: dict[str, npt.NDArray[Any]] = {}
+    if "image_key" in wanted:
+        outputs["image_key"] = _text(job.image_key)
+    if decoded:
+        if "scores" in wanted:
+            outputs["scores"] = np.stack([answer.scores for answer in decoded])
+        if "low_res_logits" in wanted:
+            outputs["low_res_logits"] = np.stack([answer.logits for answer in decoded])
+    assert job.embedding is not None  # jobs without one have failed before
+    form = job.prompt.format if job.prompt is not None else "logits"
+    entries: list[dict[str, Any]] = []
+    packed = []
+    for index, answer in enumerate(decoded):
+        for logits, score in zip(answer.logits, answer.scores, strict=True):
+            full = None if form == "logits" and "masks" not in wanted else masks.full_size(logits, job.embedding.frame)
+            if full is not None and "masks" in wanted:
+                packed.append(np.packbits(full, axis=1))
+            if "result_json" in wanted:
+                body = _entry(form, logits, full, job, wanted)
+                entries.append(body | {"score": float(score), "object": index})
+    if packed:
+        outputs["masks"] = np.stack(packed)
+    job.mark("answer", started)
+    job.timings["total"] = (time.perf_counter() - job.received) * 1e3
+    if "result_json" in wanted:
+        outputs["result_json"] = _text(json.dumps(_result(job, entries, model_id)))
+    return outputs
+
+
+def _entry(
+    form: str, logits: npt.NDArray[np.float32], full: masks.BoolArray | None, job: Job, wanted: Set[str]
+) -> dict[str, Any]:
+    """The JSON form of one mask; data that travels as a tensor of the same answer is not sent twice."""
+    assert job.embedding is not None
+    frame = job.embedding.frame
+    head = {"encoding": form, "width": frame.width, "height": frame.height}
+    if form == "logits":
+        head |= {"width": logits.shape[1], "height": logits.shape[0]}
+        if "low_res_logits" in wanted:
+            return head
+        return head | {"data": base64.b64encode(logits.astype("<f4").tobytes()).decode("ascii")}
+    if form == "bits" and "masks" in wanted:
+        return head
+    assert full is not None  # made for every form but logits
+    return masks.encode(full, form)
+
+
+def _result(job: Job, entries: list[dict[str, Any]], model_id: str) -> Mapping[str, Any]:
+    result: dict[str, Any] = {
+        "image_key": job.image_key,
+        "model": model_id,
+        "timings_ms": {step: round(spent, 3) for step, spent in job.timings.items()},
+    }
+    if job.embedding is not None:
+        result |= {"width": job.embedding.frame.width, "height": job.embedding.frame.height}
+    if entries:
+        best = max(entries, key=lambda entry: entry["score"])
+        shown = {key: value for key, value in best.items() if key not in ("score", "object")}
+        result |= {"mask": shown, "score": best["score"], "masks": entries}
+    return result
+
+
+def _text(value: str) -> npt.NDArray[Any]:
+    return np.array([value.encode()], dtype=object)

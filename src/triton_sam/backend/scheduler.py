@@ -1,0 +1,356 @@
+"""What Triton's scheduler cannot do for a process that answers later: admission, order, batching, cancelling.
+
+Two workers share one lock. The click worker decodes; the encode worker encodes; a click never waits for somebody
+else's encode. Answers are finished (resized, packed, sent) on a small pool, so a large PNG delays nobody's decode.
+Every job that was accepted or refused is answered exactly once, also when an engine raises.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Hashable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from triton_sam.backend.cache import EmbeddingCache
+from triton_sam.backend.fairqueue import FairQueue
+from triton_sam.engines.base import Decoded, Embedding, Engine
+from triton_sam.engines.priority import lower_this_thread
+from triton_sam.errors import Cancelled, InternalError, TritonSamError, Unavailable
+from triton_sam.images import EncodedImage
+from triton_sam.prompts import Prompt
+
+log = logging.getLogger(__name__)
+_FINISHERS = 2
+
+
+class Reply(Protocol):
+    """The way back to one client."""
+
+    def succeed(self, job: Job, decoded: list[Decoded]) -> None:
+        """Sends the answer; may raise, the scheduler then sends :meth:`fail`."""
+
+    def fail(self, error: TritonSamError) -> None:
+        """Sends the error; must not raise."""
+
+    def is_cancelled(self) -> bool:
+        """Whether the transport knows that nobody waits any more."""
+
+
+class Metrics(Protocol):
+    """Where counts go."""
+
+    def count(self, name: str, amount: int = 1) -> None: ...
+
+    def set(self, name: str, value: float) -> None: ...
+
+
+@dataclass(eq=False, slots=True)
+class Job:
+    """One request on its way.
+
+    Attributes:
+        prompt: None means "encode only".
+        session: requests of one session are served in order and can be cancelled together.
+    """
+
+    reply: Reply
+    prompt: Prompt | None
+    image_key: str
+    session: str | None = None
+    latest_wins: bool = False
+    embedding: Embedding | None = None
+    received: float = field(default_factory=time.perf_counter)
+    timings: dict[str, float] = field(default_factory=dict)
+    answered: bool = False
+
+    @property
+    def turn(self) -> Hashable:
+        """Whose turn this job takes: its session's, or its own."""
+        return self.session if self.session is not None else id(self)
+
+    def mark(self, step: str, started: float) -> None:
+        """Notes the milliseconds since ``started`` under ``step``."""
+        self.timings[step] = (time.perf_counter() - started) * 1e3
+
+
+@dataclass(eq=False, slots=True)
+class _EncodeTask:
+    key: str
+    image: EncodedImage
+    waiters: list[Job]
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLimits:
+    """Capacities: beyond them a request is refused at once."""
+
+    encodes: int = 32
+    clicks: int = 512
+    batch: int = 8
+
+
+class Scheduler:
+    """Owns the workers of one model on one device."""
+
+    def __init__(self, engine: Engine, cache: EmbeddingCache, metrics: Metrics, limits: QueueLimits) -> None:
+        self._engine = engine
+        self._cache = cache
+        self._metrics = metrics
+        self._limits = limits
+        self._lock = threading.Lock()
+        self._clicks_ready = threading.Condition(self._lock)
+        self._encodes_ready = threading.Condition(self._lock)
+        self._clicks: FairQueue[Job] = FairQueue(limits.clicks)
+        self._pings: list[Callable[[], None]] = []
+        self._encodes: FairQueue[_EncodeTask] = FairQueue(limits.encodes)
+        self._encoding: dict[str, _EncodeTask] = {}
+        self._encode_started: float | None = None
+        self._closing = False
+        self._finishers = ThreadPoolExecutor(_FINISHERS, thread_name_prefix="finish")
+        self._workers = [
+            threading.Thread(target=self._click_loop, name="clicks", daemon=True),
+            threading.Thread(target=self._encode_loop, name="encodes", daemon=True),
+        ]
+        for worker in self._workers:
+            worker.start()
+
+    def submit_click(self, job: Job) -> None:
+        """A job whose embedding is known."""
+        with self._lock:
+            superseded = self._supersede(job)
+            refusal = self._refusal(self._clicks, "clicks")
+            if refusal is None:
+                self._clicks.put(job, job.turn)
+                self._clicks_ready.notify()
+        self._cancel_all(superseded)
+        if refusal is not None:
+            self._refuse(job, refusal)
+
+    def submit_image(self, job: Job, image: EncodedImage) -> None:
+        """A job whose image has to be encoded first; equal images that wait or run are encoded once."""
+        refusal = None
+        with self._lock:
+            superseded = self._supersede(job)
+            cached = self._cache.get(job.image_key)
+            task = self._encoding.get(job.image_key)
+            if cached is not None:
+                job.embedding = cached
+                refusal = self._enqueue_decode(job)
+            elif task is not None:
+                task.waiters.append(job)
+            else:
+                refusal = self._refusal(self._encodes, "images")
+                if refusal is None:
+                    task = self._encoding[job.image_key] = _EncodeTask(job.image_key, image, [job])
+                    self._encodes.put(task, job.turn)
+                    self._encodes_ready.notify()
+        self._cancel_all(superseded)
+        if refusal is not None:
+            self._refuse(job, refusal)
+
+    def cancel_session(self, session: str) -> int:
+        """Answers CANCELLED to everything of the session that was not begun; returns how many."""
+        with self._lock:
+            dropped = self._drop_session(session)
+        self._cancel_all(dropped)
+        return len(dropped)
+
+    def ping(self, answer: Callable[[], None]) -> None:
+        """Calls ``answer`` from the click worker as soon as it is between two batches."""
+        with self._lock:
+            self._pings.append(answer)
+            self._clicks_ready.notify()
+
+    @property
+    def encode_seconds(self) -> float:
+        """For how long the present encode has been running; 0 when none is."""
+        started = self._encode_started
+        return 0.0 if started is None else time.perf_counter() - started
+
+    def close(self) -> None:
+        """Finishes what was accepted, refuses what comes, ends the workers."""
+        with self._lock:
+            self._closing = True
+            self._clicks_ready.notify_all()
+            self._encodes_ready.notify_all()
+        for worker in reversed(self._workers):  # encodes first: they still make clicks
+            worker.join()
+        self._finishers.shutdown(wait=True)
+
+    # -- admission and cancelling, under the lock ------------------------------------------------------------
+
+    def _refusal(self, queue: FairQueue[Job] | FairQueue[_EncodeTask], what: str) -> Unavailable | None:
+        if self._closing:
+            return Unavailable("the server is stopping: try again on another one or in a moment")
+        if queue.full:
+            return Unavailable(f"{queue.capacity} {what} are waiting already: try again in a moment")
+        return None
+
+    def _enqueue_decode(self, job: Job) -> Unavailable | None:
+        """Lets an encoded job go on: straight to its answer when there is nothing to decode."""
+        if job.prompt is None:
+            self._finishers.submit(self._finish, job, [])
+            return None
+        if self._clicks.full:
+            return self._refusal(self._clicks, "clicks")
+        self._clicks.put(job, job.turn)
+        self._clicks_ready.notify()
+        return None
+
+    def _supersede(self, job: Job) -> list[Job]:
+        return self._drop_session(job.session) if job.latest_wins and job.session is not None else []
+
+    def _drop_session(self, session: str) -> list[Job]:
+        dropped = self._clicks.take(lambda job: job.session == session)
+        for task in self._encoding.values():
+            dropped += [job for job in task.waiters if job.session == session]
+            task.waiters = [job for job in task.waiters if job.session != session]
+        for task in self._encodes.take(lambda task: not task.waiters):
+            del self._encoding[task.key]
+        return dropped
+
+    # -- answers ---------------------------------------------------------------------------------------------
+
+    def _cancel_all(self, jobs: list[Job]) -> None:
+        for job in jobs:
+            self._fail(job, Cancelled("the request was cancelled or superseded by a newer one of its session"))
+        if jobs:
+            self._metrics.count("cancelled", len(jobs))
+
+    def _refuse(self, job: Job, refusal: Unavailable) -> None:
+        self._fail(job, refusal)
+        self._metrics.count("rejected")
+
+    def _fail(self, job: Job, error: TritonSamError) -> None:
+        if not job.answered:
+            job.answered = True
+            job.reply.fail(error)
+
+    def _finish(self, job: Job, decoded: list[Decoded]) -> None:
+        try:
+            job.reply.succeed(job, decoded)
+            job.answered = True
+        except TritonSamError as error:
+            self._fail(job, error)
+        except Exception as error:
+            log.exception("answering failed")
+            self._fail(job, _internal("answering", error))
+
+    # -- the workers -----------------------------------------------------------------------------------------
+
+    def _click_loop(self) -> None:
+        while True:
+            with self._lock:
+                while not (self._clicks or self._pings or (self._closing and not self._workers[1].is_alive())):
+                    self._clicks_ready.wait(timeout=0.2 if self._closing else None)
+                pings, self._pings = self._pings, []
+                batch = self._next_batch() if self._clicks else []
+                if not batch and not pings:
+                    return
+            for answer in pings:
+                self._finishers.submit(answer)
+            if batch:
+                self._decode_batch(batch)
+
+    def _next_batch(self) -> list[Job]:
+        """The job whose turn it is, and the others that wait for the same image and the same kind of answer."""
+        first = self._clicks.pop()
+        like_first = self._clicks.take(
+            lambda job: job.embedding is first.embedding and _multimask(job) == _multimask(first),
+            self._limits.batch - 1,
+        )
+        return [first, *like_first]
+
+    def _decode_batch(self, batch: list[Job]) -> None:
+        gone = [job for job in batch if job.reply.is_cancelled()]
+        self._cancel_all(gone)
+        batch = [job for job in batch if job not in gone]
+        if not batch:
+            return
+        started = time.perf_counter()
+        for job in batch:
+            job.timings["queue"] = (started - job.received) * 1e3 - sum(job.timings.values())
+        prompts = [prompt for job in batch if job.prompt is not None for prompt in job.prompt.objects]
+        try:
+            assert batch[0].embedding is not None  # only encoded jobs come here
+            decoded = self._engine.decode(batch[0].embedding, prompts, multimask=_multimask(batch[0]))
+        except Exception as error:
+            log.exception("decoding failed")
+            for job in batch:
+                self._fail(job, _internal("decoding", error))
+            return
+        for job in batch:
+            job.mark("decode", started)
+            count = len(job.prompt.objects) if job.prompt is not None else 0
+            self._finishers.submit(self._finish, job, decoded[:count])
+            decoded = decoded[count:]
+        self._metrics.count("decodes", len(prompts))
+
+    def _encode_loop(self) -> None:
+        lower_this_thread()
+        while True:
+            with self._lock:
+                while not (self._encodes or self._closing):
+                    self._encodes_ready.wait()
+                if not self._encodes:
+                    return
+                task = self._encodes.pop()
+            self._encode_started = time.perf_counter()
+            try:
+                self._encode(task)
+            finally:
+                self._encode_started = None
+
+    def _encode(self, task: _EncodeTask) -> None:
+        with self._lock:
+            gone = [job for job in task.waiters if job.reply.is_cancelled()]
+            task.waiters = [job for job in task.waiters if job not in gone]
+            nobody_waits = not task.waiters
+            if nobody_waits:
+                del self._encoding[task.key]
+        self._cancel_all(gone)
+        if nobody_waits:
+            return
+        started = time.perf_counter()
+        embedding, failure = None, None
+        try:
+            picture = task.image.pixels()
+            decoded_at = time.perf_counter()
+            embedding = self._engine.encode(picture)
+            self._cache.put(task.key, embedding)
+        except TritonSamError as error:
+            failure = error
+        except Exception as error:
+            log.exception("encoding failed")
+            failure = _internal("encoding", error)
+        with self._lock:
+            del self._encoding[task.key]
+            refused: list[tuple[Job, TritonSamError]] = []
+            for job in task.waiters:
+                if embedding is None:
+                    refused.append((job, failure or InternalError("encoding failed")))
+                    continue
+                job.embedding = embedding
+                job.timings["queue_encode"] = max(0.0, (started - job.received) * 1e3)
+                job.timings["image"] = (decoded_at - started) * 1e3
+                job.mark("encode", decoded_at)
+                refusal = self._enqueue_decode(job)
+                if refusal is not None:
+                    refused.append((job, refusal))
+        for job, error in refused:
+            self._fail(job, error)
+        if embedding is not None:
+            self._metrics.count("encodes")
+            self._metrics.set("cache_bytes", self._cache.bytes)
+
+
+def _multimask(job: Job) -> bool:
+    return job.prompt is not None and job.prompt.multimask
+
+
+def _internal(step: str, error: Exception) -> InternalError:
+    return InternalError(f"{step} failed on the server ({type(error).__name__}); its log says why")

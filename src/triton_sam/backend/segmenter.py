@@ -1,0 +1,298 @@
+"""The Triton model ``sam1`` / ``sam2`` / ``sam3``: requests in, jobs to the scheduler, answers out.
+
+``execute`` parses, submits and returns None; the answer goes out later through the request's response sender.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+import logging
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import triton_python_backend_utils as pb_utils
+from PIL import Image
+
+from triton_sam import masks
+from triton_sam.backend.cache import EmbeddingCache, content_key
+from triton_sam.backend.metrics import TritonMetrics
+from triton_sam.backend.replies import build_reply, wanted_outputs
+from triton_sam.backend.scheduler import Job, QueueLimits, Scheduler
+from triton_sam.catalog import ModelSpec, get_spec
+from triton_sam.engines.base import Decoded, Embedding
+from triton_sam.engines.onnx import OnnxEngine
+from triton_sam.errors import InternalError, InvalidInput, TritonSamError, Unsupported
+from triton_sam.flight import FlightCounter
+from triton_sam.geometry import Frame
+from triton_sam.images import EncodedImage
+from triton_sam.prompts import Prompt, PromptLimits, parse_prompt
+from triton_sam.settings import Settings, get_settings
+
+log = logging.getLogger(__name__)
+
+
+class _TritonReply:
+    """One request's way back; counts the request out of the flight record when it is answered."""
+
+    def __init__(self, model: TritonPythonModel, request: Any) -> None:
+        self._model = model
+        self._sender = request.get_response_sender()
+        self._lock = threading.Lock()
+        self._sent = False
+        self.wanted = wanted_outputs(set(request.requested_output_names()))
+
+    def succeed(self, job: Job, decoded: list[Decoded]) -> None:
+        outputs = build_reply(job, decoded, self._model.spec.id, self.wanted)
+        if "embedding" in self.wanted:
+            outputs["embedding"] = self._model.hand_out_embedding(job)
+        self.send_arrays(outputs)
+
+    def send_arrays(self, outputs: dict[str, npt.NDArray[Any]]) -> None:
+        tensors = [pb_utils.Tensor(name, array) for name, array in outputs.items()]
+        self._send(pb_utils.InferenceResponse(output_tensors=tensors))
+
+    def send_json(self, document: dict[str, Any]) -> None:
+        self.send_arrays({"result_json": np.array([json.dumps(document).encode()], dtype=object)})
+
+    def fail(self, error: TritonSamError) -> None:
+        code = getattr(pb_utils.TritonError, error.triton_code)
+        self._send(pb_utils.InferenceResponse(error=pb_utils.TritonError(error.wire_message, code)))
+
+    def is_cancelled(self) -> bool:
+        return bool(self._sender.is_cancelled())
+
+    def _send(self, response: Any) -> None:
+        with self._lock:
+            if self._sent:
+                return
+            self._sent = True
+        try:
+            self._sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+        finally:
+            self._model.flight.add(-1)
+
+
+class TritonPythonModel:
+    """What the Python backend loads; one process of it per device."""
+
+    spec: ModelSpec
+    flight: FlightCounter
+
+    def initialize(self, args: dict[str, str]) -> None:
+        """Loads the graphs; every reason not to is one sentence in Triton's log."""
+        logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
+        try:
+            self._load(json.loads(args["model_config"]), Path(args["model_repository"]), args)
+        except TritonSamError as error:
+            raise pb_utils.TritonModelException(str(error)) from None
+
+    def _load(self, config: dict[str, Any], repository: Path, args: dict[str, str]) -> None:
+        refuse_numpy_2()
+        refuse_several_instances(config)
+        # Our own limit on pixels replaces Pillow's, which only warns.
+        Image.MAX_IMAGE_PIXELS = None
+        settings = get_settings()
+        parameters = {name: entry["string_value"] for name, entry in config["parameters"].items()}
+        self.spec = get_spec(parameters["model_id"])
+        folder = repository / args["model_version"]
+        engine = OnnxEngine(
+            self.spec,
+            folder / parameters["encoder"],
+            folder / parameters["decoder"],
+            threads=settings.threads,
+            max_batch=settings.click_batch,
+        )
+        engine.warm_up()
+        masks.full_size(np.zeros((2, 2), np.float32), Frame(2, 2, 2, self.spec.resize))  # loads OpenCV
+        self._settings: Settings = settings
+        self._limits = PromptLimits(
+            settings.max_points, settings.max_objects, settings.max_prompt_bytes, self.spec.decoder.mask_side
+        )
+        self._cache = EmbeddingCache(settings.cache_bytes)
+        self._metrics = TritonMetrics(args["model_name"])
+        self.flight = FlightCounter(args["model_name"])
+        limits = QueueLimits(settings.encode_queue, settings.click_queue, settings.click_batch)
+        self._scheduler = Scheduler(engine, self._cache, self._metrics, limits)
+
+    def execute(self, requests: list[Any]) -> None:
+        """Hands every request to the scheduler, or answers it at once where it is wrong."""
+        for request in requests:
+            self.flight.add(1)
+            reply = _TritonReply(self, request)
+            try:
+                self._accept(request, reply)
+            except TritonSamError as error:
+                reply.fail(error)
+            except Exception as error:
+                log.exception("a request could not be read")
+                reply.fail(InternalError(f"reading the request failed on the server ({type(error).__name__})"))
+
+    def finalize(self) -> None:
+        """Finishes what was accepted."""
+        self._scheduler.close()
+
+    def _accept(self, request: Any, reply: _TritonReply) -> None:
+        parameters = json.loads(request.parameters() or "{}")
+        session = _session(parameters)
+        if parameters.get("ping"):
+            self._scheduler.ping(lambda: reply.send_json({"encode_seconds": self._scheduler.encode_seconds}))
+        elif parameters.get("cancel"):
+            if session is None:
+                raise InvalidInput("a cancel request needs the parameter session_id")
+            reply.send_json({"session_id": session, "cancelled": self._scheduler.cancel_session(session)})
+        else:
+            self._segment(request, reply, session, latest_wins=parameters.get("latest_wins") is True)
+
+    def _segment(self, request: Any, reply: _TritonReply, session: str | None, *, latest_wins: bool) -> None:
+        prompt = self._prompt(request)
+
+        def job(key: str, embedding: Embedding | None = None) -> Job:
+            return Job(reply, prompt, key, session, latest_wins, embedding)
+
+        image = _image_bytes(request)
+        sent_embedding = _array(request, "embedding")
+        sent_key = _text(request, "image_key")
+        given = sum(value is not None for value in (image, sent_embedding, sent_key))
+        if given != 1:
+            raise InvalidInput(
+                "send exactly one of image, image_b64, image_key and embedding"
+                + (", not several" if given else ": this request has none")
+            )
+        if image is not None:
+            self._submit_image(job, image, prompt)
+        elif sent_key is not None:
+            self._submit_cached(job, sent_key, prompt)
+        elif sent_embedding is not None:
+            self._submit_embedding(job, sent_embedding, prompt)
+
+    def _prompt(self, request: Any) -> Prompt | None:
+        text = _text(request, "prompt_json")
+        if text is None:
+            return None
+        prompt = parse_prompt(text, self._limits)
+        if prompt.text is not None and "text" not in self.spec.prompts:
+            raise Unsupported(f"{self.spec.id} takes points, boxes and masks, not text")
+        return prompt
+
+    def _submit_image(self, job: Callable[[str], Job], image: bytes, prompt: Prompt | None) -> None:
+        encoded = EncodedImage(
+            image, max_bytes=self._settings.max_image_bytes, max_pixels=self._settings.max_image_pixels
+        )
+        if prompt is not None:
+            prompt.check_inside(*encoded.size)
+        key = content_key(self.spec.id, image)
+        self._metrics.count("cache_hits" if self._cache.get(key) is not None else "cache_misses")
+        self._scheduler.submit_image(job(key), encoded)
+
+    def _submit_cached(self, job: Callable[..., Job], key: str, prompt: Prompt | None) -> None:
+        try:
+            embedding = self._cache.require(key)
+        except TritonSamError:
+            self._metrics.count("cache_misses")
+            raise
+        if prompt is None:
+            raise InvalidInput("an image_key without prompt_json asks for nothing: add a prompt")
+        prompt.check_inside(embedding.frame.width, embedding.frame.height)
+        self._scheduler.submit_click(job(key, embedding))
+        self._metrics.count("cache_hits")
+
+    def _submit_embedding(
+        self, job: Callable[..., Job], array: npt.NDArray[np.float32], prompt: Prompt | None
+    ) -> None:
+        if prompt is None:
+            raise InvalidInput("an embedding without prompt_json asks for nothing: add a prompt")
+        known = self._cache.find_alias(_embedding_hash(array))
+        key, embedding = known if known is not None else ("", self._bare_embedding(array, prompt))
+        prompt.check_inside(embedding.frame.width, embedding.frame.height)
+        self._scheduler.submit_click(job(key, embedding))
+
+    def _bare_embedding(self, array: npt.NDArray[np.float32], prompt: Prompt) -> Embedding:
+        """An embedding that the cache does not know: high-resolution features are left out (zeros)."""
+        if prompt.image_size is None:
+            raise InvalidInput("this embedding is not known here: add image_size [width, height] to prompt_json")
+        outputs = dict(self.spec.encoder.outputs)
+        if array.shape != outputs[self.spec.encoder.embedding]:
+            wanted = list(outputs[self.spec.encoder.embedding])
+            raise InvalidInput(f"the embedding is float32 {wanted}, not {list(array.shape)}")
+        if not np.isfinite(array).all():
+            raise InvalidInput("the embedding has numbers that are not finite")
+        tensors = {name: np.zeros(shape, np.float32) for name, shape in outputs.items()}
+        tensors[self.spec.encoder.embedding] = array
+        return Embedding(Frame(*prompt.image_size, self.spec.side, self.spec.resize), tensors)
+
+    def hand_out_embedding(self, job: Job) -> npt.NDArray[np.float32]:
+        """[1,256,64,64] of a job's image; remembered by its hash, so that it finds its image when it comes back."""
+        assert job.embedding is not None  # jobs without one have failed before
+        array = job.embedding.tensors[self.spec.encoder.embedding]
+        self._cache.add_alias(_embedding_hash(array), job.image_key)
+        return array
+
+
+def refuse_numpy_2() -> None:
+    """InternalError where the stub would hand out wrong data."""
+    if int(np.__version__.split(".")[0]) >= 2:
+        raise InternalError(
+            f"numpy {np.__version__} gives silently wrong tensors in this server's Python backend: pip install 'numpy<2'"
+        )
+
+
+def refuse_several_instances(config: dict[str, Any]) -> None:
+    """InternalError where a config would split the embedding cache over processes."""
+    instances = sum(
+        int(group.get("count", 1)) * max(1, len(group.get("gpus", []))) for group in config.get("instance_group", [])
+    )
+    if instances > 1:
+        raise InternalError(
+            f"{config['name']} has {instances} instances, which would split its embedding cache: "
+            "set instance_group count to 1 (parallelism is a setting of its workers)"
+        )
+
+
+def _session(parameters: dict[str, Any]) -> str | None:
+    session = parameters.get("session_id")
+    return None if session is None or session == "" else str(session)
+
+
+def _array(request: Any, name: str) -> npt.NDArray[Any] | None:
+    tensor = pb_utils.get_input_tensor_by_name(request, name)
+    return None if tensor is None else np.array(tensor.as_numpy())
+
+
+def _text(request: Any, name: str) -> str | None:
+    array = _array(request, name)
+    if array is None:
+        return None
+    if array.size != 1:
+        raise InvalidInput(f"{name} is one string of shape [1], not {array.size} of them")
+    value = array.reshape(-1)[0]
+    try:
+        return value.decode("utf-8") if isinstance(value, bytes) else str(value)
+    except UnicodeDecodeError:
+        raise InvalidInput(f"{name} is no UTF-8 text") from None
+
+
+def _image_bytes(request: Any) -> bytes | None:
+    raw = _array(request, "image")
+    text = _text(request, "image_b64")
+    if raw is not None and text is not None:
+        raise InvalidInput("send exactly one of image and image_b64, not both")
+    if raw is not None:
+        return raw.tobytes()
+    if text is None:
+        return None
+    try:
+        return base64.b64decode(text.rpartition(",")[2] if text.startswith("data:") else text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise InvalidInput(f"image_b64 is no base64 ({error})") from None
+
+
+def _embedding_hash(array: npt.NDArray[np.float32]) -> str:
+    return hashlib.sha256(np.ascontiguousarray(array, dtype="<f4").tobytes()).hexdigest()

@@ -1,0 +1,1 @@
+"""Engines run the graphs: images to embeddings, prompts to logits. No Triton, no I/O but loading."""

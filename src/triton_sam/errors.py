@@ -1,0 +1,126 @@
+"""The whole exception tree, and its two maps: to and from Triton status codes, and to HTTP status.
+
+Every message is one sentence that says what is wrong and, where there is one, the mend.
+"""
+
+from __future__ import annotations
+
+
+class TritonSamError(Exception):
+    """Base of everything this package raises on purpose."""
+
+    #: Name of the Triton status (``pb_utils.TritonError`` and gRPC use the same words).
+    triton_code = "INTERNAL"
+    http_status = 500
+    #: Stands at the end of a server's message where the status code alone is ambiguous.
+    marker: str | None = None
+
+    @property
+    def wire_message(self) -> str:
+        """The message as the server sends it, with the marker that tells twins with one status apart."""
+        return f"{self} [{self.marker}]" if self.marker else str(self)
+
+
+class InvalidInput(TritonSamError):
+    """The request is wrong and stays wrong: an image, a prompt or an option that cannot be used."""
+
+    triton_code = "INVALID_ARG"
+    http_status = 400
+
+
+class Unsupported(TritonSamError):
+    """The request is well formed, but this model or this build cannot do it."""
+
+    triton_code = "UNSUPPORTED"
+    http_status = 501
+
+
+class NotFound(TritonSamError):
+    """The named model or file is not there."""
+
+    triton_code = "NOT_FOUND"
+    http_status = 404
+
+
+class ImageExpired(NotFound):
+    """The embedding of an ``image_key`` is not (or no longer) in the server's cache."""
+
+    marker = "image-expired"
+
+
+class Unavailable(TritonSamError):
+    """The server is up but will not take this request now (queue full, model loading): try again."""
+
+    triton_code = "UNAVAILABLE"
+    http_status = 503
+
+
+class Cancelled(TritonSamError):
+    """The request was cancelled or superseded by a newer one of its session before it was computed."""
+
+    triton_code = "CANCELLED"
+    http_status = 499
+
+
+class DeadlineExceeded(TritonSamError):
+    """No answer within the client's time limit."""
+
+    triton_code = "DEADLINE_EXCEEDED"
+    http_status = 504
+
+
+class InternalError(TritonSamError):
+    """A fault of the server itself; its log has the traceback."""
+
+
+class ServerUnreachable(TritonSamError):
+    """No server answers at the address, or the connection was lost before the answer."""
+
+    triton_code = "UNAVAILABLE"
+    http_status = 502
+
+
+class SetupError(TritonSamError):
+    """This machine or its environment is not ready: a missing package, a busy port, a full disk."""
+
+
+class WeightsError(SetupError):
+    """A model file could not be fetched or does not have the right checksum."""
+
+
+class ServerError(SetupError):
+    """The embedded server did not start or stopped by itself."""
+
+
+_WIRE_CLASSES: tuple[type[TritonSamError], ...] = (
+    InvalidInput,
+    Unsupported,
+    NotFound,
+    Unavailable,
+    Cancelled,
+    DeadlineExceeded,
+    InternalError,
+)
+_BY_TRITON_CODE = {cls.triton_code: cls for cls in _WIRE_CLASSES} | {
+    "INVALID_ARGUMENT": InvalidInput,  # gRPC's spelling of Triton's INVALID_ARG
+    "UNIMPLEMENTED": Unsupported,
+    "RESOURCE_EXHAUSTED": Unavailable,
+}
+_BY_HTTP_STATUS = {cls.http_status: cls for cls in _WIRE_CLASSES} | {429: Unavailable}
+_BY_MARKER = {cls.marker: cls for cls in (ImageExpired,)}
+
+
+def from_status(status: str | int | None, message: str) -> TritonSamError:
+    """The exception for a server's answer.
+
+    Args:
+        status: a Triton or gRPC status name (``"NOT_FOUND"``, ``"StatusCode.NOT_FOUND"``) or an HTTP status.
+        message: the server's sentence; a marker at its end is taken off and decides the class.
+    """
+    for marker, marked_class in _BY_MARKER.items():
+        if message.endswith(f" [{marker}]"):
+            return marked_class(message.removesuffix(f" [{marker}]"))
+    text = str(status).rpartition(".")[2]
+    if text.isdigit():
+        return _BY_HTTP_STATUS.get(int(text), InternalError)(message)
+    return _BY_TRITON_CODE.get(text, InternalError)(message)

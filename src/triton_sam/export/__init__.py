@@ -1,0 +1,1 @@
+"""From what is downloaded to what is served."""

@@ -1,0 +1,66 @@
+"""Frame: the one object that maps an image *and* its coordinates between original and model pixels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+import numpy.typing as npt
+
+FloatArray = npt.NDArray[np.float32]
+
+
+class ResizePolicy(str, Enum):
+    """How an image of any shape becomes the square that a model takes."""
+
+    SQUASH = "squash"
+    """Both sides to the model's size; the aspect is not kept (SAM 2)."""
+    PAD = "pad"
+    """The longest side to the model's size, the rest padded right and below (SAM 1)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """The geometry of one image in front of one model.
+
+    Attributes:
+        width, height: size of the original image in pixels.
+        side: side of the model's square input in pixels.
+        policy: how the original was brought to that square.
+    """
+
+    width: int
+    height: int
+    side: int
+    policy: ResizePolicy
+
+    def __post_init__(self) -> None:
+        if min(self.width, self.height, self.side) < 1:
+            raise ValueError(f"a frame needs positive sizes, not {self.width} x {self.height} into {self.side}")
+
+    @property
+    def resized(self) -> tuple[int, int]:
+        """(width, height) of the image inside the model's square, in model pixels."""
+        if self.policy is ResizePolicy.SQUASH:
+            return self.side, self.side
+        scale = self.side / max(self.width, self.height)
+        return max(1, int(self.width * scale + 0.5)), max(1, int(self.height * scale + 0.5))
+
+    @property
+    def _scale(self) -> npt.NDArray[np.float64]:
+        inner_width, inner_height = self.resized
+        return np.array([inner_width / self.width, inner_height / self.height])
+
+    def to_model(self, points: npt.ArrayLike) -> FloatArray:
+        """[..., 2] xy in original pixels -> [..., 2] xy in model pixels."""
+        return (np.asarray(points, dtype=np.float64) * self._scale).astype(np.float32)
+
+    def to_original(self, points: npt.ArrayLike) -> FloatArray:
+        """[..., 2] xy in model pixels -> [..., 2] xy in original pixels."""
+        return (np.asarray(points, dtype=np.float64) / self._scale).astype(np.float32)
+
+    def valid_region(self, mask_side: int) -> tuple[float, float]:
+        """(width, height) of the part of a ``mask_side`` square that shows the image and not the padding."""
+        inner_width, inner_height = self.resized
+        return inner_width * mask_side / self.side, inner_height * mask_side / self.side

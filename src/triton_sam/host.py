@@ -1,0 +1,169 @@
+"""What the embedded server needs from this machine, each need with its mend. Shared by ``serve`` and ``doctor``."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import shutil
+import socket
+import sys
+import sysconfig
+from dataclasses import dataclass
+from pathlib import Path
+
+from triton_sam.errors import ServerError, SetupError
+
+SHARED_MEMORY = Path("/dev/shm")
+_SHARED_MEMORY_NEEDED = 256 * 1024 * 1024
+_STUB = "triton_python_backend_stub"
+
+
+@dataclass(frozen=True, slots=True)
+class TritonFiles:
+    """The parts of the nvidia-pytriton wheel that we use."""
+
+    binary: Path
+    python_backend: Path
+    stub_source: Path
+
+
+def check_platform() -> None:
+    """The wheel's server is a Linux program."""
+    if sys.platform != "linux":
+        raise SetupError(
+            f"the embedded server is for Linux and this is {platform.system()}: start it on a Linux machine "
+            "(or in WSL or a container) and point here with TRITON_URL=host:8000"
+        )
+
+
+def find_triton() -> TritonFiles:
+    """The server inside the installed wheel."""
+    check_platform()
+    spec = importlib.util.find_spec("pytriton")
+    if spec is None or spec.origin is None:
+        raise SetupError("the embedded server is not installed: pip install 'triton-sam[server]'")
+    root = Path(spec.origin).parent / "tritonserver"
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    files = TritonFiles(
+        root / "bin" / "tritonserver", root / "backends" / "python", root / "python_backend_stubs" / version / _STUB
+    )
+    if not files.binary.exists() or not files.python_backend.exists():
+        raise SetupError("the nvidia-pytriton package is incomplete: pip install --force-reinstall nvidia-pytriton==0.7.0")
+    if not files.stub_source.exists():
+        raise SetupError(f"the embedded server has no backend for Python {version}: use Python 3.10, 3.11 or 3.12")
+    return files
+
+
+def install_stub(files: TritonFiles) -> None:
+    """Puts this Python's stub into the wheel's own backend folder, the only place from which it finds its libraries."""
+    target = files.python_backend / _STUB
+    source_bytes = files.stub_source.read_bytes()
+    try:
+        if not target.exists() or target.read_bytes() != source_bytes:
+            partial = target.with_suffix(f".{os.getpid()}")
+            partial.write_bytes(source_bytes)
+            partial.chmod(0o755)
+            partial.replace(target)
+        for program in (files.binary, target):
+            if not os.access(program, os.X_OK):
+                program.chmod(0o755)
+    except OSError as error:
+        raise SetupError(
+            f"cannot prepare the server's files in {files.python_backend} ({error.strerror}): "
+            "install triton-sam in a virtual environment of your own"
+        ) from None
+
+
+def find_libpython() -> Path:
+    """The shared library of the running Python, which the backend's stub loads."""
+    name = f"libpython{sys.version_info.major}.{sys.version_info.minor}.so.1.0"
+    configured = sysconfig.get_config_var("LIBDIR") or ""
+    multiarch = sysconfig.get_config_var("MULTIARCH") or f"{platform.machine()}-linux-gnu"
+    folders = [Path(sys.base_prefix) / "lib", Path(configured)]
+    folders += [Path(root) / multiarch for root in ("/usr/lib", "/lib")] + [Path("/usr/lib64"), Path("/usr/lib")]
+    for folder in folders:
+        if (folder / name).exists():
+            return folder / name
+    package = f"libpython{sys.version_info.major}.{sys.version_info.minor}"
+    raise SetupError(
+        f"{name} is missing and the server's backend needs it: install Debian's or Ubuntu's {package}, "
+        "or a Python that was built with --enable-shared"
+    )
+
+
+def check_numpy() -> str:
+    """The numpy version of this environment, which is the backend's too; SetupError for numpy 2."""
+    try:
+        version = importlib.metadata.version("numpy")
+    except importlib.metadata.PackageNotFoundError:
+        raise SetupError("numpy is not installed: pip install 'triton-sam[server]'") from None
+    if int(version.split(".")[0]) >= 2:
+        raise SetupError(
+            f"numpy {version} makes the embedded server's backend return wrong data: "
+            "pip install 'numpy<2' in the server's environment"
+        )
+    return version
+
+
+def check_runtime() -> None:
+    """The packages that the backend's process imports."""
+    for module, package in (("onnxruntime", "onnxruntime"), ("cv2", "opencv-python-headless")):
+        if importlib.util.find_spec(module) is None:
+            raise SetupError(f"{package} is not installed: pip install 'triton-sam[server]'")
+
+
+def check_shared_memory() -> int:
+    """Free bytes of /dev/shm, through which the server and its models exchange tensors."""
+    try:
+        free = shutil.disk_usage(SHARED_MEMORY).free
+    except OSError as error:
+        raise SetupError(f"{SHARED_MEMORY} cannot be used ({error.strerror}): mount a tmpfs there") from None
+    if free < _SHARED_MEMORY_NEEDED:
+        raise SetupError(
+            f"{SHARED_MEMORY} has {free / 1e6:.0f} MB free and {_SHARED_MEMORY_NEEDED / 1e6:.0f} MB are needed: "
+            "make room, or start the container with --shm-size=1g"
+        )
+    return free
+
+
+def check_port(host: str, port: int, name: str) -> None:
+    """ServerError where somebody listens there already."""
+    try:
+        address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(address[0], socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address[4])
+    except OSError as error:
+        raise ServerError(
+            f"the {name} port {port} on {host} cannot be used ({error.strerror}): "
+            f"stop what uses it or choose another with --{name}-port"
+        ) from None
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    """A port that nobody uses at this moment."""
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
+
+
+def process_alive(pid: int) -> bool:
+    """Whether a process runs; a zombie does not."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] not in ("Z", "X")
+
+
+def sweep_shared_memory(prefix: str) -> list[str]:
+    """Deletes what dead servers of ours left behind; region names carry the pid of their owner."""
+    swept = []
+    for region in SHARED_MEMORY.glob(f"{prefix}*"):
+        owner = region.name.removeprefix(prefix).partition("_")[0]
+        if owner.isdigit() and not process_alive(int(owner)):
+            region.unlink(missing_ok=True)
+            swept.append(region.name)
+    return swept

@@ -1,0 +1,141 @@
+"""Encoded images in, RGB uint8 out, with limits; and the other way for the client's arrays.
+
+"What a person sees" is the rule: EXIF rotation is applied, transparency lies on white, CMYK and palettes
+become RGB, and 16-bit images are scaled by the bit depth that they really use.
+"""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Callable
+from os import PathLike
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from triton_sam.errors import InvalidInput
+
+RgbArray = npt.NDArray[np.uint8]
+_T = TypeVar("_T")
+_EXIF_ORIENTATION = 0x0112
+_TRANSPOSING_ORIENTATIONS = frozenset({5, 6, 7, 8})
+_DEEP_MODES = ("I", "F", "I;16", "I;16B", "I;16L", "I;16N")
+
+
+def _guarded(action: Callable[[], _T]) -> _T:
+    """Runs a Pillow call on untrusted bytes; whatever it raises becomes one sentence."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # odd metadata is no reason to refuse a picture
+            return action()
+    except UnidentifiedImageError:
+        raise InvalidInput("the image is no known format: send a PNG, JPEG, TIFF, WebP, BMP or GIF file") from None
+    except Image.DecompressionBombError:
+        raise InvalidInput("the image has far more pixels than allowed: send a smaller one") from None
+    except MemoryError:
+        raise InvalidInput("the image needs more memory than the server has: send a smaller one") from None
+    except Exception as error:  # Pillow's decoders raise nearly every built-in exception on damaged files
+        raise InvalidInput(f"the image is damaged or cut short ({error}): send it again") from None
+
+
+class EncodedImage:
+    """An image file that has been looked at but not decoded: its size is known, its pixels are not."""
+
+    def __init__(self, data: bytes | memoryview, *, max_bytes: int, max_pixels: int) -> None:
+        if len(data) == 0:
+            raise InvalidInput("the image is empty: send the bytes of an image file")
+        if len(data) > max_bytes:
+            raise InvalidInput(f"the image has {len(data):,} bytes and {max_bytes:,} are allowed: send a smaller one")
+        self._picture = _guarded(lambda: Image.open(io.BytesIO(data)))
+        width, height = self._picture.size
+        if width * height > max_pixels:
+            raise InvalidInput(
+                f"the image has {width} x {height} = {width * height:,} pixels and {max_pixels:,} are allowed: "
+                "send a smaller one or tiles of it"
+            )
+        orientation = _guarded(lambda: self._picture.getexif().get(_EXIF_ORIENTATION))
+        if orientation in _TRANSPOSING_ORIENTATIONS:
+            width, height = height, width
+        #: (width, height) as a person sees it, after EXIF rotation.
+        self.size: tuple[int, int] = (width, height)
+
+    def pixels(self) -> Image.Image:
+        """The decoded picture, mode RGB, upright."""
+        return _guarded(lambda: to_rgb(ImageOps.exif_transpose(self._picture)))
+
+
+def to_rgb(picture: Image.Image) -> Image.Image:
+    """Any Pillow picture -> mode RGB, as a person would see it."""
+    if picture.mode == "RGB" and "transparency" not in picture.info:
+        picture.load()
+        return picture
+    if picture.mode in _DEEP_MODES:
+        return Image.fromarray(_deep_to_eight_bits(np.asarray(picture))).convert("RGB")
+    if picture.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in picture.info:
+        rgba = picture.convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba).convert("RGB")
+    return picture.convert("RGB")
+
+
+def _deep_to_eight_bits(values: npt.NDArray[Any]) -> RgbArray:
+    """[H,W] of more than 8 bits -> [H,W] uint8.
+
+    Cameras store 10, 12 or 14 bits in 16: white is the top of the smallest depth that holds the brightest
+    pixel, so such a frame is not nearly black. Floats and negative values have no such depth: they are stretched.
+    """
+    numbers = values.astype(np.float32)
+    if not np.isfinite(numbers).all():
+        raise ValueError("it has pixels that are no finite numbers")
+    low, high = float(numbers.min()), float(numbers.max())
+    if np.issubdtype(values.dtype, np.integer) and low >= 0 and high < 2**16:
+        low, high = 0.0, float(2 ** max(8, int(high).bit_length()) - 1)
+    spread = high - low
+    if spread <= 0:
+        return np.zeros(values.shape, np.uint8)
+    return ((numbers - low) * (255.0 / spread) + 0.5).astype(np.uint8)
+
+
+def file_bytes(image: str | PathLike[str] | bytes | bytearray | memoryview | npt.NDArray[Any] | Image.Image) -> bytes:
+    """What a client sends: the file's own bytes, or a quick PNG of an array or Pillow image.
+
+    Args:
+        image: a path; the bytes of an image file; [H,W] or [H,W,3|4] uint8, [H,W] uint16 or bool; a Pillow image.
+    """
+    if isinstance(image, bytes | bytearray | memoryview):
+        return bytes(image)
+    if isinstance(image, str | PathLike):
+        try:
+            return Path(image).expanduser().read_bytes()
+        except OSError as error:
+            raise InvalidInput(f"cannot read the image {image}: {error.strerror or error}") from None
+    if isinstance(image, np.ndarray):
+        image = _picture_of(image)
+    if not isinstance(image, Image.Image):
+        raise InvalidInput(f"an image is a path, bytes, an array or a Pillow image, not {type(image).__name__}")
+    buffer = io.BytesIO()
+    upright = ImageOps.exif_transpose(image)
+    if upright.mode not in ("1", "L", "LA", "P", "RGB", "RGBA", "I;16", "I"):
+        upright = to_rgb(upright)
+    upright.save(buffer, "PNG", compress_level=1)
+    return buffer.getvalue()
+
+
+def _picture_of(array: npt.NDArray[Any]) -> Image.Image:
+    if array.size == 0:
+        raise InvalidInput(f"the image array is empty (shape {array.shape})")
+    if array.dtype == np.bool_:
+        array = array.astype(np.uint8) * 255
+    if array.ndim == 3 and array.shape[2] == 1:
+        array = array[:, :, 0]
+    grey = array.ndim == 2 and array.dtype in (np.uint8, np.uint16)
+    colour = array.ndim == 3 and array.shape[2] in (3, 4) and array.dtype == np.uint8
+    if not (grey or colour):
+        raise InvalidInput(
+            f"an image array is [H,W] or [H,W,3|4] uint8 or [H,W] uint16, not {array.dtype} {list(array.shape)}: "
+            "convert it first, for example (255 * image).astype('uint8')"
+        )
+    return Image.fromarray(np.ascontiguousarray(array))

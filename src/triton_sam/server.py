@@ -1,0 +1,295 @@
+"""The embedded Triton: start, wait until ready, control its models, stop. One object is one server process.
+
+:mod:`triton_sam.supervisor` keeps it alive; this module only knows a single life.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import logging
+import os
+import re
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from triton_sam import host
+from triton_sam.errors import ServerError
+from triton_sam.flight import FLIGHT_DIR_VARIABLE
+
+log = logging.getLogger(__name__)
+
+_SHM_PREFIX = "triton_sam_"
+_KEY_HEADER = "triton-sam-admin"
+_CLOSED_APIS = "model-repository,shared-memory,logging,trace"
+_PR_SET_PDEATHSIG = 1
+_EXIT_SECONDS = 15
+_LOG_FLAGS = {
+    "error": ("--log-warning=false", "--log-info=false"),
+    "warning": ("--log-info=false",),
+    "info": (),
+    "debug": ("--log-verbose=1",),
+}
+LOG_LEVELS = tuple(_LOG_FLAGS)
+_libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
+
+_ONNX_BACKEND_SOURCE = '''"""Written by triton-sam; the code lives in its package."""
+
+from triton_sam.backend.onnx_model import TritonPythonModel  # noqa: F401
+'''
+
+
+@dataclass(frozen=True, slots=True)
+class ServerOptions:
+    """Where a server listens and what it loads.
+
+    Attributes:
+        models: Triton names to load at the start; the repository may hold more.
+        state: folder for logs and run-time files.
+    """
+
+    repository: Path
+    models: tuple[str, ...]
+    state: Path
+    host: str = "127.0.0.1"
+    http_port: int = 8000
+    grpc_port: int = 8001
+    metrics_port: int = 8002
+    log_level: str = "warning"
+    ready_seconds: float = 120.0
+
+    @property
+    def reach(self) -> str:
+        """The address at which this machine reaches the server."""
+        return "127.0.0.1" if self.host in ("0.0.0.0", "::") else self.host
+
+
+@dataclass(slots=True)
+class TritonProcess:
+    """One life of tritonserver and of the stubs below it."""
+
+    options: ServerOptions
+    process: subprocess.Popen[bytes]
+    runtime: Path
+    log_path: Path
+    shm_prefix: str
+    admin_key: str
+    stubs: dict[int, str] = field(default_factory=dict)
+    """pid -> Triton name of the model that the stub runs."""
+
+    @property
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+    @property
+    def flight_folder(self) -> Path:
+        return self.runtime / "flight"
+
+    def load(self, model: str) -> None:
+        """Loads (or loads anew) a model; ServerError with Triton's reason."""
+        self._control("load_model", model)
+        self.find_stubs()
+
+    def unload(self, model: str) -> None:
+        self._control("unload_model", model)
+
+    def _control(self, call: str, model: str) -> None:
+        # Over gRPC: over HTTP a load stalls the clients of all models for seconds.
+        import tritonclient.grpc as grpc
+        from tritonclient.utils import InferenceServerException
+
+        headers = {f"triton-grpc-protocol-{_KEY_HEADER}": self.admin_key}
+        with grpc.InferenceServerClient(f"{self.options.reach}:{self.options.grpc_port}") as client:
+            try:
+                getattr(client, call)(model, headers=headers, client_timeout=self.options.ready_seconds)
+            except InferenceServerException as error:
+                raise ServerError(f"{call.replace('_', ' ')} {model} failed: {one_line(error.message())}") from None
+
+    def index(self) -> dict[str, tuple[str, str]]:
+        """Triton name -> (state, reason) of every model in the repository."""
+        request = urllib.request.Request(
+            f"http://{self.options.reach}:{self.options.http_port}/v2/repository/index",
+            data=b"{}",
+            headers={_KEY_HEADER: self.admin_key},
+        )
+        with urllib.request.urlopen(request, timeout=5) as response:
+            rows: list[dict[str, Any]] = json.loads(response.read())
+        return {row["name"]: (row.get("state", ""), row.get("reason", "")) for row in rows}
+
+    def find_stubs(self) -> None:
+        """Learns the pids of the models' processes from the kernel's list of children."""
+        self.stubs = {}
+        for stat in Path("/proc").glob("[0-9]*/cmdline"):
+            with contextlib.suppress(OSError, ValueError):
+                words = stat.read_bytes().split(b"\0")
+                if len(words) > 8 and words[2].decode().startswith(self.shm_prefix):
+                    self.stubs[int(stat.parent.name)] = _model_of_instance(words[8].decode())
+
+    def wait_ready(self) -> None:
+        """Returns when every model of the options is loaded; ServerError with the reason when one will not."""
+        deadline = time.monotonic() + self.options.ready_seconds
+        while time.monotonic() < deadline:
+            if not self.alive:
+                raise ServerError(f"tritonserver ended at its start: {self.last_error()}")
+            with contextlib.suppress(urllib.error.URLError, ConnectionError, TimeoutError):
+                states = self.index()
+                failed = [name for name in self.options.models if states.get(name, ("", ""))[0] == "UNAVAILABLE"]
+                if failed:
+                    raise ServerError(f"the model {failed[0]} does not load: {one_line(states[failed[0]][1])}")
+                if all(states.get(name, ("", ""))[0] == "READY" for name in self.options.models):
+                    self.find_stubs()
+                    return
+            time.sleep(0.05)
+        raise ServerError(f"tritonserver was not ready after {self.options.ready_seconds:.0f} s: see {self.log_path}")
+
+    def stop(self, *, drain: bool = True) -> None:
+        """Ends the server and all its stubs; with ``drain`` the requests in flight are finished first."""
+        if self.alive:
+            self.process.send_signal(signal.SIGTERM if drain else signal.SIGKILL)
+            try:
+                self.process.wait(timeout=_EXIT_SECONDS + 5 if drain else 5)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+        self.process.wait()
+        self.find_stubs()
+        for pid in self.stubs:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        for region in host.SHARED_MEMORY.glob(f"{self.shm_prefix}*"):
+            region.unlink(missing_ok=True)
+        shutil.rmtree(self.runtime, ignore_errors=True)
+
+    def last_error(self) -> str:
+        """The last line of the log that says what went wrong, without Triton's decoration."""
+        with contextlib.suppress(OSError):
+            lines = self.log_path.read_text(errors="replace").splitlines()
+            telling = [line for line in lines if re.match(r"^E\d{4} |.*(error|failed|cannot)", line, re.IGNORECASE)]
+            if telling or lines:
+                return one_line((telling or lines)[-1])
+        return f"see {self.log_path}"
+
+
+def start(options: ServerOptions) -> TritonProcess:
+    """Starts a server after every check that can be made before; does not wait until it is ready.
+
+    The calling thread must outlive the server: the kernel ends the server when that thread ends.
+    """
+    files = host.find_triton()
+    host.check_numpy()
+    host.check_runtime()
+    libpython = host.find_libpython()
+    host.check_shared_memory()
+    for name in ("http", "grpc", "metrics"):
+        host.check_port(options.host, getattr(options, f"{name}_port"), name)
+    if not options.models:
+        raise ServerError("there is no model to serve: run `triton-sam setup sam2:tiny` first")
+    for model in options.models:
+        if not (options.repository / model / "config.pbtxt").exists():
+            raise ServerError(f"{options.repository} has no model {model}: run `triton-sam setup` for it first")
+    host.install_stub(files)
+    host.sweep_shared_memory(_SHM_PREFIX)
+    _sweep_runtimes(options.state / "run")
+
+    token = f"{os.getpid()}_{secrets.token_hex(4)}"
+    runtime = options.state / "run" / token
+    backends = _make_runtime(runtime, files)
+    log_path = options.state / "logs" / f"triton-{options.http_port}.log"
+    log_path.parent.mkdir(parents=True, exist_ok=True)
+    admin_key = secrets.token_urlsafe(24)
+    shm_prefix = f"{_SHM_PREFIX}{token}_"
+    environment = os.environ | {
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
+        "LD_LIBRARY_PATH": f"{libpython.parent}{os.pathsep}{os.environ.get('LD_LIBRARY_PATH', '')}".rstrip(os.pathsep),
+        FLIGHT_DIR_VARIABLE: str(runtime / "flight"),
+    }
+    environment.pop("PYTHONHOME", None)
+    with log_path.open("ab") as output:
+        process = _spawn(_command(files, options, backends, shm_prefix, admin_key), environment, output)
+    return TritonProcess(options, process, runtime, log_path, shm_prefix, admin_key)
+
+
+def _command(
+    files: host.TritonFiles, options: ServerOptions, backends: Path, shm_prefix: str, admin_key: str
+) -> list[str]:
+    closed = f"{_CLOSED_APIS}:{_KEY_HEADER}={admin_key}"
+    return [
+        str(files.binary),
+        f"--model-repository={options.repository}",
+        f"--backend-directory={backends}",
+        "--model-control-mode=explicit",
+        *(f"--load-model={model}" for model in options.models),
+        f"--http-address={options.host}",
+        f"--http-port={options.http_port}",
+        f"--grpc-address={options.host}",
+        f"--grpc-port={options.grpc_port}",
+        f"--metrics-address={options.host}",
+        f"--metrics-port={options.metrics_port}",
+        f"--http-restricted-api={closed}",
+        f"--grpc-restricted-protocol={closed}",
+        f"--backend-config=python,shm-region-prefix-name={shm_prefix}",
+        f"--exit-timeout-secs={_EXIT_SECONDS}",
+        "--exit-on-error=false",
+        *_LOG_FLAGS[options.log_level],
+    ]
+
+
+def _spawn(command: Sequence[str], environment: dict[str, str], output: IO[bytes]) -> subprocess.Popen[bytes]:
+    parent = os.getpid()
+
+    def die_with_parent() -> None:
+        assert _libc is not None  # check_platform has refused everything but Linux
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # the parent died before the call above
+            os._exit(1)
+
+    try:
+        return subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,  # a Ctrl-C at the terminal reaches us, and we stop the server in order
+            preexec_fn=die_with_parent,
+        )
+    except OSError as error:
+        raise ServerError(f"tritonserver cannot be started ({error.strerror})") from None
+
+
+def _make_runtime(runtime: Path, files: host.TritonFiles) -> Path:
+    backends = runtime / "backends"
+    (runtime / "flight").mkdir(parents=True)
+    (backends / "onnxruntime").mkdir(parents=True)
+    (backends / "python").symlink_to(files.python_backend)
+    (backends / "onnxruntime" / "model.py").write_text(_ONNX_BACKEND_SOURCE)
+    return backends
+
+
+def _sweep_runtimes(folder: Path) -> None:
+    for runtime in folder.glob("*_*"):
+        owner = runtime.name.partition("_")[0]
+        if owner.isdigit() and not host.process_alive(int(owner)):
+            shutil.rmtree(runtime, ignore_errors=True)
+
+
+def _model_of_instance(instance: str) -> str:
+    """``sam2_0_0`` -> ``sam2``: Triton appends the group's and the instance's number."""
+    return re.sub(r"(_\d+){1,2}$", "", instance)
+
+
+def one_line(text: str) -> str:
+    """Triton's message without time stamps, file names and line breaks."""
+    text = re.sub(r'^[EWI]\d{4} \S+ \d+ \S+\] ', "", text.strip())
+    text = re.sub(r"\s+At:\s.*", "", text, flags=re.DOTALL)
+    return re.sub(r"\s+", " ", text).strip(' "')[:500]

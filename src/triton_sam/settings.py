@@ -1,0 +1,50 @@
+"""One settings class; every value can be set as TRITON_SAM_<NAME> in the environment."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+
+from platformdirs import user_cache_path
+from pydantic import AliasChoices, Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+MIB = 1024 * 1024
+
+
+class Settings(BaseSettings):
+    """What may differ between machines. Limits protect the server from one request; queues from many."""
+
+    model_config = SettingsConfigDict(env_prefix="TRITON_SAM_", extra="ignore", populate_by_name=True)
+
+    home: Path = Field(
+        default_factory=lambda: user_cache_path("triton-sam"), description="where weights and repositories live"
+    )
+    url: str = Field(
+        default="localhost:8000",
+        validation_alias=AliasChoices("url", "TRITON_SAM_URL", "TRITON_URL"),
+        description="the server that clients and `triton-sam segment` talk to (TRITON_URL works too)",
+    )
+
+    max_image_bytes: int = Field(default=64 * MIB, gt=0, description="largest encoded image that is accepted")
+    max_image_pixels: int = Field(default=100_000_000, gt=0, description="largest image, width x height")
+    max_points: int = Field(default=256, gt=0, description="points of one object")
+    max_objects: int = Field(default=64, gt=0, description="objects of one request")
+    max_prompt_bytes: int = Field(default=32 * MIB, gt=0, description="length of prompt_json")
+
+    cache_bytes: int = Field(default=1024 * MIB, gt=0, description="embeddings kept per segmenter process")
+    encode_queue: int = Field(default=32, gt=0, description="images waiting for the encoder")
+    click_queue: int = Field(default=512, gt=0, description="clicks waiting for the decoder")
+    click_batch: int = Field(default=8, gt=0, description="prompts decoded in one run of the graph")
+    threads: int = Field(default=0, ge=0, description="threads of one graph; 0 means every core")
+
+    @property
+    def repository(self) -> Path:
+        """The model repository that ``setup`` writes and ``serve`` reads by default."""
+        return self.home / "model_repository"
+
+
+@lru_cache(maxsize=1)
+def get_settings() -> Settings:
+    """The settings of this process, read once."""
+    return Settings()

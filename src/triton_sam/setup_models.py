@@ -1,0 +1,23 @@
+"""From a model's id to a model repository: pull, convert where needed, write."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from triton_sam.catalog import ModelSpec, Role
+from triton_sam.errors import SetupError
+from triton_sam.repository import write_models
+from triton_sam.weights import ProgressFactory, WeightStore
+
+
+def set_up(spec: ModelSpec, store: WeightStore, repository: Path, progress: ProgressFactory | None = None) -> list[str]:
+    """Makes ``spec`` ready to serve and returns the Triton names that were written."""
+    try:
+        from triton_sam.export.convert import as_onnx
+    except ImportError:
+        raise SetupError("onnxruntime is not installed: pip install 'triton-sam[server]'") from None
+    files = store.pull(spec, progress) if progress is not None else store.pull(spec)
+    converted = store.home / "converted"
+    return write_models(
+        spec, as_onnx(files[Role.ENCODER], converted), as_onnx(files[Role.DECODER], converted), repository
+    )

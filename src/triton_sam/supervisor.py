@@ -1,0 +1,210 @@
+"""Keeps the embedded server serving, because Triton's own health endpoints lie about dead models.
+
+It watches the pids of tritonserver and of every stub, and sends a ping through each segmenter's workers. A stub that died idle is
+unloaded and loaded again; one that died with requests in flight takes the whole server with it, because Triton
+would never answer those requests; a lost connection at least tells their clients at once.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from types import TracebackType
+
+from triton_sam import server
+from triton_sam.errors import ServerError, SetupError
+from triton_sam.flight import requests_held
+from triton_sam.host import process_alive
+from triton_sam.server import ServerOptions, TritonProcess
+
+log = logging.getLogger(__name__)
+
+_WATCH_SECONDS = 0.2
+_PING_EVERY = 5.0
+_PING_SECONDS = 15.0
+_PINGS_MISSED = 3
+_ENCODE_SECONDS = 600.0
+_RESTARTS_ALLOWED = 5
+_RESTART_WINDOW = 60.0
+
+
+@dataclass(slots=True)
+class Status:
+    """What the supervisor knows, for ``/health`` and for people."""
+
+    state: str = "stopped"
+    """starting, ready, recovering, stopping, stopped or failed"""
+    restarts: int = 0
+    reloads: int = 0
+    reason: str = ""
+
+
+class Supervisor:
+    """A server that comes back. Use as a context manager, or ``start`` and ``stop``."""
+
+    def __init__(self, options: ServerOptions, segmenters: tuple[str, ...]) -> None:
+        """``segmenters``: the models of ``options`` that answer a ping."""
+        self.options = options
+        self._segmenters = segmenters
+        self._status = Status()
+        self._process: TritonProcess | None = None
+        self._stopping = threading.Event()
+        self._ready = threading.Event()
+        self._first_start: BaseException | None = None
+        self._restart_times: list[float] = []
+        self._missed_pings = 0
+        self._thread: threading.Thread | None = None
+        self._pinger: threading.Thread | None = None
+
+    @property
+    def status(self) -> dict[str, object]:
+        """A copy of the present status."""
+        return asdict(self._status)
+
+    @property
+    def process(self) -> TritonProcess:
+        """The present life of the server."""
+        if self._process is None:
+            raise ServerError("the server is not running")
+        return self._process
+
+    def start(self) -> Supervisor:
+        """Starts the server and returns when it serves; raises what hindered it."""
+        self._status.state = "starting"
+        # The server dies with the thread that started it, so one thread starts, watches and restarts it.
+        self._thread = threading.Thread(target=self._run, name="supervisor", daemon=True)
+        self._thread.start()
+        self._ready.wait()
+        if self._first_start is not None:
+            self._thread.join()
+            raise self._first_start
+        self._pinger = threading.Thread(target=self._ping_loop, name="pinger", daemon=True)
+        self._pinger.start()
+        return self
+
+    def stop(self) -> None:
+        """Drains and ends the server; returns when nothing of it is left."""
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join()
+        if self._pinger is not None:
+            self._pinger.join()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Blocks until the server is stopped or has failed for good; True if so."""
+        assert self._thread is not None  # start() comes first
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def __enter__(self) -> Supervisor:
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop()
+
+    # -- the supervising thread ------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            self._launch()
+        except BaseException as error:
+            self._first_start = error
+            self._status.state, self._status.reason = "failed", str(error)
+            self._ready.set()
+            return
+        self._ready.set()
+        try:
+            while not self._stopping.wait(_WATCH_SECONDS):
+                self._watch()
+        except SetupError as error:
+            self._status.state, self._status.reason = "failed", str(error)
+            log.error("giving up: %s", error)
+            self.process.stop(drain=False)
+            return
+        self._status.state = "stopping"
+        self.process.stop()
+        self._status.state = "stopped"
+
+    def _launch(self) -> None:
+        self._process = server.start(self.options)
+        try:
+            self._process.wait_ready()
+        except BaseException:
+            self._process.stop(drain=False)
+            raise
+        self._status.state = "ready"
+        self._missed_pings = 0
+
+    def _watch(self) -> None:
+        process = self.process
+        if not process.alive:
+            self._recover(f"tritonserver ended with code {process.process.returncode}", self._restart)
+            return
+        dead = sorted({model for pid, model in process.stubs.items() if not process_alive(pid)})
+        if dead:
+            held = [requests_held(process.flight_folder, model) for model in dead]
+            idle = all(count == 0 for count in held)
+            what = f"the process of {', '.join(dead)} died " + ("idle" if idle else "with requests in flight")
+            self._recover(what, (lambda: self._reload(dead)) if idle else self._restart)
+        elif self._missed_pings >= _PINGS_MISSED:
+            self._recover(f"no answer to {self._missed_pings} pings", self._restart)
+
+    def _recover(self, what: str, mend: Callable[[], None]) -> None:
+        self._status.state, self._status.reason = "recovering", what
+        log.warning("%s: recovering", what)
+        started = time.monotonic()
+        mend()
+        self._status.state = "ready"
+        log.warning("%s: serving again after %.1f s", what, time.monotonic() - started)
+
+    def _reload(self, models: list[str]) -> None:
+        try:
+            for model in models:
+                self.process.unload(model)  # a bare load does nothing: Triton believes that the model is there
+                self.process.load(model)
+            self._status.reloads += 1
+        except ServerError as error:
+            log.warning("%s: restarting instead", error)
+            self._restart()
+
+    def _restart(self) -> None:
+        now = time.monotonic()
+        self._restart_times = [then for then in self._restart_times if now - then < _RESTART_WINDOW] + [now]
+        if len(self._restart_times) > _RESTARTS_ALLOWED:
+            raise ServerError(
+                f"tritonserver had to be restarted {_RESTARTS_ALLOWED} times within {_RESTART_WINDOW:.0f} s: "
+                f"see {self.process.log_path}"
+            )
+        self.process.stop(drain=False)
+        self._launch()
+        self._status.restarts += 1
+
+    # -- the pinging thread ----------------------------------------------------------------------------------
+
+    def _ping_loop(self) -> None:
+        while not self._stopping.wait(_PING_EVERY):
+            if self._status.state != "ready":
+                continue
+            healthy = all([self._ping(model) for model in self._segmenters])
+            if self._status.state == "ready":
+                self._missed_pings = 0 if healthy else self._missed_pings + 1
+
+    def _ping(self, model: str) -> bool:
+        """Whether the model's click worker answers, and its encoder has not hung."""
+        request = urllib.request.Request(
+            f"http://{self.options.reach}:{self.options.http_port}/v2/models/{model}/infer",
+            data=json.dumps({"inputs": [], "outputs": [{"name": "result_json"}], "parameters": {"ping": True}}).encode(),
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=_PING_SECONDS) as response:
+                answer = json.loads(json.loads(response.read())["outputs"][0]["data"][0])
+            return float(answer["encode_seconds"]) < _ENCODE_SECONDS
+        except (OSError, urllib.error.URLError, ValueError, KeyError, IndexError) as error:
+            log.warning("%s did not answer a ping: %s", model, error)
+            return False
