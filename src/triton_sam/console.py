@@ -1,0 +1,48 @@
+"""How the command line talks: progress bars, tables, one-sentence errors."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TransferSpeedColumn,
+)
+
+from triton_sam.catalog import ModelFile
+from triton_sam.fetch import Progress as Report
+from triton_sam.weights import ProgressFactory
+
+out = Console(highlight=False, soft_wrap=True)
+err = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+@contextlib.contextmanager
+def download_progress() -> Iterator[ProgressFactory]:
+    """A bar for every step of every file, on stderr."""
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=err, transient=False) as progress:
+
+        def start(file: ModelFile, step: str) -> Report:
+            task = progress.add_task(f"{step} {file.name}", total=None)
+
+            def report(done: int, total: int | None) -> None:
+                progress.update(task, completed=done, total=total)
+
+            return report
+
+        yield start

@@ -1,0 +1,58 @@
+"""What the supervisor knows, over HTTP: Triton's own health endpoints stay green when a model's process is dead."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI
+from fastapi.responses import JSONResponse
+
+from triton_sam import __version__
+from triton_sam.catalog import ModelSpec
+
+
+def create_app(status: Callable[[], Mapping[str, object]], segmenters: Mapping[str, ModelSpec]) -> FastAPI:
+    """The application.
+
+    Args:
+        status: asks the supervisor.
+        segmenters: Triton name -> catalogue row of what is served.
+    """
+    app = FastAPI(title="triton-sam", version=__version__)
+
+    @app.get("/health")
+    def health() -> JSONResponse:
+        """200 while masks are served, 503 otherwise, with the reason."""
+        known = status()
+        return JSONResponse(dict(known), status_code=200 if known["state"] == "ready" else 503)
+
+    @app.get("/models")
+    def models() -> list[dict[str, Any]]:
+        """What is served."""
+        return [
+            {"name": name, "id": spec.id, "family": spec.family, "title": spec.title, "licence": spec.licence}
+            for name, spec in segmenters.items()
+        ]
+
+    return app
+
+
+class ServiceThread:
+    """The application on a port, on a thread of this process."""
+
+    def __init__(self, app: FastAPI, host: str, port: int) -> None:
+        config = uvicorn.Config(app, host=host, port=port, log_level="warning", access_log=False)
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._server.run, name="service", daemon=True)
+
+    def __enter__(self) -> ServiceThread:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._server.should_exit = True
+        self._thread.join(timeout=10)

@@ -1,0 +1,158 @@
+"""Everything that ``triton-sam serve`` starts, as one context manager: models, Triton, the service."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import ipaddress
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from triton_sam import host
+from triton_sam.catalog import DEFAULT_MODEL, ModelSpec, get_spec
+from triton_sam.errors import SetupError
+from triton_sam.repository import find_segmenters, raw_names, segmenter_name
+from triton_sam.server import ServerOptions
+from triton_sam.settings import Settings
+from triton_sam.setup_models import set_up
+from triton_sam.supervisor import Supervisor
+from triton_sam.weights import ProgressFactory, WeightStore
+
+log = logging.getLogger(__name__)
+
+EXPOSED_WARNING = (
+    "the embedded server is open to the network: it is for trusted hosts only, without TLS, tokens or the fixes of "
+    "newer releases; serve others with the same model repository in NVIDIA's container, 26.06 or newer"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """Where things listen; 0 takes a free port."""
+
+    http: int = 8000
+    grpc: int = 8001
+    metrics: int = 8002
+    service: int = 8080
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A running server and its addresses."""
+
+    supervisor: Supervisor
+    ports: Ports
+    reach: str
+    segmenters: dict[str, ModelSpec]
+    has_service: bool
+
+    @property
+    def urls(self) -> dict[str, str]:
+        """Name -> address, as people type it."""
+        urls = {
+            "HTTP": f"http://{self.reach}:{self.ports.http}",
+            "gRPC": f"grpc://{self.reach}:{self.ports.grpc}",
+            "metrics": f"http://{self.reach}:{self.ports.metrics}/metrics",
+        }
+        return urls | ({"service": f"http://{self.reach}:{self.ports.service}/health"} if self.has_service else {})
+
+
+def prepare(
+    ids: Sequence[str], settings: Settings, repository: Path | None, progress: ProgressFactory | None = None
+) -> tuple[Path, dict[str, ModelSpec]]:
+    """(repository, Triton name -> row) of what shall be served; models that are not set up yet are set up.
+
+    A repository of the user's own is read, never written.
+    """
+    if repository is not None:
+        found = find_segmenters(repository)
+        wanted = {name: spec for name, spec in found.items() if not ids or spec.id in ids}
+        missing = sorted(set(ids) - {spec.id for spec in wanted.values()})
+        if missing or not wanted:
+            raise SetupError(
+                f"{repository} has no model {missing[0] if missing else 'of triton-sam'}: "
+                f"run `triton-sam setup {missing[0] if missing else DEFAULT_MODEL} --model-repository {repository}`"
+            )
+        return repository, wanted
+    found = find_segmenters(settings.repository)
+    specs = [get_spec(model_id) for model_id in ids] or list(found.values()) or [get_spec(DEFAULT_MODEL)]
+    store = WeightStore(settings.home)
+    for spec in specs:
+        if spec not in found.values():
+            set_up(spec, store, settings.repository, progress)
+    return settings.repository, {segmenter_name(spec): spec for spec in specs}
+
+
+@contextlib.contextmanager
+def serving(
+    repository: Path,
+    segmenters: dict[str, ModelSpec],
+    settings: Settings,
+    *,
+    bind: str = "127.0.0.1",
+    ports: Ports | None = None,
+    raw: bool = False,
+    log_level: str = "warning",
+    with_service: bool = True,
+) -> Iterator[Running]:
+    """Serves until the block is left, then drains and stops everything.
+
+    Args:
+        raw: load the plain encoders and decoders too.
+    """
+    ports = _with_free_ports(ports or Ports(), bind)
+    if not is_loopback(bind):
+        log.warning(EXPOSED_WARNING)
+    names = list(segmenters)
+    if raw:
+        names += [name for spec in segmenters.values() for name in raw_names(spec)]
+    options = ServerOptions(
+        repository=repository.resolve(),
+        models=tuple(names),
+        state=settings.home,
+        host=bind,
+        http_port=ports.http,
+        grpc_port=ports.grpc,
+        metrics_port=ports.metrics,
+        log_level=log_level,
+    )
+    has_service = with_service and importlib.util.find_spec("fastapi") is not None
+    with contextlib.ExitStack() as stack:
+        if has_service:
+            host.check_port(bind, ports.service, "service")
+        elif with_service:
+            log.warning("the service is not installed, so Triton runs alone: pip install 'triton-sam[service]'")
+        supervisor = Supervisor(options, tuple(segmenters))
+        stack.callback(supervisor.stop)
+        supervisor.start()
+        if has_service:
+            from triton_sam.service.app import ServiceThread, create_app
+
+            app = create_app(lambda: supervisor.status, segmenters)
+            stack.enter_context(ServiceThread(app, bind, ports.service))
+        yield Running(supervisor, ports, options.reach, segmenters, has_service)
+
+
+def is_loopback(address: str) -> bool:
+    """Whether only this machine reaches an address."""
+    if address == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return False
+
+
+def _with_free_ports(ports: Ports, bind: str) -> Ports:
+    reach = bind if is_loopback(bind) else "127.0.0.1"
+    taken: list[int] = []
+    for port in (ports.http, ports.grpc, ports.metrics, ports.service):
+        while port == 0 or port in taken:
+            if port in taken and port != 0 and taken.count(port):
+                raise SetupError(f"port {port} is named twice: give each port a number of its own")
+            candidate = host.free_port(reach)
+            port = candidate if candidate not in taken else 0
+        taken.append(port)
+    return Ports(*taken)

@@ -1,0 +1,131 @@
+"""The two ways to a server. Both take a :class:`~triton_sam.wire.Call` and give arrays or our exceptions."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy.typing as npt
+
+from triton_sam.wire import Address, Call, as_our_error
+
+_MAX_MESSAGE = 2**31 - 1
+
+
+class Transport(Protocol):
+    """What a client needs of a connection; unit tests bring their own."""
+
+    def infer(self, call: Call) -> Mapping[str, npt.NDArray[Any]]: ...
+
+    def is_ready(self, model: str) -> bool: ...
+
+    def close(self) -> None: ...
+
+
+class HttpTransport:
+    """tritonclient over HTTP. Its client belongs to one thread, so each thread gets one of its own."""
+
+    def __init__(self, address: Address, timeout: float, headers: Mapping[str, str]) -> None:
+        self._address = address
+        self._timeout = timeout
+        self._headers = dict(headers)
+        self._local = threading.local()
+
+    def _client(self) -> Any:
+        client = getattr(self._local, "client", None)
+        if client is None:
+            import tritonclient.http as http
+
+            client = self._local.client = http.InferenceServerClient(
+                self._address.target,
+                ssl=self._address.tls,
+                connection_timeout=min(self._timeout, 10.0),
+                network_timeout=self._timeout,
+            )
+        return client
+
+    def infer(self, call: Call) -> Mapping[str, npt.NDArray[Any]]:
+        import tritonclient.http as http
+
+        try:
+            inputs = _inputs(http, call)
+            outputs = [http.InferRequestedOutput(name) for name in call.outputs]
+            answer = self._client().infer(
+                call.model, inputs, outputs=outputs, headers=self._headers, parameters=dict(call.parameters)
+            )
+            return {name: answer.as_numpy(name) for name in call.outputs if answer.get_output(name) is not None}
+        except Exception as error:
+            self._forget()
+            raise as_our_error(error, self._address.target) from error
+
+    def is_ready(self, model: str) -> bool:
+        try:
+            return bool(self._client().is_model_ready(model, headers=self._headers))
+        except Exception:
+            self._forget()
+            return False
+
+    def _forget(self) -> None:
+        """A connection that failed is not used again."""
+        client = self._local.__dict__.pop("client", None)
+        if client is not None:
+            client.close()
+
+    def close(self) -> None:
+        self._forget()
+
+
+class GrpcTransport:
+    """tritonclient over gRPC; its channel may be shared by threads."""
+
+    def __init__(self, address: Address, timeout: float, headers: Mapping[str, str]) -> None:
+        import tritonclient.grpc as grpc
+
+        self._grpc = grpc
+        self._address = address
+        self._timeout = timeout
+        self._headers = dict(headers)
+        self._client = grpc.InferenceServerClient(
+            address.target, ssl=address.tls, channel_args=[("grpc.max_receive_message_length", _MAX_MESSAGE)]
+        )
+
+    def infer(self, call: Call) -> Mapping[str, npt.NDArray[Any]]:
+        outputs = [self._grpc.InferRequestedOutput(name) for name in call.outputs]
+        try:
+            answer = self._client.infer(
+                call.model,
+                _inputs(self._grpc, call),
+                outputs=outputs,
+                headers=self._headers,
+                client_timeout=self._timeout,
+                parameters=dict(call.parameters),
+            )
+        except Exception as error:
+            raise as_our_error(error, self._address.target) from error
+        return {name: answer.as_numpy(name) for name in call.outputs if answer.get_output(name) is not None}
+
+    def is_ready(self, model: str) -> bool:
+        try:
+            return bool(self._client.is_model_ready(model, headers=self._headers, client_timeout=self._timeout))
+        except Exception:
+            return False
+
+    def close(self) -> None:
+        self._client.close()
+
+
+def connect(address: Address, timeout: float, headers: Mapping[str, str]) -> Transport:
+    """The transport that an address names; nothing is sent yet."""
+    return (GrpcTransport if address.grpc else HttpTransport)(address, timeout, headers)
+
+
+def _inputs(module: Any, call: Call) -> list[Any]:
+    from tritonclient.utils import np_to_triton_dtype
+
+    inputs = []
+    for name, array in call.inputs.items():
+        tensor = module.InferInput(name, list(array.shape), np_to_triton_dtype(array.dtype))
+        tensor.set_data_from_numpy(array)
+        inputs.append(tensor)
+    return inputs

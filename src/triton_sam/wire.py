@@ -1,0 +1,156 @@
+"""Requests and answers as tensors, addresses, and foreign exceptions as ours. Pure: nothing here opens a socket."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+import numpy.typing as npt
+
+from triton_sam.errors import (
+    DeadlineExceeded,
+    InvalidInput,
+    ServerUnreachable,
+    TritonSamError,
+    Unavailable,
+    from_status,
+)
+from triton_sam.masks import BoolArray, MaskSet, decode, unpack_bits
+from triton_sam.prompts import ObjectPrompt, mask_to_base64
+
+_SCHEMES = {"http": (False, False), "https": (False, True), "grpc": (True, False), "grpcs": (True, True)}
+#: What gRPC says when there is no server, as opposed to a server that says UNAVAILABLE.
+_NO_SERVER = (
+    "failed to connect",
+    "connection refused",
+    "connection reset",
+    "connection aborted",
+    "socket closed",
+    "broken pipe",
+    "name resolution",
+    "dns resolution",
+    "recvmsg",
+    "goaway",
+)
+#: What Triton itself says while a model is being loaded again; its status for that is NOT_FOUND or INTERNAL.
+_COMING_BACK = ("has no available versions", "is not healthy", "is not ready")
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a server is: ``localhost:8000``, ``https://host/prefix``, ``grpc://host:8001``, ``grpcs://host``."""
+
+    target: str
+    grpc: bool
+    tls: bool
+
+    @classmethod
+    def parse(cls, url: str) -> Address:
+        scheme, separator, rest = url.strip().partition("://")
+        if not separator:
+            scheme, rest = "http", url.strip()
+        if scheme.lower() not in _SCHEMES:
+            raise InvalidInput(f"{url!r} is no server address: use host:8000, https://host or grpc://host:8001")
+        grpc, tls = _SCHEMES[scheme.lower()]
+        rest = rest.rstrip("/")
+        try:
+            parts = urlsplit(f"//{rest}")
+            host, port = parts.hostname, parts.port
+        except ValueError:
+            host, port = None, None
+        if not host or (grpc and parts.path):
+            raise InvalidInput(f"{url!r} is no server address: use host:8000, https://host or grpc://host:8001")
+        if port is None:
+            port = 443 if tls else (8001 if grpc else 8000)
+            rest = f"{parts.netloc}:{port}{parts.path}"
+        return cls(rest, grpc, tls)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One inference request, whatever carries it."""
+
+    model: str
+    inputs: Mapping[str, npt.NDArray[Any]]
+    outputs: Sequence[str]
+    parameters: Mapping[str, str | int | bool] = field(default_factory=dict)
+
+
+def text_tensor(value: str) -> npt.NDArray[Any]:
+    """[1] of bytes, as Triton's BYTES inputs take it."""
+    return np.array([value.encode()], dtype=object)
+
+
+def prompt_document(
+    objects: Iterable[ObjectPrompt], *, multimask: bool = False, form: str = "png"
+) -> dict[str, Any]:
+    """Checked prompts -> the JSON form that the server takes."""
+    described = []
+    for prompt in objects:
+        entry: dict[str, Any] = {}
+        if len(prompt.points):
+            entry |= {"points": prompt.points.tolist(), "labels": prompt.labels.tolist()}
+        if prompt.box is not None:
+            entry["box"] = prompt.box.tolist()
+        if prompt.mask_input is not None:
+            entry["mask_input"] = mask_to_base64(prompt.mask_input)
+        described.append(entry)
+    return {"objects": described, "multimask": multimask, "format": form}
+
+
+def image_inputs(image: bytes) -> dict[str, npt.NDArray[Any]]:
+    """The input of an image file."""
+    return {"image": np.frombuffer(image, np.uint8)}
+
+
+def click_inputs(image_key: str, document: Mapping[str, Any]) -> dict[str, npt.NDArray[Any]]:
+    """The inputs of a prompt on an image that the server has."""
+    return {"image_key": text_tensor(image_key), "prompt_json": text_tensor(json.dumps(document))}
+
+
+def text_of(outputs: Mapping[str, npt.NDArray[Any]], name: str) -> str:
+    """A BYTES output as text."""
+    value = outputs[name].reshape(-1)[0]
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def mask_set(result: Mapping[str, Any], packed: npt.NDArray[np.uint8] | None = None) -> MaskSet:
+    """``result_json`` (and the ``masks`` tensor where the masks travelled as bits) -> MaskSet."""
+    entries = result["masks"]
+    if packed is not None:
+        stacked: BoolArray = unpack_bits(packed, int(result["width"]))
+    else:
+        stacked = np.stack([decode(entry) for entry in entries])
+    scores = np.array([entry["score"] for entry in entries], np.float32)
+    return MaskSet(stacked, scores, np.array([entry["object"] for entry in entries], np.int32))
+
+
+def as_our_error(error: BaseException, address: str) -> TritonSamError:
+    """Whatever tritonclient or its transports raise -> our exception tree."""
+    if isinstance(error, TritonSamError):
+        return error
+    message = getattr(error, "message", None)
+    if callable(message):  # tritonclient's InferenceServerException, told apart without importing tritonclient
+        text = str(message() or "")
+        status = getattr(error, "status", lambda: None)()
+        lowered = text.lower()
+        if "deadline exceeded" in lowered or str(status).endswith("DEADLINE_EXCEEDED"):
+            return DeadlineExceeded(f"no answer from {address} within the time limit")
+        if any(sign in lowered for sign in _NO_SERVER):
+            return ServerUnreachable(_unreachable(address, text))
+        if any(sign in lowered for sign in _COMING_BACK):
+            return Unavailable(f"the model is being loaded at {address} ({text}): try again in a moment")
+        return from_status(status, text)
+    if isinstance(error, TimeoutError | socket.timeout):
+        return DeadlineExceeded(f"no answer from {address} within the time limit")
+    return ServerUnreachable(_unreachable(address, str(error) or type(error).__name__))
+
+
+def _unreachable(address: str, reason: str) -> str:
+    reason = " ".join(reason.split())[:160]
+    return f"no server answers at {address} ({reason}): start one with `triton-sam serve` or set TRITON_URL"
