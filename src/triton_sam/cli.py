@@ -110,7 +110,8 @@ def pull(model_id: Annotated[str, typer.Argument(metavar="ID", help="For example
 
 @app.command()
 def setup(
-    model_ids: Annotated[list[str], typer.Argument(metavar="ID...")], model_repository: RepositoryOption = None
+    model_ids: Annotated[list[str], typer.Argument(metavar="ID...")],
+    model_repository: RepositoryOption = None,
 ) -> None:
     """Pull, convert where needed, and write the Triton model repository."""
     from triton_sam.setup_models import set_up
@@ -126,13 +127,17 @@ def setup(
 
 @app.command()
 def serve(
-    model_ids: Annotated[list[str] | None, typer.Argument(metavar="[ID...]", help="Default: all that are set up.")] = None,
+    model_ids: Annotated[
+        list[str] | None, typer.Argument(metavar="[ID...]", help="Default: all that are set up.")
+    ] = None,
     http_port: HttpPort = 8000,
     grpc_port: GrpcPort = 8001,
     metrics_port: MetricsPort = 8002,
     service_port: ServicePort = 8080,
     model_repository: RepositoryOption = None,
-    host: Annotated[str, typer.Option(help="Address to listen on; others than loopback open it to the network.")] = "127.0.0.1",
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; others than loopback open it to the network.")
+    ] = "127.0.0.1",
     raw: Annotated[bool, typer.Option("--raw", help="Load the plain encoder and decoder models too.")] = False,
     log_level: Annotated[LogLevel, typer.Option(help="What Triton writes to its log.")] = LogLevel.warning,
 ) -> None:
@@ -195,7 +200,9 @@ def demo(
 @app.command()
 def segment(
     image: Annotated[Path, typer.Argument(help="An image file.")],
-    point: Annotated[list[str] | None, typer.Option(help="x,y or x,y,label (1 object, 0 background); repeatable.")] = None,
+    point: Annotated[
+        list[str] | None, typer.Option(help="x,y or x,y,label (1 object, 0 background); repeatable.")
+    ] = None,
     box: Annotated[list[str] | None, typer.Option(help="x0,y0,x1,y1; several boxes are several objects.")] = None,
     output: Annotated[
         list[Path] | None,

@@ -88,7 +88,8 @@ class SAM2TritonClient:
     ) -> None:
         """
         Args:
-            url: ``localhost:8000`` (HTTP), ``https://host``, ``grpc://host:8001``; default TRITON_URL, then localhost:8000.
+            url: ``localhost:8000`` (HTTP), ``https://host`` or ``grpc://host:8001``; default TRITON_URL, then
+                localhost:8000.
             model_type: name of the segmenter on the server.
             timeout: seconds for one request, an encode on a slow machine included.
             retries: how often a busy server (UNAVAILABLE) is asked again, with growing pauses.
@@ -194,7 +195,9 @@ class SAM2TritonClient:
     def __enter__(self) -> SAM2TritonClient:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def _encode(self, data: bytes) -> str:

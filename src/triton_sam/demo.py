@@ -13,9 +13,10 @@ from triton_sam.client import SAM2TritonClient
 from triton_sam.errors import SetupError
 from triton_sam.masks import overlay
 
-SAMPLE_NAME = "chelsea.png"
-"""A cat, public domain (CC0), out of scikit-image's wheel."""
-SAMPLE_CLICK = (245.0, 130.0)
+SAMPLE_NAME = "coffee.png"
+"""A cup of coffee, public domain (CC0), out of scikit-image's wheel."""
+SAMPLE_CLICK = (365.0, 290.0)
+"""On the spoon."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ def examine(settings: Settings) -> Iterator[Finding]:
     yield _try("server", lambda: f"tritonserver of nvidia-pytriton at {host.find_triton().binary.parent}")
     yield _try("libpython", lambda: str(host.find_libpython()))
     yield _try("numpy", host.check_numpy)
-    yield _try("packages", lambda: host.check_runtime() or "onnxruntime and OpenCV")
+    yield _try("packages", host.check_runtime)
     yield _try("shared memory", lambda: f"{host.check_shared_memory() / 1e6:,.0f} MB free in {host.SHARED_MEMORY}")
     for name, port in _PORTS:
         yield _try(f"port {port}", lambda name=name, port=port: _free(name, port), failure=NOTE)  # type: ignore[misc]

@@ -47,17 +47,21 @@ def find_triton() -> TritonFiles:
     root = Path(spec.origin).parent / "tritonserver"
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     files = TritonFiles(
-        root / "bin" / "tritonserver", root / "backends" / "python", root / "python_backend_stubs" / version / _STUB
+        root / "bin" / "tritonserver",
+        root / "backends" / "python",
+        root / "python_backend_stubs" / version / _STUB,
     )
     if not files.binary.exists() or not files.python_backend.exists():
-        raise SetupError("the nvidia-pytriton package is incomplete: pip install --force-reinstall nvidia-pytriton==0.7.0")
+        raise SetupError(
+            "the nvidia-pytriton package is incomplete: pip install --force-reinstall nvidia-pytriton==0.7.0"
+        )
     if not files.stub_source.exists():
         raise SetupError(f"the embedded server has no backend for Python {version}: use Python 3.10, 3.11 or 3.12")
     return files
 
 
 def install_stub(files: TritonFiles) -> None:
-    """Puts this Python's stub into the wheel's own backend folder, the only place from which it finds its libraries."""
+    """Puts this Python's stub into the wheel's own backend folder: only from there it finds its libraries."""
     target = files.python_backend / _STUB
     source_bytes = files.stub_source.read_bytes()
     try:
@@ -82,7 +86,10 @@ def find_libpython() -> Path:
     configured = sysconfig.get_config_var("LIBDIR") or ""
     multiarch = sysconfig.get_config_var("MULTIARCH") or f"{platform.machine()}-linux-gnu"
     folders = [Path(sys.base_prefix) / "lib", Path(configured)]
-    folders += [Path(root) / multiarch for root in ("/usr/lib", "/lib")] + [Path("/usr/lib64"), Path("/usr/lib")]
+    folders += [Path(root) / multiarch for root in ("/usr/lib", "/lib")] + [
+        Path("/usr/lib64"),
+        Path("/usr/lib"),
+    ]
     for folder in folders:
         if (folder / name).exists():
             return folder / name
@@ -107,11 +114,12 @@ def check_numpy() -> str:
     return version
 
 
-def check_runtime() -> None:
+def check_runtime() -> str:
     """The packages that the backend's process imports."""
     for module, package in (("onnxruntime", "onnxruntime"), ("cv2", "opencv-python-headless")):
         if importlib.util.find_spec(module) is None:
             raise SetupError(f"{package} is not installed: pip install 'triton-sam[server]'")
+    return "onnxruntime and OpenCV"
 
 
 def check_shared_memory() -> int:

@@ -99,7 +99,9 @@ def _deep_to_eight_bits(values: npt.NDArray[Any]) -> RgbArray:
     return ((numbers - low) * (255.0 / spread) + 0.5).astype(np.uint8)
 
 
-def file_bytes(image: str | PathLike[str] | bytes | bytearray | memoryview | npt.NDArray[Any] | Image.Image) -> bytes:
+def file_bytes(
+    image: str | PathLike[str] | bytes | bytearray | memoryview | npt.NDArray[Any] | Image.Image,
+) -> bytes:
     """What a client sends: the file's own bytes, or a quick PNG of an array or Pillow image.
 
     Args:

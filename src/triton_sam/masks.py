@@ -25,7 +25,14 @@ from triton_sam.geometry import Frame
 
 FORMATS = ("png", "rle", "polygon", "bits", "logits")
 BoolArray = npt.NDArray[np.bool_]
-_OVERLAY_COLOURS = ((30, 144, 255), (255, 99, 71), (60, 179, 113), (255, 193, 37), (186, 85, 211), (0, 206, 209))
+_OVERLAY_COLOURS = (
+    (30, 144, 255),
+    (255, 99, 71),
+    (60, 179, 113),
+    (255, 193, 37),
+    (186, 85, 211),
+    (0, 206, 209),
+)
 _PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
 
@@ -84,9 +91,10 @@ def decode(document: Mapping[str, Any]) -> BoolArray:
     except binascii.Error as error:
         raise InvalidInput(f"the mask is no base64 ({error})") from None
     if form == "bits":
-        return unpack_bits(np.frombuffer(data, np.uint8).reshape(1, height, -1), width)[0]
+        unpacked: BoolArray = unpack_bits(np.frombuffer(data, np.uint8).reshape(1, height, -1), width)[0]
+        return unpacked
     with Image.open(io.BytesIO(data)) as picture:
-        return np.asarray(picture.convert("L")) > 127
+        return np.asarray(np.asarray(picture.convert("L")) > 127)
 
 
 def unpack_bits(packed: npt.NDArray[np.uint8], width: int) -> BoolArray:
@@ -107,7 +115,7 @@ def png(mask: BoolArray) -> bytes:
     rows[0, 1:] = grey[0]
     np.subtract(grey[1:], grey[:-1], out=rows[1:, 1:])
     header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
-    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(rows, 1)), (b"IEND", b""))
+    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(rows.data, 1)), (b"IEND", b""))
     return _PNG_SIGNATURE + b"".join(_png_chunk(name, body) for name, body in chunks)
 
 
@@ -185,7 +193,9 @@ def polygons(mask: BoolArray, tolerance: float = 0.7) -> list[list[float]]:
 
 
 def overlay(
-    picture: Image.Image, masks: Sequence[BoolArray] | BoolArray, points: Sequence[tuple[float, float, int]] = ()
+    picture: Image.Image,
+    masks: Sequence[BoolArray] | BoolArray,
+    points: Sequence[tuple[float, float, int]] = (),
 ) -> Image.Image:
     """A picture for people: each mask tinted and outlined in its own colour, points as dots.
 

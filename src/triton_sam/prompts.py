@@ -15,7 +15,6 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +26,8 @@ from triton_sam.errors import InvalidInput
 from triton_sam.masks import FORMATS
 
 FOREGROUND, BACKGROUND = 1, 0
+#: No image is larger; beyond it float32 could not name a pixel.
+_LARGEST = 1e9
 _OBJECT_KEYS = frozenset({"points", "labels", "box", "boxes", "mask_input"})
 _PROMPT_KEYS = _OBJECT_KEYS | {"objects", "multimask", "format", "text", "image_size"}
 
@@ -70,7 +71,7 @@ class Prompt:
                     )
             if prompt.box is not None:
                 x0, y0, x1, y1 = prompt.box.tolist()
-                if not (0 <= x0 and 0 <= y0 and x1 <= width and y1 <= height):
+                if not (x0 >= 0 and y0 >= 0 and x1 <= width and y1 <= height):
                     raise InvalidInput(
                         f"the box{where} ({x0:g}, {y0:g}, {x1:g}, {y1:g}) reaches outside the image "
                         f"of {width} x {height} pixels: clip it"
@@ -97,7 +98,7 @@ def parse_prompt(text: str | bytes, limits: PromptLimits | None = None) -> Promp
     except (ValueError, RecursionError) as error:
         raise InvalidInput(f"prompt_json is no JSON ({error})") from None
     if not isinstance(document, dict):
-        raise InvalidInput(f"prompt_json is a JSON object like {{\"points\": [[x, y]]}}, not a {_kind(document)}")
+        raise InvalidInput(f'prompt_json is a JSON object like {{"points": [[x, y]]}}, not a {_kind(document)}')
     return prompt_from_mapping(document, limits)
 
 
@@ -182,7 +183,11 @@ def _one_or_many(entry: Mapping[str, Any], limits: PromptLimits, where: str = ""
         raise InvalidInput(f"several boxes{where} beside points are ambiguous: use objects, one box in each")
     if len(boxes) > limits.max_objects:
         raise InvalidInput(f"{len(boxes):,} boxes are too many: {limits.max_objects} are allowed")
-    shared = {"points": entry.get("points"), "labels": entry.get("labels"), "mask_input": entry.get("mask_input")}
+    shared = {
+        "points": entry.get("points"),
+        "labels": entry.get("labels"),
+        "mask_input": entry.get("mask_input"),
+    }
     prompts = (object_prompt(box=box, **shared, limits=limits, where=where) for box in (boxes or [None]))
     return [prompt for prompt in prompts if prompt is not None]
 
@@ -218,9 +223,9 @@ def _numbers(rows: Any, columns: int, name: str) -> npt.NDArray[np.float32]:
 
 
 def _is_finite_number(value: Any) -> bool:
-    if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.number):
+    if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.integer | np.floating):
         return False
-    return abs(value) < 1e9 and math.isfinite(float(value))
+    return bool(-_LARGEST < value < _LARGEST)  # false for NaN; no conversion, because 10**400 has no float
 
 
 def _short(value: Any) -> str:
@@ -244,7 +249,7 @@ def _labels(labels: Any, count: int, where: str) -> npt.NDArray[np.int32]:
 
 
 def _box(box: Any, where: str) -> npt.NDArray[np.float32]:
-    row = _numbers([box], 4, f"the box{where}")[0]
+    row: npt.NDArray[np.float32] = _numbers([box], 4, f"the box{where}")[0]
     x0, y0, x1, y1 = row.tolist()
     if x1 <= x0 or y1 <= y0:
         raise InvalidInput(
@@ -267,7 +272,8 @@ def _mask_input(value: Any, side: int, where: str) -> npt.NDArray[np.float32]:
         raise InvalidInput(f"{wanted}, not {mask.size:,} numbers of shape {list(mask.shape)}")
     if not np.isfinite(mask).all():
         raise InvalidInput(f"{wanted}, and some are not finite")
-    return mask.reshape(side, side).astype(np.float32)
+    square: npt.NDArray[np.float32] = mask.reshape(side, side).astype(np.float32)
+    return square
 
 
 def mask_to_base64(mask: npt.ArrayLike) -> str:

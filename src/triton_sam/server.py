@@ -290,6 +290,6 @@ def _model_of_instance(instance: str) -> str:
 
 def one_line(text: str) -> str:
     """Triton's message without time stamps, file names and line breaks."""
-    text = re.sub(r'^[EWI]\d{4} \S+ \d+ \S+\] ', "", text.strip())
+    text = re.sub(r"^[EWI]\d{4} \S+ \d+ \S+\] ", "", text.strip())
     text = re.sub(r"\s+At:\s.*", "", text, flags=re.DOTALL)
     return re.sub(r"\s+", " ", text).strip(' "')[:500]

@@ -18,7 +18,8 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="TRITON_SAM_", extra="ignore", populate_by_name=True)
 
     home: Path = Field(
-        default_factory=lambda: user_cache_path("triton-sam"), description="where weights and repositories live"
+        default_factory=lambda: user_cache_path("triton-sam"),
+        description="where weights and repositories live",
     )
     url: str = Field(
         default="localhost:8000",

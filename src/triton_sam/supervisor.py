@@ -1,8 +1,8 @@
 """Keeps the embedded server serving, because Triton's own health endpoints lie about dead models.
 
-It watches the pids of tritonserver and of every stub, and sends a ping through each segmenter's workers. A stub that died idle is
-unloaded and loaded again; one that died with requests in flight takes the whole server with it, because Triton
-would never answer those requests; a lost connection at least tells their clients at once.
+It watches the pids of tritonserver and of every stub, and sends a ping through each segmenter's workers. A stub that
+died idle is unloaded and loaded again; one that died with requests in flight takes the whole server with it, because
+Triton would never answer those requests, and a lost connection at least tells their clients at once.
 """
 
 from __future__ import annotations
@@ -105,7 +105,9 @@ class Supervisor:
     def __enter__(self) -> Supervisor:
         return self.start()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.stop()
 
     # -- the supervising thread ------------------------------------------------------------------------------
@@ -191,7 +193,7 @@ class Supervisor:
         while not self._stopping.wait(_PING_EVERY):
             if self._status.state != "ready":
                 continue
-            healthy = all([self._ping(model) for model in self._segmenters])
+            healthy = all(self._ping(model) for model in self._segmenters)
             if self._status.state == "ready":
                 self._missed_pings = 0 if healthy else self._missed_pings + 1
 
@@ -199,7 +201,9 @@ class Supervisor:
         """Whether the model's click worker answers, and its encoder has not hung."""
         request = urllib.request.Request(
             f"http://{self.options.reach}:{self.options.http_port}/v2/models/{model}/infer",
-            data=json.dumps({"inputs": [], "outputs": [{"name": "result_json"}], "parameters": {"ping": True}}).encode(),
+            data=json.dumps(
+                {"inputs": [], "outputs": [{"name": "result_json"}], "parameters": {"ping": True}}
+            ).encode(),
         )
         try:
             with urllib.request.urlopen(request, timeout=_PING_SECONDS) as response:

@@ -1,7 +1,7 @@
 """The cache of model files: pull, verify, list, remove.
 
-Layout under ``TRITON_SAM_HOME``: ``blobs/<sha256>`` holds finished, verified files and nothing else; ``work/`` holds what is
-under way. A file gets its final name by one rename after its checksum was right, so a kill at any moment leaves
+Layout under ``TRITON_SAM_HOME``: ``blobs/<sha256>`` holds finished, verified files and nothing else; ``work/`` holds
+what is under way. A file gets its final name by one rename after its checksum was right, so a kill at any moment leaves
 either the whole file or none; a lock makes a second process wait and then find the file there.
 """
 
@@ -63,7 +63,9 @@ class WeightStore:
     def remove(self, spec: ModelSpec) -> int:
         """Deletes the model's files that no other installed model shares; returns the bytes set free."""
         shared = {
-            file.sha256 for other in CATALOG.values() if other.id != spec.id and self.is_installed(other)
+            file.sha256
+            for other in CATALOG.values()
+            if other.id != spec.id and self.is_installed(other)
             for file in other.files
         }
         freed = 0

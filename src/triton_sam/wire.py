@@ -86,9 +86,7 @@ def text_tensor(value: str) -> npt.NDArray[Any]:
     return np.array([value.encode()], dtype=object)
 
 
-def prompt_document(
-    objects: Iterable[ObjectPrompt], *, multimask: bool = False, form: str = "png"
-) -> dict[str, Any]:
+def prompt_document(objects: Iterable[ObjectPrompt], *, multimask: bool = False, form: str = "png") -> dict[str, Any]:
     """Checked prompts -> the JSON form that the server takes."""
     described = []
     for prompt in objects:

@@ -39,7 +39,7 @@ class TritonPythonModel:
 
     @staticmethod
     def auto_complete_config(auto_complete_model_config: Any) -> Any:
-        """Fills in tensors that the config does not name; a batch axis is left to the graph (``max_batch_size: 0``)."""
+        """Fills in tensors that the config does not name; a batch axis is left to the graph."""
         config = auto_complete_model_config.as_dict()
         if config["input"] and config["output"]:
             return auto_complete_model_config
@@ -75,7 +75,9 @@ class TritonPythonModel:
             values = self._session.run(wanted, feeds)
         except Exception as error:  # ONNX Runtime's exceptions share no base class but this
             code = pb_utils.TritonError.INVALID_ARG
-            return pb_utils.InferenceResponse(error=pb_utils.TritonError(f"the graph refused its inputs: {error}", code))
+            return pb_utils.InferenceResponse(
+                error=pb_utils.TritonError(f"the graph refused its inputs: {error}", code)
+            )
         tensors = [pb_utils.Tensor(name, value) for name, value in zip(wanted, values, strict=True)]
         return pb_utils.InferenceResponse(output_tensors=tensors)
 

@@ -341,8 +341,8 @@ class Scheduler:
                 refusal = self._enqueue_decode(job)
                 if refusal is not None:
                     refused.append((job, refusal))
-        for job, error in refused:
-            self._fail(job, error)
+        for job, reason in refused:
+            self._fail(job, reason)
         if embedding is not None:
             self._metrics.count("encodes")
             self._metrics.set("cache_bytes", self._cache.bytes)

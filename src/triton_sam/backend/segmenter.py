@@ -204,9 +204,7 @@ class TritonPythonModel:
         self._scheduler.submit_click(job(key, embedding))
         self._metrics.count("cache_hits")
 
-    def _submit_embedding(
-        self, job: Callable[..., Job], array: npt.NDArray[np.float32], prompt: Prompt | None
-    ) -> None:
+    def _submit_embedding(self, job: Callable[..., Job], array: npt.NDArray[np.float32], prompt: Prompt | None) -> None:
         if prompt is None:
             raise InvalidInput("an embedding without prompt_json asks for nothing: add a prompt")
         known = self._cache.find_alias(_embedding_hash(array))
@@ -240,7 +238,7 @@ def refuse_numpy_2() -> None:
     """InternalError where the stub would hand out wrong data."""
     if int(np.__version__.split(".")[0]) >= 2:
         raise InternalError(
-            f"numpy {np.__version__} gives silently wrong tensors in this server's Python backend: pip install 'numpy<2'"
+            f"numpy {np.__version__} gives silently wrong tensors in this server's backend: pip install 'numpy<2'"
         )
 
 

@@ -38,9 +38,7 @@ def open_session(path: Path, threads: int = 0) -> Any:
 class OnnxEngine:
     """Encoder and decoder sessions of one model."""
 
-    def __init__(
-        self, spec: ModelSpec, encoder: Path, decoder: Path, *, threads: int = 0, max_batch: int = 8
-    ) -> None:
+    def __init__(self, spec: ModelSpec, encoder: Path, decoder: Path, *, threads: int = 0, max_batch: int = 8) -> None:
         self.spec = spec
         self._max_batch = max_batch
         self._encoder = run_lowered(lambda: open_session(encoder, threads))

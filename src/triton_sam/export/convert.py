@@ -38,4 +38,3 @@ def as_onnx(source: Path, folder: Path) -> Path:
     finally:
         partial.unlink(missing_ok=True)
     return target
-

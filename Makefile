@@ -1,0 +1,47 @@
+# The two commands that matter: `make demo` and `make test`. Both set up everything they need in .venv.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+ONCE ?=
+DEMO_PORTS ?=
+STAMP = $(VENV)/.installed-$(1)
+
+.PHONY: help demo test check format bench docs clean
+
+help:
+	@echo "make demo [ONCE=1]   from nothing to a mask (ONCE=1 stops after the picture)"
+	@echo "make test            the whole test suite, set-up included"
+	@echo "make check           ruff, mypy, import-linter"
+	@echo "make bench           the figures of docs/performance.md"
+	@echo "make docs            write the generated tables of docs/ anew"
+
+demo: $(call STAMP,demo)
+	$(BIN)/triton-sam demo $(if $(ONCE),--once) $(DEMO_PORTS)
+
+test: check
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: $(call STAMP,dev)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(call STAMP,dev)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(call STAMP,dev)
+	$(BIN)/python -m triton_sam.bench
+
+docs: $(call STAMP,dev)
+	$(BIN)/python scripts/generate_docs.py
+
+$(call STAMP,demo): EXTRAS = server,service,demo
+$(call STAMP,dev): EXTRAS = dev
+$(VENV)/.installed-%: pyproject.toml scripts/make_venv.sh
+	PYTHON="$(PYTHON)" scripts/make_venv.sh $(VENV) "$(EXTRAS)"
+	@touch $@
+
+clean:
+	rm -rf $(VENV) demo build dist
