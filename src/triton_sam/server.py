@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import logging
 import os
@@ -33,7 +32,6 @@ log = logging.getLogger(__name__)
 _SHM_PREFIX = "triton_sam_"
 _KEY_HEADER = "triton-sam-admin"
 _CLOSED_APIS = "model-repository,shared-memory,logging,trace"
-_PR_SET_PDEATHSIG = 1
 _EXIT_SECONDS = 15
 _LOG_FLAGS = {
     "error": ("--log-warning=false", "--log-info=false"),
@@ -42,7 +40,15 @@ _LOG_FLAGS = {
     "debug": ("--log-verbose=1",),
 }
 LOG_LEVELS = tuple(_LOG_FLAGS)
-_libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
+#: Runs between fork and exec in a process of its own (a function there would run in a copy of a threaded process):
+#: prctl(PR_SET_PDEATHSIG, SIGKILL), a look whether the parent died before it, then the server takes the process over.
+_DIE_WITH_PARENT = """
+import ctypes, os, sys
+ctypes.CDLL(None).prctl(1, 9)
+if os.getppid() != int(sys.argv[1]):
+    os._exit(1)
+os.execv(sys.argv[2], sys.argv[2:])
+"""
 
 _ONNX_BACKEND_SOURCE = '''"""Written by triton-sam; the code lives in its package."""
 
@@ -245,23 +251,16 @@ def _command(
 
 
 def _spawn(command: Sequence[str], environment: dict[str, str], output: IO[bytes]) -> subprocess.Popen[bytes]:
-    parent = os.getpid()
-
-    def die_with_parent() -> None:
-        assert _libc is not None  # check_platform has refused everything but Linux
-        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # the parent died before the call above
-            os._exit(1)
-
+    """Starts ``command`` so that the kernel kills it when the calling thread ends, however that happens."""
+    launcher = [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid())]
     try:
         return subprocess.Popen(
-            command,
+            [*launcher, *command],
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
             start_new_session=True,  # a Ctrl-C at the terminal reaches us, and we stop the server in order
-            preexec_fn=die_with_parent,
         )
     except OSError as error:
         raise ServerError(f"tritonserver cannot be started ({error.strerror})") from None

@@ -1,0 +1,102 @@
+"""What all tests share. Real Triton and real weights: where they cannot be had, those tests skip and say why."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+
+from triton_sam import host
+from triton_sam.catalog import DEFAULT_MODEL, ModelSpec, Role, get_spec
+from triton_sam.errors import SetupError, WeightsError
+from triton_sam.serving import Ports, Running, serving
+from triton_sam.settings import Settings, get_settings
+from triton_sam.setup_models import set_up
+from triton_sam.weights import WeightStore
+
+ServerFactory = Callable[..., AbstractContextManager[Running]]
+
+
+@pytest.fixture(scope="session")
+def spec() -> ModelSpec:
+    return get_spec(DEFAULT_MODEL)
+
+
+@pytest.fixture(scope="session")
+def store(spec: ModelSpec) -> WeightStore:
+    """The user's own cache of weights, with the default model in it."""
+    store = WeightStore(get_settings().home)
+    try:
+        store.pull(spec)
+    except WeightsError as error:
+        pytest.skip(f"the weights of {spec.id} cannot be had here: {error}")
+    return store
+
+
+@pytest.fixture(scope="session")
+def graphs(store: WeightStore, spec: ModelSpec) -> dict[Role, Path]:
+    """The downloaded graph files, as they came."""
+    return {file.role: store.path(file) for file in spec.files}
+
+
+@pytest.fixture(scope="session")
+def repository(store: WeightStore, spec: ModelSpec, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model repository written for this test run."""
+    try:
+        host.find_triton()
+    except SetupError as error:
+        pytest.skip(f"the embedded server cannot be had here: {error}")
+    repository = tmp_path_factory.mktemp("models") / "model_repository"
+    set_up(spec, store, repository)
+    return repository
+
+
+@contextlib.contextmanager
+def environment(**values: str) -> Iterator[None]:
+    """Sets TRITON_SAM_<NAME> for the server's processes that are started inside."""
+    names = {f"TRITON_SAM_{name.upper()}": value for name, value in values.items()}
+    before = {name: os.environ.get(name) for name in names}
+    os.environ.update(names)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+@pytest.fixture(scope="session")
+def start_server(repository: Path, spec: ModelSpec, tmp_path_factory: pytest.TempPathFactory) -> ServerFactory:
+    """Starts a server on free ports with settings of its own: ``with start_server(cache_bytes="1") as running``."""
+
+    @contextlib.contextmanager
+    def start(*, raw: bool = False, **settings: str) -> Iterator[Running]:
+        home = tmp_path_factory.mktemp("home")
+        with (
+            environment(**settings),
+            serving(repository, {"sam2": spec}, Settings(home=home), ports=Ports(0, 0, 0, 0), raw=raw) as running,
+        ):
+            yield running
+
+    return start
+
+
+@pytest.fixture(scope="session")
+def server(start_server: ServerFactory) -> Iterator[Running]:
+    """One server for all tests that do not hurt it."""
+    with start_server(raw=True) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def photographs() -> Path:
+    """The folder of public-domain pictures in scikit-image's wheel."""
+    from triton_sam.demo import sample_photograph
+
+    return sample_photograph().parent
