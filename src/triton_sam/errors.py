@@ -58,6 +58,7 @@ class Unavailable(TritonSamError):
 class Cancelled(TritonSamError):
     """The request was cancelled or superseded by a newer one of its session before it was computed."""
 
+    marker = "cancelled"  # over HTTP Triton 2.51 turns this status into a plain 500
     triton_code = "CANCELLED"
     http_status = 499
 
@@ -107,7 +108,7 @@ _BY_TRITON_CODE = {cls.triton_code: cls for cls in _WIRE_CLASSES} | {
     "RESOURCE_EXHAUSTED": Unavailable,
 }
 _BY_HTTP_STATUS = {cls.http_status: cls for cls in _WIRE_CLASSES} | {429: Unavailable}
-_BY_MARKER = {cls.marker: cls for cls in (ImageExpired,)}
+_BY_MARKER = {cls.marker: cls for cls in (ImageExpired, Cancelled)}
 
 
 def from_status(status: str | int | None, message: str) -> TritonSamError:

@@ -22,7 +22,16 @@ from triton_sam.errors import InvalidInput
 RgbArray = npt.NDArray[np.uint8]
 _T = TypeVar("_T")
 _EXIF_ORIENTATION = 0x0112
-_TRANSPOSING_ORIENTATIONS = frozenset({5, 6, 7, 8})
+_UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+_SIDES_SWAPPED = frozenset({5, 6, 7, 8})
 _DEEP_MODES = ("I", "F", "I;16", "I;16B", "I;16L", "I;16N")
 
 
@@ -57,15 +66,29 @@ class EncodedImage:
                 f"the image has {width} x {height} = {width * height:,} pixels and {max_pixels:,} are allowed: "
                 "send a smaller one or tiles of it"
             )
-        orientation = _guarded(lambda: self._picture.getexif().get(_EXIF_ORIENTATION))
-        if orientation in _TRANSPOSING_ORIENTATIONS:
+        self._orientation = _guarded(lambda: _orientation(self._picture))
+        if self._orientation in _SIDES_SWAPPED:
             width, height = height, width
         #: (width, height) as a person sees it, after EXIF rotation.
         self.size: tuple[int, int] = (width, height)
 
     def pixels(self) -> Image.Image:
         """The decoded picture, mode RGB, upright."""
-        return _guarded(lambda: to_rgb(ImageOps.exif_transpose(self._picture)))
+        return _guarded(self._decode)
+
+    def _decode(self) -> Image.Image:
+        picture = to_rgb(self._picture)
+        turn = _UPRIGHT.get(self._orientation or 1)
+        return picture if turn is None else picture.transpose(turn)
+
+
+def _orientation(picture: Image.Image) -> int | None:
+    """EXIF's orientation without decoding pixels, which ``getexif`` would do for a PNG."""
+    if picture.format != "PNG":
+        return picture.getexif().get(_EXIF_ORIENTATION)
+    exif = Image.Exif()
+    exif.load(picture.info.get("exif", b""))
+    return exif.get(_EXIF_ORIENTATION)
 
 
 def to_rgb(picture: Image.Image) -> Image.Image:

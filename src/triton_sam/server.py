@@ -18,7 +18,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -91,6 +91,8 @@ class TritonProcess:
     log_path: Path
     shm_prefix: str
     admin_key: str
+    models: set[str] = field(default_factory=set)
+    """Triton names of what is loaded."""
     stubs: dict[int, str] = field(default_factory=dict)
     """pid -> Triton name of the model that the stub runs."""
 
@@ -105,9 +107,13 @@ class TritonProcess:
     def load(self, model: str) -> None:
         """Loads (or loads anew) a model; ServerError with Triton's reason."""
         self._control("load_model", model)
+        self.models.add(model)
         self.find_stubs()
 
     def unload(self, model: str) -> None:
+        """Unloads a model; its process is no longer missed from here on."""
+        self.models.discard(model)
+        self.stubs = {pid: name for pid, name in self.stubs.items() if name != model}
         self._control("unload_model", model)
 
     def _control(self, call: str, model: str) -> None:
@@ -134,13 +140,23 @@ class TritonProcess:
         return {row["name"]: (row.get("state", ""), row.get("reason", "")) for row in rows}
 
     def find_stubs(self) -> None:
-        """Learns the pids of the models' processes from the kernel's list of children."""
-        self.stubs = {}
-        for stat in Path("/proc").glob("[0-9]*/cmdline"):
-            with contextlib.suppress(OSError, ValueError):
-                words = stat.read_bytes().split(b"\0")
-                if len(words) > 8 and words[2].decode().startswith(self.shm_prefix):
-                    self.stubs[int(stat.parent.name)] = _model_of_instance(words[8].decode())
+        """Learns the pids of the models' processes.
+
+        A stub's command line has the shared-memory region at place 2 and the instance (``sam2_0_0``) at place 8. Stubs
+        that Triton starts to complete a config carry the bare name; they end by themselves and are not watched.
+        """
+        found: dict[int, str] = {}
+        instances = {model: re.compile(rf"{re.escape(model)}_\d+_\d+") for model in self.models}
+        for words, pid in self._our_stubs():
+            found |= {pid: model for model, instance in instances.items() if instance.fullmatch(words[8])}
+        self.stubs = found
+
+    def _our_stubs(self) -> Iterator[tuple[list[str], int]]:
+        for entry in Path("/proc").glob("[0-9]*/cmdline"):
+            with contextlib.suppress(OSError):
+                words = entry.read_text(errors="replace").split("\0")
+                if len(words) > 8 and words[2].startswith(self.shm_prefix):
+                    yield words, int(entry.parent.name)
 
     def wait_ready(self) -> None:
         """Returns when every model of the options is loaded; ServerError with the reason when one will not."""
@@ -168,8 +184,7 @@ class TritonProcess:
             except subprocess.TimeoutExpired:
                 self.process.kill()
         self.process.wait()
-        self.find_stubs()
-        for pid in self.stubs:
+        for _, pid in self._our_stubs():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         for region in host.SHARED_MEMORY.glob(f"{self.shm_prefix}*"):
@@ -222,7 +237,7 @@ def start(options: ServerOptions) -> TritonProcess:
     environment.pop("PYTHONHOME", None)
     with log_path.open("ab") as output:
         process = _spawn(_command(files, options, backends, shm_prefix, admin_key), environment, output)
-    return TritonProcess(options, process, runtime, log_path, shm_prefix, admin_key)
+    return TritonProcess(options, process, runtime, log_path, shm_prefix, admin_key, set(options.models))
 
 
 def _command(
@@ -280,11 +295,6 @@ def _sweep_runtimes(folder: Path) -> None:
         owner = runtime.name.partition("_")[0]
         if owner.isdigit() and not host.process_alive(int(owner)):
             shutil.rmtree(runtime, ignore_errors=True)
-
-
-def _model_of_instance(instance: str) -> str:
-    """``sam2_0_0`` -> ``sam2``: Triton appends the group's and the instance's number."""
-    return re.sub(r"(_\d+){1,2}$", "", instance)
 
 
 def one_line(text: str) -> str:

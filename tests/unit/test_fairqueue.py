@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+from collections import defaultdict
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from triton_sam.backend.fairqueue import FairQueue
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers()), max_size=40))
+def test_nothing_is_lost_and_each_session_keeps_its_order(items: list[tuple[str, int]]) -> None:
+    queue: FairQueue[tuple[str, int]] = FairQueue(100)
+    for item in items:
+        queue.put(item, item[0])
+    popped = [queue.pop() for _ in range(len(queue))]
+    by_session: dict[str, list[tuple[str, int]]] = defaultdict(list)
+    for item in popped:
+        by_session[item[0]].append(item)
+    assert len(popped) == len(items)
+    for session, own in by_session.items():
+        assert own == [item for item in items if item[0] == session]
+
+
+@given(st.lists(st.sampled_from("ab"), min_size=1, max_size=30))
+def test_no_session_is_served_twice_while_another_waits(sessions: list[str]) -> None:
+    queue: FairQueue[str] = FairQueue(100)
+    for session in sessions:
+        queue.put(session, session)
+    popped = [queue.pop() for _ in range(len(queue))]
+    shared = 2 * min(sessions.count("a"), sessions.count("b"))
+    assert all(popped[index] != popped[index + 1] for index in range(shared - 1))
+
+
+def test_take_respects_the_limit_and_the_rest_stays() -> None:
+    queue: FairQueue[int] = FairQueue(10)
+    for number in range(6):
+        queue.put(number, number % 2)
+    assert queue.take(lambda number: number != 3, limit=2) == [0, 2]
+    assert len(queue) == 4
+    assert sorted(queue.pop() for _ in range(4)) == [1, 3, 4, 5]
+
+
+def test_full_at_its_capacity() -> None:
+    queue: FairQueue[int] = FairQueue(1)
+    assert not queue.full
+    queue.put(1, "a")
+    assert queue.full
