@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -55,33 +54,21 @@ def repository(store: WeightStore, spec: ModelSpec, tmp_path_factory: pytest.Tem
     return repository
 
 
-@contextlib.contextmanager
-def environment(**values: str) -> Iterator[None]:
-    """Sets TRITON_SAM_<NAME> for the server's processes that are started inside."""
-    names = {f"TRITON_SAM_{name.upper()}": value for name, value in values.items()}
-    before = {name: os.environ.get(name) for name in names}
-    os.environ.update(names)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
-
-
 @pytest.fixture(scope="session")
 def start_server(repository: Path, spec: ModelSpec, tmp_path_factory: pytest.TempPathFactory) -> ServerFactory:
     """Starts a server on free ports with settings of its own: ``with start_server(cache_bytes="1") as running``."""
 
     @contextlib.contextmanager
     def start(*, raw: bool = False, **settings: str) -> Iterator[Running]:
-        home = tmp_path_factory.mktemp("home")
-        with (
-            environment(**settings),
-            serving(repository, {"sam2": spec}, Settings(home=home), ports=Ports(0, 0, 0, 0), raw=raw) as running,
-        ):
+        variables = {f"TRITON_SAM_{name.upper()}": value for name, value in settings.items()}
+        with serving(
+            repository,
+            {"sam2": spec},
+            Settings(home=tmp_path_factory.mktemp("home")),
+            ports=Ports(0, 0, 0, 0),
+            raw=raw,
+            environment=variables,
+        ) as running:
             yield running
 
     return start

@@ -18,7 +18,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -74,6 +74,8 @@ class ServerOptions:
     metrics_port: int = 8002
     log_level: str = "warning"
     ready_seconds: float = 120.0
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables for the server and its models, over those of this process."""
 
     @property
     def reach(self) -> str:
@@ -233,6 +235,7 @@ def start(options: ServerOptions) -> TritonProcess:
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
         "LD_LIBRARY_PATH": f"{libpython.parent}{os.pathsep}{os.environ.get('LD_LIBRARY_PATH', '')}".rstrip(os.pathsep),
         FLIGHT_DIR_VARIABLE: str(runtime / "flight"),
+        **options.environment,
     }
     environment.pop("PYTHONHOME", None)
     with log_path.open("ab") as output:

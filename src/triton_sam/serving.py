@@ -6,7 +6,7 @@ import contextlib
 import importlib.util
 import ipaddress
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -96,11 +96,13 @@ def serving(
     raw: bool = False,
     log_level: str = "warning",
     with_service: bool = True,
+    environment: Mapping[str, str] | None = None,
 ) -> Iterator[Running]:
     """Serves until the block is left, then drains and stops everything.
 
     Args:
         raw: load the plain encoders and decoders too.
+        environment: variables for the server's processes, for example TRITON_SAM_CACHE_BYTES.
     """
     ports = _with_free_ports(ports or Ports(), bind)
     if not is_loopback(bind):
@@ -117,6 +119,7 @@ def serving(
         grpc_port=ports.grpc,
         metrics_port=ports.metrics,
         log_level=log_level,
+        environment=environment or {},
     )
     has_service = with_service and importlib.util.find_spec("fastapi") is not None
     with contextlib.ExitStack() as stack:

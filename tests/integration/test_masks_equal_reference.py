@@ -34,7 +34,6 @@ def direct(graphs: dict[Role, Path]) -> DirectSam2:
     return DirectSam2(graphs[Role.ENCODER], graphs[Role.DECODER])
 
 
-
 @pytest.fixture(scope="module", params=list(PICTURES))
 def picture(request: pytest.FixtureRequest, photographs: Path) -> Image.Image:
     name, size = PICTURES[request.param]

@@ -127,9 +127,7 @@ def test_a_png_or_rle_click_is_small_on_the_wire(server: Running, image_key: str
 
 
 @pytest.mark.parametrize("protocol", ["HTTP", "gRPC"])
-def test_both_protocols_give_the_same_mask(
-    server: Running, coffee: bytes, expected: np.ndarray, protocol: str
-) -> None:
+def test_both_protocols_give_the_same_mask(server: Running, coffee: bytes, expected: np.ndarray, protocol: str) -> None:
     with SAM2TritonClient(server.urls[protocol]) as client:
         assert client.is_ready()
         client.set_image(coffee)

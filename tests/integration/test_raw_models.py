@@ -55,9 +55,7 @@ def test_encoder_equals_its_graph(server: Running, pixels: np.ndarray, features:
         np.testing.assert_allclose(served[name], expected, atol=2e-4 * float(expected.std()) + 1e-5)
 
 
-def test_decoder_equals_its_graph(
-    server: Running, graphs: dict[Role, Path], features: dict[str, np.ndarray]
-) -> None:
+def test_decoder_equals_its_graph(server: Running, graphs: dict[Role, Path], features: dict[str, np.ndarray]) -> None:
     session = onnxruntime.InferenceSession(str(graphs[Role.DECODER]), providers=["CPUExecutionProvider"])
     arrays = decoder_inputs(features)
     expected = session.run(["masks", "iou_predictions"], arrays)

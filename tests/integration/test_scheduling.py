@@ -144,12 +144,15 @@ def test_cancel_request_answers_waiting_requests_of_its_session_only(server: Run
         ]
         spared = pool.submit(outcome, server, encode_call(fresh_picture(110), session_id="spared"))
         cancelled = 0
-        while cancelled < 2:  # the requests arrive when they arrive; each is cancelled as soon as it is there
+        while not all(
+            future.done() for future in doomed
+        ):  # the requests arrive when they arrive; each is cancelled as soon as it is there
             call = wire.Call("sam2", {}, ("result_json",), {"session_id": "doomed", "cancel": True})
             transport = raw(server)
             cancelled += json.loads(wire.text_of(transport.infer(call), "result_json"))["cancelled"]
             transport.close()
-    assert [type(future.result()) for future in doomed] == [Cancelled, Cancelled]
+    assert [repr(future.result()) for future in doomed if not isinstance(future.result(), Cancelled)] == []
+    assert cancelled == 2
     for future in (running, spared):
         assert not isinstance(future.result(), TritonSamError)
 

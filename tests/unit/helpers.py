@@ -120,9 +120,9 @@ def model_spec(*files: ModelFile) -> ModelSpec:
 
 
 def package(members: dict[str, bytes]) -> bytes:
-    """An npm tarball, stored uncompressed inside gzip so that a damaged byte is a damaged file."""
+    """An npm tarball."""
     buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w:gz", compresslevel=0) as archive:
+    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
         for name, content in members.items():
             entry = tarfile.TarInfo(f"package/{name}")
             entry.size = len(content)

