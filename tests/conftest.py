@@ -15,6 +15,7 @@ from triton_sam.errors import SetupError, WeightsError
 from triton_sam.serving import Ports, Running, serving
 from triton_sam.settings import Settings, get_settings
 from triton_sam.setup_models import set_up
+from triton_sam.supervisor import PingPolicy
 from triton_sam.weights import WeightStore
 
 ServerFactory = Callable[..., AbstractContextManager[Running]]
@@ -59,7 +60,7 @@ def start_server(repository: Path, spec: ModelSpec, tmp_path_factory: pytest.Tem
     """Starts a server on free ports with settings of its own: ``with start_server(cache_bytes="1") as running``."""
 
     @contextlib.contextmanager
-    def start(*, raw: bool = False, **settings: str) -> Iterator[Running]:
+    def start(*, raw: bool = False, ping_policy: PingPolicy | None = None, **settings: str) -> Iterator[Running]:
         variables = {f"TRITON_SAM_{name.upper()}": value for name, value in settings.items()}
         with serving(
             repository,
@@ -67,6 +68,7 @@ def start_server(repository: Path, spec: ModelSpec, tmp_path_factory: pytest.Tem
             Settings(home=tmp_path_factory.mktemp("home")),
             ports=Ports(0, 0, 0, 0),
             raw=raw,
+            ping_policy=ping_policy,
             environment=variables,
         ) as running:
             yield running

@@ -150,7 +150,9 @@ class TritonProcess:
         found: dict[int, str] = {}
         instances = {model: re.compile(rf"{re.escape(model)}_\d+_\d+") for model in self.models}
         for words, pid in self._our_stubs():
-            found |= {pid: model for model, instance in instances.items() if instance.fullmatch(words[8])}
+            owner = next((model for model, instance in instances.items() if instance.fullmatch(words[8])), None)
+            if owner is not None:
+                found[pid] = owner
         self.stubs = found
 
     def _our_stubs(self) -> Iterator[tuple[list[str], int]]:

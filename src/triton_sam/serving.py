@@ -17,7 +17,7 @@ from triton_sam.repository import find_segmenters, raw_names, segmenter_name
 from triton_sam.server import ServerOptions
 from triton_sam.settings import Settings
 from triton_sam.setup_models import set_up
-from triton_sam.supervisor import Supervisor
+from triton_sam.supervisor import PingPolicy, Supervisor
 from triton_sam.weights import ProgressFactory, WeightStore
 
 log = logging.getLogger(__name__)
@@ -97,6 +97,7 @@ def serving(
     log_level: str = "warning",
     with_service: bool = True,
     environment: Mapping[str, str] | None = None,
+    ping_policy: PingPolicy | None = None,
 ) -> Iterator[Running]:
     """Serves until the block is left, then drains and stops everything.
 
@@ -127,7 +128,7 @@ def serving(
             host.check_port(bind, ports.service, "service")
         elif with_service:
             log.warning("the service is not installed, so Triton runs alone: pip install 'triton-sam[service]'")
-        supervisor = Supervisor(options, tuple(segmenters))
+        supervisor = Supervisor(options, tuple(segmenters), ping_policy)
         stack.callback(supervisor.stop)
         supervisor.start()
         if has_service:

@@ -26,12 +26,18 @@ from triton_sam.server import ServerOptions, TritonProcess
 log = logging.getLogger(__name__)
 
 _WATCH_SECONDS = 0.2
-_PING_EVERY = 5.0
-_PING_SECONDS = 15.0
-_PINGS_MISSED = 3
-_ENCODE_SECONDS = 600.0
 _RESTARTS_ALLOWED = 5
 _RESTART_WINDOW = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class PingPolicy:
+    """When a model that is alive but silent counts as hung. Seconds, but for ``missed``."""
+
+    every: float = 5.0
+    timeout: float = 15.0
+    missed: int = 3
+    longest_encode: float = 600.0
 
 
 @dataclass(slots=True)
@@ -48,9 +54,12 @@ class Status:
 class Supervisor:
     """A server that comes back. Use as a context manager, or ``start`` and ``stop``."""
 
-    def __init__(self, options: ServerOptions, segmenters: tuple[str, ...]) -> None:
+    def __init__(
+        self, options: ServerOptions, segmenters: tuple[str, ...], ping_policy: PingPolicy | None = None
+    ) -> None:
         """``segmenters``: the models of ``options`` that answer a ping."""
         self.options = options
+        self._ping_policy = ping_policy or PingPolicy()
         self._segmenters = segmenters
         self._status = Status()
         self._process: TritonProcess | None = None
@@ -154,7 +163,7 @@ class Supervisor:
             idle = all(count == 0 for count in held)
             what = f"the process of {', '.join(dead)} died " + ("idle" if idle else "with requests in flight")
             self._recover(what, (lambda: self._reload(dead)) if idle else self._restart)
-        elif self._missed_pings >= _PINGS_MISSED:
+        elif self._missed_pings >= self._ping_policy.missed:
             self._recover(f"no answer to {self._missed_pings} pings", self._restart)
 
     def _recover(self, what: str, mend: Callable[[], None]) -> None:
@@ -190,7 +199,7 @@ class Supervisor:
     # -- the pinging thread ----------------------------------------------------------------------------------
 
     def _ping_loop(self) -> None:
-        while not self._stopping.wait(_PING_EVERY):
+        while not self._stopping.wait(self._ping_policy.every):
             if self._status.state != "ready":
                 continue
             healthy = all(self._ping(model) for model in self._segmenters)
@@ -206,9 +215,9 @@ class Supervisor:
             ).encode(),
         )
         try:
-            with urllib.request.urlopen(request, timeout=_PING_SECONDS) as response:
+            with urllib.request.urlopen(request, timeout=self._ping_policy.timeout) as response:
                 answer = json.loads(json.loads(response.read())["outputs"][0]["data"][0])
-            return float(answer["encode_seconds"]) < _ENCODE_SECONDS
+            return float(answer["encode_seconds"]) < self._ping_policy.longest_encode
         except (OSError, urllib.error.URLError, ValueError, KeyError, IndexError) as error:
             log.warning("%s did not answer a ping: %s", model, error)
             return False
