@@ -292,8 +292,8 @@ def _stop_on_sigterm() -> None:
 
 def _wait(supervisor: Any) -> None:
     """Until Ctrl-C, or until the supervisor gives up."""
-    out.print("serving until Ctrl-C")
     try:
+        out.print("serving until Ctrl-C")
         while not supervisor.wait(0.5):
             pass
     except KeyboardInterrupt:

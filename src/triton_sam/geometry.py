@@ -59,8 +59,3 @@ class Frame:
     def to_original(self, points: npt.ArrayLike) -> FloatArray:
         """[..., 2] xy in model pixels -> [..., 2] xy in original pixels."""
         return (np.asarray(points, dtype=np.float64) / self._scale).astype(np.float32)
-
-    def valid_region(self, mask_side: int) -> tuple[float, float]:
-        """(width, height) of the part of a ``mask_side`` square that shows the image and not the padding."""
-        inner_width, inner_height = self.resized
-        return inner_width * mask_side / self.side, inner_height * mask_side / self.side

@@ -138,6 +138,8 @@ def check_shared_memory() -> int:
 
 def check_port(host: str, port: int, name: str) -> None:
     """ServerError where somebody listens there already."""
+    if not 0 <= port <= 65535:
+        raise ServerError(f"{port} is no port: choose one below 65536 with --{name}-port")
     try:
         address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(address[0], socket.SOCK_STREAM) as probe:

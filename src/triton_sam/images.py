@@ -84,6 +84,8 @@ class EncodedImage:
 
 def _orientation(picture: Image.Image) -> int | None:
     """EXIF's orientation without decoding pixels, which ``getexif`` would do for a PNG."""
+    if picture.format == "TIFF":
+        return None  # Pillow itself turns TIFFs upright, size and pixels
     if picture.format != "PNG":
         return picture.getexif().get(_EXIF_ORIENTATION)
     exif = Image.Exif()
@@ -135,15 +137,22 @@ def file_bytes(
     if isinstance(image, str | PathLike):
         try:
             return Path(image).expanduser().read_bytes()
-        except OSError as error:
-            raise InvalidInput(f"cannot read the image {image}: {error.strerror or error}") from None
+        except (OSError, ValueError, RuntimeError) as error:  # no such file, a NUL in it, no such user
+            raise InvalidInput(
+                f"cannot read the image {str(image)!r}: {getattr(error, 'strerror', None) or error}"
+            ) from None
     if isinstance(image, np.ndarray):
         image = _picture_of(image)
     if not isinstance(image, Image.Image):
         raise InvalidInput(f"an image is a path, bytes, an array or a Pillow image, not {type(image).__name__}")
+    picture = image
+    return _guarded(lambda: _png_of(picture))
+
+
+def _png_of(picture: Image.Image) -> bytes:
     buffer = io.BytesIO()
-    upright = ImageOps.exif_transpose(image)
-    if upright.mode not in ("1", "L", "LA", "P", "RGB", "RGBA", "I;16", "I"):
+    upright = ImageOps.exif_transpose(picture)
+    if upright.mode not in ("1", "L", "LA", "P", "RGB", "RGBA", "I;16"):
         upright = to_rgb(upright)
     upright.save(buffer, "PNG", compress_level=1)
     return buffer.getvalue()

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from triton_sam.errors import InvalidInput, SetupError
-from triton_sam.geometry import Frame
+from triton_sam.geometry import Frame, ResizePolicy
 
 FORMATS = ("png", "rle", "polygon", "bits", "logits")
 BoolArray = npt.NDArray[np.bool_]
@@ -51,9 +51,7 @@ def full_size(logits: npt.NDArray[np.float32], frame: Frame) -> BoolArray:
     reference implementation uses; padding of the model's square is cut off on the way.
     """
     cv2 = _cv2()
-    side = logits.shape[-1]
-    inner_width, inner_height = frame.valid_region(side)
-    if (inner_width, inner_height) != (side, side):
+    if frame.policy is ResizePolicy.PAD:
         square = cv2.resize(logits, (frame.side, frame.side), interpolation=cv2.INTER_LINEAR)
         width, height = frame.resized
         logits = np.ascontiguousarray(square[:height, :width])

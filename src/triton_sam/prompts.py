@@ -114,10 +114,10 @@ def prompt_from_mapping(document: Mapping[str, Any], limits: PromptLimits | None
         raise InvalidInput("the prompt is empty: give at least one point, box, mask_input or object")
     multimask = document.get("multimask", False)
     if not isinstance(multimask, bool):
-        raise InvalidInput(f"multimask is true or false, not {multimask!r}")
+        raise InvalidInput(f"multimask is true or false, not {_short(multimask)}")
     answer_format = document.get("format", "png")
     if answer_format not in FORMATS:
-        raise InvalidInput(f"format is one of {', '.join(FORMATS)}, not {answer_format!r}")
+        raise InvalidInput(f"format is one of {', '.join(FORMATS)}, not {_short(answer_format)}")
     return Prompt(tuple(objects), multimask, answer_format, text, _image_size(document.get("image_size")))
 
 
@@ -183,6 +183,9 @@ def _one_or_many(entry: Mapping[str, Any], limits: PromptLimits, where: str = ""
         raise InvalidInput(f"several boxes{where} beside points are ambiguous: use objects, one box in each")
     if len(boxes) > limits.max_objects:
         raise InvalidInput(f"{len(boxes):,} boxes are too many: {limits.max_objects} are allowed")
+    for index, box in enumerate(boxes):
+        if _empty(box):
+            raise InvalidInput(f"box {index}{where} is empty: it is x0, y0, x1, y1")
     shared = {
         "points": entry.get("points"),
         "labels": entry.get("labels"),
@@ -199,6 +202,8 @@ def _refuse_unknown(entry: Mapping[str, Any], known: frozenset[str], name: str) 
 
 
 def _empty(value: Any) -> bool:
+    if isinstance(value, np.ndarray):
+        return value.size == 0
     return value is None or (hasattr(value, "__len__") and len(value) == 0)
 
 
@@ -229,7 +234,10 @@ def _is_finite_number(value: Any) -> bool:
 
 
 def _short(value: Any) -> str:
-    text = repr(value)
+    try:
+        text = repr(value)
+    except RecursionError:
+        return "something nested too deeply"
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
@@ -265,7 +273,11 @@ def _mask_input(value: Any, side: int, where: str) -> npt.NDArray[np.float32]:
         if isinstance(value, str):
             mask = np.frombuffer(base64.b64decode(value, validate=True), dtype="<f4")
         else:
-            mask = np.asarray(value, dtype=np.float32)
+            mask = np.asarray(value)
+            if mask.dtype.kind not in "fiu":
+                raise TypeError("no numbers")
+            with np.errstate(over="ignore"):  # what does not fit becomes infinite and is refused below
+                mask = mask.astype(np.float32)
     except (ValueError, TypeError, binascii.Error):
         raise InvalidInput(f"{wanted}, as numbers or as base64 of little-endian float32") from None
     if mask.size != side * side or (mask.ndim > 1 and mask.shape[-2:] != (side, side)):

@@ -182,7 +182,7 @@ def find_segmenters(repository: Path) -> dict[str, ModelSpec]:
     for config_file in sorted(repository.glob("*/config.pbtxt")):
         try:
             config = text_format.Parse(config_file.read_text(), model_config_pb2.ModelConfig())
-        except (OSError, text_format.ParseError):
+        except (OSError, UnicodeDecodeError, text_format.ParseError):
             continue
         model_id = config.parameters["model_id"].string_value if "model_id" in config.parameters else ""
         if model_id in CATALOG:

@@ -23,7 +23,7 @@ class Settings(BaseSettings):
     )
     url: str = Field(
         default="localhost:8000",
-        validation_alias=AliasChoices("url", "TRITON_SAM_URL", "TRITON_URL"),
+        validation_alias=AliasChoices("TRITON_SAM_URL", "TRITON_URL"),
         description="the server that clients and `triton-sam segment` talk to (TRITON_URL works too)",
     )
 

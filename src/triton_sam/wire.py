@@ -63,11 +63,11 @@ class Address:
             host, port = parts.hostname, parts.port
         except ValueError:
             host, port = None, None
-        if not host or (grpc and parts.path):
+        if not host or any(letter.isspace() for letter in rest) or (grpc and parts.path):
             raise InvalidInput(f"{url!r} is no server address: use host:8000, https://host or grpc://host:8001")
         if port is None:
             port = 443 if tls else (8001 if grpc else 8000)
-            rest = f"{parts.netloc}:{port}{parts.path}"
+            rest = f"{parts.netloc.rstrip(':')}:{port}{parts.path}"
         return cls(rest, grpc, tls)
 
 

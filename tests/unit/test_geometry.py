@@ -53,22 +53,11 @@ def test_the_inner_region_follows_the_policy(frame: Frame) -> None:
     assert abs(inner_height - frame.height * scale) <= 0.5 + 1e-6
 
 
-@settings(deadline=None)
-@given(frames(), st.sampled_from([256, 288]))
-def test_the_valid_region_of_a_mask_is_the_inner_region_at_its_scale(frame: Frame, mask_side: int) -> None:
-    width, height = frame.valid_region(mask_side)
-    inner_width, inner_height = frame.resized
-    assert width / mask_side == pytest.approx(inner_width / frame.side)
-    assert height / mask_side == pytest.approx(inner_height / frame.side)
-    assert max(width, height) <= mask_side
-
-
 def test_known_values() -> None:
     squash = Frame(2000, 1000, 1024, ResizePolicy.SQUASH)
     np.testing.assert_allclose(squash.to_model([[1000, 500], [500, 250]]), [[512, 512], [256, 256]])
     pad = Frame(2000, 1000, 1024, ResizePolicy.PAD)
     assert pad.resized == (1024, 512)
-    assert pad.valid_region(256) == (256, 128)
     np.testing.assert_allclose(pad.to_model([1000, 500]), [512, 256])
     upright = Frame(1000, 2000, 1024, ResizePolicy.PAD)
     assert upright.resized == (512, 1024)
