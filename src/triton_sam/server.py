@@ -25,14 +25,15 @@ from typing import IO, Any
 
 from triton_sam import host
 from triton_sam.errors import ServerError
-from triton_sam.flight import FLIGHT_DIR_VARIABLE
+from triton_sam.flight import FLIGHT_DIR_VARIABLE, requests_held
 
 log = logging.getLogger(__name__)
 
 _SHM_PREFIX = "triton_sam_"
 _KEY_HEADER = "triton-sam-admin"
 _CLOSED_APIS = "model-repository,shared-memory,logging,trace"
-_EXIT_SECONDS = 15
+_EXIT_SECONDS = 30
+_IDLE_SECONDS = 3.0
 _LOG_FLAGS = {
     "error": ("--log-warning=false", "--log-info=false"),
     "warning": ("--log-info=false",),
@@ -181,12 +182,10 @@ class TritonProcess:
 
     def stop(self, *, drain: bool = True) -> None:
         """Ends the server and all its stubs; with ``drain`` the requests in flight are finished first."""
-        if self.alive:
-            self.process.send_signal(signal.SIGTERM if drain else signal.SIGKILL)
-            try:
-                self.process.wait(timeout=_EXIT_SECONDS + 5 if drain else 5)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
+        if drain and self.alive:
+            self.process.terminate()
+            self._wait_until_drained()
+        self.process.kill()
         self.process.wait()
         for _, pid in self._our_stubs():
             with contextlib.suppress(ProcessLookupError):
@@ -194,6 +193,21 @@ class TritonProcess:
         for region in host.SHARED_MEMORY.glob(f"{self.shm_prefix}*"):
             region.unlink(missing_ok=True)
         shutil.rmtree(self.runtime, ignore_errors=True)
+
+    def _wait_until_drained(self) -> None:
+        """Until the server has ended, or has had nothing to do for a while.
+
+        After SIGTERM Triton also waits for idle keep-alive connections, for as long as it may; nobody gains by that.
+        """
+        deadline = time.monotonic() + _EXIT_SECONDS
+        idle_since = time.monotonic()
+        while self.alive and time.monotonic() < deadline:
+            if any((requests_held(self.flight_folder, model) or 0) > 0 for model in self.models):
+                idle_since = time.monotonic()
+            elif time.monotonic() - idle_since > _IDLE_SECONDS:
+                return
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(timeout=0.05)
 
     def last_error(self) -> str:
         """The last line of the log that says what went wrong, without Triton's decoration."""
