@@ -58,7 +58,7 @@ class Unavailable(TritonSamError):
 class Cancelled(TritonSamError):
     """The request was cancelled or superseded by a newer one of its session before it was computed."""
 
-    marker = "cancelled"  # over HTTP Triton 2.51 turns this status into a plain 500
+    marker = "cancelled"  # over HTTP Triton 2.51 turns this status into a plain 400
     triton_code = "CANCELLED"
     http_status = 499
 

@@ -234,9 +234,7 @@ def test_points_with_and_without_a_batch_axis(
 @pytest.mark.parametrize(
     "box", [[1, 2, 30, 40], [[1, 2, 30, 40]], (1.0, 2.0, 30.0, 40.0), np.array([[[1, 2, 30, 40]]])]
 )
-def test_a_box_with_and_without_a_batch_axis(
-    box: Any, with_image: SAM2TritonClient, transport: FakeTransport
-) -> None:
+def test_a_box_with_and_without_a_batch_axis(box: Any, with_image: SAM2TritonClient, transport: FakeTransport) -> None:
     with_image.predict(box=box)
     assert transport.document["objects"] == [{"box": [1.0, 2.0, 30.0, 40.0]}]
 
@@ -265,6 +263,8 @@ def test_a_mask_of_an_earlier_answer(
         {"point_coords": [[1, float("nan")]]},
         {"point_coords": [[1, 2]], "point_labels": [1, 0]},
         {"point_coords": [[1, 2]], "point_labels": [2]},
+        {"point_coords": [[1, 2]], "point_labels": [True]},
+        {"point_coords": [[1, 2]], "point_labels": ["1"]},
         {"point_coords": [[[1, 2]], [[3, 4]]]},
         {"point_labels": [1]},
         {"box": [5, 5, 5, 9]},
@@ -310,9 +310,7 @@ def test_no_image_yet(method: str, client: SAM2TritonClient, transport: FakeTran
 
 
 @pytest.mark.parametrize("retries", [0, 1, 3])
-def test_a_busy_server_is_asked_again_and_then_not(
-    retries: int, transport: FakeTransport, pauses: list[float]
-) -> None:
+def test_a_busy_server_is_asked_again_and_then_not(retries: int, transport: FakeTransport, pauses: list[float]) -> None:
     transport.failures = [Unavailable(f"busy {index}") for index in range(9)]
     client = SAM2TritonClient(transport=transport, retries=retries)
     with pytest.raises(Unavailable, match=f"busy {retries}"):

@@ -1,0 +1,112 @@
+"""Writes the generated parts of the documentation anew; `--check` only says whether they have drifted.
+
+A generated part stands between `<!-- generated: NAME -->` and `<!-- end -->`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import typer.main
+
+from triton_sam.bench.__main__ import markdown
+from triton_sam.bench.measure import Figure
+from triton_sam.catalog import CATALOG
+from triton_sam.cli import app
+from triton_sam.settings import Settings
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = ("README.md", "docs/cli.md", "docs/settings.md", "docs/models.md", "docs/performance.md")
+RESULT = ROOT / "docs" / "performance.json"
+_PART = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def cli_reference() -> str:
+    """Every command with its arguments and options."""
+    lines: list[str] = []
+
+    def describe(command: Any, path: str) -> None:
+        lines.extend([f"### `{path}`", "", (command.help or "").strip(), ""])
+        rows = [_parameter(parameter) for parameter in command.params if parameter.name not in ("help", "version")]
+        if rows:
+            lines.extend(["| argument | default | meaning |", "|---|---|---|", *rows, ""])
+        for name, child in sorted(getattr(command, "commands", {}).items()):
+            describe(child, f"{path} {name}")
+
+    describe(typer.main.get_command(app), "triton-sam")
+    return "\n".join(lines)
+
+
+def _parameter(parameter: Any) -> str:
+    option = parameter.param_type_name == "option"
+    name = ", ".join(parameter.opts) if option else (parameter.metavar or parameter.name.upper())
+    default = parameter.default
+    if callable(default) or default in (None, False, "") or not isinstance(default, str | int | float | Path):
+        shown = ""
+    else:
+        shown = f"`{getattr(default, 'value', default)}`"
+    return f"| `{name}` | {shown} | {getattr(parameter, 'help', None) or ''} |"
+
+
+def settings_table() -> str:
+    """Every setting with its variable and default."""
+    rows = ["| variable | default | meaning |", "|---|---|---|"]
+    for name, field in Settings.model_fields.items():
+        default = "the user's cache folder" if name == "home" else f"`{field.default}`"
+        rows.append(f"| `TRITON_SAM_{name.upper()}` | {default} | {field.description} |")
+    return "\n".join(rows) + "\n"
+
+
+def models_table() -> str:
+    """The catalogue."""
+    rows = ["| id | family | size | licence | input | prompts | what it is |", "|---|---|---|---|---|---|---|"]
+    for spec in CATALOG.values():
+        rows.append(
+            f"| `{spec.id}` | {spec.family} | {spec.size / 1e6:.0f} MB | {spec.licence} | {spec.side} px, "
+            f"{spec.resize.value} | {', '.join(sorted(spec.prompts))} | {spec.title} |"
+        )
+    return "\n".join(rows) + "\n"
+
+
+def performance_table() -> str:
+    """The latest recorded run of `make bench`."""
+    document = json.loads(RESULT.read_text())
+    figures = [Figure(**{k: v for k, v in row.items() if k != "reached"}) for row in document["figures"]]
+    return markdown(figures, document["machine"])
+
+
+PARTS = {
+    "cli": cli_reference,
+    "settings": settings_table,
+    "models": models_table,
+    "performance": performance_table,
+}
+
+
+def rendered(text: str) -> str:
+    """A page with all its generated parts made anew."""
+    return _PART.sub(lambda match: f"{match[1]}{PARTS[match[2]]()}{match[3]}", text)
+
+
+def main() -> int:
+    check = "--check" in sys.argv
+    drifted = []
+    for name in PAGES:
+        page = ROOT / name
+        before = page.read_text()
+        after = rendered(before)
+        if before != after:
+            drifted.append(name)
+            if not check:
+                page.write_text(after)
+    if drifted:
+        sys.stdout.write(f"{'drifted' if check else 'written'}: {', '.join(drifted)}\n")
+    return 1 if check and drifted else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,301 @@
+from __future__ import annotations
+
+import importlib.util
+import logging
+import socket
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from triton_sam import host, serving
+from triton_sam.catalog import DEFAULT_MODEL, ModelSpec, get_spec
+from triton_sam.errors import InvalidInput, ServerError, SetupError
+from triton_sam.repository import write_models
+from triton_sam.server import ServerOptions
+from triton_sam.serving import EXPOSED_WARNING, Ports, Running, is_loopback, prepare
+from triton_sam.settings import Settings
+from triton_sam.supervisor import PingPolicy
+
+SPEC = get_spec(DEFAULT_MODEL)
+FREE = Ports(0, 0, 0, 0)
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings(home=tmp_path / "home")
+
+
+@pytest.fixture
+def set_ups(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Path]]:
+    """What was set up, without weights."""
+    done: list[tuple[str, Path]] = []
+
+    def set_up(spec: ModelSpec, store: Any, repository: Path, progress: Any) -> list[str]:
+        done.append((spec.id, repository))
+        return []
+
+    monkeypatch.setattr(serving, "set_up", set_up)
+    return done
+
+
+def write_repository(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    graph = folder.parent / "graph.onnx"
+    graph.write_bytes(b"graph")
+    write_models(SPEC, graph, graph, folder)
+    return folder
+
+
+# addresses
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("127.0.0.1", True),
+        ("127.9.9.9", True),
+        ("localhost", True),
+        ("::1", True),
+        ("0.0.0.0", False),
+        ("::", False),
+        ("192.168.0.7", False),
+        ("example.org", False),
+        ("", False),
+    ],
+)
+def test_is_loopback(address: str, expected: bool) -> None:
+    assert is_loopback(address) is expected
+
+
+# ports
+
+
+def test_named_ports_stay() -> None:
+    assert serving._with_free_ports(Ports(1, 2, 3, 4), "127.0.0.1") == Ports(1, 2, 3, 4)
+
+
+@pytest.mark.parametrize("bind", ["127.0.0.1", "0.0.0.0"])
+def test_free_ports_are_four_different_ones(bind: str) -> None:
+    ports = serving._with_free_ports(FREE, bind)
+    chosen = (ports.http, ports.grpc, ports.metrics, ports.service)
+    assert len(set(chosen)) == 4
+    assert all(1024 <= port <= 65535 for port in chosen)
+
+
+def test_a_free_port_is_never_one_that_is_taken_already(monkeypatch: pytest.MonkeyPatch) -> None:
+    offered = iter([7, 9, 9, 7, 11, 9, 13])
+    monkeypatch.setattr(host, "free_port", lambda _: next(offered))
+    assert serving._with_free_ports(Ports(7, 0, 0, 0), "127.0.0.1") == Ports(7, 9, 11, 13)
+
+
+def test_a_free_port_is_never_one_that_is_named_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    offered = iter([8080, 9, 11, 13])
+    monkeypatch.setattr(host, "free_port", lambda _: next(offered))
+    assert serving._with_free_ports(Ports(0, 0, 0, 8080), "127.0.0.1") == Ports(9, 11, 13, 8080)
+
+
+@pytest.mark.parametrize("ports", [Ports(7, 7, 8, 9), Ports(7, 8, 9, 7), Ports(0, 5, 6, 6)])
+def test_a_port_that_is_named_twice(ports: Ports) -> None:
+    with pytest.raises(SetupError, match=r"port \d+ is named twice"):
+        serving._with_free_ports(ports, "127.0.0.1")
+
+
+# prepare
+
+
+def test_an_empty_repository_of_ones_own(
+    tmp_path: Path, settings: Settings, set_ups: list[tuple[str, Path]]
+) -> None:
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    with pytest.raises(SetupError) as caught:
+        prepare([], settings, mine)
+    assert str(mine) in str(caught.value)
+    assert f"`triton-sam setup {DEFAULT_MODEL} --model-repository {mine}`" in str(caught.value)
+    assert list(mine.iterdir()) == []
+    assert set_ups == []
+
+
+def test_a_repository_of_ones_own_without_the_model(
+    tmp_path: Path, settings: Settings, set_ups: list[tuple[str, Path]]
+) -> None:
+    mine = write_repository(tmp_path / "mine")
+    with pytest.raises(SetupError, match="has no model sam9:huge"):
+        prepare([DEFAULT_MODEL, "sam9:huge"], settings, mine)
+    assert set_ups == []
+
+
+@pytest.mark.parametrize("ids", [[], [DEFAULT_MODEL]])
+def test_a_repository_of_ones_own_is_read_and_not_written(
+    ids: list[str], tmp_path: Path, settings: Settings, set_ups: list[tuple[str, Path]]
+) -> None:
+    mine = write_repository(tmp_path / "mine")
+    before = sorted(str(path) for path in mine.rglob("*"))
+    assert prepare(ids, settings, mine) == (mine, {"sam2": SPEC})
+    assert sorted(str(path) for path in mine.rglob("*")) == before
+    assert set_ups == []
+    assert not settings.home.exists()
+
+
+def test_nothing_set_up_yet_means_the_default_model(settings: Settings, set_ups: list[tuple[str, Path]]) -> None:
+    assert prepare([], settings, None) == (settings.repository, {"sam2": SPEC})
+    assert set_ups == [(DEFAULT_MODEL, settings.repository)]
+
+
+@pytest.mark.parametrize("ids", [[], [DEFAULT_MODEL]])
+def test_what_is_set_up_is_not_set_up_again(
+    ids: list[str], settings: Settings, set_ups: list[tuple[str, Path]]
+) -> None:
+    write_repository(settings.repository)
+    assert prepare(ids, settings, None) == (settings.repository, {"sam2": SPEC})
+    assert set_ups == []
+
+
+def test_an_unknown_model(settings: Settings, set_ups: list[tuple[str, Path]]) -> None:
+    with pytest.raises(InvalidInput, match="sam9:huge"):
+        prepare([DEFAULT_MODEL, "sam9:huge"], settings, None)
+    assert set_ups == []
+
+
+# serving
+
+
+class FakeSupervisor:
+    """Notes what it was made of; ``failure`` hinders its start."""
+
+    made: list[FakeSupervisor]
+    failure: Exception | None = None
+
+    def __init__(self, options: ServerOptions, segmenters: tuple[str, ...], ping_policy: PingPolicy | None) -> None:
+        self.options, self.segmenters, self.ping_policy = options, segmenters, ping_policy
+        self.steps: list[str] = []
+        self.status = {"state": "ready"}
+        FakeSupervisor.made.append(self)
+
+    def start(self) -> None:
+        self.steps.append("start")
+        if FakeSupervisor.failure is not None:
+            raise FakeSupervisor.failure
+
+    def stop(self) -> None:
+        self.steps.append("stop")
+
+
+@pytest.fixture
+def supervisors(monkeypatch: pytest.MonkeyPatch) -> list[FakeSupervisor]:
+    monkeypatch.setattr(FakeSupervisor, "made", [], raising=False)
+    monkeypatch.setattr(FakeSupervisor, "failure", None)
+    monkeypatch.setattr(serving, "Supervisor", FakeSupervisor)
+    return FakeSupervisor.made
+
+
+@pytest.mark.parametrize("raw", [False, True])
+def test_what_the_server_is_told(
+    raw: bool, tmp_path: Path, settings: Settings, supervisors: list[FakeSupervisor]
+) -> None:
+    policy = PingPolicy(every=1)
+    with serving.serving(
+        tmp_path / "repository",
+        {"sam2": SPEC},
+        settings,
+        ports=FREE,
+        raw=raw,
+        log_level="info",
+        with_service=False,
+        environment={"A": "b"},
+        ping_policy=policy,
+    ) as running:
+        (supervisor,) = supervisors
+        assert supervisor.steps == ["start"]
+        options = supervisor.options
+        assert options.models == (("sam2", "sam2_encoder", "sam2_decoder") if raw else ("sam2",))
+        assert supervisor.segmenters == ("sam2",)
+        assert supervisor.ping_policy is policy
+        assert options.repository == tmp_path.resolve() / "repository"
+        assert (options.state, options.host, options.log_level) == (settings.home, "127.0.0.1", "info")
+        assert (options.http_port, options.grpc_port, options.metrics_port) == (
+            running.ports.http,
+            running.ports.grpc,
+            running.ports.metrics,
+        )
+        assert dict(options.environment) == {"A": "b"}
+        assert running.urls == {
+            "HTTP": f"http://127.0.0.1:{running.ports.http}",
+            "gRPC": f"grpc://127.0.0.1:{running.ports.grpc}",
+            "metrics": f"http://127.0.0.1:{running.ports.metrics}/metrics",
+        }
+    assert supervisor.steps == ["start", "stop"]
+
+
+def test_the_service_has_an_address_too(settings: Settings) -> None:
+    running = Running(SimpleNamespace(), Ports(), "127.0.0.1", {}, True)  # type: ignore[arg-type]
+    assert running.urls["service"] == "http://127.0.0.1:8080/health"
+
+
+def test_a_server_that_does_not_start_is_stopped(
+    tmp_path: Path, settings: Settings, supervisors: list[FakeSupervisor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FakeSupervisor, "failure", ServerError("it does not load"))
+    with (
+        pytest.raises(ServerError, match="does not load"),
+        serving.serving(tmp_path, {"sam2": SPEC}, settings, ports=FREE, with_service=False),
+    ):
+        pytest.fail("served")
+    assert supervisors[0].steps == ["start", "stop"]
+
+
+def test_an_error_in_the_block_stops_the_server(
+    tmp_path: Path, settings: Settings, supervisors: list[FakeSupervisor]
+) -> None:
+    with (
+        pytest.raises(ZeroDivisionError),
+        serving.serving(tmp_path, {"sam2": SPEC}, settings, ports=FREE, with_service=False),
+    ):
+        raise ZeroDivisionError
+    assert supervisors[0].steps == ["start", "stop"]
+
+
+def test_a_busy_service_port_is_found_before_the_server_starts(
+    tmp_path: Path, settings: Settings, supervisors: list[FakeSupervisor]
+) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        ports = Ports(0, 0, 0, taken.getsockname()[1])
+        with (
+            pytest.raises(ServerError, match="--service-port"),
+            serving.serving(tmp_path, {"sam2": SPEC}, settings, ports=ports),
+        ):
+            pytest.fail("served")
+    assert all(supervisor.steps in ([], ["stop"]) for supervisor in supervisors)
+
+
+def test_without_the_service_triton_runs_alone(
+    tmp_path: Path,
+    settings: Settings,
+    supervisors: list[FakeSupervisor],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    with serving.serving(tmp_path, {"sam2": SPEC}, settings, ports=FREE) as running:
+        assert "service" not in running.urls
+    assert "pip install 'triton-sam[service]'" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("bind", "warned", "reach"),
+    [("127.0.0.1", False, "127.0.0.1"), ("localhost", False, "localhost"), ("0.0.0.0", True, "127.0.0.1")],
+)
+@pytest.mark.usefixtures("supervisors")
+def test_a_server_that_is_open_to_the_network(
+    bind: str, warned: bool, reach: str, tmp_path: Path, settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    with (
+        caplog.at_level(logging.WARNING),
+        serving.serving(tmp_path, {"sam2": SPEC}, settings, bind=bind, ports=FREE, with_service=False) as running,
+    ):
+        assert running.reach == reach
+    assert (EXPOSED_WARNING in caplog.messages) is warned
