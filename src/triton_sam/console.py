@@ -35,14 +35,19 @@ def download_progress() -> Iterator[ProgressFactory]:
         TransferSpeedColumn(),
         TimeElapsedColumn(),
     )
-    with Progress(*columns, console=err, transient=False) as progress:
+    progress = Progress(*columns, console=err)
 
-        def start(file: ModelFile, step: str) -> Report:
-            task = progress.add_task(f"{step} {file.name}", total=None)
+    def start(file: ModelFile, step: str) -> Report:
+        progress.start()  # only now: a bar for nothing would be an empty line
+        task = progress.add_task(f"{step} {file.name}", total=None)
 
-            def report(done: int, total: int | None) -> None:
-                progress.update(task, completed=done, total=total)
+        def report(done: int, total: int | None) -> None:
+            progress.update(task, completed=done, total=total)
 
-            return report
+        return report
 
+    try:
         yield start
+    finally:
+        if progress.live.is_started:
+            progress.stop()

@@ -18,7 +18,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -163,10 +163,12 @@ class TritonProcess:
                 if len(words) > 8 and words[2].startswith(self.shm_prefix):
                     yield words, int(entry.parent.name)
 
-    def wait_ready(self) -> None:
+    def wait_ready(self, shall_stop: Callable[[], bool] = lambda: False) -> None:
         """Returns when every model of the options is loaded; ServerError with the reason when one will not."""
         deadline = time.monotonic() + self.options.ready_seconds
         while time.monotonic() < deadline:
+            if shall_stop():
+                raise ServerError("the start was interrupted")
             if not self.alive:
                 raise ServerError(f"tritonserver ended at its start: {self.last_error()}")
             with contextlib.suppress(urllib.error.URLError, ConnectionError, TimeoutError):

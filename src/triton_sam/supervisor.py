@@ -26,6 +26,7 @@ from triton_sam.server import ServerOptions, TritonProcess
 log = logging.getLogger(__name__)
 
 _WATCH_SECONDS = 0.2
+_RETRY_SECONDS = 0.5
 _RESTARTS_ALLOWED = 5
 _RESTART_WINDOW = 60.0
 
@@ -134,10 +135,11 @@ class Supervisor:
             while not self._stopping.wait(_WATCH_SECONDS):
                 self._watch()
         except SetupError as error:
-            self._status.state, self._status.reason = "failed", str(error)
-            log.error("giving up: %s", error)
-            self.process.stop(drain=False)
-            return
+            if not self._stopping.is_set():
+                self._status.state, self._status.reason = "failed", str(error)
+                log.error("giving up: %s", error)
+                self.process.stop(drain=False)
+                return
         self._status.state = "stopping"
         self.process.stop()
         self._status.state = "stopped"
@@ -145,7 +147,7 @@ class Supervisor:
     def _launch(self) -> None:
         self._process = server.start(self.options)
         try:
-            self._process.wait_ready()
+            self._process.wait_ready(self._stopping.is_set)
         except BaseException:
             self._process.stop(drain=False)
             raise
@@ -185,16 +187,25 @@ class Supervisor:
             self._restart()
 
     def _restart(self) -> None:
-        now = time.monotonic()
-        self._restart_times = [then for then in self._restart_times if now - then < _RESTART_WINDOW] + [now]
-        if len(self._restart_times) > _RESTARTS_ALLOWED:
-            raise ServerError(
-                f"tritonserver had to be restarted {_RESTARTS_ALLOWED} times within {_RESTART_WINDOW:.0f} s: "
-                f"see {self.process.log_path}"
-            )
+        """Until it serves again; SetupError when that takes too many tries, or when it shall stop anyway."""
         self.process.stop(drain=False)
-        self._launch()
-        self._status.restarts += 1
+        while True:
+            now = time.monotonic()
+            self._restart_times = [then for then in self._restart_times if now - then < _RESTART_WINDOW] + [now]
+            if len(self._restart_times) > _RESTARTS_ALLOWED:
+                raise ServerError(
+                    f"tritonserver had to be restarted {_RESTARTS_ALLOWED} times within {_RESTART_WINDOW:.0f} s: "
+                    f"see {self.process.log_path}"
+                )
+            try:
+                self._launch()
+            except SetupError as error:
+                if self._stopping.wait(_RETRY_SECONDS):
+                    raise
+                log.warning("%s: trying again", error)
+            else:
+                self._status.restarts += 1
+                return
 
     # -- the pinging thread ----------------------------------------------------------------------------------
 

@@ -8,29 +8,28 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime
 import triton_python_backend_utils as pb_utils
 
+from triton_sam.engines.onnx import open_session
 from triton_sam.flight import FlightCounter
 
 log = logging.getLogger(__name__)
 _DEFAULT_FILE = "model.onnx"
-#: ONNX Runtime's element type -> (Triton's config type, numpy's).
+#: ONNX Runtime's element type -> Triton's.
 _TYPES = {
-    "tensor(float)": ("TYPE_FP32", np.float32),
-    "tensor(float16)": ("TYPE_FP16", np.float16),
-    "tensor(double)": ("TYPE_FP64", np.float64),
-    "tensor(int64)": ("TYPE_INT64", np.int64),
-    "tensor(int32)": ("TYPE_INT32", np.int32),
-    "tensor(int16)": ("TYPE_INT16", np.int16),
-    "tensor(int8)": ("TYPE_INT8", np.int8),
-    "tensor(uint8)": ("TYPE_UINT8", np.uint8),
-    "tensor(bool)": ("TYPE_BOOL", np.bool_),
+    "tensor(float)": "TYPE_FP32",
+    "tensor(float16)": "TYPE_FP16",
+    "tensor(double)": "TYPE_FP64",
+    "tensor(int64)": "TYPE_INT64",
+    "tensor(int32)": "TYPE_INT32",
+    "tensor(int16)": "TYPE_INT16",
+    "tensor(int8)": "TYPE_INT8",
+    "tensor(uint8)": "TYPE_UINT8",
+    "tensor(bool)": "TYPE_BOOL",
 }
 
 
@@ -43,7 +42,7 @@ class TritonPythonModel:
         config = auto_complete_model_config.as_dict()
         if config["input"] and config["output"]:
             return auto_complete_model_config
-        session = _open(_model_file(_folder_from_command_line(), config))
+        session = open_session(_model_file(_folder_from_command_line(), config))
         if not config["input"]:
             for node in session.get_inputs():
                 auto_complete_model_config.add_input(_describe(node))
@@ -56,7 +55,7 @@ class TritonPythonModel:
     def initialize(self, args: dict[str, str]) -> None:
         """Loads the graph."""
         config = json.loads(args["model_config"])
-        self._session = _open(_model_file(Path(args["model_repository"]) / args["model_version"], config))
+        self._session = open_session(_model_file(Path(args["model_repository"]) / args["model_version"], config))
         self._outputs = [node.name for node in self._session.get_outputs()]
         self._flight = FlightCounter(args["model_name"])
 
@@ -82,14 +81,6 @@ class TritonPythonModel:
         return pb_utils.InferenceResponse(output_tensors=tensors)
 
 
-def _open(path: Path) -> Any:
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = len(os.sched_getaffinity(0))
-    options.log_severity_level = 3
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-
-
 def _model_file(folder: Path, config: dict[str, Any]) -> Path:
     return folder / (config.get("default_model_filename") or _DEFAULT_FILE)
 
@@ -102,4 +93,4 @@ def _folder_from_command_line() -> Path:
 
 def _describe(node: Any) -> dict[str, Any]:
     dims = [dim if isinstance(dim, int) else -1 for dim in node.shape]
-    return {"name": node.name, "data_type": _TYPES[node.type][0], "dims": dims}
+    return {"name": node.name, "data_type": _TYPES[node.type], "dims": dims}

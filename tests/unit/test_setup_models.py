@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+import builtins
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from triton_sam import setup_models
+from triton_sam.catalog import HttpSource, ModelSpec, Role
+from triton_sam.errors import SetupError, WeightsError
+from triton_sam.export import convert
+from triton_sam.repository import find_segmenters
+from triton_sam.setup_models import set_up, tear_down
+from triton_sam.weights import WeightStore
+from tests.unit.helpers import FileServer, model_file, model_spec
+
+ENCODER, DECODER = b"an encoder", b"a decoder, longer"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> WeightStore:
+    return WeightStore(tmp_path / "home")
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    return tmp_path / "home" / "model_repository"
+
+
+def small_model(*, encoder_name: str = "encoder.onnx", urls: tuple[str, str] = ("http://e", "http://d")) -> ModelSpec:
+    return model_spec(
+        model_file(ENCODER, HttpSource(urls[0]), name=encoder_name),
+        model_file(DECODER, HttpSource(urls[1]), name="decoder.onnx", role=Role.DECODER),
+    )
+
+
+def install(spec: ModelSpec, store: WeightStore) -> None:
+    store.blobs.mkdir(parents=True)
+    for file, content in zip(spec.files, (ENCODER, DECODER), strict=True):
+        store.path(file).write_bytes(content)
+
+
+def content_of(repository: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(repository)): path.read_bytes() for path in repository.rglob("*.onnx")}
+
+
+EXPECTED = {
+    "sam2/1/encoder.onnx": ENCODER,
+    "sam2/1/decoder.onnx": DECODER,
+    "sam2_encoder/1/model.onnx": ENCODER,
+    "sam2_decoder/1/model.onnx": DECODER,
+}
+
+
+def test_from_a_source_to_a_repository(
+    store: WeightStore, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    steps: list[tuple[str, str]] = []
+
+    def progress(file: Any, step: str) -> Any:
+        steps.append((file.name, step))
+        return lambda _done, _total: None
+
+    with FileServer() as files:
+        urls = files.add("/encoder.onnx", ENCODER), files.add("/decoder.onnx", DECODER)
+        names = set_up(small_model(urls=urls), store, repository, progress)
+    assert names == ["sam2", "sam2_encoder", "sam2_decoder"]
+    assert content_of(repository) == EXPECTED
+    assert all((repository / name / "config.pbtxt").is_file() for name in names)
+    assert ("encoder.onnx", "download") in steps
+    assert ("decoder.onnx", "verify") in steps
+
+
+def test_installed_files_are_taken_without_a_source(store: WeightStore, repository: Path) -> None:
+    spec = small_model()
+    install(spec, store)
+    set_up(spec, store, repository)
+    assert content_of(repository) == EXPECTED
+
+
+def test_a_model_that_cannot_be_had_leaves_no_repository(store: WeightStore, repository: Path) -> None:
+    with pytest.raises(WeightsError, match=r"encoder\.onnx could not be had"):
+        set_up(small_model(urls=("ftp://nowhere", "ftp://nowhere")), store, repository)
+    assert not repository.exists()
+
+
+def test_the_conversion_is_used(store: WeightStore, repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = small_model(encoder_name="encoder.ort")
+    install(spec, store)
+    asked: list[Path] = []
+
+    def as_onnx(source: Path, folder: Path) -> Path:
+        assert folder == store.home / "converted"
+        asked.append(source)
+        if source.suffix == ".onnx":
+            return source
+        folder.mkdir()
+        target = folder / f"{source.stem}.onnx"
+        target.write_bytes(b"converted")
+        return target
+
+    monkeypatch.setattr(convert, "as_onnx", as_onnx)
+    set_up(spec, store, repository)
+    assert asked == [store.path(file) for file in spec.files]
+    assert content_of(repository)["sam2/1/encoder.onnx"] == b"converted"
+    assert content_of(repository)["sam2_encoder/1/model.onnx"] == b"converted"
+
+
+def test_a_damaged_graph_leaves_no_repository(store: WeightStore, repository: Path) -> None:
+    spec = small_model(encoder_name="encoder.ort")
+    install(spec, store)
+    with pytest.raises(SetupError, match="could not be converted"):
+        set_up(spec, store, repository)
+    assert not repository.exists()
+
+
+def test_without_onnxruntime(store: WeightStore, repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = builtins.__import__
+
+    def refuse(name: str, *rest: Any) -> Any:
+        if name == "triton_sam.export.convert":
+            raise ImportError("No module named 'onnxruntime'")
+        return original(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", refuse)
+    monkeypatch.setattr(setup_models, "write_models", lambda *_: pytest.fail("wrote"))
+    with pytest.raises(SetupError, match=r"pip install 'triton-sam\[server\]'"):
+        set_up(small_model(), store, repository)
+    assert not store.home.exists()
+
+
+# tear down
+
+
+def test_everything_of_a_model_goes(store: WeightStore, repository: Path) -> None:
+    spec = small_model()
+    install(spec, store)
+    set_up(spec, store, repository)
+    conversions = [store.home / "converted" / f"{store.path(file).stem}.onnx" for file in spec.files]
+    bystanders = [store.home / "converted" / "another.onnx", repository / "mine" / "config.pbtxt"]
+    for path in (*conversions, *bystanders):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"x")
+    assert tear_down(spec, store, repository) == len(ENCODER) + len(DECODER)
+    assert not store.is_installed(spec)
+    assert not any(path.exists() for path in conversions)
+    assert all(path.exists() for path in bystanders)
+    assert [path.name for path in repository.iterdir()] == ["mine"]
+    assert find_segmenters(repository) == {}
+
+
+def test_nothing_to_tear_down(store: WeightStore, repository: Path) -> None:
+    assert tear_down(small_model(), store, repository) == 0
+    assert tear_down(small_model(), store, repository) == 0

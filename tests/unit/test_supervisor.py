@@ -1,0 +1,403 @@
+from __future__ import annotations
+
+import io
+import json
+import queue
+import struct
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from triton_sam import server, supervisor
+from triton_sam.errors import ServerError, SetupError
+from triton_sam.server import ServerOptions
+from triton_sam.supervisor import PingPolicy, Supervisor
+
+WAIT = 20.0
+STUB = 4711
+#: No ping in the time that a test takes.
+NO_PINGS = PingPolicy(every=1000.0)
+
+
+class FakeProcess:
+    """One life of a server that exists only here."""
+
+    def __init__(self, number: int, folder: Path) -> None:
+        self.number = number
+        self.alive = True
+        self.process = SimpleNamespace(returncode=-9)
+        self.stubs = {STUB + number: "sam2", 100_000 + number: "other"}
+        self.flight_folder = folder
+        self.log_path = folder / "triton.log"
+        self.steps: list[str] = []
+        self.not_ready: BaseException | None = None
+        self.load_error: BaseException | None = None
+
+    def wait_ready(self) -> None:
+        if self.not_ready is not None:
+            raise self.not_ready
+        self.steps.append("ready")
+
+    def unload(self, model: str) -> None:
+        self.steps.append(f"unload {model}")
+        self.stubs = {pid: name for pid, name in self.stubs.items() if name != model}
+
+    def load(self, model: str) -> None:
+        if self.load_error is not None:
+            raise self.load_error
+        self.steps.append(f"load {model}")
+        self.stubs[STUB + 1000] = model
+
+    def stop(self, *, drain: bool = True) -> None:
+        self.alive = False
+        self.steps.append("drain" if drain else "kill")
+
+
+class World:
+    """All lives of a server; ``born`` may change a life before it begins."""
+
+    def __init__(self, folder: Path) -> None:
+        self.lives: list[FakeProcess] = []
+        self.dead: set[int] = set()
+        self.born: Callable[[FakeProcess], None] = lambda _: None
+        self.recovered: queue.Queue[dict[str, object]] = queue.Queue()
+        self._folder = folder
+
+    def start(self, _options: ServerOptions) -> FakeProcess:
+        life = FakeProcess(len(self.lives), self._folder)
+        self.lives.append(life)
+        self.born(life)
+        return life
+
+    def hold_requests(self, model: str, count: int) -> None:
+        (self._folder / model).write_bytes(struct.pack("<q", count))
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    made = World(tmp_path)
+    original = Supervisor._recover
+
+    def recover(self: Supervisor, what: str, mend: Callable[[], None]) -> None:
+        original(self, what, mend)
+        made.recovered.put(self.status)
+
+    monkeypatch.setattr(Supervisor, "_recover", recover)
+    monkeypatch.setattr(supervisor, "_WATCH_SECONDS", 0.002)
+    monkeypatch.setattr(server, "start", made.start)
+    monkeypatch.setattr(supervisor, "process_alive", lambda pid: pid not in made.dead)
+    return made
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> ServerOptions:
+    return ServerOptions(tmp_path, ("sam2", "other"), tmp_path)
+
+
+@pytest.fixture
+def running(world: World, options: ServerOptions) -> Iterator[Supervisor]:
+    with Supervisor(options, ("sam2",), NO_PINGS) as started:
+        yield started
+
+
+# a quiet life
+
+
+def test_start_and_stop(world: World, options: ServerOptions) -> None:
+    supervised = Supervisor(options, ("sam2",), NO_PINGS)
+    assert supervised.status["state"] == "stopped"
+    with pytest.raises(ServerError, match="not running"):
+        _ = supervised.process
+    assert supervised.start() is supervised
+    assert supervised.status == {"state": "ready", "restarts": 0, "reloads": 0, "reason": ""}
+    assert supervised.process is world.lives[0]
+    assert not supervised.wait(0.001)
+    supervised.stop()
+    assert supervised.status["state"] == "stopped"
+    assert supervised.wait(WAIT)
+    assert world.lives[0].steps == ["ready", "drain"]
+    assert len(world.lives) == 1
+    supervised.stop()  # twice does no harm
+
+
+def test_the_server_is_started_and_watched_by_one_thread_that_lives_as_long(
+    world: World, options: ServerOptions
+) -> None:
+    """The kernel ends the server with the thread that started it."""
+    threads = []
+    world.born = lambda _: threads.append(threading.current_thread())
+    with Supervisor(options, (), NO_PINGS):
+        world.lives[0].alive = False
+        world.recovered.get(timeout=WAIT)
+        assert len(threads) == 2
+        assert threads[0] is threads[1] is not threading.current_thread()
+        assert threads[0].is_alive()
+    assert not threads[0].is_alive()
+
+
+@pytest.mark.parametrize("where", ["start", "ready"])
+@pytest.mark.parametrize("error", [ServerError("the port is taken"), ValueError("odd")])
+def test_a_first_start_that_fails(where: str, error: Exception, world: World, options: ServerOptions) -> None:
+    def born(life: FakeProcess) -> None:
+        if where == "start":
+            raise error
+        life.not_ready = error
+
+    world.born = born
+    supervised = Supervisor(options, ("sam2",), NO_PINGS)
+    with pytest.raises(type(error)) as caught:
+        supervised.start()
+    assert caught.value is error
+    assert supervised.status["state"] == "failed"
+    assert supervised.status["reason"] == str(error)
+    assert supervised.wait(WAIT)
+    supervised.stop()
+    assert len(world.lives) == 1
+    assert world.lives[0].steps == (["kill"] if where == "ready" else [])
+
+
+# deaths
+
+
+def test_a_dead_server_is_started_again(world: World, running: Supervisor) -> None:
+    world.lives[0].alive = False
+    status = world.recovered.get(timeout=WAIT)
+    assert status == {
+        "state": "ready",
+        "restarts": 1,
+        "reloads": 0,
+        "reason": "tritonserver ended with code -9",
+    }
+    assert running.process is world.lives[1]
+    assert world.lives[0].steps == ["ready", "kill"]
+    assert world.lives[1].steps == ["ready"]
+
+
+def test_a_stub_that_died_idle_is_loaded_again(world: World, running: Supervisor) -> None:
+    world.hold_requests("sam2", 0)
+    world.dead.add(STUB)
+    status = world.recovered.get(timeout=WAIT)
+    assert status == {
+        "state": "ready",
+        "restarts": 0,
+        "reloads": 1,
+        "reason": "the process of sam2 died idle",
+    }
+    assert world.lives[0].steps == ["ready", "unload sam2", "load sam2"]
+    assert running.process is world.lives[0]
+
+
+def test_two_stubs_that_died_idle(world: World, running: Supervisor) -> None:
+    world.hold_requests("sam2", 0)
+    world.hold_requests("other", 0)
+    world.dead |= {STUB, 100_000}
+    assert world.recovered.get(timeout=WAIT)["reloads"] == 1
+    assert {"unload sam2", "load sam2", "unload other", "load other"} <= set(world.lives[0].steps) or (
+        world.recovered.get(timeout=WAIT)["reloads"] == 2
+    )
+    assert len(world.lives) == 1
+
+
+def test_a_stub_that_died_with_requests_takes_the_server_with_it(world: World, running: Supervisor) -> None:
+    world.hold_requests("sam2", 2)
+    world.dead.add(STUB)
+    status = world.recovered.get(timeout=WAIT)
+    assert (status["state"], status["restarts"], status["reloads"]) == ("ready", 1, 0)
+    assert status["reason"] == "the process of sam2 died with requests in flight"
+    assert world.lives[0].steps == ["ready", "kill"]
+    assert running.process is world.lives[1]
+
+
+def test_a_stub_that_never_counted_is_not_trusted_to_be_idle(world: World, running: Supervisor) -> None:
+    world.dead.add(STUB)
+    assert world.recovered.get(timeout=WAIT)["restarts"] == 1
+
+
+def test_a_model_that_does_not_load_again_needs_a_restart(world: World, running: Supervisor) -> None:
+    world.hold_requests("sam2", 0)
+    world.lives[0].load_error = ServerError("load failed")
+    world.dead.add(STUB)
+    status = world.recovered.get(timeout=WAIT)
+    assert (status["state"], status["restarts"], status["reloads"]) == ("ready", 1, 0)
+    assert world.lives[0].steps == ["ready", "unload sam2", "kill"]
+
+
+def test_it_is_not_healthy_while_it_recovers(world: World, running: Supervisor) -> None:
+    seen: list[dict[str, object]] = []
+    world.born = lambda _: seen.append(running.status)
+    world.lives[0].alive = False
+    world.recovered.get(timeout=WAIT)
+    assert [status["state"] for status in seen] == ["recovering"]
+
+
+# giving up
+
+
+def test_a_crash_loop_ends(world: World, options: ServerOptions) -> None:
+    with Supervisor(options, ("sam2",), NO_PINGS) as supervised:
+        world.born = lambda life: setattr(life, "alive", False)
+        world.lives[0].alive = False
+        assert supervised.wait(WAIT)
+        assert supervised.status["state"] == "failed"
+        assert "5 times within 60 s" in str(supervised.status["reason"])
+        assert str(world.lives[0].log_path) in str(supervised.status["reason"])
+        assert supervised.status["restarts"] == 5
+    assert len(world.lives) == 6
+    assert all(life.steps[-1] == "kill" for life in world.lives)
+
+
+def test_restarts_of_long_ago_do_not_count(
+    world: World, running: Supervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter(range(0, 100_000, 50))
+    monkeypatch.setattr(supervisor, "time", SimpleNamespace(monotonic=lambda: float(next(clock))))
+    for expected in range(1, 9):
+        world.lives[-1].alive = False
+        assert world.recovered.get(timeout=WAIT)["restarts"] == expected
+    assert running.status["state"] == "ready"
+
+
+def test_a_restart_that_fails_ends_it(world: World, options: ServerOptions) -> None:
+    with Supervisor(options, ("sam2",), NO_PINGS) as supervised:
+        world.born = lambda life: setattr(life, "not_ready", SetupError("the disk is full"))
+        world.lives[0].alive = False
+        assert supervised.wait(WAIT)
+        assert supervised.status["state"] == "failed"
+        assert supervised.status["reason"] == "the disk is full"
+    assert all("kill" in life.steps for life in world.lives)
+
+
+def test_a_fault_of_our_own_ends_it_in_order_too(world: World, options: ServerOptions) -> None:
+    """Whatever is raised, the last life is stopped and the state says that it is over."""
+    with Supervisor(options, ("sam2",), NO_PINGS) as supervised:
+        world.born = lambda life: setattr(life, "not_ready", ZeroDivisionError("a bug"))
+        world.lives[0].alive = False
+        assert supervised.wait(WAIT)
+        assert supervised.status["state"] == "failed"
+        assert "a bug" in str(supervised.status["reason"])
+    assert all(life.steps[-1] == "kill" for life in world.lives)
+
+
+# pings
+
+
+def test_missed_pings_restart_the_server(
+    world: World, options: ServerOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[int, str]] = []
+
+    def ping(_self: Supervisor, model: str) -> bool:
+        asked.append((len(world.lives), model))
+        return len(world.lives) > 1
+
+    monkeypatch.setattr(Supervisor, "_ping", ping)
+    with Supervisor(options, ("sam2",), PingPolicy(every=0.002, missed=3)) as supervised:
+        status = world.recovered.get(timeout=WAIT)
+        assert (status["state"], status["restarts"]) == ("ready", 1)
+        assert "pings" in str(status["reason"])
+        assert supervised.process is world.lives[1]
+    assert asked.count((1, "sam2")) >= 3
+    assert world.lives[0].steps == ["ready", "kill"]
+    assert len(world.lives) == 2
+
+
+def test_a_ping_that_is_answered_forgives_those_before(
+    world: World, options: ServerOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = threading.Event()
+    answers = iter([False, False, True] * 10)
+
+    def ping(_self: Supervisor, _model: str) -> bool:
+        answer = next(answers, None)
+        if answer is None:
+            done.set()
+        return answer is not False
+
+    monkeypatch.setattr(Supervisor, "_ping", ping)
+    with Supervisor(options, ("sam2",), PingPolicy(every=0.002, missed=3)) as supervised:
+        assert done.wait(WAIT)
+        assert supervised.status == {"state": "ready", "restarts": 0, "reloads": 0, "reason": ""}
+    assert len(world.lives) == 1
+
+
+def test_nobody_is_pinged_while_the_server_recovers(
+    world: World, options: ServerOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states: list[object] = []
+    pinged = threading.Event()
+
+    def ping(self: Supervisor, _model: str) -> bool:
+        states.append(self.status["state"])
+        pinged.set()
+        return True
+
+    monkeypatch.setattr(Supervisor, "_ping", ping)
+    with Supervisor(options, ("sam2",), PingPolicy(every=0.001)) as supervised:
+        assert pinged.wait(WAIT)
+        for _ in range(3):
+            world.lives[-1].alive = False
+            world.recovered.get(timeout=WAIT)
+        assert supervised.status["restarts"] == 3
+    assert set(states) <= {"ready", "recovering"}  # a ping that began in time may see the end
+
+
+def answer_of(document: object) -> Callable[..., Any]:
+    body = json.dumps({"outputs": [{"name": "result_json", "data": [json.dumps(document)]}]})
+
+    def urlopen(request: urllib.request.Request, timeout: float) -> io.BytesIO:
+        assert request.full_url == "http://127.0.0.1:8000/v2/models/sam2/infer"
+        assert timeout == 15.0
+        asked = json.loads(request.data)  # type: ignore[arg-type]
+        assert asked["parameters"] == {"ping": True}
+        return io.BytesIO(body.encode())
+
+    return urlopen
+
+
+@pytest.mark.parametrize(
+    ("document", "healthy"),
+    [({"encode_seconds": 0}, True), ({"encode_seconds": 599.9}, True), ({"encode_seconds": 600.0}, False), ({}, False)],
+)
+def test_a_ping(
+    document: dict[str, float], healthy: bool, options: ServerOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(urllib.request, "urlopen", answer_of(document))
+    assert Supervisor(options, ("sam2",))._ping("sam2") is healthy
+
+
+@pytest.mark.parametrize(
+    "error", [TimeoutError("slow"), ConnectionResetError("gone"), urllib.error.URLError("refused"), OSError("odd")]
+)
+def test_a_ping_that_is_not_answered(
+    error: Exception, options: ServerOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def urlopen(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(urllib.request, "urlopen", urlopen)
+    assert Supervisor(options, ("sam2",))._ping("sam2") is False
+
+
+@pytest.mark.parametrize("body", [b"", b"no JSON", b"[]", b'{"outputs": []}', b'{"outputs": [{"data": [7]}]}'])
+def test_a_ping_whose_answer_is_nonsense(
+    body: bytes, options: ServerOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Never an exception: it would end the pinging thread, and nobody would notice a hung model again."""
+    monkeypatch.setattr(urllib.request, "urlopen", lambda *_, **__: io.BytesIO(body))
+    assert Supervisor(options, ("sam2",))._ping("sam2") is False
+
+
+def test_a_ping_that_is_cut_off(options: ServerOptions, monkeypatch: pytest.MonkeyPatch) -> None:
+    import http.client
+
+    def urlopen(*_: object, **__: object) -> None:
+        raise http.client.BadStatusLine("half a line")
+
+    monkeypatch.setattr(urllib.request, "urlopen", urlopen)
+    assert Supervisor(options, ("sam2",))._ping("sam2") is False
