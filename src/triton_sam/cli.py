@@ -16,6 +16,7 @@ import typer
 from PIL import Image, ImageOps
 from rich.logging import RichHandler
 from rich.table import Table
+from rich.text import Text
 
 from triton_sam import __version__
 from triton_sam.catalog import CATALOG, get_spec
@@ -218,7 +219,7 @@ def segment(
             raise InvalidInput(f"{target} is no .png or .json file: name the output after what it shall be")
         if not target.resolve().parent.is_dir():
             raise InvalidInput(f"the folder of {target} does not exist: create it first")
-    points = [_numbers(text, (2, 3), "--point x,y[,label]") for text in point or []]
+    points = [_point(text) for text in point or []]
     boxes = [_numbers(text, (4,), "--box x0,y0,x1,y1") for text in box or []]
     if len(boxes) > 1 and points:
         raise InvalidInput("several boxes beside points are ambiguous: give one box with points, or boxes alone")
@@ -255,10 +256,17 @@ def doctor() -> None:
     wrong = 0
     for finding in examine(get_settings()):
         wrong += finding.state == WRONG
-        out.print(f"[{colours[finding.state]}]{finding.state:5}[/] {finding.name:14} {finding.text}")
+        out.print(Text(f"{finding.state:5}", colours[finding.state]), f"{finding.name:14} {finding.text}")
     if wrong:
         err.print(f"{wrong} thing(s) must be mended before `triton-sam serve` works")
         raise typer.Exit(1)
+
+
+def _point(text: str) -> list[float]:
+    values = _numbers(text, (2, 3), "--point x,y[,label]")
+    if len(values) > 2 and values[2] not in (0, 1):
+        raise InvalidInput(f"{text!r} is no --point x,y[,label]: a label is 1 (object) or 0 (background)")
+    return values
 
 
 def _numbers(text: str, counts: tuple[int, ...], usage: str) -> list[float]:
@@ -317,9 +325,10 @@ def main() -> None:
         if debug:
             err.print_exception()
         elif isinstance(error, TritonSamError):
-            err.print(f"[red]error:[/] {error}", markup=True)
+            err.print(Text("error:", "red"), str(error))
         else:
-            err.print(f"[red]error:[/] {type(error).__name__}: {error} (this is a bug: --debug shows where)")
+            text = f"{type(error).__name__}: {error} (this is a bug: --debug shows where)"
+            err.print(Text("error:", "red"), text)
         sys.exit(1)
 
 

@@ -27,6 +27,7 @@ ImageLike = str | PathLike[str] | bytes | npt.NDArray[Any] | Image.Image
 _T = TypeVar("_T")
 #: The server has limits of its own; the client only checks shapes and finiteness.
 _NO_LIMITS = PromptLimits(max_points=2**31, max_objects=2**31)
+_OBJECT_KEYS = frozenset({"points", "labels", "box", "mask_input"})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,7 +82,7 @@ class SAM2TritonClient:
         model_type: str = "sam2",
         *,
         timeout: float = 120.0,
-        retries: int = 3,
+        retries: int = 4,
         session_id: str | None = None,
         headers: Mapping[str, str] | None = None,
         transport: Transport | None = None,
@@ -109,7 +110,7 @@ class SAM2TritonClient:
         self._retrying = tenacity.Retrying(
             retry=tenacity.retry_if_exception_type(Unavailable),
             stop=tenacity.stop_after_attempt(retries + 1),
-            wait=tenacity.wait_random_exponential(multiplier=0.1, max=2.0),
+            wait=tenacity.wait_exponential(multiplier=0.25, max=4.0) + tenacity.wait_random(0.0, 0.25),
             reraise=True,
         )
 
@@ -174,7 +175,7 @@ class SAM2TritonClient:
         if objects is not None:
             if any(value is not None for value in (points, labels, box, mask_input)):
                 raise InvalidInput("give either one object or a list of objects, not both")
-            prompts = [_checked(where=f" of object {index}", **entry) for index, entry in enumerate(objects)]
+            prompts = [_checked_entry(entry, index) for index, entry in enumerate(objects)]
         else:
             prompts = [_checked(points, labels, box, mask_input)]
         if not prompts:
@@ -229,17 +230,31 @@ def _once_more(click: Callable[[], _T], encode: Callable[[], object]) -> _T:
         return click()
 
 
+def _checked_entry(entry: Mapping[str, Any], index: int) -> ObjectPrompt:
+    unknown = sorted(map(str, set(entry) - _OBJECT_KEYS)) if isinstance(entry, Mapping) else [type(entry).__name__]
+    if unknown:
+        raise InvalidInput(f"object {index} is a mapping of {', '.join(sorted(_OBJECT_KEYS))}, not of {unknown[0]!r}")
+    return _checked(**entry, where=f" of object {index}")
+
+
 def _checked(
     points: Any = None, labels: Any = None, box: Any = None, mask_input: Any = None, where: str = ""
 ) -> ObjectPrompt:
     if box is not None:
-        box = np.asarray(box, dtype=np.float64).reshape(-1)
+        box = _array(box, f"the box{where}").reshape(-1)
     if points is not None:
-        points = np.asarray(points, dtype=np.float64)
+        points = _array(points, f"points{where}")
         points = points[0] if points.ndim == 3 and len(points) == 1 else points
     if labels is not None:
-        labels = np.asarray(labels).reshape(-1)
+        labels = _array(labels, f"labels{where}", None).reshape(-1)
     prompt = object_prompt(points, labels, box, mask_input, limits=_NO_LIMITS, where=where)
     if prompt is None:
         raise InvalidInput(f"the prompt{where} is empty: give at least one point, a box or a mask_input")
     return prompt
+
+
+def _array(values: Any, name: str, dtype: type[np.float64] | None = np.float64) -> npt.NDArray[Any]:
+    try:
+        return np.asarray(values, dtype=dtype)
+    except (ValueError, TypeError):
+        raise InvalidInput(f"{name}: these are no numbers, or not as many in each row") from None

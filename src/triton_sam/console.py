@@ -20,8 +20,9 @@ from triton_sam.catalog import ModelFile
 from triton_sam.fetch import Progress as Report
 from triton_sam.weights import ProgressFactory
 
-out = Console(highlight=False, soft_wrap=True)
-err = Console(stderr=True, highlight=False, soft_wrap=True)
+#: Text is printed as it is: paths, addresses and `triton-sam[server]` are no markup.
+out = Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
+err = Console(stderr=True, highlight=False, soft_wrap=True, markup=False, emoji=False)
 
 
 @contextlib.contextmanager

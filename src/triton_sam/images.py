@@ -31,6 +31,8 @@ _UPRIGHT = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
+#: Those whose size is known before a pixel is decoded; others (ICO, EPS) decode or run things when they are opened.
+_FORMATS = ("PNG", "JPEG", "TIFF", "WEBP", "BMP", "GIF", "PPM", "JPEG2000")
 _SIDES_SWAPPED = frozenset({5, 6, 7, 8})
 _DEEP_MODES = ("I", "F", "I;16", "I;16B", "I;16L", "I;16N")
 
@@ -51,15 +53,20 @@ def _guarded(action: Callable[[], _T]) -> _T:
         raise InvalidInput(f"the image is damaged or cut short ({error}): send it again") from None
 
 
+def check_size(size: int, max_bytes: int) -> None:
+    """InvalidInput for a file that is too large, before it is copied or decoded."""
+    if size > max_bytes:
+        raise InvalidInput(f"the image has {size:,} bytes and {max_bytes:,} are allowed: send a smaller one")
+
+
 class EncodedImage:
     """An image file that has been looked at but not decoded: its size is known, its pixels are not."""
 
     def __init__(self, data: bytes | memoryview, *, max_bytes: int, max_pixels: int) -> None:
         if len(data) == 0:
             raise InvalidInput("the image is empty: send the bytes of an image file")
-        if len(data) > max_bytes:
-            raise InvalidInput(f"the image has {len(data):,} bytes and {max_bytes:,} are allowed: send a smaller one")
-        self._picture = _guarded(lambda: Image.open(io.BytesIO(data)))
+        check_size(len(data), max_bytes)
+        self._picture = _guarded(lambda: Image.open(io.BytesIO(data), formats=_FORMATS))
         width, height = self._picture.size
         if width * height > max_pixels:
             raise InvalidInput(

@@ -138,9 +138,11 @@ def object_prompt(
         where: "" or " of object 3", for the error messages.
     """
     limits = limits or PromptLimits()
+    if isinstance(points, np.ndarray):
+        points = points.tolist()
+    if isinstance(points, list | tuple) and len(points) > limits.max_points:  # before each of them is looked at
+        raise InvalidInput(f"{len(points):,} points{where} are too many: {limits.max_points} are allowed")
     point_array = _numbers(points, 2, f"points{where}")
-    if len(point_array) > limits.max_points:
-        raise InvalidInput(f"{len(point_array):,} points{where} are too many: {limits.max_points} are allowed")
     label_array = _labels(labels, len(point_array), where)
     box_array = None if _empty(box) else _box(box, where)
     mask = None if mask_input is None else _mask_input(mask_input, limits.mask_side, where)

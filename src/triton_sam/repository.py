@@ -176,6 +176,15 @@ def _link_or_copy(source: Path, target: Path) -> None:
         shutil.copyfile(source, target)
 
 
+def is_current(spec: ModelSpec, repository: Path) -> bool:
+    """Whether the repository holds the model as this version would write it."""
+    configs = (segmenter_config(spec), encoder_config(spec), decoder_config(spec))
+    try:
+        return all((repository / config.name / "config.pbtxt").read_text() == config_text(config) for config in configs)
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
 def find_segmenters(repository: Path) -> dict[str, ModelSpec]:
     """Triton name -> catalogue row of the segmenters that stand in a repository."""
     found = {}

@@ -16,10 +16,10 @@ import signal
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from http.client import HTTPException
 from pathlib import Path
 from typing import IO, Any
 
@@ -34,6 +34,8 @@ _KEY_HEADER = "triton-sam-admin"
 _CLOSED_APIS = "model-repository,shared-memory,logging,trace"
 _EXIT_SECONDS = 30
 _IDLE_SECONDS = 3.0
+#: What every start without a GPU writes.
+_HARMLESS = re.compile(r"cuda|pinned memory", re.IGNORECASE)
 _LOG_FLAGS = {
     "error": ("--log-warning=false", "--log-info=false"),
     "warning": ("--log-info=false",),
@@ -41,15 +43,21 @@ _LOG_FLAGS = {
     "debug": ("--log-verbose=1",),
 }
 LOG_LEVELS = tuple(_LOG_FLAGS)
-#: Runs between fork and exec in a process of its own (a function there would run in a copy of a threaded process):
-#: prctl(PR_SET_PDEATHSIG, SIGKILL), a look whether the parent died before it, then the server takes the process over.
-_DIE_WITH_PARENT = """
-import ctypes, os, sys
+#: Runs between fork and exec in a process of its own (a function there would run in a copy of a threaded process).
+#: prctl(PR_SET_PDEATHSIG, SIGKILL), and a look whether the parent died before it. Then the stack: Triton's HTTP server
+#: parses bodies that curl labels as forms on it, and with the usual 8 MiB a large base64 image ends the whole server.
+_LAUNCHER = """
+import ctypes, os, resource, sys
 ctypes.CDLL(None).prctl(1, 9)
 if os.getppid() != int(sys.argv[1]):
     os._exit(1)
+_, hard = resource.getrlimit(resource.RLIMIT_STACK)
+wanted = 512 * 1024 * 1024
+resource.setrlimit(resource.RLIMIT_STACK, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard))
 os.execv(sys.argv[2], sys.argv[2:])
 """
+#: A proxy of the user's is for the world, not for our own server.
+_without_proxy = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 _ONNX_BACKEND_SOURCE = '''"""Written by triton-sam; the code lives in its package."""
 
@@ -125,7 +133,8 @@ class TritonProcess:
         from tritonclient.utils import InferenceServerException
 
         headers = {f"triton-grpc-protocol-{_KEY_HEADER}": self.admin_key}
-        with grpc.InferenceServerClient(f"{self.options.reach}:{self.options.grpc_port}") as client:
+        address = f"{self.options.reach}:{self.options.grpc_port}"
+        with grpc.InferenceServerClient(address, channel_args=[("grpc.enable_http_proxy", 0)]) as client:
             try:
                 getattr(client, call)(model, headers=headers, client_timeout=self.options.ready_seconds)
             except InferenceServerException as error:
@@ -133,14 +142,21 @@ class TritonProcess:
 
     def index(self) -> dict[str, tuple[str, str]]:
         """Triton name -> (state, reason) of every model in the repository."""
-        request = urllib.request.Request(
-            f"http://{self.options.reach}:{self.options.http_port}/v2/repository/index",
-            data=b"{}",
-            headers={_KEY_HEADER: self.admin_key},
-        )
-        with urllib.request.urlopen(request, timeout=5) as response:
-            rows: list[dict[str, Any]] = json.loads(response.read())
+        rows = self.post("/v2/repository/index", {}, timeout=5)
         return {row["name"]: (row.get("state", ""), row.get("reason", "")) for row in rows}
+
+    def post(self, path: str, document: Mapping[str, Any], timeout: float) -> Any:
+        """One JSON request to the server's HTTP port, with the admin key; OSError or ValueError when it fails."""
+        request = urllib.request.Request(
+            f"http://{self.options.reach}:{self.options.http_port}{path}",
+            data=json.dumps(document).encode(),
+            headers={"Content-Type": "application/json", _KEY_HEADER: self.admin_key},
+        )
+        try:
+            with _without_proxy.open(request, timeout=timeout) as response:
+                return json.loads(response.read())
+        except HTTPException as error:  # an answer that was cut short is no OSError
+            raise ConnectionError(str(error)) from None
 
     def find_stubs(self) -> None:
         """Learns the pids of the models' processes.
@@ -171,7 +187,7 @@ class TritonProcess:
                 raise ServerError("the start was interrupted")
             if not self.alive:
                 raise ServerError(f"tritonserver ended at its start: {self.last_error()}")
-            with contextlib.suppress(urllib.error.URLError, ConnectionError, TimeoutError):
+            with contextlib.suppress(OSError, ValueError):
                 states = self.index()
                 failed = [name for name in self.options.models if states.get(name, ("", ""))[0] == "UNAVAILABLE"]
                 if failed:
@@ -215,6 +231,7 @@ class TritonProcess:
         """The last line of the log that says what went wrong, without Triton's decoration."""
         with contextlib.suppress(OSError):
             lines = self.log_path.read_text(errors="replace").splitlines()
+            lines = [line for line in lines if not _HARMLESS.search(line)]
             telling = [line for line in lines if re.match(r"^E\d{4} |.*(error|failed|cannot)", line, re.IGNORECASE)]
             if telling or lines:
                 return one_line((telling or lines)[-1])
@@ -256,7 +273,7 @@ def start(options: ServerOptions) -> TritonProcess:
         **options.environment,
     }
     environment.pop("PYTHONHOME", None)
-    with log_path.open("ab") as output:
+    with log_path.open("wb") as output:
         process = _spawn(_command(files, options, backends, shm_prefix, admin_key), environment, output)
     return TritonProcess(options, process, runtime, log_path, shm_prefix, admin_key, set(options.models))
 
@@ -288,7 +305,7 @@ def _command(
 
 def _spawn(command: Sequence[str], environment: dict[str, str], output: IO[bytes]) -> subprocess.Popen[bytes]:
     """Starts ``command`` so that the kernel kills it when the calling thread ends, however that happens."""
-    launcher = [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid())]
+    launcher = [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid())]
     try:
         return subprocess.Popen(
             [*launcher, *command],

@@ -13,7 +13,7 @@ from pathlib import Path
 from triton_sam import host
 from triton_sam.catalog import DEFAULT_MODEL, ModelSpec, get_spec
 from triton_sam.errors import SetupError
-from triton_sam.repository import find_segmenters, raw_names, segmenter_name
+from triton_sam.repository import find_segmenters, is_current, raw_names, segmenter_name
 from triton_sam.server import ServerOptions
 from triton_sam.settings import Settings
 from triton_sam.setup_models import set_up
@@ -80,7 +80,7 @@ def prepare(
     specs = [get_spec(model_id) for model_id in ids] or list(found.values()) or [get_spec(DEFAULT_MODEL)]
     store = WeightStore(settings.home)
     for spec in specs:
-        if spec not in found.values():
+        if not is_current(spec, settings.repository):
             set_up(spec, store, settings.repository, progress)
     return settings.repository, {segmenter_name(spec): spec for spec in specs}
 
@@ -105,6 +105,8 @@ def serving(
         raw: load the plain encoders and decoders too.
         environment: variables for the server's processes, for example TRITON_SAM_CACHE_BYTES.
     """
+    if ":" in bind:
+        raise SetupError(f"{bind} is an IPv6 address and the embedded server listens on IPv4: use 127.0.0.1 or 0.0.0.0")
     ports = _with_free_ports(ports or Ports(), bind)
     if not is_loopback(bind):
         log.warning(EXPOSED_WARNING)
@@ -151,12 +153,17 @@ def is_loopback(address: str) -> bool:
 
 def _with_free_ports(ports: Ports, bind: str) -> Ports:
     reach = bind if is_loopback(bind) else "127.0.0.1"
-    taken: list[int] = []
-    for port in (ports.http, ports.grpc, ports.metrics, ports.service):
-        while port == 0 or port in taken:
-            if port in taken and port != 0 and taken.count(port):
-                raise SetupError(f"port {port} is named twice: give each port a number of its own")
+    wanted = (ports.http, ports.grpc, ports.metrics, ports.service)
+    taken = [port for port in wanted if port]
+    for port in taken:
+        if taken.count(port) > 1:
+            raise SetupError(f"port {port} is named twice: give each port a number of its own")
+    chosen = []
+    for port in wanted:
+        while port == 0:
             candidate = host.free_port(reach)
-            port = candidate if candidate not in taken else 0
-        taken.append(port)
-    return Ports(*taken)
+            if candidate not in taken:
+                port = candidate
+                taken.append(port)
+        chosen.append(port)
+    return Ports(*chosen)

@@ -6,8 +6,10 @@ from functools import lru_cache
 from pathlib import Path
 
 from platformdirs import user_cache_path
-from pydantic import AliasChoices, Field
+from pydantic import AliasChoices, Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from triton_sam.errors import SetupError
 
 MIB = 1024 * 1024
 
@@ -33,9 +35,14 @@ class Settings(BaseSettings):
     max_objects: int = Field(default=64, gt=0, description="objects of one request")
     max_prompt_bytes: int = Field(default=32 * MIB, gt=0, description="length of prompt_json")
 
+    max_answer_pixels: int = Field(
+        default=500_000_000, gt=0, description="masks of one request times pixels of the image"
+    )
+
     cache_bytes: int = Field(default=1024 * MIB, gt=0, description="embeddings kept per segmenter process")
     encode_queue: int = Field(default=32, gt=0, description="images waiting for the encoder")
     click_queue: int = Field(default=512, gt=0, description="clicks waiting for the decoder")
+    queue_seconds: float = Field(default=90.0, gt=0, description="longest wait before a request is refused after all")
     click_batch: int = Field(default=8, gt=0, description="prompts decoded in one run of the graph")
     threads: int = Field(default=0, ge=0, description="threads of one graph; 0 means every core")
 
@@ -47,5 +54,11 @@ class Settings(BaseSettings):
 
 @lru_cache(maxsize=1)
 def get_settings() -> Settings:
-    """The settings of this process, read once."""
-    return Settings()
+    """The settings of this process, read once; SetupError that names a variable with a wrong value."""
+    try:
+        return Settings()
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        name = str(wrong["loc"][0]).upper()
+        name = name if name.startswith("TRITON_") else f"TRITON_SAM_{name}"
+        raise SetupError(f"{name} cannot be {wrong['input']!r}: {wrong['msg']}") from None

@@ -11,8 +11,6 @@ import json
 import logging
 import threading
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from types import TracebackType
@@ -66,6 +64,7 @@ class Supervisor:
         self._process: TritonProcess | None = None
         self._stopping = threading.Event()
         self._ready = threading.Event()
+        self._ended = threading.Event()
         self._first_start: BaseException | None = None
         self._restart_times: list[float] = []
         self._missed_pings = 0
@@ -102,15 +101,15 @@ class Supervisor:
         """Drains and ends the server; returns when nothing of it is left."""
         self._stopping.set()
         if self._thread is not None:
+            self._ended.wait()
             self._thread.join()
         if self._pinger is not None:
             self._pinger.join()
 
     def wait(self, timeout: float | None = None) -> bool:
         """Blocks until the server is stopped or has failed for good; True if so."""
-        assert self._thread is not None  # start() comes first
-        self._thread.join(timeout)
-        return not self._thread.is_alive()
+        # Not Thread.join(timeout): interrupted by a Ctrl-C, it takes a running thread for ended ever after.
+        return self._ended.wait(timeout)
 
     def __enter__(self) -> Supervisor:
         return self.start()
@@ -125,24 +124,28 @@ class Supervisor:
     def _run(self) -> None:
         try:
             self._launch()
-        except BaseException as error:
-            self._first_start = error
-            self._status.state, self._status.reason = "failed", str(error)
             self._ready.set()
-            return
-        self._ready.set()
-        try:
             while not self._stopping.wait(_WATCH_SECONDS):
                 self._watch()
-        except SetupError as error:
-            if not self._stopping.is_set():
-                self._status.state, self._status.reason = "failed", str(error)
-                log.error("giving up: %s", error)
-                self.process.stop(drain=False)
-                return
-        self._status.state = "stopping"
-        self.process.stop()
-        self._status.state = "stopped"
+            self._status.state = "stopping"
+            self.process.stop()
+            self._status.state = "stopped"
+        except BaseException as error:
+            self._give_up(error)
+        finally:
+            self._ready.set()
+            self._ended.set()
+
+    def _give_up(self, error: BaseException) -> None:
+        """Nothing may be left running, whatever went wrong, and the status says so."""
+        if self._process is not None:
+            self._process.stop(drain=False)
+        if not self._ready.is_set():
+            self._first_start = error
+        elif not self._stopping.is_set():
+            log.error("giving up: %s", error, exc_info=None if isinstance(error, SetupError) else error)
+        interrupted = self._ready.is_set() and self._stopping.is_set()
+        self._status.state, self._status.reason = ("stopped" if interrupted else "failed"), str(error)
 
     def _launch(self) -> None:
         self._process = server.start(self.options)
@@ -199,7 +202,7 @@ class Supervisor:
                 )
             try:
                 self._launch()
-            except SetupError as error:
+            except (SetupError, OSError, ValueError) as error:
                 if self._stopping.wait(_RETRY_SECONDS):
                     raise
                 log.warning("%s: trying again", error)
@@ -219,16 +222,11 @@ class Supervisor:
 
     def _ping(self, model: str) -> bool:
         """Whether the model's click worker answers, and its encoder has not hung."""
-        request = urllib.request.Request(
-            f"http://{self.options.reach}:{self.options.http_port}/v2/models/{model}/infer",
-            data=json.dumps(
-                {"inputs": [], "outputs": [{"name": "result_json"}], "parameters": {"ping": True}}
-            ).encode(),
-        )
+        ping = {"inputs": [], "outputs": [{"name": "result_json"}], "parameters": {"ping": True}}
         try:
-            with urllib.request.urlopen(request, timeout=self._ping_policy.timeout) as response:
-                answer = json.loads(json.loads(response.read())["outputs"][0]["data"][0])
+            reply = self.process.post(f"/v2/models/{model}/infer", ping, self._ping_policy.timeout)
+            answer = json.loads(reply["outputs"][0]["data"][0])
             return float(answer["encode_seconds"]) < self._ping_policy.longest_encode
-        except (OSError, urllib.error.URLError, ValueError, KeyError, IndexError) as error:
+        except (OSError, ValueError, LookupError, TypeError, ServerError) as error:
             log.warning("%s did not answer a ping: %s", model, error)
             return False

@@ -52,7 +52,11 @@ class HttpTransport:
             inputs = _inputs(http, call)
             outputs = [http.InferRequestedOutput(name) for name in call.outputs]
             answer = self._client().infer(
-                call.model, inputs, outputs=outputs, headers=self._headers, parameters=dict(call.parameters)
+                call.model,
+                inputs,
+                outputs=outputs,
+                headers=dict(self._headers),  # tritonclient writes each request's length into what it is given
+                parameters=dict(call.parameters),
             )
             return {name: answer.as_numpy(name) for name in call.outputs if answer.get_output(name) is not None}
         except Exception as error:
@@ -86,9 +90,10 @@ class GrpcTransport:
         self._address = address
         self._timeout = timeout
         self._headers = dict(headers)
-        self._client = grpc.InferenceServerClient(
-            address.target, ssl=address.tls, channel_args=[("grpc.max_receive_message_length", _MAX_MESSAGE)]
-        )
+        options = [("grpc.max_receive_message_length", _MAX_MESSAGE), ("grpc.max_send_message_length", _MAX_MESSAGE)]
+        if address.is_loopback:  # gRPC would send even these through a proxy
+            options.append(("grpc.enable_http_proxy", 0))
+        self._client = grpc.InferenceServerClient(address.target, ssl=address.tls, channel_args=options)
 
     def infer(self, call: Call) -> Mapping[str, npt.NDArray[Any]]:
         outputs = [self._grpc.InferRequestedOutput(name) for name in call.outputs]

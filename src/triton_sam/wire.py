@@ -49,6 +49,12 @@ class Address:
     grpc: bool
     tls: bool
 
+    @property
+    def is_loopback(self) -> bool:
+        """Whether the server is on this machine."""
+        host = urlsplit(f"//{self.target}").hostname or ""
+        return host in ("localhost", "::1") or host.startswith("127.")
+
     @classmethod
     def parse(cls, url: str) -> Address:
         scheme, separator, rest = url.strip().partition("://")

@@ -90,3 +90,16 @@ def test_a_damaged_file_leaves_nothing_behind(damage: str, ort: Path, tmp_path: 
     with pytest.raises(SetupError, match=r"graph\.ort could not be converted"):
         as_onnx(ort, tmp_path / "converted")
     assert list((tmp_path / "converted").iterdir()) == []
+
+
+def test_a_conversion_that_fails_half_way_leaves_nothing_behind(
+    ort: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write_half(_path: str, options: onnxruntime.SessionOptions, **_: object) -> None:
+        Path(options.optimized_model_filepath).write_bytes(b"half")
+        raise RuntimeError("no space left on device")
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", write_half)
+    with pytest.raises(SetupError, match="no space left"):
+        as_onnx(ort, tmp_path / "converted")
+    assert list((tmp_path / "converted").iterdir()) == []

@@ -115,9 +115,7 @@ def test_the_gpu(
     ("answer", "state", "text"),
     [("27.1", FINE, "engine 27.1"), ("", NOTE, "no engine answers"), (None, NOTE, "not installed")],
 )
-def test_docker(
-    answer: str | None, state: str, text: str, settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_docker(answer: str | None, state: str, text: str, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "_run", lambda *_: answer)
     assert found(settings)["Docker"].state == state
     assert text in found(settings)["Docker"].text

@@ -81,9 +81,7 @@ def halves(width: int, height: int) -> npt.NDArray[np.uint8]:
 
 
 def test_squash_fills_the_square() -> None:
-    given = preprocess(
-        Image.fromarray(halves(64, 8)), Frame(64, 8, SIDE, ResizePolicy.SQUASH), no_mean(SPEC)
-    )
+    given = preprocess(Image.fromarray(halves(64, 8)), Frame(64, 8, SIDE, ResizePolicy.SQUASH), no_mean(SPEC))
     expected = np.zeros(SIDE)
     expected[SIDE // 2 :] = 1.0
     away_from_the_edge = np.abs(np.arange(SIDE) - (SIDE - 1) / 2) > 1

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import queue
 import threading
+import time
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
@@ -274,25 +277,83 @@ def test_a_client_that_went_away_costs_no_decode(make: MakeScheduler, engine: Ga
     assert counts["cancelled"] == 2
 
 
-def test_full_queues_refuse_at_once(make: MakeScheduler, engine: GatedEngine, counts: Counts) -> None:
-    scheduler = make(clicks=2, encodes=1)
-    hold_decoder(engine, scheduler)
+def test_too_many_clicks_are_refused_at_once(make: MakeScheduler, engine: GatedEngine, counts: Counts) -> None:
+    scheduler = make(clicks=2, batch=1)
+    held = hold_decoder(engine, scheduler)
     accepted = [click(scheduler, Inbox(), embedding()) for _ in range(2)]
     assert isinstance(click(scheduler, Inbox(), embedding()).get(), Unavailable)
+    assert counts["rejected"] == 1
+    engine.decode_gate.set()
+    for inbox in (held, *accepted):
+        expect_answer(inbox)
+    expect_answer(click(scheduler, Inbox(), embedding()))
+
+
+def test_too_many_images_are_refused_at_once(make: MakeScheduler, engine: GatedEngine, counts: Counts) -> None:
+    scheduler = make(encodes=1, clicks=3, batch=1)
     engine.encode_gate.clear()
-    scheduler.submit_image(Job(Inbox(), None, "running"), image())
+    running, waiting, refused, joined, beyond = (Inbox() for _ in range(5))
+    scheduler.submit_image(Job(running, None, "running"), image())
     assert engine.encode_arrived.wait(PATIENCE)
-    scheduler.submit_image(Job(Inbox(), None, "waiting"), image(1))
-    refused, joined = Inbox(), Inbox()
+    scheduler.submit_image(Job(waiting, None, "waiting"), image(1))
     scheduler.submit_image(Job(refused, None, "too many"), image(2))
-    scheduler.submit_image(Job(joined, None, "waiting"), image(1))
     assert isinstance(refused.get(), Unavailable)
-    assert joined.empty, "joining an encode that waits already takes no place in the queue"
+    scheduler.submit_image(Job(joined, prompt(), "waiting"), image(1))
+    assert joined.empty, "joining an encode that waits already takes no place in its queue"
+    scheduler.submit_image(Job(Inbox(), prompt(), "waiting"), image(1))
+    scheduler.submit_image(Job(beyond, prompt(), "waiting"), image(1))
+    assert isinstance(beyond.get(), Unavailable), "but those who wait for one image are bounded too"
     assert counts["rejected"] == 2
     engine.encode_gate.set()
-    engine.decode_gate.set()
-    for inbox in accepted:
+    for inbox in (running, waiting, joined):
         expect_answer(inbox)
+
+
+def test_who_waited_too_long_is_refused_and_not_computed(
+    make: MakeScheduler, engine: GatedEngine, counts: Counts
+) -> None:
+    scheduler = make(seconds=30)
+    late_click, late_image = Inbox(), Inbox()
+    long_ago = time.perf_counter() - 60
+    scheduler.submit_click(Job(late_click, prompt(), "key", embedding=embedding(), received=long_ago))
+    scheduler.submit_image(Job(late_image, None, "key", received=long_ago), image())
+    assert isinstance(late_click.get(), Unavailable)
+    assert isinstance(late_image.get(), Unavailable)
+    expect_answer(click(scheduler, Inbox(), embedding()))
+    assert (engine.encodes, engine.batches) == (0, [1])
+    assert counts["rejected"] == 2
+
+
+def test_workers_survive_a_reply_that_raises(make: MakeScheduler) -> None:
+    class Hostile(Inbox):
+        def is_cancelled(self) -> bool:
+            raise RuntimeError("the pipe is gone")
+
+    scheduler = make()
+    click(scheduler, Hostile(), embedding())
+    scheduler.submit_image(Job(Hostile(), None, "hostile"), image())
+    expect_answer(click(scheduler, Inbox(), embedding()))
+    fine = Inbox()
+    scheduler.submit_image(Job(fine, None, "fine"), image(1))
+    assert expect_answer(fine) == []
+    assert scheduler.alive
+
+
+def test_idle_workers_keep_no_image_and_no_embedding_alive(make: MakeScheduler) -> None:
+    scheduler = make(cache=EmbeddingCache(1))
+    picture, shared = image(), embedding()
+    held = [weakref.ref(picture), weakref.ref(shared)]
+    done = Inbox()
+    scheduler.submit_image(Job(done, prompt(), "key"), picture)
+    expect_answer(done)
+    expect_answer(click(scheduler, Inbox(), shared))
+    del picture, shared
+    # A ping goes through after the click's round; the encode's round ended before its answer was decoded.
+    answered = threading.Event()
+    scheduler.ping(answered.set)
+    assert answered.wait(PATIENCE)
+    gc.collect()
+    assert [reference() for reference in held] == [None, None]
 
 
 def test_sessions_are_served_in_turn(make: MakeScheduler, engine: GatedEngine) -> None:

@@ -105,9 +105,7 @@ def test_a_port_that_is_named_twice(ports: Ports) -> None:
 # prepare
 
 
-def test_an_empty_repository_of_ones_own(
-    tmp_path: Path, settings: Settings, set_ups: list[tuple[str, Path]]
-) -> None:
+def test_an_empty_repository_of_ones_own(tmp_path: Path, settings: Settings, set_ups: list[tuple[str, Path]]) -> None:
     mine = tmp_path / "mine"
     mine.mkdir()
     with pytest.raises(SetupError) as caught:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.unit.helpers import FileServer, model_file, model_spec
 from triton_sam import setup_models
 from triton_sam.catalog import HttpSource, ModelSpec, Role
 from triton_sam.errors import SetupError, WeightsError
@@ -13,7 +14,6 @@ from triton_sam.export import convert
 from triton_sam.repository import find_segmenters
 from triton_sam.setup_models import set_up, tear_down
 from triton_sam.weights import WeightStore
-from tests.unit.helpers import FileServer, model_file, model_spec
 
 ENCODER, DECODER = b"an encoder", b"a decoder, longer"
 
@@ -53,9 +53,7 @@ EXPECTED = {
 }
 
 
-def test_from_a_source_to_a_repository(
-    store: WeightStore, repository: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_from_a_source_to_a_repository(store: WeightStore, repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
     steps: list[tuple[str, str]] = []

@@ -39,7 +39,8 @@ class FakeProcess:
         self.not_ready: BaseException | None = None
         self.load_error: BaseException | None = None
 
-    def wait_ready(self) -> None:
+    def wait_ready(self, shall_stop: Callable[[], bool]) -> None:
+        assert not shall_stop()
         if self.not_ready is not None:
             raise self.not_ready
         self.steps.append("ready")
@@ -52,7 +53,7 @@ class FakeProcess:
         if self.load_error is not None:
             raise self.load_error
         self.steps.append(f"load {model}")
-        self.stubs[STUB + 1000] = model
+        self.stubs[200_000 + len(self.steps)] = model
 
     def stop(self, *, drain: bool = True) -> None:
         self.alive = False
@@ -90,6 +91,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
 
     monkeypatch.setattr(Supervisor, "_recover", recover)
     monkeypatch.setattr(supervisor, "_WATCH_SECONDS", 0.002)
+    monkeypatch.setattr(supervisor, "_RETRY_SECONDS", 0.001)
     monkeypatch.setattr(server, "start", made.start)
     monkeypatch.setattr(supervisor, "process_alive", lambda pid: pid not in made.dead)
     return made
@@ -159,7 +161,7 @@ def test_a_first_start_that_fails(where: str, error: Exception, world: World, op
     assert supervised.wait(WAIT)
     supervised.stop()
     assert len(world.lives) == 1
-    assert world.lives[0].steps == (["kill"] if where == "ready" else [])
+    assert set(world.lives[0].steps) == ({"kill"} if where == "ready" else set())
 
 
 # deaths
@@ -196,12 +198,11 @@ def test_a_stub_that_died_idle_is_loaded_again(world: World, running: Supervisor
 def test_two_stubs_that_died_idle(world: World, running: Supervisor) -> None:
     world.hold_requests("sam2", 0)
     world.hold_requests("other", 0)
-    world.dead |= {STUB, 100_000}
-    assert world.recovered.get(timeout=WAIT)["reloads"] == 1
-    assert {"unload sam2", "load sam2", "unload other", "load other"} <= set(world.lives[0].steps) or (
-        world.recovered.get(timeout=WAIT)["reloads"] == 2
-    )
-    assert len(world.lives) == 1
+    world.dead = {STUB, 100_000}
+    status = world.recovered.get(timeout=WAIT)
+    assert (status["reloads"], status["restarts"]) == (1, 0)
+    assert status["reason"] == "the process of other, sam2 died idle"
+    assert world.lives[0].steps == ["ready", "unload other", "load other", "unload sam2", "load sam2"]
 
 
 def test_a_stub_that_died_with_requests_takes_the_server_with_it(world: World, running: Supervisor) -> None:
@@ -217,6 +218,14 @@ def test_a_stub_that_died_with_requests_takes_the_server_with_it(world: World, r
 def test_a_stub_that_never_counted_is_not_trusted_to_be_idle(world: World, running: Supervisor) -> None:
     world.dead.add(STUB)
     assert world.recovered.get(timeout=WAIT)["restarts"] == 1
+
+
+def test_one_idle_and_one_busy_stub_need_a_restart(world: World, running: Supervisor) -> None:
+    world.hold_requests("sam2", 0)
+    world.hold_requests("other", 1)
+    world.dead = {STUB, 100_000}
+    assert world.recovered.get(timeout=WAIT)["restarts"] == 1
+    assert world.lives[0].steps == ["ready", "kill"]
 
 
 def test_a_model_that_does_not_load_again_needs_a_restart(world: World, running: Supervisor) -> None:
@@ -252,9 +261,7 @@ def test_a_crash_loop_ends(world: World, options: ServerOptions) -> None:
     assert all(life.steps[-1] == "kill" for life in world.lives)
 
 
-def test_restarts_of_long_ago_do_not_count(
-    world: World, running: Supervisor, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_restarts_of_long_ago_do_not_count(world: World, running: Supervisor, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(0, 100_000, 50))
     monkeypatch.setattr(supervisor, "time", SimpleNamespace(monotonic=lambda: float(next(clock))))
     for expected in range(1, 9):
@@ -263,14 +270,49 @@ def test_restarts_of_long_ago_do_not_count(
     assert running.status["state"] == "ready"
 
 
-def test_a_restart_that_fails_ends_it(world: World, options: ServerOptions) -> None:
+def test_a_restart_that_fails_is_tried_again(world: World, running: Supervisor) -> None:
+    def born(life: FakeProcess) -> None:
+        if life.number in (1, 3):
+            life.not_ready = SetupError("the port is still taken")
+        if life.number == 2:
+            raise ServerError("the port is still taken")
+
+    world.born = born
+    world.lives[0].alive = False
+    status = world.recovered.get(timeout=WAIT)
+    assert (status["state"], status["restarts"]) == ("ready", 1)
+    assert running.process is world.lives[4]
+    assert world.lives[1].steps == world.lives[3].steps == ["kill"]
+    assert world.lives[4].steps == ["ready"]
+
+
+def test_restarts_that_all_fail_end_it(world: World, options: ServerOptions) -> None:
     with Supervisor(options, ("sam2",), NO_PINGS) as supervised:
         world.born = lambda life: setattr(life, "not_ready", SetupError("the disk is full"))
         world.lives[0].alive = False
         assert supervised.wait(WAIT)
         assert supervised.status["state"] == "failed"
-        assert supervised.status["reason"] == "the disk is full"
+        assert supervised.status["restarts"] == 0
+        assert "5 times" in str(supervised.status["reason"])
+    assert len(world.lives) == 6
     assert all("kill" in life.steps for life in world.lives)
+
+
+def test_stop_ends_the_tries(world: World, options: ServerOptions, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "_RETRY_SECONDS", 1000.0)
+    tried = threading.Event()
+    with Supervisor(options, ("sam2",), NO_PINGS) as supervised:
+
+        def born(life: FakeProcess) -> None:
+            life.not_ready = SetupError("not yet")
+            tried.set()
+
+        world.born = born
+        world.lives[0].alive = False
+        assert tried.wait(WAIT)
+    assert supervised.status["state"] == "stopped"
+    assert len(world.lives) == 2
+    assert not any(life.alive for life in world.lives)
 
 
 def test_a_fault_of_our_own_ends_it_in_order_too(world: World, options: ServerOptions) -> None:
@@ -287,9 +329,7 @@ def test_a_fault_of_our_own_ends_it_in_order_too(world: World, options: ServerOp
 # pings
 
 
-def test_missed_pings_restart_the_server(
-    world: World, options: ServerOptions, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missed_pings_restart_the_server(world: World, options: ServerOptions, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[int, str]] = []
 
     def ping(_self: Supervisor, model: str) -> bool:
@@ -326,25 +366,42 @@ def test_a_ping_that_is_answered_forgives_those_before(
     assert len(world.lives) == 1
 
 
-def test_nobody_is_pinged_while_the_server_recovers(
-    world: World, options: ServerOptions, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("state", ["starting", "recovering", "stopping", "failed"])
+def test_only_a_server_that_serves_is_pinged(
+    state: str, options: ServerOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    states: list[object] = []
-    pinged = threading.Event()
+    monkeypatch.setattr(Supervisor, "_ping", lambda *_: pytest.fail("pinged"))
+    supervised = Supervisor(options, ("sam2",))
+    supervised._status.state = state
+    waits = iter([False, False, False, True])
+    monkeypatch.setattr(supervised, "_stopping", SimpleNamespace(wait=lambda _: next(waits)))
+    supervised._ping_loop()
+    assert list(waits) == []
+    assert supervised._missed_pings == 0
 
+
+def test_a_ping_into_a_recovery_does_not_count(options: ServerOptions, monkeypatch: pytest.MonkeyPatch) -> None:
     def ping(self: Supervisor, _model: str) -> bool:
-        states.append(self.status["state"])
-        pinged.set()
-        return True
+        self._status.state = "recovering"
+        return False
 
     monkeypatch.setattr(Supervisor, "_ping", ping)
-    with Supervisor(options, ("sam2",), PingPolicy(every=0.001)) as supervised:
-        assert pinged.wait(WAIT)
-        for _ in range(3):
-            world.lives[-1].alive = False
-            world.recovered.get(timeout=WAIT)
-        assert supervised.status["restarts"] == 3
-    assert set(states) <= {"ready", "recovering"}  # a ping that began in time may see the end
+    supervised = Supervisor(options, ("sam2",))
+    supervised._status.state = "ready"
+    waits = iter([False, True])
+    monkeypatch.setattr(supervised, "_stopping", SimpleNamespace(wait=lambda _: next(waits)))
+    supervised._ping_loop()
+    assert supervised._missed_pings == 0
+
+
+def pinging(options: ServerOptions, monkeypatch: pytest.MonkeyPatch, urlopen: Callable[..., Any]) -> Supervisor:
+    """A supervisor over a real TritonProcess whose HTTP calls go to ``urlopen``."""
+    monkeypatch.setattr(server._without_proxy, "open", urlopen)
+    supervised = Supervisor(options, ("sam2",))
+    nowhere = options.state / "nowhere"
+    no_process: Any = None
+    supervised._process = server.TritonProcess(options, no_process, nowhere, nowhere, "prefix", "key")
+    return supervised
 
 
 def answer_of(document: object) -> Callable[..., Any]:
@@ -367,30 +424,23 @@ def answer_of(document: object) -> Callable[..., Any]:
 def test_a_ping(
     document: dict[str, float], healthy: bool, options: ServerOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(urllib.request, "urlopen", answer_of(document))
-    assert Supervisor(options, ("sam2",))._ping("sam2") is healthy
+    assert pinging(options, monkeypatch, answer_of(document))._ping("sam2") is healthy
 
 
 @pytest.mark.parametrize(
     "error", [TimeoutError("slow"), ConnectionResetError("gone"), urllib.error.URLError("refused"), OSError("odd")]
 )
-def test_a_ping_that_is_not_answered(
-    error: Exception, options: ServerOptions, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_ping_that_is_not_answered(error: Exception, options: ServerOptions, monkeypatch: pytest.MonkeyPatch) -> None:
     def urlopen(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr(urllib.request, "urlopen", urlopen)
-    assert Supervisor(options, ("sam2",))._ping("sam2") is False
+    assert pinging(options, monkeypatch, urlopen)._ping("sam2") is False
 
 
 @pytest.mark.parametrize("body", [b"", b"no JSON", b"[]", b'{"outputs": []}', b'{"outputs": [{"data": [7]}]}'])
-def test_a_ping_whose_answer_is_nonsense(
-    body: bytes, options: ServerOptions, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_ping_whose_answer_is_nonsense(body: bytes, options: ServerOptions, monkeypatch: pytest.MonkeyPatch) -> None:
     """Never an exception: it would end the pinging thread, and nobody would notice a hung model again."""
-    monkeypatch.setattr(urllib.request, "urlopen", lambda *_, **__: io.BytesIO(body))
-    assert Supervisor(options, ("sam2",))._ping("sam2") is False
+    assert pinging(options, monkeypatch, lambda *_, **__: io.BytesIO(body))._ping("sam2") is False
 
 
 def test_a_ping_that_is_cut_off(options: ServerOptions, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -399,5 +449,4 @@ def test_a_ping_that_is_cut_off(options: ServerOptions, monkeypatch: pytest.Monk
     def urlopen(*_: object, **__: object) -> None:
         raise http.client.BadStatusLine("half a line")
 
-    monkeypatch.setattr(urllib.request, "urlopen", urlopen)
-    assert Supervisor(options, ("sam2",))._ping("sam2") is False
+    assert pinging(options, monkeypatch, urlopen)._ping("sam2") is False

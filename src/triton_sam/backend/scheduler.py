@@ -65,7 +65,6 @@ class Job:
     embedding: Embedding | None = None
     received: float = field(default_factory=time.perf_counter)
     timings: dict[str, float] = field(default_factory=dict)
-    answered: bool = False
 
     @property
     def turn(self) -> Hashable:
@@ -91,6 +90,8 @@ class QueueLimits:
     encodes: int = 32
     clicks: int = 512
     batch: int = 8
+    seconds: float = 90.0
+    """Who has waited longer is refused after all: most likely nobody listens any more."""
 
 
 class Scheduler:
@@ -109,6 +110,7 @@ class Scheduler:
         self._encodes: FairQueue[_EncodeTask] = FairQueue(limits.encodes)
         self._encoding: dict[str, _EncodeTask] = {}
         self._encode_started: float | None = None
+        self._unanswered = 0
         self._closing = False
         self._finishers = ThreadPoolExecutor(_FINISHERS, thread_name_prefix="finish")
         self._workers = [
@@ -122,32 +124,31 @@ class Scheduler:
         """A job whose embedding is known."""
         with self._lock:
             superseded = self._supersede(job)
-            refusal = self._refusal(self._clicks, "clicks")
+            refusal = self._admit()
             if refusal is None:
-                self._clicks.put(job, job.turn)
-                self._clicks_ready.notify()
+                self._enqueue_decode(job)
         self._cancel_all(superseded)
         if refusal is not None:
             self._refuse(job, refusal)
 
     def submit_image(self, job: Job, image: EncodedImage) -> None:
         """A job whose image has to be encoded first; equal images that wait or run are encoded once."""
-        refusal = None
         with self._lock:
             superseded = self._supersede(job)
             cached = self._cache.get(job.image_key)
             task = self._encoding.get(job.image_key)
-            if cached is not None:
+            refusal = self._admit(new_image=cached is None and task is None)
+            if refusal is not None:
+                pass
+            elif cached is not None:
                 job.embedding = cached
-                refusal = self._enqueue_decode(job)
+                self._enqueue_decode(job)
             elif task is not None:
                 task.waiters.append(job)
             else:
-                refusal = self._refusal(self._encodes, "images")
-                if refusal is None:
-                    task = self._encoding[job.image_key] = _EncodeTask(job.image_key, image, [job])
-                    self._encodes.put(task, job.turn)
-                    self._encodes_ready.notify()
+                task = self._encoding[job.image_key] = _EncodeTask(job.image_key, image, [job])
+                self._encodes.put(task, job.turn)
+                self._encodes_ready.notify()
         self._cancel_all(superseded)
         if refusal is not None:
             self._refuse(job, refusal)
@@ -160,10 +161,15 @@ class Scheduler:
         return len(dropped)
 
     def ping(self, answer: Callable[[], None]) -> None:
-        """Calls ``answer`` from the click worker as soon as it is between two batches."""
+        """Calls ``answer`` from the click worker as soon as it is between two batches; it must be quick."""
         with self._lock:
             self._pings.append(answer)
             self._clicks_ready.notify()
+
+    @property
+    def alive(self) -> bool:
+        """Whether both workers run."""
+        return all(worker.is_alive() for worker in self._workers)
 
     @property
     def encode_seconds(self) -> float:
@@ -183,23 +189,24 @@ class Scheduler:
 
     # -- admission and cancelling, under the lock ------------------------------------------------------------
 
-    def _refusal(self, queue: FairQueue[Job] | FairQueue[_EncodeTask], what: str) -> Unavailable | None:
+    def _admit(self, *, new_image: bool = False) -> Unavailable | None:
+        """Takes a request in, which from here on counts until it is answered, or says why not."""
         if self._closing:
             return Unavailable("the server is stopping: try again on another one or in a moment")
-        if queue.full:
-            return Unavailable(f"{queue.capacity} {what} are waiting already: try again in a moment")
+        if new_image and self._encodes.full:
+            return Unavailable(f"{self._encodes.capacity} images are waiting already: try again in a moment")
+        if self._unanswered >= self._limits.clicks + self._limits.batch:  # those waiting, and those being decoded
+            return Unavailable(f"{self._unanswered} requests are waiting already: try again in a moment")
+        self._unanswered += 1
         return None
 
-    def _enqueue_decode(self, job: Job) -> Unavailable | None:
+    def _enqueue_decode(self, job: Job) -> None:
         """Lets an encoded job go on: straight to its answer when there is nothing to decode."""
         if job.prompt is None:
             self._finishers.submit(self._finish, job, [])
-            return None
-        if self._clicks.full:
-            return self._refusal(self._clicks, "clicks")
-        self._clicks.put(job, job.turn)
-        self._clicks_ready.notify()
-        return None
+        else:
+            self._clicks.put(job, job.turn)
+            self._clicks_ready.notify()
 
     def _supersede(self, job: Job) -> list[Job]:
         return self._drop_session(job.session) if job.latest_wins and job.session is not None else []
@@ -218,27 +225,49 @@ class Scheduler:
     def _cancel_all(self, jobs: list[Job]) -> None:
         for job in jobs:
             self._fail(job, Cancelled("the request was cancelled or superseded by a newer one of its session"))
-        if jobs:
-            self._metrics.count("cancelled", len(jobs))
+        self._count("cancelled", len(jobs))
 
     def _refuse(self, job: Job, refusal: Unavailable) -> None:
-        self._fail(job, refusal)
-        self._metrics.count("rejected")
+        """Answers a request that was not let in."""
+        job.reply.fail(refusal)
+        self._count("rejected")
 
     def _fail(self, job: Job, error: TritonSamError) -> None:
-        if not job.answered:
-            job.answered = True
-            job.reply.fail(error)
+        """Answers a request that was let in."""
+        with self._lock:
+            self._unanswered -= 1
+        job.reply.fail(error)
 
     def _finish(self, job: Job, decoded: list[Decoded]) -> None:
         try:
             job.reply.succeed(job, decoded)
-            job.answered = True
         except TritonSamError as error:
             self._fail(job, error)
         except Exception as error:
             log.exception("answering failed")
             self._fail(job, _internal("answering", error))
+        else:
+            with self._lock:
+                self._unanswered -= 1
+
+    def _count(self, name: str, amount: int = 1) -> None:
+        """Counts; a metric that cannot be kept is no reason to stop working."""
+        try:
+            if amount:
+                self._metrics.count(name, amount)
+        except Exception:
+            log.exception("counting %s failed", name)
+
+    def _drop_gone_and_late(self, jobs: list[Job]) -> list[Job]:
+        """Answers those that nobody waits for or that waited too long; returns the others."""
+        gone = [job for job in jobs if job.reply.is_cancelled()]
+        oldest = time.perf_counter() - self._limits.seconds
+        late = [job for job in jobs if job.received < oldest and job not in gone]
+        self._cancel_all(gone)
+        for job in late:
+            self._fail(job, Unavailable(f"no turn came within {self._limits.seconds:g} s: try again in a moment"))
+        self._count("rejected", len(late))
+        return [job for job in jobs if job not in gone and job not in late]
 
     # -- the workers -----------------------------------------------------------------------------------------
 
@@ -251,10 +280,13 @@ class Scheduler:
                 batch = self._next_batch() if self._clicks else []
                 if not batch and not pings:
                     return
-            for answer in pings:
-                self._finishers.submit(answer)
-            if batch:
+            try:
+                for answer in pings:
+                    answer()
                 self._decode_batch(batch)
+            except Exception:
+                log.exception("the click worker goes on after an error")
+            pings, batch = [], []  # an idle worker keeps nothing alive
 
     def _next_batch(self) -> list[Job]:
         """The job whose turn it is, and the others that wait for the same image and the same kind of answer."""
@@ -266,9 +298,7 @@ class Scheduler:
         return [first, *like_first]
 
     def _decode_batch(self, batch: list[Job]) -> None:
-        gone = [job for job in batch if job.reply.is_cancelled()]
-        self._cancel_all(gone)
-        batch = [job for job in batch if job not in gone]
+        batch = self._drop_gone_and_late(batch)
         if not batch:
             return
         started = time.perf_counter()
@@ -288,7 +318,7 @@ class Scheduler:
             count = len(job.prompt.objects) if job.prompt is not None else 0
             self._finishers.submit(self._finish, job, decoded[:count])
             decoded = decoded[count:]
-        self._metrics.count("decodes", len(prompts))
+        self._count("decodes", len(prompts))
 
     def _encode_loop(self) -> None:
         lower_this_thread()
@@ -302,19 +332,21 @@ class Scheduler:
             self._encode_started = time.perf_counter()
             try:
                 self._encode(task)
+            except Exception:
+                log.exception("the encode worker goes on after an error")
             finally:
                 self._encode_started = None
+            del task  # an idle worker keeps no image alive
 
     def _encode(self, task: _EncodeTask) -> None:
         with self._lock:
-            gone = [job for job in task.waiters if job.reply.is_cancelled()]
-            task.waiters = [job for job in task.waiters if job not in gone]
-            nobody_waits = not task.waiters
-            if nobody_waits:
+            asked, task.waiters = task.waiters, []
+        staying = self._drop_gone_and_late(asked)
+        with self._lock:
+            task.waiters += staying
+            if not task.waiters:
                 del self._encoding[task.key]
-        self._cancel_all(gone)
-        if nobody_waits:
-            return
+                return
         started = time.perf_counter()
         embedding, failure = None, None
         try:
@@ -329,23 +361,19 @@ class Scheduler:
             failure = _internal("encoding", error)
         with self._lock:
             del self._encoding[task.key]
-            refused: list[tuple[Job, TritonSamError]] = []
-            for job in task.waiters:
-                if embedding is None:
-                    refused.append((job, failure or InternalError("encoding failed")))
-                    continue
+            waiters = task.waiters
+            for job in waiters if embedding is not None else []:
                 job.embedding = embedding
                 job.timings["queue_encode"] = max(0.0, (started - job.received) * 1e3)
                 job.timings["image"] = (decoded_at - started) * 1e3
                 job.mark("encode", decoded_at)
-                refusal = self._enqueue_decode(job)
-                if refusal is not None:
-                    refused.append((job, refusal))
-        for job, reason in refused:
-            self._fail(job, reason)
-        if embedding is not None:
-            self._metrics.count("encodes")
-            self._metrics.set("cache_bytes", self._cache.bytes)
+                self._enqueue_decode(job)
+        if embedding is None:
+            for job in waiters:
+                self._fail(job, failure or InternalError("encoding failed"))
+            return
+        self._count("encodes")
+        self._metrics.set("cache_bytes", self._cache.bytes)
 
 
 def _multimask(job: Job) -> bool:

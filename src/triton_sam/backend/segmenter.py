@@ -10,6 +10,8 @@ import binascii
 import hashlib
 import json
 import logging
+import os
+import shutil
 import sys
 import threading
 from collections.abc import Callable
@@ -29,14 +31,16 @@ from triton_sam.backend.scheduler import Job, QueueLimits, Scheduler
 from triton_sam.catalog import ModelSpec, get_spec
 from triton_sam.engines.base import Decoded, Embedding
 from triton_sam.engines.onnx import OnnxEngine
-from triton_sam.errors import InternalError, InvalidInput, TritonSamError, Unsupported
+from triton_sam.errors import InternalError, InvalidInput, TritonSamError, Unavailable, Unsupported
 from triton_sam.flight import FlightCounter
 from triton_sam.geometry import Frame
-from triton_sam.images import EncodedImage
+from triton_sam.host import SHARED_MEMORY
+from triton_sam.images import EncodedImage, check_size
 from triton_sam.prompts import Prompt, PromptLimits, parse_prompt
 from triton_sam.settings import Settings, get_settings
 
 log = logging.getLogger(__name__)
+_SMALL_ANSWER = 16 * 1024 * 1024
 
 
 class _TritonReply:
@@ -56,6 +60,9 @@ class _TritonReply:
         self.send_arrays(outputs)
 
     def send_arrays(self, outputs: dict[str, npt.NDArray[Any]]) -> None:
+        size = sum(len(array[0]) if array.dtype == object else array.nbytes for array in outputs.values())
+        if size > _SMALL_ANSWER and size > shutil.disk_usage(SHARED_MEMORY).free // 2:
+            raise Unavailable(f"the answer's {size / 1e6:.0f} MB do not fit into shared memory now: ask for less")
         tensors = [pb_utils.Tensor(name, array) for name, array in outputs.items()]
         self._send(pb_utils.InferenceResponse(output_tensors=tensors))
 
@@ -67,7 +74,11 @@ class _TritonReply:
         self._send(pb_utils.InferenceResponse(error=pb_utils.TritonError(error.wire_message, code)))
 
     def is_cancelled(self) -> bool:
-        return bool(self._sender.is_cancelled())
+        try:
+            return bool(self._sender.is_cancelled())
+        except Exception:
+            log.exception("asking whether a client is gone failed")
+            return False
 
     def _send(self, response: Any) -> None:
         with self._lock:
@@ -76,8 +87,12 @@ class _TritonReply:
             self._sent = True
         try:
             self._sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
-        finally:
-            self._model.flight.add(-1)
+        except Exception:
+            # A second try is refused by Triton, so this client would wait for ever. Ending here with the request
+            # still counted makes the supervisor restart the server, which tells every client at once.
+            log.critical("an answer could not be sent: this process ends", exc_info=True)
+            os._exit(1)
+        self._model.flight.add(-1)
 
 
 class TritonPythonModel:
@@ -97,9 +112,9 @@ class TritonPythonModel:
     def _load(self, config: dict[str, Any], repository: Path, args: dict[str, str]) -> None:
         refuse_numpy_2()
         refuse_several_instances(config)
-        # Our own limit on pixels replaces Pillow's, which only warns.
-        Image.MAX_IMAGE_PIXELS = None
         settings = get_settings()
+        # Our own limit on pixels replaces Pillow's, which stays as a second line at twice the size.
+        Image.MAX_IMAGE_PIXELS = settings.max_image_pixels
         parameters = {name: entry["string_value"] for name, entry in config["parameters"].items()}
         self.spec = get_spec(parameters["model_id"])
         folder = repository / args["model_version"]
@@ -119,7 +134,7 @@ class TritonPythonModel:
         self._cache = EmbeddingCache(settings.cache_bytes)
         self._metrics = TritonMetrics(args["model_name"])
         self.flight = FlightCounter(args["model_name"])
-        limits = QueueLimits(settings.encode_queue, settings.click_queue, settings.click_batch)
+        limits = QueueLimits(settings.encode_queue, settings.click_queue, settings.click_batch, settings.queue_seconds)
         self._scheduler = Scheduler(engine, self._cache, self._metrics, limits)
 
     def execute(self, requests: list[Any]) -> None:
@@ -142,14 +157,20 @@ class TritonPythonModel:
     def _accept(self, request: Any, reply: _TritonReply) -> None:
         parameters = json.loads(request.parameters() or "{}")
         session = _session(parameters)
-        if parameters.get("ping"):
-            self._scheduler.ping(lambda: reply.send_json({"encode_seconds": self._scheduler.encode_seconds}))
-        elif parameters.get("cancel"):
+        if _flag(parameters, "ping"):
+            self._scheduler.ping(lambda: self._answer_ping(reply))
+        elif _flag(parameters, "cancel"):
             if session is None:
                 raise InvalidInput("a cancel request needs the parameter session_id")
             reply.send_json({"session_id": session, "cancelled": self._scheduler.cancel_session(session)})
         else:
-            self._segment(request, reply, session, latest_wins=parameters.get("latest_wins") is True)
+            self._segment(request, reply, session, latest_wins=_flag(parameters, "latest_wins"))
+
+    def _answer_ping(self, reply: _TritonReply) -> None:
+        if self._scheduler.alive:
+            reply.send_json({"encode_seconds": self._scheduler.encode_seconds})
+        else:
+            reply.fail(InternalError("a worker has ended"))
 
     def _segment(self, request: Any, reply: _TritonReply, session: str | None, *, latest_wins: bool) -> None:
         prompt = self._prompt(request)
@@ -157,7 +178,7 @@ class TritonPythonModel:
         def job(key: str, embedding: Embedding | None = None) -> Job:
             return Job(reply, prompt, key, session, latest_wins, embedding)
 
-        image = _image_bytes(request)
+        image = _image_bytes(request, self._settings.max_image_bytes)
         sent_embedding = _array(request, "embedding")
         sent_key = _text(request, "image_key")
         given = sum(value is not None for value in (image, sent_embedding, sent_key))
@@ -187,7 +208,7 @@ class TritonPythonModel:
             image, max_bytes=self._settings.max_image_bytes, max_pixels=self._settings.max_image_pixels
         )
         if prompt is not None:
-            prompt.check_inside(*encoded.size)
+            self._check(prompt, *encoded.size)
         key = content_key(self.spec.id, image)
         self._metrics.count("cache_hits" if self._cache.get(key) is not None else "cache_misses")
         self._scheduler.submit_image(job(key), encoded)
@@ -200,7 +221,7 @@ class TritonPythonModel:
             raise
         if prompt is None:
             raise InvalidInput("an image_key without prompt_json asks for nothing: add a prompt")
-        prompt.check_inside(embedding.frame.width, embedding.frame.height)
+        self._check(prompt, embedding.frame.width, embedding.frame.height)
         self._scheduler.submit_click(job(key, embedding))
         self._metrics.count("cache_hits")
 
@@ -209,8 +230,22 @@ class TritonPythonModel:
             raise InvalidInput("an embedding without prompt_json asks for nothing: add a prompt")
         known = self._cache.find_alias(_embedding_hash(array))
         key, embedding = known if known is not None else ("", self._bare_embedding(array, prompt))
-        prompt.check_inside(embedding.frame.width, embedding.frame.height)
+        if prompt.image_size is not None:  # images of one colour share an embedding whatever their size is
+            frame = Frame(*prompt.image_size, self.spec.side, self.spec.resize)
+            embedding = Embedding(frame, embedding.tensors)
+        self._check(prompt, embedding.frame.width, embedding.frame.height)
         self._scheduler.submit_click(job(key, embedding))
+
+    def _check(self, prompt: Prompt, width: int, height: int) -> None:
+        """InvalidInput for what lies outside the image, or would keep the server busy for too long."""
+        prompt.check_inside(width, height)
+        count = len(prompt.objects) * (self.spec.decoder.masks_per_prompt if prompt.multimask else 1)
+        limit = self._settings.max_answer_pixels
+        if prompt.format != "logits" and count * width * height > limit:
+            raise InvalidInput(
+                f"{count} masks of {width} x {height} pixels are too much for one request: {limit:,} pixels in all "
+                "are allowed, so ask for fewer objects at a time, or for logits"
+            )
 
     def _bare_embedding(self, array: npt.NDArray[np.float32], prompt: Prompt) -> Embedding:
         """An embedding that the cache does not know: high-resolution features are left out (zeros)."""
@@ -259,6 +294,13 @@ def _session(parameters: dict[str, Any]) -> str | None:
     return None if session is None or session == "" else str(session)
 
 
+def _flag(parameters: dict[str, Any], name: str) -> bool:
+    value = parameters.get(name, False)
+    if not isinstance(value, bool):
+        raise InvalidInput(f"the parameter {name} is true or false, not {value!r}")
+    return value
+
+
 def _array(request: Any, name: str) -> npt.NDArray[Any] | None:
     tensor = pb_utils.get_input_tensor_by_name(request, name)
     return None if tensor is None else np.array(tensor.as_numpy())
@@ -277,17 +319,21 @@ def _text(request: Any, name: str) -> str | None:
         raise InvalidInput(f"{name} is no UTF-8 text") from None
 
 
-def _image_bytes(request: Any) -> bytes | None:
-    raw = _array(request, "image")
+def _image_bytes(request: Any, max_bytes: int) -> bytes | None:
+    raw = pb_utils.get_input_tensor_by_name(request, "image")
     text = _text(request, "image_b64")
     if raw is not None and text is not None:
         raise InvalidInput("send exactly one of image and image_b64, not both")
     if raw is not None:
-        return raw.tobytes()
+        array = raw.as_numpy()
+        check_size(array.size, max_bytes)
+        return bytes(array.tobytes())
     if text is None:
         return None
+    check_size(len(text) * 3 // 4, max_bytes)
     try:
-        return base64.b64decode(text.rpartition(",")[2] if text.startswith("data:") else text, validate=True)
+        bare = text.rpartition(",")[2] if text.startswith("data:") else text
+        return base64.b64decode("".join(bare.split()), validate=True)
     except (binascii.Error, ValueError) as error:
         raise InvalidInput(f"image_b64 is no base64 ({error})") from None
 

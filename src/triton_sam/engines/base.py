@@ -17,7 +17,7 @@ from triton_sam.prompts import ObjectPrompt
 FloatArray = npt.NDArray[np.float32]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Embedding:
     """One encoded image: the encoder's outputs under the decoder's input names, and the image's geometry."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Mapping
 from types import TracebackType
@@ -13,6 +14,7 @@ from fastapi.responses import JSONResponse
 
 from triton_sam import __version__
 from triton_sam.catalog import ModelSpec
+from triton_sam.errors import ServerError
 
 
 def create_app(status: Callable[[], Mapping[str, object]], segmenters: Mapping[str, ModelSpec]) -> FastAPI:
@@ -47,10 +49,23 @@ class ServiceThread:
     def __init__(self, app: FastAPI, host: str, port: int) -> None:
         config = uvicorn.Config(app, host=host, port=port, log_level="warning", access_log=False)
         self._server = uvicorn.Server(config)
-        self._thread = threading.Thread(target=self._server.run, name="service", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="service", daemon=True)
+
+    def _run(self) -> None:
+        with contextlib.suppress(SystemExit):  # uvicorn's word for a port that it cannot have; __enter__ tells it
+            self._server.run()
 
     def __enter__(self) -> ServiceThread:
+        """Returns when it listens; ServerError where it cannot."""
         self._thread.start()
+        while not self._server.started:
+            self._thread.join(timeout=0.01)
+            if not self._thread.is_alive():
+                config = self._server.config
+                raise ServerError(
+                    f"the service cannot listen on port {config.port} of {config.host}: "
+                    "choose another with --service-port"
+                )
         return self
 
     def __exit__(
