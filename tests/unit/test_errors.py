@@ -8,6 +8,7 @@ from triton_sam.errors import (
     DeadlineExceeded,
     ImageExpired,
     InternalError,
+    InterruptedDownload,
     InvalidInput,
     NotFound,
     ServerError,
@@ -31,7 +32,7 @@ ANSWERS = (
     DeadlineExceeded,
     InternalError,
 )
-LOCAL = (ServerUnreachable, SetupError, WeightsError, ServerError)
+LOCAL = (ServerUnreachable, SetupError, WeightsError, InterruptedDownload, ServerError)
 
 
 def _all_classes(root: type[TritonSamError]) -> set[type[TritonSamError]]:

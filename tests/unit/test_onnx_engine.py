@@ -189,7 +189,7 @@ class Built:
 
 def build(monkeypatch: pytest.MonkeyPatch, max_batch: int = 8) -> Built:
     sessions: dict[str, Any] = {"encoder.onnx": FakeEncoder(), "decoder.onnx": FakeDecoder()}
-    monkeypatch.setattr(engine_module, "open_session", lambda path, _threads: sessions[path.name])
+    monkeypatch.setattr(engine_module, "open_session", lambda path, _threads, **_options: sessions[path.name])
     engine = OnnxEngine(SPEC, Path("encoder.onnx"), Path("decoder.onnx"), max_batch=max_batch)
     return Built(engine, sessions["encoder.onnx"], sessions["decoder.onnx"])
 

@@ -13,6 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from rich.table import Table
+from rich.text import Text
 
 from triton_sam import __version__
 from triton_sam.bench import measure
@@ -82,9 +83,9 @@ def main() -> int:
     figures = collect(options.rounds)
     table = Table("what", "measured", "bar", "detail")
     for figure in figures:
-        colour = "green" if figure.reached else "red"
         bar = "" if figure.bar is None else f"<= {figure.bar:.3g}"
-        table.add_row(figure.name, f"[{colour}]{figure.value:.3g} {figure.unit}[/]", bar, figure.detail)
+        measured = Text(f"{figure.value:.3g} {figure.unit}", style="green" if figure.reached else "red")
+        table.add_row(figure.name, measured, bar, figure.detail)
     out.print(table)
     options.output.mkdir(parents=True, exist_ok=True)
     document = {"machine": about, "figures": [asdict(figure) | {"reached": figure.reached} for figure in figures]}
