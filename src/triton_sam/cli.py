@@ -23,6 +23,7 @@ from triton_sam.catalog import CATALOG, get_spec
 from triton_sam.client import SAM2TritonClient
 from triton_sam.console import download_progress, err, out
 from triton_sam.errors import InvalidInput, TritonSamError
+from triton_sam.images import to_rgb
 from triton_sam.masks import overlay
 from triton_sam.settings import get_settings
 from triton_sam.weights import WeightStore
@@ -223,6 +224,9 @@ def segment(
     boxes = [_numbers(text, (4,), "--box x0,y0,x1,y1") for text in box or []]
     if len(boxes) > 1 and points:
         raise InvalidInput("several boxes beside points are ambiguous: give one box with points, or boxes alone")
+    if not points and not boxes:
+        raise InvalidInput("there is nothing to segment: give a --point x,y or a --box x0,y0,x1,y1")
+    image = image.expanduser()
     coords = [values[:2] for values in points] or None
     labels = [int(values[2]) if len(values) > 2 else 1 for values in points] or None
     with SAM2TritonClient(url, model) as client:
@@ -241,7 +245,7 @@ def segment(
         else:
             with Image.open(image) as picture:
                 marks = [(values[0], values[1], int(values[2]) if len(values) > 2 else 1) for values in points]
-                overlay(ImageOps.exif_transpose(picture), found.masks, marks).save(target)
+                overlay(to_rgb(ImageOps.exif_transpose(picture)), found.masks, marks).save(target)
     scores = ", ".join(f"{score:.3f}" for score in found.scores)
     spent = answer.timings_ms.get("total", 0.0)
     out.print(f"{len(found)} mask(s), score {scores}, {spent:.0f} ms on the server: {', '.join(map(str, targets))}")

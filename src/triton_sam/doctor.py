@@ -56,7 +56,7 @@ def _try(name: str, check: Callable[[], str], failure: str = WRONG) -> Finding:
 
 def _python() -> Finding:
     text = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
-    if sys.version_info < (3, 10) or sys.version_info >= (3, 14):
+    if sys.version_info < (3, 10) or sys.version_info >= (3, 13):
         return Finding("Python", WRONG, f"{text}: the embedded server needs 3.10 to 3.12")
     return Finding("Python", FINE, text)
 

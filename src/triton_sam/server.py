@@ -264,6 +264,8 @@ def start(options: ServerOptions) -> TritonProcess:
     backends = _make_runtime(runtime, files)
     log_path = options.state / "logs" / f"triton-{options.http_port}.log"
     log_path.parent.mkdir(parents=True, exist_ok=True)
+    if log_path.exists():  # the life before this one may have ended badly, and its last words are wanted
+        log_path.replace(log_path.with_suffix(".previous.log"))
     admin_key = secrets.token_urlsafe(24)
     shm_prefix = f"{_SHM_PREFIX}{token}_"
     environment = os.environ | {
