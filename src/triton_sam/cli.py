@@ -5,10 +5,8 @@ from __future__ import annotations
 import enum
 import json
 import logging
-import signal
 import sys
 import time
-import types
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,8 +20,9 @@ from triton_sam import __version__
 from triton_sam.catalog import CATALOG, get_spec
 from triton_sam.client import SAM2TritonClient
 from triton_sam.console import download_progress, err, out
-from triton_sam.errors import InvalidInput, TritonSamError
+from triton_sam.errors import InvalidInput, ServerError, TritonSamError
 from triton_sam.images import to_rgb
+from triton_sam.interrupts import Interrupts
 from triton_sam.masks import overlay
 from triton_sam.settings import get_settings
 from triton_sam.weights import WeightStore
@@ -152,14 +151,23 @@ def serve(
     with download_progress() as progress:
         repository, segmenters = prepare(model_ids or [], settings, model_repository, progress)
     ports = Ports(http_port, grpc_port, metrics_port, service_port)
-    _stop_on_sigterm()
     started = time.monotonic()
-    with serving(
-        repository, segmenters, settings, bind=host, ports=ports, raw=raw, log_level=log_level.value
-    ) as running:
+    with (
+        Interrupts() as interrupts,
+        serving(
+            repository,
+            segmenters,
+            settings,
+            bind=host,
+            ports=ports,
+            raw=raw,
+            log_level=log_level.value,
+            shall_stop=interrupts,
+        ) as running,
+    ):
         out.print(f"ready after {time.monotonic() - started:.1f} s: {', '.join(segmenters)}")
         _print_urls(running.urls, running.supervisor.process.log_path)
-        _wait(running.supervisor)
+        _wait(running.supervisor, interrupts)
 
 
 @app.command()
@@ -180,10 +188,12 @@ def demo(
     settings = get_settings()
     with download_progress() as progress:
         repository, segmenters = prepare([], settings, None, progress)
-    _stop_on_sigterm()
     started = time.monotonic()
     ports = Ports(http_port, grpc_port, metrics_port, service_port)
-    with serving(repository, segmenters, settings, ports=ports) as running:
+    with (
+        Interrupts() as interrupts,
+        serving(repository, segmenters, settings, ports=ports, shall_stop=interrupts) as running,
+    ):
         name, spec = next(iter(segmenters.items()))
         out.print(f"Triton serves {spec.id} as {name!r}, ready after {time.monotonic() - started:.1f} s")
         result = run_demo(running.urls["HTTP"], name, folder)
@@ -196,7 +206,7 @@ def demo(
         out.print(f"look at {result.overlay} and {result.mask}")
         _print_urls(running.urls, running.supervisor.process.log_path)
         if not once:
-            _wait(running.supervisor)
+            _wait(running.supervisor, interrupts)
 
 
 @app.command()
@@ -293,27 +303,14 @@ def _print_urls(urls: dict[str, str], log_path: Path) -> None:
     out.print(f"  log      {log_path}")
 
 
-def _stop_on_sigterm() -> None:
-    """A polite kill stops as Ctrl-C does: in order, with a drain."""
-
-    def interrupt(_number: int, _frame: types.FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    signal.signal(signal.SIGTERM, interrupt)
-
-
-def _wait(supervisor: Any) -> None:
+def _wait(supervisor: Any, interrupts: Interrupts) -> None:
     """Until Ctrl-C, or until the supervisor gives up."""
-    try:
-        out.print("serving until Ctrl-C")
-        while not supervisor.wait(0.5):
-            pass
-    except KeyboardInterrupt:
-        out.print("stopping: finishing what is in flight")
-        return
-    from triton_sam.errors import ServerError
-
-    raise ServerError(f"the server stopped: {supervisor.status['reason']}")
+    out.print("serving until Ctrl-C")
+    while not interrupts() and not supervisor.wait(0.2):
+        pass
+    if not interrupts():
+        raise ServerError(f"the server stopped: {supervisor.status['reason']}")
+    out.print("stopping: finishing what is in flight")
 
 
 def main() -> None:

@@ -6,7 +6,7 @@ import contextlib
 import importlib.util
 import ipaddress
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -98,11 +98,13 @@ def serving(
     with_service: bool = True,
     environment: Mapping[str, str] | None = None,
     ping_policy: PingPolicy | None = None,
+    shall_stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[Running]:
     """Serves until the block is left, then drains and stops everything.
 
     Args:
         raw: load the plain encoders and decoders too.
+        shall_stop: looked at several times a second; true stops the server as leaving the block does.
         environment: variables for the server's processes, for example TRITON_SAM_CACHE_BYTES.
     """
     if ":" in bind:
@@ -130,7 +132,7 @@ def serving(
             host.check_port(bind, ports.service, "service")
         elif with_service:
             log.warning("the service is not installed, so Triton runs alone: pip install 'triton-sam[service]'")
-        supervisor = Supervisor(options, tuple(segmenters), ping_policy)
+        supervisor = Supervisor(options, tuple(segmenters), ping_policy, shall_stop)
         stack.callback(supervisor.stop)
         supervisor.start()
         if has_service:

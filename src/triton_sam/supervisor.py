@@ -54,10 +54,19 @@ class Supervisor:
     """A server that comes back. Use as a context manager, or ``start`` and ``stop``."""
 
     def __init__(
-        self, options: ServerOptions, segmenters: tuple[str, ...], ping_policy: PingPolicy | None = None
+        self,
+        options: ServerOptions,
+        segmenters: tuple[str, ...],
+        ping_policy: PingPolicy | None = None,
+        shall_stop: Callable[[], bool] = lambda: False,
     ) -> None:
-        """``segmenters``: the models of ``options`` that answer a ping."""
+        """
+        Args:
+            segmenters: the models of ``options`` that answer a ping.
+            shall_stop: looked at several times a second, as good as a call of :meth:`stop`.
+        """
         self.options = options
+        self._shall_stop = shall_stop
         self._ping_policy = ping_policy or PingPolicy()
         self._segmenters = segmenters
         self._status = Status()
@@ -125,7 +134,7 @@ class Supervisor:
         try:
             self._launch()
             self._ready.set()
-            while not self._stopping.wait(_WATCH_SECONDS):
+            while not self._is_stopping(_WATCH_SECONDS):
                 self._watch()
             self._status.state = "stopping"
             self.process.stop()
@@ -136,21 +145,25 @@ class Supervisor:
             self._ready.set()
             self._ended.set()
 
+    def _is_stopping(self, seconds: float = 0.0) -> bool:
+        """Whether it shall stop; waits up to ``seconds`` for that."""
+        return self._stopping.wait(seconds) or self._shall_stop()
+
     def _give_up(self, error: BaseException) -> None:
         """Nothing may be left running, whatever went wrong, and the status says so."""
         if self._process is not None:
             self._process.stop(drain=False)
         if not self._ready.is_set():
             self._first_start = error
-        elif not self._stopping.is_set():
+        elif not self._is_stopping():
             log.error("giving up: %s", error, exc_info=None if isinstance(error, SetupError) else error)
-        interrupted = self._ready.is_set() and self._stopping.is_set()
+        interrupted = self._ready.is_set() and self._is_stopping()
         self._status.state, self._status.reason = ("stopped" if interrupted else "failed"), str(error)
 
     def _launch(self) -> None:
         self._process = server.start(self.options)
         try:
-            self._process.wait_ready(self._stopping.is_set)
+            self._process.wait_ready(self._is_stopping)
         except BaseException:
             self._process.stop(drain=False)
             raise
@@ -203,7 +216,7 @@ class Supervisor:
             try:
                 self._launch()
             except (SetupError, OSError, ValueError) as error:
-                if self._stopping.wait(_RETRY_SECONDS):
+                if self._is_stopping(_RETRY_SECONDS):
                     raise
                 log.warning("%s: trying again", error)
             else:
@@ -213,7 +226,7 @@ class Supervisor:
     # -- the pinging thread ----------------------------------------------------------------------------------
 
     def _ping_loop(self) -> None:
-        while not self._stopping.wait(self._ping_policy.every):
+        while not self._is_stopping(self._ping_policy.every):
             if self._status.state != "ready":
                 continue
             healthy = all(self._ping(model) for model in self._segmenters)

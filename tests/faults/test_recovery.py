@@ -20,6 +20,7 @@ import pytest
 from tests.conftest import ServerFactory
 from triton_sam import SAM2TritonClient
 from triton_sam.errors import ServerUnreachable, TritonSamError, Unavailable
+from triton_sam.flight import requests_held
 from triton_sam.host import SHARED_MEMORY, free_port, process_alive
 from triton_sam.serving import Running
 from triton_sam.supervisor import PingPolicy
@@ -40,7 +41,7 @@ def eventually(condition: Callable[[], object], what: str) -> None:
 
 @pytest.fixture(scope="module")
 def running(start_server: ServerFactory) -> Iterator[Running]:
-    with start_server(ping_policy=PingPolicy(every=0.5, timeout=1.5, missed=2)) as running:
+    with start_server() as running:
         yield running
 
 
@@ -60,6 +61,10 @@ def stub_of(running: Running) -> int:
     return next(pid for pid, model in running.supervisor.process.stubs.items() if model == "sam2")
 
 
+def held_by(running: Running) -> int | None:
+    return requests_held(running.supervisor.process.flight_folder, "sam2")
+
+
 def expect_recovery(
     running: Running, client: SAM2TritonClient, expected: np.ndarray, counter: str, before: int
 ) -> None:
@@ -74,6 +79,7 @@ def test_a_model_killed_idle_is_loaded_again(running: Running, coffee: bytes, ex
     server_pid = running.supervisor.process.process.pid
     with SAM2TritonClient(running.urls["HTTP"]) as client:
         client.set_image(coffee)
+        eventually(lambda: held_by(running) == 0, "the end of all requests")  # an answer is out before it is counted
         os.kill(stub_of(running), signal.SIGKILL)
         expect_recovery(running, client, expected, "reloads", int(str(before["reloads"])))
     assert running.supervisor.process.process.pid == server_pid, "an idle death needs no restart of the server"
@@ -89,9 +95,8 @@ def test_a_model_killed_in_flight_tells_its_clients_at_once(
         ThreadPoolExecutor(1) as pool,
     ):
         client.set_image(coffee)
-        flight = running.supervisor.process.flight_folder / "sam2"
         waiting = pool.submit(encoding.set_image, photographs / "chelsea.png")
-        eventually(lambda: int.from_bytes(flight.read_bytes(), "little") > 0, "the request in flight")
+        eventually(lambda: held_by(running), "the request in flight")
         os.kill(stub_of(running), signal.SIGKILL)
         error = waiting.exception(timeout=PATIENCE / 2)
         assert isinstance(error, ServerUnreachable), repr(error)
@@ -115,12 +120,15 @@ def test_a_killed_server_is_back_with_right_masks(running: Running, coffee: byte
         eventually(grpc_is_back, "masks over the old gRPC channel")
 
 
-def test_a_hung_model_is_noticed(running: Running, coffee: bytes, expected: np.ndarray) -> None:
-    restarts = int(str(running.supervisor.status["restarts"]))
-    with SAM2TritonClient(running.urls["HTTP"]) as client:
+def test_a_hung_model_is_noticed(start_server: ServerFactory, coffee: bytes, expected: np.ndarray) -> None:
+    with (
+        start_server(ping_policy=PingPolicy(every=0.5, timeout=1.5, missed=2)) as hurried,
+        SAM2TritonClient(hurried.urls["HTTP"]) as client,
+    ):
         client.set_image(coffee)
-        os.kill(stub_of(running), signal.SIGSTOP)  # alive, and silent
-        expect_recovery(running, client, expected, "restarts", restarts)
+        restarts = int(str(hurried.supervisor.status["restarts"]))
+        os.kill(stub_of(hurried), signal.SIGSTOP)  # alive, and silent
+        expect_recovery(hurried, client, expected, "restarts", restarts)
 
 
 def test_health_tells_the_truth_while_the_server_is_gone(running: Running) -> None:
@@ -139,9 +147,8 @@ def test_health_tells_the_truth_while_the_server_is_gone(running: Running) -> No
 def test_stopping_finishes_what_is_in_flight(start_server: ServerFactory, coffee: bytes) -> None:
     with ThreadPoolExecutor(1) as pool:
         with start_server() as stopping, SAM2TritonClient(stopping.urls["HTTP"]) as client:
-            flight = stopping.supervisor.process.flight_folder / "sam2"
             waiting = pool.submit(client.set_image, coffee)
-            eventually(lambda: int.from_bytes(flight.read_bytes(), "little") > 0, "the request in flight")
+            eventually(lambda: held_by(stopping), "the request in flight")
             process = stopping.supervisor.process
             prefix = process.shm_prefix
         assert len(waiting.result(timeout=PATIENCE)) == 40

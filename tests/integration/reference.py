@@ -5,6 +5,7 @@ Written apart from the package on purpose: nothing of triton_sam is imported her
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import numpy as np
@@ -21,15 +22,16 @@ class DirectSam2:
     def __init__(self, encoder: Path, decoder: Path) -> None:
         self._encoder = onnxruntime.InferenceSession(str(encoder), providers=["CPUExecutionProvider"])
         self._decoder = onnxruntime.InferenceSession(str(decoder), providers=["CPUExecutionProvider"])
-        self._features: dict[int, dict[str, np.ndarray]] = {}
+        self._features: dict[bytes, dict[str, np.ndarray]] = {}
 
     def features(self, picture: Image.Image) -> dict[str, np.ndarray]:
-        if id(picture) not in self._features:
+        key = hashlib.sha256(picture.tobytes()).digest()
+        if key not in self._features:
             squashed = np.asarray(picture.convert("RGB").resize((1024, 1024), Image.Resampling.BILINEAR))
             pixels = ((squashed / 255.0 - _MEAN) / _STD).transpose(2, 0, 1)[None].astype(np.float32)
             names = [output.name for output in self._encoder.get_outputs()]
-            self._features[id(picture)] = dict(zip(names, self._encoder.run(names, {"image": pixels}), strict=True))
-        return self._features[id(picture)]
+            self._features[key] = dict(zip(names, self._encoder.run(names, {"image": pixels}), strict=True))
+        return self._features[key]
 
     def logits(
         self,

@@ -24,6 +24,7 @@ from triton_sam.client import Segmentation
 from triton_sam.doctor import FINE, NOTE, WRONG, Finding
 from triton_sam.errors import InvalidInput, ServerError, SetupError
 from triton_sam.host import free_port
+from triton_sam.interrupts import Interrupts
 from triton_sam.masks import from_rle
 from triton_sam.settings import get_settings
 from triton_sam.weights import WeightStore
@@ -287,6 +288,7 @@ def test_serve_passes_its_options_on(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert asked["prepare"] == (["sam2:tiny"], get_settings(), tmp_path)
     arguments, options = asked["serving"]
     assert arguments == (tmp_path, {"sam2": get_spec(DEFAULT_MODEL)}, get_settings())
+    assert isinstance(options.pop("shall_stop"), Interrupts)
     assert options == {"bind": "0.0.0.0", "ports": serving.Ports(1, 2, 3, 0), "raw": True, "log_level": "info"}
 
 
@@ -502,23 +504,16 @@ def test_waiting_ends_with_the_reason_of_a_failure(capsys: pytest.CaptureFixture
     answers = iter([False, True])
     supervisor = SimpleNamespace(wait=lambda _: next(answers), status={"reason": "it died"})
     with pytest.raises(ServerError, match="it died"):
-        cli._wait(supervisor)
+        cli._wait(supervisor, Interrupts())
     assert "serving until Ctrl-C" in capsys.readouterr().out
 
 
 def test_waiting_ends_with_an_interrupt(capsys: pytest.CaptureFixture[str]) -> None:
+    interrupts = Interrupts()
+
     def interrupt(_: float) -> bool:
-        raise KeyboardInterrupt
+        interrupts.seen = True
+        return False
 
-    cli._wait(SimpleNamespace(wait=interrupt))
+    cli._wait(SimpleNamespace(wait=interrupt), interrupts)
     assert "stopping" in capsys.readouterr().out
-
-
-def test_a_polite_kill_is_an_interrupt() -> None:
-    before = signal.getsignal(signal.SIGTERM)
-    try:
-        cli._stop_on_sigterm()
-        with pytest.raises(KeyboardInterrupt):
-            signal.raise_signal(signal.SIGTERM)
-    finally:
-        signal.signal(signal.SIGTERM, before)

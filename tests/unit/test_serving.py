@@ -3,6 +3,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -166,7 +167,14 @@ class FakeSupervisor:
     made: list[FakeSupervisor]
     failure: Exception | None = None
 
-    def __init__(self, options: ServerOptions, segmenters: tuple[str, ...], ping_policy: PingPolicy | None) -> None:
+    def __init__(
+        self,
+        options: ServerOptions,
+        segmenters: tuple[str, ...],
+        ping_policy: PingPolicy | None,
+        shall_stop: Callable[[], bool],
+    ) -> None:
+        assert not shall_stop()
         self.options, self.segmenters, self.ping_policy = options, segmenters, ping_policy
         self.steps: list[str] = []
         self.status = {"state": "ready"}
