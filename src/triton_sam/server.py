@@ -42,7 +42,6 @@ _LOG_FLAGS = {
     "info": (),
     "debug": ("--log-verbose=1",),
 }
-LOG_LEVELS = tuple(_LOG_FLAGS)
 #: Runs between fork and exec in a process of its own (a function there would run in a copy of a threaded process).
 #: prctl(PR_SET_PDEATHSIG, SIGKILL), and a look whether the parent died before it. Then the stack: Triton's HTTP server
 #: parses bodies that curl labels as forms on it, and with the usual 8 MiB a large base64 image ends the whole server.
