@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from triton_sam import host
-from triton_sam.catalog import DEFAULT_MODEL, ModelSpec, Role, get_spec
+from triton_sam.catalog import DEFAULT_MODEL, get_spec
 from triton_sam.errors import SetupError, WeightsError
 from triton_sam.serving import Ports, Running, serving
 from triton_sam.settings import Settings, get_settings
 from triton_sam.setup_models import set_up
+from triton_sam.specs import ModelSpec, Role
 from triton_sam.supervisor import PingPolicy
 from triton_sam.weights import WeightStore
 

