@@ -1,0 +1,136 @@
+"""Every variant at full size with random weights: does it export, how exactly, how long, in how much memory.
+
+``python -m triton_sam.bench.exports [ID...]`` writes docs/exports.json, from which docs/models.md is made. Each variant
+runs in a process of its own, so that its peak memory is its own.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from triton_sam.catalog import CATALOG, get_spec
+
+RESULT = Path("docs") / "exports.json"
+_ROUNDS = 3
+
+
+def main() -> int:
+    if sys.argv[1:2] in (["--export"], ["--serve"]):
+        row = _export(sys.argv[2], Path(sys.argv[3])) if sys.argv[1] == "--export" else _serve(*sys.argv[2:4])
+        sys.stdout.write(json.dumps(row) + "\n")
+        return 0
+    ids = sys.argv[1:] or list(CATALOG)
+    rows = json.loads(RESULT.read_text()) if RESULT.exists() else {}
+    for model_id in ids:
+        with tempfile.TemporaryDirectory(prefix="triton-sam-export-") as folder:
+            rows[model_id] = _in_a_process("--export", model_id, folder) | _in_a_process("--serve", model_id, folder)
+        RESULT.write_text(json.dumps({key: rows[key] for key in CATALOG if key in rows}, indent=2) + "\n")
+        sys.stdout.write(f"{model_id}: {json.dumps(rows[model_id])}\n")
+        sys.stdout.flush()
+    return 0
+
+
+def _in_a_process(*arguments: str) -> dict[str, Any]:
+    command = [sys.executable, "-m", "triton_sam.bench.exports", *arguments]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    row: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return row
+
+
+def _peak_gib() -> float:
+    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 2)
+
+
+def _export(model_id: str, folder: Path) -> dict[str, Any]:
+    """An export as a user would run it, from a checkpoint file of random weights."""
+    from triton_sam.export.networks import build
+    from triton_sam.export.run import export_checkpoint
+    from triton_sam.export.trial import randomise, save_as_folder
+
+    spec = get_spec(model_id)
+    checkpoint = folder / "checkpoint"
+    if not checkpoint.exists():  # in a process of its own again: the weights' making is no part of the export
+        if "--make" not in sys.argv:
+            command = [sys.executable, "-m", "triton_sam.bench.exports", "--export", model_id, str(folder), "--make"]
+            subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
+        else:
+            network = build(spec.architecture, _own_side(model_id))
+            randomise(network)
+            save_as_folder(network, checkpoint)
+            return {}
+    started = time.monotonic()
+    exported = export_checkpoint(spec, checkpoint, folder / "export")
+    return {
+        "seconds": round(time.monotonic() - started, 1),
+        "export_gib": _peak_gib(),
+        "opset": exported.report["opset"]["encoder"],
+        "files_mb": {name: round(size / 1e6, 1) for name, size in exported.report["files"].items()},
+        "worst_share": {row["output"]: row["share"] for row in exported.report["summary"]},
+        "parameters_m": exported.report["parameters_m"],
+        "onnx_over_torch": _encoder_ratio(spec, folder),
+    }
+
+
+def _own_side(model_id: str) -> int:
+    return get_spec(model_id).side
+
+
+def _encoder_ratio(spec: Any, folder: Path) -> dict[str, float]:
+    """Seconds of the encoder in ONNX Runtime and in torch, on the same threads, taken in turn."""
+    import torch
+
+    from triton_sam.engines.onnx import open_session
+    from triton_sam.export.checkpoint import load_weights
+    from triton_sam.export.networks import build
+    from triton_sam.export.wrappers import Encoder
+
+    network = build(spec.architecture, spec.side)
+    load_weights(network, folder / "checkpoint", spec)
+    module = Encoder(network, spec.architecture)
+    session = open_session(folder / "export" / "encoder.onnx", torch.get_num_threads())
+    name = session.get_inputs()[0].name
+    pixels = torch.rand(1, 3, spec.side, spec.side)
+    ours, theirs = [], []
+    with torch.inference_mode():
+        for _ in range(_ROUNDS):
+            started = time.perf_counter()
+            session.run(None, {name: pixels.numpy()})
+            ours.append(time.perf_counter() - started)
+            started = time.perf_counter()
+            module(pixels)
+            theirs.append(time.perf_counter() - started)
+    onnx, eager = min(ours), min(theirs)
+    return {"onnx_s": round(onnx, 2), "torch_s": round(eager, 2), "ratio": round(onnx / eager, 2)}
+
+
+def _serve(model_id: str, folder: str) -> dict[str, Any]:
+    """Peak memory of a process that loads both graphs, encodes one picture and answers one click."""
+    import dataclasses
+
+    import numpy as np
+    from PIL import Image
+
+    from triton_sam.engines.onnx import OnnxEngine
+    from triton_sam.prompts import ObjectPrompt
+    from triton_sam.specs import graphs_from_json
+
+    export = Path(folder) / "export"
+    graphs = graphs_from_json((export / "graphs.json").read_bytes())
+    engine = OnnxEngine(
+        dataclasses.replace(get_spec(model_id), graphs=graphs), export / "encoder.onnx", export / "decoder.onnx"
+    )
+    embedding = engine.encode(Image.new("RGB", (1024, 768), "grey"))
+    point = ObjectPrompt(np.array([[100, 100]], np.float32), np.ones(1, np.int32))
+    engine.decode(embedding, [point], multimask=True)
+    return {"serve_gib": _peak_gib()}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,191 @@
+"""Checkpoint files -> weights in a network: reading without running code, recognising the variant, filling in."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import re
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+from torch.nn import functional
+
+from triton_sam.catalog import CATALOG
+from triton_sam.errors import InvalidInput
+from triton_sam.export.keys import MappedWeights, map_keys
+from triton_sam.specs import Architecture, Backbone, ModelSpec
+
+#: Image-mode checkpoints may lack it, and no mask depends on it.
+_DISPENSABLE = re.compile(r"^mask_decoder\.pred_obj_score_head\.")
+_NESTED = ("model", "state_dict")
+_LISTED = 5
+
+
+def read_checkpoint(path: Path) -> dict[str, Tensor]:
+    """The tensors of a ``.pt``/``.pth`` (plain tensors only), a ``.safetensors`` or a Hugging Face folder."""
+    if path.is_dir():
+        return _read_folder(path)
+    if not path.is_file():
+        raise InvalidInput(f"there is no checkpoint {path}: name a .pt, .pth or .safetensors file or a folder")
+    if path.suffix == ".safetensors":
+        return _read_safetensors(path)
+    if path.suffix in (".pt", ".pth"):
+        return _read_torch(path)
+    raise InvalidInput(f"{path.name} is no .pt, .pth or .safetensors file, nor a Hugging Face folder")
+
+
+def _read_torch(path: Path) -> dict[str, Tensor]:
+    try:
+        loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
+    except pickle.UnpicklingError as error:
+        if "weights_only" in str(error).lower() or "unsupported" in str(error).lower():
+            raise InvalidInput(
+                f"{path.name} holds more than tensors (code or objects), and only tensors are loaded: "
+                "save its state_dict alone, best as .safetensors"
+            ) from None
+        raise InvalidInput(_damaged(path)) from None
+    except (RuntimeError, EOFError, ValueError, OSError, zipfile.BadZipFile) as error:
+        raise InvalidInput(_damaged(path)) from error
+    while isinstance(loaded, Mapping) and any(isinstance(loaded.get(name), Mapping) for name in _NESTED):
+        loaded = next(loaded[name] for name in _NESTED if isinstance(loaded.get(name), Mapping))
+    tensors = (
+        {key: value for key, value in loaded.items() if isinstance(value, Tensor)}
+        if isinstance(loaded, Mapping)
+        else {}
+    )
+    if not tensors:
+        raise InvalidInput(f"{path.name} holds no named tensors: it is no checkpoint of a model")
+    return tensors
+
+
+def _read_safetensors(path: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError, ValueError) as error:
+        raise InvalidInput(_damaged(path)) from error
+
+
+def _damaged(path: Path) -> str:
+    return (
+        f"{path.name} is damaged or cut ({path.stat().st_size:,} bytes): get it again and compare its size and sha256"
+    )
+
+
+def _read_folder(folder: Path) -> dict[str, Tensor]:
+    config = folder / "config.json"
+    if not config.is_file():
+        raise InvalidInput(f"{folder} has no config.json: a Hugging Face folder has that and model.safetensors")
+    try:
+        kind = str(json.loads(config.read_text())["model_type"])
+    except (ValueError, KeyError, TypeError, UnicodeDecodeError):
+        raise InvalidInput(f"{config} names no model_type: it is no configuration of a model") from None
+    if not kind.startswith("sam"):
+        raise InvalidInput(f"{folder} holds a model of type {kind!r}, not one of the SAM families")
+    files = sorted(folder.glob("model*.safetensors"))
+    if not files:
+        raise InvalidInput(f"{folder} has no model.safetensors: pickled weights (.bin) are not read")
+    tensors: dict[str, Tensor] = {}
+    for file in files:
+        tensors |= _read_safetensors(file)
+    return tensors
+
+
+def recognise(weights: MappedWeights) -> list[ModelSpec]:
+    """The catalogue rows that these tensors may be; SAM 2 and 2.1 look alike where only their image part is there."""
+    seen = _signature(weights.tensors)
+    rows = [spec for spec in CATALOG.values() if _signature_of(spec.architecture) == seen]
+    told = [spec for spec in rows if spec.architecture.generation in ("", weights.generation)]
+    return told or (rows if not weights.generation else [])
+
+
+def check_variant(weights: MappedWeights, spec: ModelSpec) -> None:
+    """InvalidInput that names the right id where the tensors are another model's."""
+    generation = spec.architecture.generation
+    told_apart = bool(weights.generation and generation and weights.generation != generation)
+    if _signature(weights.tensors) == _signature_of(spec.architecture) and not told_apart:
+        return
+    rows = recognise(weights)
+    if rows:
+        names = " or ".join(row.id for row in rows)
+        raise InvalidInput(f"this checkpoint is {names}, not {spec.id}: export it as {rows[0].id}")
+    backbone, width, depth = _signature(weights.tensors)
+    what = (
+        f"{backbone.value} encoder of width {width} with {depth} blocks"
+        if backbone
+        else "network without a SAM encoder"
+    )
+    raise InvalidInput(f"this checkpoint is a {what}, not {spec.id} nor another model of the catalogue")
+
+
+def _signature_of(architecture: Architecture) -> tuple[Backbone | None, int, int]:
+    return architecture.backbone, architecture.width, sum(architecture.depths)
+
+
+#: Backbone -> (a tensor whose first axis is the width, the prefix that numbered blocks have).
+_MARKS = {
+    Backbone.TINY_VIT: ("vision_encoder.patch_embed.seq.2.c.weight", r"vision_encoder\.layers\.(\d+\.blocks\.\d+)\."),
+    Backbone.PERCEPTION: ("vision_encoder.backbone.layer_norm.weight", r"vision_encoder\.backbone\.layers\.(\d+)\."),
+    Backbone.HIERA: (
+        "vision_encoder.backbone.patch_embed.projection.weight",
+        r"vision_encoder\.backbone\.blocks\.(\d+)\.",
+    ),
+    Backbone.VIT: ("vision_encoder.patch_embed.projection.weight", r"vision_encoder\.layers\.(\d+)\."),
+}
+
+
+def _signature(tensors: Mapping[str, Tensor]) -> tuple[Backbone | None, int, int]:
+    for backbone, (mark, blocks) in _MARKS.items():
+        if mark in tensors:
+            numbers = {match[1] for name in tensors if (match := re.match(blocks, name))}
+            return backbone, int(tensors[mark].shape[0]), len(numbers)
+    return None, 0, 0
+
+
+def load_weights(network: Any, path: Path, spec: ModelSpec) -> MappedWeights:
+    """Fills ``network`` from a checkpoint; one InvalidInput lists all keys that are missing, unknown or misshapen."""
+    weights = map_keys(read_checkpoint(path))
+    check_variant(weights, spec)
+    fill(network, weights)
+    return weights
+
+
+def fill(network: Any, weights: MappedWeights) -> None:
+    """Puts mapped weights into a network, upcast to its own type."""
+    expected = network.state_dict()
+    tensors = {name: _fitted(name, tensor, expected.get(name)) for name, tensor in weights.tensors.items()}
+    missing = [name for name in expected if name not in tensors and not _DISPENSABLE.match(name)]
+    unknown = [weights.origin.get(name, name) for name in tensors if name not in expected]
+    misshapen = [
+        f"{weights.origin.get(name, name)} is {list(tensor.shape)} instead of {list(expected[name].shape)}"
+        for name, tensor in tensors.items()
+        if name in expected and tensor.shape != expected[name].shape
+    ]
+    problems = [
+        f"{len(keys)} {kind} ({', '.join(keys[:_LISTED])}{', ...' if len(keys) > _LISTED else ''})"
+        for kind, keys in (("missing", missing), ("unknown", unknown), ("misshapen", misshapen))
+        if keys
+    ]
+    if problems:
+        raise InvalidInput(f"the checkpoint's keys do not fit the model: {'; '.join(problems)}")
+    network.load_state_dict(tensors, strict=False)
+
+
+def _fitted(name: str, tensor: Tensor, expected: Tensor | None) -> Tensor:
+    """A position table stretched to another image size, as the networks themselves do where they can."""
+    if expected is None or tensor.shape == expected.shape or tensor.ndim != expected.ndim:
+        return tensor
+    if name == "vision_encoder.pos_embed" and tensor.shape[3] == expected.shape[3]:
+        grid = functional.interpolate(
+            tensor.float().permute(0, 3, 1, 2), size=tuple(expected.shape[1:3]), mode="bicubic", align_corners=False
+        )
+        return grid.permute(0, 2, 3, 1)
+    if ".attn.rel_pos_" in name and tensor.shape[1] == expected.shape[1]:
+        line = functional.interpolate(tensor.float().T[None], size=expected.shape[0], mode="linear")
+        return line[0].T
+    return tensor

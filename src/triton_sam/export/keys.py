@@ -1,0 +1,195 @@
+"""One table from the key names of official checkpoints to those of transformers' modules.
+
+The rules of a table are tried in order and all that match are applied. What no image needs is listed by name, so that
+a key nobody has heard of is an error and not a guess.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+_Rules = tuple[tuple[str, str], ...]
+
+#: Hugging Face's files: modules have their names already; of the whole SAM 3 the tracker's part is taken.
+_HUB: _Rules = (
+    (r"^tracker_model\.", ""),
+    (r"^detector_model\.vision_encoder\.backbone\.", "vision_encoder.backbone."),
+    (r"^tracker_neck\.", "vision_encoder.neck."),
+)
+
+_HIERA = r"^image_encoder\.trunk\."
+_SAM3_TRUNK = r"^detector\.backbone\.vision_backbone\.trunk\."
+_SAM3_NECK = r"^detector\.backbone\.vision_backbone\.sam2_convs\.(\d+)\."
+_TO_BACKBONE = "vision_encoder.backbone."
+_TO_SAM3_NECK = r"vision_encoder.neck.fpn_layers.\1."
+_HEADS = r"^(mask_decoder\.(?:iou_prediction_head|pred_obj_score_head|output_hypernetworks_mlps\.\d+)\.)"
+
+_META: _Rules = (
+    # image encoder of SAM 3
+    (_SAM3_TRUNK + r"pos_embed$", _TO_BACKBONE + "embeddings.position_embeddings"),
+    (_SAM3_TRUNK + r"patch_embed\.proj\.", _TO_BACKBONE + "embeddings.patch_embeddings.projection."),
+    (_SAM3_TRUNK + r"ln_pre\.", _TO_BACKBONE + "layer_norm."),
+    (_SAM3_TRUNK + r"blocks\.(\d+)\.attn\.proj\.", _TO_BACKBONE + r"layers.\1.attention.o_proj."),
+    (_SAM3_TRUNK + r"blocks\.(\d+)\.attn\.", _TO_BACKBONE + r"layers.\1.attention."),
+    (_SAM3_TRUNK + r"blocks\.(\d+)\.norm", _TO_BACKBONE + r"layers.\1.layer_norm"),
+    (_SAM3_TRUNK + r"blocks\.", _TO_BACKBONE + "layers."),
+    (_SAM3_NECK + r"dconv_2x2(?:_0)?\.", _TO_SAM3_NECK + "scale_layers.0."),
+    (_SAM3_NECK + r"dconv_2x2_1\.", _TO_SAM3_NECK + "scale_layers.2."),
+    (_SAM3_NECK + r"conv_1x1\.", _TO_SAM3_NECK + "proj1."),
+    (_SAM3_NECK + r"conv_3x3\.", _TO_SAM3_NECK + "proj2."),
+    (r"^tracker\.", ""),
+    # image encoder of SAM 2
+    (_HIERA + r"patch_embed\.proj\.", _TO_BACKBONE + "patch_embed.projection."),
+    (_HIERA + r"blocks\.(\d+)\.mlp\.layers\.0\.", _TO_BACKBONE + r"blocks.\1.mlp.proj_in."),
+    (_HIERA + r"blocks\.(\d+)\.mlp\.layers\.1\.", _TO_BACKBONE + r"blocks.\1.mlp.proj_out."),
+    (_HIERA + r"blocks\.(\d+)\.norm", _TO_BACKBONE + r"blocks.\1.layer_norm"),
+    (_HIERA, _TO_BACKBONE),
+    (r"^image_encoder\.neck\.convs\.(\d+)\.conv\.", r"vision_encoder.neck.convs.\1."),
+    # image encoders of SAM 1
+    (r"^image_encoder\.patch_embed\.proj\.", "vision_encoder.patch_embed.projection."),
+    (r"^image_encoder\.blocks\.(\d+)\.norm", r"vision_encoder.layers.\1.layer_norm"),
+    (r"^image_encoder\.blocks\.", "vision_encoder.layers."),
+    (r"^image_encoder\.", "vision_encoder."),
+    # prompt encoder and mask decoder of all
+    (r"^sam_prompt_encoder\.", "prompt_encoder."),
+    (r"^sam_mask_decoder\.", "mask_decoder."),
+    (r"^no_mem_embed$", "no_memory_embedding"),
+    (r"\.pe_layer\.positional_encoding_gaussian_matrix$", ".shared_embedding.positional_embedding"),
+    (r"^prompt_encoder\.point_embeddings\.", "prompt_encoder.point_embed."),
+    (r"\.mask_downscaling\.0\.", ".mask_embed.conv1."),
+    (r"\.mask_downscaling\.1\.", ".mask_embed.layer_norm1."),
+    (r"\.mask_downscaling\.3\.", ".mask_embed.conv2."),
+    (r"\.mask_downscaling\.4\.", ".mask_embed.layer_norm2."),
+    (r"\.mask_downscaling\.6\.", ".mask_embed.conv3."),
+    (r"\.output_upscaling\.0\.", ".upscale_conv1."),
+    (r"\.output_upscaling\.1\.", ".upscale_layer_norm."),
+    (r"\.output_upscaling\.3\.", ".upscale_conv2."),
+    (r"^(mask_decoder\.transformer\..*\.)norm(\d)\.", r"\1layer_norm\2."),
+    (r"^mask_decoder\.transformer\.norm_final_attn\.", "mask_decoder.transformer.layer_norm_final_attn."),
+    (_HEADS + r"layers\.0\.", r"\1proj_in."),
+    (_HEADS + r"layers\.2\.", r"\1proj_out."),
+    (_HEADS + r"layers\.1\.", r"\1layers.0."),
+)
+#: The neck of SAM 1's ViT is four named modules; MobileSAM's is the plain sequence of the checkpoint.
+_META_VIT: _Rules = (
+    (r"^vision_encoder\.neck\.0\.", "vision_encoder.neck.conv1."),
+    (r"^vision_encoder\.neck\.1\.", "vision_encoder.neck.layer_norm1."),
+    (r"^vision_encoder\.neck\.2\.", "vision_encoder.neck.conv2."),
+    (r"^vision_encoder\.neck\.3\.", "vision_encoder.neck.layer_norm2."),
+)
+#: The mask decoders of SAM 2 and 3 name these otherwise than SAM 1's does.
+_META_LATER: _Rules = (
+    (r"^(mask_decoder\.transformer\..*\.)out_proj\.", r"\1o_proj."),
+    (r"^(mask_decoder\.transformer\.layers\.\d+\.mlp\.)(?:layers\.0|lin1)\.", r"\1proj_in."),
+    (r"^(mask_decoder\.transformer\.layers\.\d+\.mlp\.)(?:layers\.1|lin2)\.", r"\1proj_out."),
+)
+
+#: Parts of official checkpoints that an image needs not: memory of video, SAM 3's detector, MobileSAM's classifier.
+_UNUSED = re.compile(
+    r"^(?:tracker(?:_model)?\.)?(?:memory_|maskmem_|mask_downsample|obj_ptr_|object_pointer_proj|no_obj_|no_object_"
+    r"|no_mem_pos_enc|no_memory_positional_encoding|occlusion_spatial_embedding_parameter"
+    r"|temporal_positional_encoding_projection_layer|transformer\.)"
+    r"|^detector(?:_model)?\.|\.attn\.freqs_cis$|^pixel_(?:mean|std)$|^vision_encoder\.(?:norm_head|head)\."
+)
+#: Told apart by what only its video part has.
+_GENERATION_MARK = re.compile(r"no_obj_embed_spatial$|occlusion_spatial_embedding_parameter$")
+_VIDEO_MARK = re.compile(r"memory_attention\.")
+_POSITIONS = "prompt_encoder.shared_embedding.positional_embedding"
+
+
+@dataclass(slots=True)
+class MappedWeights:
+    """A checkpoint under transformers' names.
+
+    Attributes:
+        tensors: name -> tensor.
+        origin: name -> the key in the file, for messages.
+        unused: keys in the file that an image does not need.
+        generation: "sam2" or "sam2.1" where the file tells, else empty.
+    """
+
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    origin: dict[str, str] = field(default_factory=dict)
+    unused: list[str] = field(default_factory=list)
+    generation: str = ""
+
+
+def map_keys(state: Mapping[str, Tensor]) -> MappedWeights:
+    """Meta's or Hugging Face's names -> transformers', tensors split and joined where the modules differ."""
+    rules = _rules_for(state)
+    mapped = MappedWeights(generation=_generation(state))
+    for key, tensor in state.items():
+        name = _rename(key, rules)
+        if _UNUSED.search(name):
+            mapped.unused.append(key)
+            continue
+        mapped.tensors[name] = tensor
+        mapped.origin[name] = key
+    _split_attention(mapped)
+    _join_point_embeddings(mapped)
+    _drop_class_position(mapped)
+    if _POSITIONS in mapped.tensors:
+        mapped.tensors.setdefault("shared_image_embedding.positional_embedding", mapped.tensors[_POSITIONS])
+    return mapped
+
+
+def _rules_for(state: Mapping[str, Tensor]) -> _Rules:
+    if any(key.endswith("mask_decoder.upscale_conv1.weight") for key in state):
+        return _HUB
+    rules = _META
+    if any(key.endswith("mask_decoder.conv_s0.weight") for key in state):
+        rules += _META_LATER
+    if "image_encoder.pos_embed" in state:
+        rules += _META_VIT
+    return rules
+
+
+def _rename(key: str, rules: _Rules) -> str:
+    for pattern, replacement in rules:
+        key = re.sub(pattern, replacement, key)
+    return key
+
+
+def _generation(state: Mapping[str, Tensor]) -> str:
+    if any(_GENERATION_MARK.search(key) for key in state):
+        return "sam2.1"
+    return "sam2" if any(_VIDEO_MARK.search(key) for key in state) else ""
+
+
+def _replace(mapped: MappedWeights, old: str, new: Mapping[str, Tensor]) -> None:
+    origin = mapped.origin.pop(old)
+    del mapped.tensors[old]
+    for name, tensor in new.items():
+        mapped.tensors[name] = tensor
+        mapped.origin[name] = origin
+
+
+def _split_attention(mapped: MappedWeights) -> None:
+    """SAM 3: one matrix for query, key and value -> three."""
+    for name in [name for name in mapped.tensors if ".attention.qkv." in name]:
+        parts = zip(("q_proj", "k_proj", "v_proj"), mapped.tensors[name].chunk(3), strict=True)
+        _replace(mapped, name, {name.replace(".qkv.", f".{part}."): tensor for part, tensor in parts})
+
+
+def _join_point_embeddings(mapped: MappedWeights) -> None:
+    """SAM 2 and 3: one table instead of one row for each label."""
+    names = [f"prompt_encoder.point_embed.{label}.weight" for label in range(4)]
+    later = "mask_decoder.conv_s0.weight" in mapped.tensors
+    if later and all(name in mapped.tensors for name in names):
+        joined = torch.cat([mapped.tensors[name] for name in names])
+        for name in names[1:]:
+            del mapped.tensors[name], mapped.origin[name]
+        _replace(mapped, names[0], {"prompt_encoder.point_embed.weight": joined})
+
+
+def _drop_class_position(mapped: MappedWeights) -> None:
+    """SAM 3: Meta's table of positions begins with one for a class token, which no grid has."""
+    name = "vision_encoder.backbone.embeddings.position_embeddings"
+    table = mapped.tensors.get(name)
+    if table is not None and table.ndim == 3 and round((table.shape[1] - 1) ** 0.5) ** 2 == table.shape[1] - 1:
+        mapped.tensors[name] = table[:, 1:]

@@ -1,0 +1,115 @@
+"""torch modules -> ONNX files: dynamic axes, optional inputs, one external data file where a graph needs it."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import torch
+from onnx import numpy_helper
+from torch import Tensor, nn
+
+from triton_sam.errors import SetupError
+
+#: The lowest that the graphs allow, so that older runtimes take them; the second one where the first does not suffice.
+_OPSETS = (17, 18)
+#: protobuf refuses messages of 2 GiB; weights beyond this go to a file of their own.
+_LARGEST_INLINE = 1_800_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class GraphInput:
+    """An input of a graph.
+
+    Attributes:
+        dynamic: axis -> name of the axes whose length is free.
+        default: what the graph takes where a caller leaves the input out; None makes it required.
+    """
+
+    name: str
+    example: Tensor
+    dynamic: Mapping[int, str]
+    default: Tensor | None = None
+
+
+def export_graph(
+    module: nn.Module, inputs: Sequence[GraphInput], outputs: Mapping[str, Mapping[int, str]], target: Path
+) -> int:
+    """Writes ``module`` as ONNX to ``target`` and returns the opset that it took.
+
+    Args:
+        outputs: name -> dynamic axes.
+    """
+    refusals = []
+    for opset in _OPSETS:
+        # One file for each large tensor may fall out of the exporter: they are gathered afterwards.
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".graph-") as folder:
+            raw = Path(folder) / "graph.onnx"
+            try:
+                _trace(module, inputs, outputs, raw, opset)
+            except torch.onnx.errors.UnsupportedOperatorError as error:
+                refusals.append(f"opset {opset}: {error}")
+                continue
+            model = onnx.load(str(raw))
+            _set_defaults(model, inputs)
+            save(model, target)
+        return opset
+    raise SetupError(f"{target.name} cannot be written as ONNX ({'; '.join(refusals)})")
+
+
+def _trace(
+    module: nn.Module,
+    inputs: Sequence[GraphInput],
+    outputs: Mapping[str, Mapping[int, str]],
+    target: Path,
+    opset: int,
+) -> None:
+    axes = {entry.name: dict(entry.dynamic) for entry in inputs} | {name: dict(ax) for name, ax in outputs.items()}
+    with warnings.catch_warnings(), torch.inference_mode():
+        # The tracer warns of every shape that it takes for granted; the parity check tells whether it may.
+        warnings.simplefilter("ignore")
+        logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+        torch.onnx.export(
+            module,
+            tuple(entry.example for entry in inputs),
+            str(target),
+            input_names=[entry.name for entry in inputs],
+            output_names=list(outputs),
+            dynamic_axes={name: named for name, named in axes.items() if named},
+            opset_version=opset,
+            do_constant_folding=True,
+            dynamo=False,
+        )
+
+
+def _set_defaults(model: Any, inputs: Sequence[GraphInput]) -> None:
+    """An initializer with an input's name is that input's default: it makes the input optional for every runtime."""
+    present = {entry.name for entry in model.graph.input}
+    for entry in inputs:
+        if entry.default is not None and entry.name in present:
+            array = np.ascontiguousarray(entry.default.cpu().numpy())
+            model.graph.initializer.append(numpy_helper.from_array(array, entry.name))
+
+
+def save(model: Any, target: Path) -> None:
+    """Writes a model; weights that protobuf cannot hold go to ``<target>.data``, which must keep that name."""
+    data = target.with_name(f"{target.name}.data")
+    data.unlink(missing_ok=True)
+    size = sum(len(tensor.raw_data) for tensor in model.graph.initializer)
+    if size > _LARGEST_INLINE:
+        onnx.save(model, str(target), save_as_external_data=True, location=data.name, size_threshold=1024)
+    else:
+        onnx.save(model, str(target))
+
+
+def files_of(graph: Path) -> list[Path]:
+    """A graph's file and, where it has one, its external data."""
+    data = graph.with_name(f"{graph.name}.data")
+    return [graph, data] if data.exists() else [graph]

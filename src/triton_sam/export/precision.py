@@ -1,0 +1,67 @@
+"""float32 graphs -> smaller ones. Inputs and outputs stay float32, so that no caller has to know."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+import warnings
+from pathlib import Path
+
+import onnx
+
+from triton_sam.export.onnx_files import save
+from triton_sam.specs import Precision
+
+#: The second layer of an MLP, as the networks of all families name it.
+_AFTER_GELU = re.compile(r"/mlp/(?:proj_out|lin2|fc2)/")
+
+
+def convert_graph(graph: Path, precision: Precision, *, is_decoder: bool) -> None:
+    """Rewrites a float32 graph in place.
+
+    A decoder is kept in float32 when weights become int8: it is a hundredth of the work and half of the error.
+    """
+    if precision is Precision.FP16:
+        _to_fp16(graph)
+    elif precision is Precision.INT8 and not is_decoder:
+        _to_int8(graph)
+
+
+def _to_fp16(graph: Path) -> None:
+    from onnxruntime.transformers.float16 import DEFAULT_OP_BLOCK_LIST, convert_float_to_float16
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # one for every constant below half precision's smallest number
+        half = convert_float_to_float16(
+            onnx.load(str(graph)),
+            keep_io_types=True,
+            op_block_list=[*DEFAULT_OP_BLOCK_LIST, "Resize"],  # its scales must stay float32
+        )
+    save(half, graph)
+
+
+def _to_int8(graph: Path) -> None:
+    """Weights of the matrix products in 8 bits for each channel, activations quantised as they come.
+
+    Those that take what a GELU gives stay as they are: its few large numbers leave no steps for the many small ones,
+    and leaving them out takes a third to a half off the error of the embeddings.
+    """
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    nodes = [
+        node.name for node in onnx.load(str(graph), load_external_data=False).graph.node if node.op_type == "MatMul"
+    ]
+
+    with tempfile.TemporaryDirectory(dir=graph.parent, prefix=".int8-") as folder:
+        small = Path(folder) / graph.name
+        quantize_dynamic(
+            graph,
+            small,
+            op_types_to_quantize=["MatMul"],
+            nodes_to_quantize=[name for name in nodes if not _AFTER_GELU.search(name)],
+            per_channel=True,
+            weight_type=QuantType.QInt8,
+            use_external_data_format=graph.with_name(f"{graph.name}.data").exists(),
+            extra_options={"MatMulConstBOnly": True},
+        )
+        save(onnx.load(str(small)), graph)

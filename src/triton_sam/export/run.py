@@ -1,0 +1,253 @@
+"""An export from end to end: checkpoint -> graphs -> parity -> a folder that can be served, or nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import importlib.metadata
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from triton_sam.catalog import get_spec
+from triton_sam.errors import InvalidInput, SetupError
+from triton_sam.export import parity
+from triton_sam.export.checkpoint import check_variant, fill, read_checkpoint, recognise
+from triton_sam.export.keys import map_keys
+from triton_sam.export.networks import build
+from triton_sam.export.onnx_files import GraphInput, export_graph, files_of
+from triton_sam.export.precision import convert_graph
+from triton_sam.export.wrappers import Decoder, Encoder
+from triton_sam.specs import Graphs, ModelSpec, Precision, exported_graphs, graphs_to_json
+
+ENCODER_FILE, DECODER_FILE = "encoder.onnx", "decoder.onnx"
+GRAPHS_FILE, REPORT_FILE = "graphs.json", "report.json"
+#: Asked for in place of an id: the tensors tell.
+AUTO = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class ExportOptions:
+    """How to export.
+
+    Attributes:
+        image_size: side of the model's square; None for the one it was trained with.
+        device: where torch runs.
+    """
+
+    image_size: int | None = None
+    device: str = "cpu"
+    precision: Precision = Precision.FP32
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """A finished export.
+
+    Attributes:
+        spec: the catalogue row with the graphs as they were exported.
+        report: what ``report.json`` holds.
+    """
+
+    spec: ModelSpec
+    folder: Path
+    report: dict[str, Any]
+
+
+def export_checkpoint(
+    model: ModelSpec | str,
+    checkpoint: Path,
+    folder: Path,
+    options: ExportOptions | None = None,
+    say: Callable[[str], None] = lambda _: None,
+) -> Exported:
+    """Exports a checkpoint into ``folder``; nothing appears there before everything is right.
+
+    Args:
+        model: a row, or "auto" for the one that the tensors are recognised as.
+        say: told what is being done.
+    """
+    options = options or ExportOptions()
+    if options.device != "cpu" and not torch.cuda.is_available():
+        raise InvalidInput("there is no CUDA device here: use --device cpu")
+    started = time.monotonic()
+    weights = map_keys(read_checkpoint(checkpoint))
+    spec = _recognised(weights) if isinstance(model, str) else model
+    check_variant(weights, spec)
+    side = options.image_size or _own_side(spec)
+    graphs = exported_graphs(spec.architecture, side, options.precision)
+    network = build(spec.architecture, side)
+    fill(network, weights)
+    unused = weights.unused
+    del weights
+    network = network.to(options.device)
+    with _workshop(folder) as building:
+        opsets = write_graphs(network, spec, graphs, building, say)
+        say("checking against torch")
+        result = _check(network, spec, graphs, building)
+        report = {
+            "model": spec.id,
+            "checkpoint": {
+                "name": checkpoint.name,
+                "sha256": checkpoint_sha256(checkpoint),
+                "unused_keys": len(unused),
+            },
+            "image_size": side,
+            "opset": opsets,
+            "parameters_m": round(sum(weight.numel() for weight in network.parameters()) / 1e6, 1),
+            "seconds": round(time.monotonic() - started, 1),
+            **_facts(result, building),
+        }
+        if not result.passed:
+            raise SetupError(f"the export of {spec.id} does not equal torch, so it was not kept: {result.reason}")
+        (building / REPORT_FILE).write_text(json.dumps(report, indent=2) + "\n")
+        (building / GRAPHS_FILE).write_text(graphs_to_json(graphs))
+        _hand_over(building, folder)
+    return Exported(dataclasses.replace(spec, graphs=graphs), folder, report)
+
+
+@contextlib.contextmanager
+def _workshop(folder: Path) -> Iterator[Path]:
+    """A place inside ``folder`` to work in, gone afterwards; so is ``folder`` where nothing came to be in it."""
+    building = folder / f".export-{os.getpid()}"
+    try:
+        building.mkdir(parents=True)
+        yield building
+    except OSError as error:
+        raise SetupError(f"cannot write the export to {folder}: {error.strerror or error}") from None
+    finally:
+        shutil.rmtree(building, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            folder.rmdir()  # refuses where anything is in it, as it should
+
+
+def _hand_over(building: Path, folder: Path) -> None:
+    """Moves a finished export to its place: the description goes first and comes last, so half an export has none."""
+    (folder / GRAPHS_FILE).unlink(missing_ok=True)
+    for name in (ENCODER_FILE, DECODER_FILE):
+        for old in files_of(folder / name):
+            old.unlink(missing_ok=True)
+        for file in files_of(building / name):
+            file.replace(folder / file.name)
+    for name in (REPORT_FILE, GRAPHS_FILE):
+        (building / name).replace(folder / name)
+
+
+def _recognised(weights: Any) -> ModelSpec:
+    rows = recognise(weights)
+    if not rows:
+        raise InvalidInput("this checkpoint is no model of the catalogue: its encoder has another shape")
+    return rows[0]
+
+
+def _own_side(spec: ModelSpec) -> int:
+    return get_spec(spec.id).side
+
+
+def write_graphs(
+    network: Any, spec: ModelSpec, graphs: Graphs, folder: Path, say: Callable[[str], None] = lambda _: None
+) -> dict[str, int]:
+    """Writes both graphs of a network into ``folder``; returns their opsets."""
+    say("writing the encoder")
+    encoder, decoder = folder / ENCODER_FILE, folder / DECODER_FILE
+    device = next(network.parameters()).device
+    # Two rows: an axis of one would be taken for a fixed one.
+    pixels = torch.rand(2, 3, graphs.side, graphs.side, device=device)
+    opsets = {
+        "encoder": export_graph(
+            Encoder(network, spec.architecture).to(device),
+            [GraphInput(graphs.encoder.image, pixels, {0: "batch"})],
+            {name: {0: "batch"} for name, _ in graphs.encoder.outputs},
+            encoder,
+        )
+    }
+    say("writing the decoder")
+    prompts = {0: "prompts", 1: "choices"}
+    opsets["decoder"] = export_graph(
+        Decoder(network, spec.architecture).to(device),
+        decoder_inputs(graphs, device),
+        {graphs.decoder.masks: prompts, graphs.decoder.scores: prompts},
+        decoder,
+    )
+    if graphs.precision is not Precision.FP32:
+        say(f"converting to {graphs.precision.value}")
+        convert_graph(encoder, graphs.precision, is_decoder=False)
+        convert_graph(decoder, graphs.precision, is_decoder=True)
+    return opsets
+
+
+def decoder_inputs(graphs: Graphs, device: torch.device) -> list[GraphInput]:
+    """The decoder's inputs in the order of :class:`Decoder`, with examples, free axes and defaults."""
+    names, shapes = graphs.decoder, dict(graphs.encoder.outputs)
+    embedding = shapes.pop(graphs.encoder.embedding)
+    side = names.mask_side
+    features = list(shapes.items()) or [("unused_0", (1, 32, 1, 1)), ("unused_1", (1, 64, 1, 1))]
+
+    def some(*shape: int) -> torch.Tensor:
+        return torch.rand(shape, device=device)
+
+    inputs = [GraphInput(graphs.encoder.embedding, some(*embedding), {0: "images"})]
+    for name, shape in features:
+        # One cell of zeros stands for all: a default of full size would be 12 MB in every file.
+        free = {0: f"{name}_rows", 2: f"{name}_height", 3: f"{name}_width"}
+        inputs.append(GraphInput(name, some(*shape), free, torch.zeros(1, shape[1], 1, 1)))
+    return [
+        *inputs,
+        GraphInput(names.points, some(2, 3, 2) * graphs.side, {0: "prompts", 1: "points"}),
+        GraphInput(names.labels, torch.ones(2, 3, device=device), {0: "prompts", 1: "points"}),
+        GraphInput(names.mask, some(1, 1, side, side), {0: "mask_rows"}, torch.zeros(1, 1, side, side)),
+        GraphInput(names.mask_flag, torch.ones(1, device=device), {0: "flags"}, torch.zeros(1)),
+        GraphInput(names.multimask or "", torch.ones(1, device=device), {}, torch.zeros(1)),
+    ]
+
+
+def _check(network: Any, spec: ModelSpec, graphs: Graphs, folder: Path) -> parity.Report:
+    images = {"random": parity.random_image(graphs.side)}
+    photograph = _photograph(graphs.side)
+    if photograph is not None:
+        images["photograph"] = photograph
+    return parity.check(network, spec.architecture, graphs, folder / ENCODER_FILE, folder / DECODER_FILE, images)
+
+
+def _photograph(side: int) -> parity.FloatArray | None:
+    """[1,3,side,side] in [0,1] of scikit-image's coffee; None where that is not installed."""
+    try:
+        from skimage import data
+    except ImportError:
+        return None
+    picture = Image.fromarray(data.coffee()).resize((side, side), Image.Resampling.BILINEAR)
+    return np.ascontiguousarray(np.asarray(picture, np.float32).transpose(2, 0, 1)[None] / 255)
+
+
+def _facts(result: parity.Report, folder: Path) -> dict[str, Any]:
+    files = [file for name in (ENCODER_FILE, DECODER_FILE) for file in files_of(folder / name)]
+    packages = ("torch", "transformers", "onnx", "onnxruntime")
+    return {
+        "files": {file.name: file.stat().st_size for file in files},
+        "versions": {name: importlib.metadata.version(name) for name in packages},
+        "summary": [
+            {"output": output, "max_abs_diff": worst, "share": share, "iou": overlap}
+            for output, worst, share, overlap in result.summary()
+        ],
+        "parity": result.as_dict(),
+    }
+
+
+def checkpoint_sha256(checkpoint: Path) -> str:
+    """Of the file, or of all weight files of a folder in the order of their names."""
+    digest = hashlib.sha256()
+    for file in sorted(checkpoint.glob("*.safetensors")) if checkpoint.is_dir() else [checkpoint]:
+        with file.open("rb") as stream:
+            while chunk := stream.read(8 * 1024 * 1024):
+                digest.update(chunk)
+    return digest.hexdigest()

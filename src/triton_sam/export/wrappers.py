@@ -1,0 +1,166 @@
+"""The two graphs of the raw-tensor contract, around any network of :mod:`triton_sam.export.networks`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from triton_sam.export.networks import normalisation
+from triton_sam.specs import Architecture, Backbone
+
+_NOT_A_POINT = -1
+_BOX_CORNERS = (2, 3)
+
+
+class Encoder(nn.Module):
+    """Pixels in [0,1] [N,3,S,S] -> embedding [N,256,g,g] and, where the network has them, two finer features."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, network: Any, architecture: Architecture) -> None:
+        super().__init__()
+        self.network = network
+        self.has_features = architecture.backbone in (Backbone.HIERA, Backbone.PERCEPTION)
+        mean, std = normalisation(architecture)
+        self.register_buffer("mean", mean, persistent=False)
+        self.register_buffer("std", std, persistent=False)
+        self.eval()  # the exporter leaves a module, and with it the network, in the mode in which it came
+
+    def forward(self, image: Tensor) -> tuple[Tensor, ...]:
+        pixels = (image - self.mean) / self.std
+        if not self.has_features:
+            embedding: Tensor = self.network.vision_encoder(pixels).last_hidden_state
+            return (embedding,)
+        finest, finer, coarse = self.network.get_image_embeddings(pixels)
+        return coarse, finest, finer
+
+
+class Decoder(nn.Module):
+    """Embeddings and prompts -> masks and scores.
+
+    Every input but the embedding and the points may be left to its default. Rows: B prompts; embeddings, features and
+    masks have B rows or one for all.
+    """
+
+    positions: Tensor
+
+    def __init__(self, network: Any, architecture: Architecture) -> None:
+        super().__init__()
+        self.prompt_encoder = network.prompt_encoder
+        self.decoder = network.mask_decoder
+        self.has_features = architecture.backbone in (Backbone.HIERA, Backbone.PERCEPTION)
+        self.register_buffer("positions", network.get_image_wide_positional_embeddings(), persistent=False)
+        self.eval()
+
+    def forward(
+        self,
+        image_embeddings: Tensor,
+        high_res_feats_0: Tensor,
+        high_res_feats_1: Tensor,
+        point_coords: Tensor,
+        point_labels: Tensor,
+        mask_input: Tensor,
+        has_mask_input: Tensor,
+        multimask_output: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """
+        Args:
+            image_embeddings: [N,256,g,g], N is B or 1.
+            high_res_feats_0, high_res_feats_1: [N,32,4g,4g] and [N,64,2g,2g]; unused where the network has none.
+            point_coords, point_labels: [B,P,2] model pixels and [B,P]: 1 object, 0 background, 2 and 3 the corners of a
+                box, -1 nothing.
+            mask_input, has_mask_input: [N,1,4g,4g] logits, and [N] 0 or 1.
+            multimask_output: [1], 0 or 1.
+
+        Returns:
+            [B,M,4g,4g] logits and [B,M] predicted IoU; M is 3 with ``multimask_output``, else 1.
+        """
+        rows = point_coords.shape[0]
+        tokens = self._tokens(point_coords, point_labels)
+        source = (image_embeddings + self._dense(mask_input, has_mask_input)).expand(rows, -1, -1, -1)
+        positions = self.positions.expand(rows, -1, -1, -1)
+        tokens, image = self.decoder.transformer(
+            point_embeddings=tokens,
+            image_embeddings=source,
+            image_positional_embeddings=positions,
+            attention_similarity=None,
+        )
+        count = self.decoder.num_mask_tokens
+        first = 2 if self.has_features else 1  # the token of the object score comes first where there is one
+        upscaled = self._upscale(image, source, high_res_feats_0, high_res_feats_1)
+        weights = torch.stack(
+            [mlp(tokens[:, 0, first + index]) for index, mlp in enumerate(self.decoder.output_hypernetworks_mlps)],
+            dim=1,
+        )
+        masks = (weights @ upscaled.flatten(2)).reshape(rows, count, upscaled.shape[2], upscaled.shape[3])
+        scores = self.decoder.iou_prediction_head(tokens[:, 0, first - 1])
+        return self._select(masks, scores, multimask_output)
+
+    def _tokens(self, coords: Tensor, labels: Tensor) -> Tensor:
+        """[B,1,T,256]: the output tokens, then one for each point and for what the reference pads with."""
+        rows, points = labels.shape[0], labels.shape[1]
+        padding = 2
+        coords = functional.pad(coords, (0, 0, 0, padding))
+        labels = functional.pad(labels, (0, padding), value=float(_NOT_A_POINT))
+        kept = points + self._padding_points(labels[:, :points])
+        coords, labels = coords[:, :kept], labels[:, :kept]
+        sparse = self._embed_points(coords.unsqueeze(1), labels.unsqueeze(1))
+        decoder = self.decoder
+        own = [decoder.iou_token.weight, decoder.mask_tokens.weight]
+        if self.has_features:
+            own.insert(0, decoder.obj_score_token.weight)
+        output_tokens = torch.cat(own).unsqueeze(0).unsqueeze(0).expand(rows, -1, -1, -1)
+        return torch.cat([output_tokens, sparse], dim=2)
+
+    def _padding_points(self, labels: Tensor) -> Tensor:
+        """How many "not a point" tokens the reference adds to these prompts.
+
+        SAM 1 adds one to points without a box (and none where the caller has done so); SAM 2 and 3 always add one, and
+        a second in the place of points that are missing altogether.
+        """
+        none_given = torch.tensor(labels.shape[1]) == 0
+        if self.has_features:
+            return 1 + none_given.to(torch.int64)
+        settled = (labels == _NOT_A_POINT) | (labels == _BOX_CORNERS[0]) | (labels == _BOX_CORNERS[1])
+        return 1 - (settled.sum() > 0).to(torch.int64) * (~none_given).to(torch.int64) - none_given.to(torch.int64)
+
+    def _embed_points(self, coords: Tensor, labels: Tensor) -> Tensor:
+        encoder = self.prompt_encoder
+        if self.has_features:
+            embedded: Tensor = encoder._embed_points(coords, labels.to(torch.int64), pad=False)
+            return embedded
+        embedded = encoder._embed_points(coords, labels, pad=False)
+        for corner in _BOX_CORNERS:  # transformers' SAM 1 takes boxes by another door
+            embedded = embedded + (labels == corner).unsqueeze(-1) * encoder.point_embed[corner].weight
+        return embedded
+
+    def _dense(self, mask_input: Tensor, has_mask_input: Tensor) -> Tensor:
+        given = has_mask_input.reshape(-1, 1, 1, 1) > 0.5
+        nothing = self.prompt_encoder.no_mask_embed.weight.reshape(1, -1, 1, 1)
+        return torch.where(given, self.prompt_encoder.mask_embed(mask_input), nothing)
+
+    def _upscale(self, image: Tensor, source: Tensor, finest: Tensor, finer: Tensor) -> Tensor:
+        decoder = self.decoder
+        image = image.transpose(2, 3).reshape(source.shape)
+        upscaled = decoder.upscale_conv1(image)
+        upscaled = decoder.upscale_layer_norm(upscaled + finer if self.has_features else upscaled)
+        upscaled = decoder.upscale_conv2(decoder.activation(upscaled))
+        activated: Tensor = decoder.activation(upscaled + finest if self.has_features else upscaled)
+        return activated
+
+    def _select(self, masks: Tensor, scores: Tensor, multimask: Tensor) -> tuple[Tensor, Tensor]:
+        single, single_score = masks[:, :1], scores[:, :1]
+        if self.has_features and self.decoder.dynamic_multimask_via_stability:
+            stable, stable_score = self.decoder._dynamic_multimask_via_stability(
+                masks.unsqueeze(1), scores.unsqueeze(1)
+            )
+            single, single_score = stable[:, 0], stable_score[:, 0]
+        choice = torch.cat([single, masks[:, 1:]], dim=1)
+        choice_scores = torch.cat([single_score, scores[:, 1:]], dim=1)
+        start = (multimask[0] > 0.5).to(torch.int64)
+        end = 1 + start * (self.decoder.num_mask_tokens - 1)
+        return choice[:, start:end], choice_scores[:, start:end]
