@@ -1,0 +1,130 @@
+"""The pixi tasks of pyproject.toml name commands that exist, with options that they know."""
+
+from __future__ import annotations
+
+import logging
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from triton_sam import cli
+from triton_sam.catalog import resolve_ids
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).resolve().parents[2]
+MANIFEST: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PIXI: dict[str, Any] = MANIFEST["tool"]["pixi"]
+TASKS: dict[str, str] = PIXI["tasks"]
+REQUIRED = [
+    "setup",
+    "setup-all",
+    "setup-sam1",
+    "setup-sam2",
+    "setup-sam3",
+    "download-sam1",
+    "download-sam2",
+    "download-sam3",
+    "download-sam3-onnx",
+    "export-sam1",
+    "export-sam2",
+    "export-sam3",
+    "export-onnx",
+    "serve",
+    "test",
+    "test-sam2",
+    "test-sam3",
+    "test-speculative",
+    "benchmark-sam2",
+    "benchmark-sam3",
+]
+SELECTIONS = sorted({command for command in TASKS.values() if re.search(r"pytest .*-k", command)})
+NOTHING_SELECTED, WRONG_USAGE = 5, 4
+
+
+@pytest.fixture(autouse=True)
+def _logging() -> Iterator[None]:
+    """The command line sets logging up; here it stays as it was."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:], root.level = handlers, level
+
+
+def run(*command: str) -> tuple[int, str]:
+    """(exit code, output) of a task's command line, run where pixi runs it."""
+    if command[0] == "triton-sam":
+        done = CliRunner().invoke(cli.app, list(command[1:]))
+        return done.exit_code, done.output
+    program = sys.executable if command[0] == "python" else command[0]
+    finished = subprocess.run(
+        [program, *command[1:]], capture_output=True, text=True, timeout=60, check=False, cwd=ROOT
+    )
+    return finished.returncode, finished.stdout + finished.stderr
+
+
+def test_every_task_is_there() -> None:
+    assert sorted(TASKS) == sorted(REQUIRED)
+
+
+@pytest.mark.parametrize("command", sorted({*TASKS.values()} - {*SELECTIONS}))
+def test_every_command_exists_and_knows_its_options(command: str) -> None:
+    """``--help`` stands behind the task's own words, so that a command line with options looks at those too."""
+    code, output = run(*shlex.split(command), "--help")
+    assert code == 0, output
+    assert "usage" in output.lower()
+
+
+@pytest.mark.parametrize("command", SELECTIONS)
+def test_every_test_task_selects_tests(command: str) -> None:
+    code, output = run(*shlex.split(command), "--collect-only", "-qq", "-p", "no:cacheprovider")
+    assert code not in (NOTHING_SELECTED, WRONG_USAGE), output
+
+
+@pytest.mark.parametrize("name", [name for name in TASKS if name.startswith(("setup", "benchmark"))])
+def test_tasks_name_models_that_exist(name: str) -> None:
+    model = shlex.split(TASKS[name])[-1]
+    assert resolve_ids([model])
+    assert name in ("setup", f"{name.partition('-')[0]}-{model}")
+
+
+def test_a_benchmark_of_an_unknown_model_is_refused() -> None:
+    code, output = run("python", "-m", "triton_sam.bench", "--model", "sam9")
+    assert code == 2
+    assert "there is no model 'sam9'" in output
+
+
+def test_extras_are_those_of_the_project() -> None:
+    package = PIXI["pypi-dependencies"][MANIFEST["project"]["name"]]
+    extras = MANIFEST["project"]["optional-dependencies"]
+    assert (package["path"], package["editable"]) == (".", True)
+    assert set(package["extras"]) <= set(extras)
+    assert "dev" in package["extras"]
+    assert "export" in package["extras"] or "export" not in extras
+
+
+def test_glibc_is_the_one_that_the_servers_wheel_needs() -> None:
+    from importlib.metadata import PackageNotFoundError, distribution
+
+    try:
+        wheel = distribution("nvidia-pytriton").read_text("WHEEL") or ""
+    except PackageNotFoundError:
+        pytest.skip("the embedded server is not installed")
+    found = re.search(r"manylinux_(\d+)_(\d+)_x86_64", wheel)
+    assert found is not None
+    assert PIXI["system-requirements"]["libc"] == f"{found[1]}.{found[2]}"
+
+
+def test_the_wheel_has_the_older_name_too() -> None:
+    packages = MANIFEST["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    assert sorted(packages) == ["src/triton_sam", "src/triton_sam2"]
