@@ -39,7 +39,7 @@ def _vit(width: int, depth: int, heads: int) -> Architecture:
 
 
 def _sam1(
-    variant: str, title: str, architecture: Architecture, parameters: float, best_for: str, file: ModelFile
+    variant: str, title: str, architecture: Architecture, parameters: float, best_for: str, *files: ModelFile
 ) -> ModelSpec:
     return ModelSpec(
         id=f"sam1:{variant}",
@@ -49,7 +49,7 @@ def _sam1(
         resize=ResizePolicy.PAD,
         architecture=architecture,
         graphs=exported_graphs(architecture, 1024),
-        checkpoints=(file,),
+        checkpoints=files,
         parameters=parameters,
         best_for=best_for,
     )
@@ -57,6 +57,12 @@ def _sam1(
 
 def _meta_sam1(name: str, size: int, sha256: str) -> ModelFile:
     return ModelFile(Role.CHECKPOINT, name, size, sha256, (HttpSource(f"{_META}/segment_anything/{name}"),))
+
+
+def _hub_sam1(size: str, revision: str, bytes_about: int) -> ModelFile:
+    """The same weights under transformers' names. Nobody publishes their checksum: the Hub's own has to vouch."""
+    source = HubSource(f"facebook/sam-vit-{size}", "model.safetensors", revision)
+    return ModelFile(Role.CHECKPOINT, f"sam_vit_{size}.safetensors", bytes_about, None, (source,))
 
 
 _SAM1 = (
@@ -69,6 +75,7 @@ _SAM1 = (
         _meta_sam1(
             "sam_vit_b_01ec64.pth", 375_042_383, "ec2df62732614e57411cdcf32a23ffdf28910380d03139ee0f4fcbe91eb8c912"
         ),
+        _hub_sam1("base", "70c1a07f894ebb5b307fd9eaaee97b9dfc16068f", 374_979_480),
     ),
     _sam1(
         "vit_l",
@@ -79,6 +86,7 @@ _SAM1 = (
         _meta_sam1(
             "sam_vit_l_0b3195.pth", 1_249_524_607, "3adcc4315b642a4d2101128f611684e8734c41232a17c648ed1693702a49a622"
         ),
+        _hub_sam1("large", "6851e0441005b0fb96f2cc4dfac472f3d1b14af1", 1_249_460_000),
     ),
     _sam1(
         "vit_h",
@@ -89,6 +97,7 @@ _SAM1 = (
         _meta_sam1(
             "sam_vit_h_4b8939.pth", 2_564_550_879, "a7bf3b02f3ebf1267aba913ff637d9a2d5c33d3173bb679e46d9f338c26f262e"
         ),
+        _hub_sam1("huge", "87aecf0df4ce6b30cd7de76e87673c49644bdf67", 2_564_480_000),
     ),
     _sam1(
         "mobile",
@@ -222,6 +231,43 @@ _SAM2 = tuple(_sam2(generation, variant) for generation in ("sam2.1", "sam2") fo
 
 # -- SAM 3 ----------------------------------------------------------------------------------------------------
 
+
+def _sam3_file(name: str, size: int, sha256: str) -> ModelFile:
+    source = HubSource("facebook/sam3", name, "3c879f39826c281e95690f02c7821c4de09afae7", gated=True)
+    return ModelFile(Role.CHECKPOINT, name, size, sha256, (source,))
+
+
+def _sam3_onnx(role: Role, name: str, size: int, sha256: str) -> ModelFile:
+    source = HubSource("onnx-community/sam3-tracker-ONNX", f"onnx/{name}", "429305c8a5b3de597243d919a07e4e6bdcd00ef7")
+    return ModelFile(role, name, size, sha256, (source,))
+
+
+_SAM3_ONNX = (
+    _sam3_onnx(
+        Role.ENCODER,
+        "vision_encoder.onnx",
+        1_275_304,
+        "9f284aab8c3d8e81e9c79f7b566f9cea43b7bc9afdd920eee2390fb65b3db897",
+    ),
+    _sam3_onnx(
+        Role.ENCODER_DATA,
+        "vision_encoder.onnx_data",
+        1_869_466_624,
+        "838e1f0b2d0394ed3bd3b3499775dd6676524e1dfc5a7371948a76dcb69e4dd3",
+    ),
+    _sam3_onnx(
+        Role.DECODER,
+        "prompt_encoder_mask_decoder.onnx",
+        213_114,
+        "4f9ac85291d634ae36a21ce940e3c09671cc05b6511966e5d3d96988b12b95f8",
+    ),
+    _sam3_onnx(
+        Role.DECODER_DATA,
+        "prompt_encoder_mask_decoder.onnx_data",
+        22_072_320,
+        "2d870726d484cb496760fd139c21f115cf1b945c6b69583489faa2ac79f1d2ae",
+    ),
+)
 _PERCEPTION = Architecture(Backbone.PERCEPTION, 1024, (32,), 16, (7, 15, 23, 31), (24,))
 _SAM3 = (
     ModelSpec(
@@ -233,14 +279,12 @@ _SAM3 = (
         architecture=_PERCEPTION,
         graphs=exported_graphs(_PERCEPTION, 1008),
         checkpoints=(
-            ModelFile(
-                Role.CHECKPOINT,
-                "model.safetensors",
-                3_439_938_512,
-                None,
-                (HubSource("facebook/sam3", "model.safetensors", gated=True),),
+            _sam3_file(
+                "model.safetensors", 3_439_938_512, "6d06f0a5f84e435071fe6603e61d0b4cc7b40e0d39d487cfd4d67d8cc11cc14a"
             ),
+            _sam3_file("sam3.pt", 3_450_062_241, "9999e2341ceef5e136daa386eecb55cb414446a00ac2b55eb2dfd2f7c3cf8c9e"),
         ),
+        plain_files=_SAM3_ONNX,
         parameters=460.0,
         best_for="the newest features at 1008 px, on a GPU",
         access=(
@@ -252,7 +296,7 @@ _SAM3 = (
 
 CATALOG: dict[str, ModelSpec] = {spec.id: spec for spec in (*_SAM1, *_SAM2, *_SAM3)}
 #: What a family's bare name means to ``setup``.
-FAMILY_DEFAULTS = {"sam1": "sam1:vit_b", "sam2": "sam2.1:base_plus", "sam3": "sam3:tracker"}
+FAMILY_DEFAULTS = {"sam1": "sam1:vit_h", "sam2": "sam2.1:base_plus", "sam3": "sam3:tracker"}
 
 
 def get_spec(model_id: str) -> ModelSpec:

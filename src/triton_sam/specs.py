@@ -60,6 +60,8 @@ class Role(str, Enum):
     ENCODER = "encoder"
     DECODER = "decoder"
     CHECKPOINT = "checkpoint"
+    ENCODER_DATA = "encoder data"
+    DECODER_DATA = "decoder data"
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +210,8 @@ class ModelSpec:
         id: what users type, ``family:variant``.
         family: the name of the family's default segmenter: ``sam2``, with ``sam2_encoder`` and ``sam2_decoder``.
         files: ready-made graphs; none where they must be exported from a checkpoint.
-        checkpoints: what an export starts from, and where to get it.
+        checkpoints: what an export starts from: one file and its equals, in the order in which they are tried.
+        plain_files: ready-made graphs for tools that decode by themselves; our segmenter does not use them.
         graphs: as this model stands in a repository; a catalogue row has those of its ready-made files or,
             without any, those of a plain export.
         parameters: numbers in the network, in millions.
@@ -225,6 +228,7 @@ class ModelSpec:
     graphs: Graphs
     files: tuple[ModelFile, ...] = ()
     checkpoints: tuple[ModelFile, ...] = ()
+    plain_files: tuple[ModelFile, ...] = ()
     parameters: float = 0.0
     best_for: str = ""
     access: str = ""
@@ -250,7 +254,7 @@ class ModelSpec:
     @property
     def needed(self) -> tuple[ModelFile, ...]:
         """What must be downloaded to serve it: the ready-made graphs, or else the checkpoint."""
-        return self.files or self.checkpoints
+        return self.files or self.checkpoints[:1]
 
     @property
     def size(self) -> int:

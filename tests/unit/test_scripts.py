@@ -100,7 +100,7 @@ def test_usage_lists_every_variant(project: Path) -> None:
     "words",
     [
         "pull sam1:vit_b --checkpoint",
-        "pull sam3:tracker_onnx",
+        "pull sam3:tracker --onnx",
         "export auto --checkpoint=c.pt --output-dir=d --image-size=512 --device=cpu --precision=fp16",
     ],
 )
@@ -117,7 +117,7 @@ def test_the_command_line_knows_what_the_scripts_say(
 
 
 def test_the_ready_made_graphs_are_in_the_catalogue() -> None:
-    assert CATALOG["sam3:tracker_onnx"].files
+    assert CATALOG["sam3:tracker"].plain_files
 
 
 def words_to_cli(monkeypatch: pytest.MonkeyPatch, name: str, *words: str) -> list[str]:
@@ -133,7 +133,7 @@ def words_to_cli(monkeypatch: pytest.MonkeyPatch, name: str, *words: str) -> lis
 
 
 def test_the_ready_made_graphs_are_pulled(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert words_to_cli(monkeypatch, "download_sam3_onnx.py") == ["pull", "sam3:tracker_onnx"]
+    assert words_to_cli(monkeypatch, "download_sam3_onnx.py") == ["pull", "sam3:tracker", "--onnx"]
 
 
 @pytest.mark.parametrize("name", EXPORTS)

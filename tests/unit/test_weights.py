@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import logging
 import multiprocessing
@@ -24,10 +25,11 @@ from tests.unit.helpers import (
     pull_and_tell,
     pull_when_all_are_ready,
 )
-from triton_sam.catalog import CATALOG, HttpSource, ModelFile, ModelSpec, NpmSource, Role
+from triton_sam.catalog import CATALOG
 from triton_sam.errors import WeightsError
 from triton_sam.fetch import Progress
 from triton_sam.host import free_port
+from triton_sam.specs import HttpSource, ModelFile, ModelSpec, NpmSource, Role
 from triton_sam.weights import WeightStore, verify
 
 CONTENT = np.random.default_rng(2).bytes(3_000_000)
@@ -195,6 +197,17 @@ def test_a_process_killed_in_the_middle_leaves_no_blob(server: FileServer, store
     assert server.requests[-1] == ("/encoder", f"bytes={written}-")
 
 
+@pytest.mark.parametrize("left", [CONTENT, CONTENT[:HALF]], ids=["whole", "cut"])
+def test_what_a_kill_before_the_verification_leaves(left: bytes, server: FileServer, store: WeightStore) -> None:
+    source = HttpSource(server.add("/encoder", CONTENT))
+    spec = model_spec(model_file(CONTENT, source))
+    work = store.home / "work" / hashlib.sha256(source.url.encode()).hexdigest()[:16]
+    work.mkdir(parents=True)
+    (work / "encoder.onnx").write_bytes(left)
+    assert store.pull(spec)[Role.ENCODER].read_bytes() == CONTENT
+    assert len(server.requests) == (left != CONTENT), "what is whole is not fetched again"
+
+
 def test_a_full_disk_is_refused_before_any_request(
     server: FileServer, store: WeightStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -254,7 +267,7 @@ def installed(store: WeightStore, *contents: bytes) -> ModelSpec:
 def test_is_installed_wants_every_file_at_its_size(store: WeightStore) -> None:
     spec = installed(store, b"encoder", b"decoder")
     assert store.is_installed(spec)
-    decoder = store.path(spec.file(Role.DECODER))
+    decoder = store.path(spec.files[1])
     decoder.write_bytes(b"decod")
     assert not store.is_installed(spec)
     decoder.unlink()
@@ -271,9 +284,8 @@ def test_remove_tells_the_bytes_it_freed(store: WeightStore) -> None:
 
 def test_remove_leaves_what_another_model_shares(store: WeightStore, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = installed(store, b"encoder", b"shared")
-    shared = spec.file(Role.DECODER)
-    monkeypatch.setitem(CATALOG, "other:small", model_spec(shared))
-    object.__setattr__(CATALOG["other:small"], "id", "other:small")
+    shared = spec.files[1]
+    monkeypatch.setitem(CATALOG, "other:small", dataclasses.replace(model_spec(shared), id="other:small"))
     assert store.remove(spec) == len(b"encoder")
     assert blobs(store) == [store.path(shared)]
 
@@ -286,6 +298,11 @@ def test_verify(tmp_path: Path) -> None:
     assert told[-1] == len(CONTENT)
     with pytest.raises(WeightsError, match=r"encoder\.onnx has the wrong checksum"):
         verify(path, model_file(b"other"), lambda _done, _total: None)
+    unknown = dataclasses.replace(model_file(CONTENT), sha256=None)
+    verify(path, unknown, lambda _done, _total: None, hashlib.sha256(CONTENT).hexdigest())
+    for sha256, told in ((hashlib.sha256(b"other").hexdigest(), "wrong checksum"), (None, "no checksum")):
+        with pytest.raises(WeightsError, match=told):
+            verify(path, unknown, lambda _done, _total: None, sha256)
 
 
 # npm
