@@ -17,11 +17,14 @@ from triton_sam.bench.__main__ import markdown
 from triton_sam.bench.measure import Figure
 from triton_sam.catalog import CATALOG
 from triton_sam.cli import app
+from triton_sam.profiles import PROFILES
 from triton_sam.settings import Settings
+from triton_sam.specs import exported_graphs
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ("README.md", "docs/cli.md", "docs/settings.md", "docs/models.md", "docs/performance.md")
 RESULT = ROOT / "docs" / "performance.json"
+EXPORTS = ROOT / "docs" / "exports.json"
 _PART = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -63,12 +66,57 @@ def settings_table() -> str:
 
 def models_table() -> str:
     """The catalogue."""
-    rows = ["| id | family | size | licence | input | prompts | what it is |", "|---|---|---|---|---|---|---|"]
+    measured = json.loads(EXPORTS.read_text())
+    rows = [
+        "| id | input | embeddings | parameters | download | memory, serving | licence | best for |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
     for spec in CATALOG.values():
+        shapes = "<br>".join(f"{name} {_shape(shape)}" for name, shape in spec.encoder.outputs)
+        # The ready-made graphs are the same network, so what was measured of its export is said of them too.
+        memory = f"{measured[spec.id]['serve_gib']:.1f} GiB" if spec.id in measured else "not measured"
         rows.append(
-            f"| `{spec.id}` | {spec.family} | {spec.size / 1e6:.0f} MB | {spec.licence} | {spec.side} px, "
-            f"{spec.resize.value} | {', '.join(sorted(spec.prompts))} | {spec.title} |"
+            f"| `{spec.id}` | {spec.side} px, {spec.resize.value} | {shapes} | {spec.parameters:.1f} M | "
+            f"{spec.size / 1e6:.0f} MB | {memory} | {spec.licence} | {spec.best_for} |"
         )
+    return "\n".join(rows) + "\n"
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    return "x".join(map(str, shape[1:]))
+
+
+def exports_table() -> str:
+    """The latest full-size run of `python -m triton_sam.bench.exports`."""
+    rows = [
+        "| id | export | memory, exporting | opset | encoder + decoder | largest difference, share of the deviation | "
+        "ONNX / torch encode |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for model_id, row in json.loads(EXPORTS.read_text()).items():
+        files = row["files_mb"]
+        encoder = sum(size for name, size in files.items() if name.startswith("encoder"))
+        pace = row["onnx_over_torch"]
+        rows.append(
+            f"| `{model_id}` | {row['seconds']:.0f} s | {row['export_gib']:.1f} GiB | {row['opset']} | "
+            f"{encoder:.0f} + {files['decoder.onnx']:.0f} MB | {max(row['worst_share'].values()):.0e} | "
+            f"{pace['onnx_s']:.1f} / {pace['torch_s']:.1f} s = {pace['ratio']:.2f} |"
+        )
+    return "\n".join(rows) + "\n"
+
+
+def profiles_table() -> str:
+    """The models that other tools call."""
+    rows = ["| tool | Triton model | encoder of | input | outputs |", "|---|---|---|---|---|"]
+    for profile in PROFILES.values():
+        for model in profile.models:
+            graphs = exported_graphs(CATALOG[model.model_id].architecture, CATALOG[model.model_id].side)
+            outputs = "<br>".join(
+                f"{model.outputs.get(name, name)} {_shape(shape)}" for name, shape in graphs.encoder.outputs
+            )
+            low, high = model.pixel_range
+            image = f"{graphs.encoder.image} 3x{graphs.side}x{graphs.side} in [{low:g}, {high:g}]"
+            rows.append(f"| {profile.title} | `{model.name}` | `{model.model_id}` | {image} | {outputs} |")
     return "\n".join(rows) + "\n"
 
 
@@ -83,6 +131,8 @@ PARTS = {
     "cli": cli_reference,
     "settings": settings_table,
     "models": models_table,
+    "exports": exports_table,
+    "profiles": profiles_table,
     "performance": performance_table,
 }
 

@@ -103,7 +103,7 @@ _SAM1 = (
         "mobile",
         "MobileSAM: Segment Anything 1 with a TinyViT encoder",
         Architecture(Backbone.TINY_VIT, 64, (2, 2, 6, 2), 2, windows=(7, 7, 14, 7)),
-        10.1,
+        9.8,
         "the quickest encode on a CPU",
         ModelFile(
             Role.CHECKPOINT,
@@ -128,10 +128,10 @@ _HIERA = {
 }
 #: Numbers of the image network in millions, and what each is best for.
 _HIERA_FACTS = {
-    "tiny": (31.0, "trying things on a CPU"),
-    "small": (38.1, "a little better than tiny at little cost"),
-    "base_plus": (73.1, "production: the documented default"),
-    "large": (216.4, "the best masks of SAM 2, on a GPU"),
+    "tiny": (31.4, "trying things on a CPU"),
+    "small": (38.5, "a little better than tiny at little cost"),
+    "base_plus": (73.3, "production: the documented default"),
+    "large": (216.9, "the best masks of SAM 2, on a GPU"),
 }
 _GENERATIONS = {
     "sam2": ("Segment Anything 2", "072824", "sam2_hiera_{}.pt", "facebook/sam2-hiera-{}"),
@@ -285,7 +285,7 @@ _SAM3 = (
             _sam3_file("sam3.pt", 3_450_062_241, "9999e2341ceef5e136daa386eecb55cb414446a00ac2b55eb2dfd2f7c3cf8c9e"),
         ),
         plain_files=_SAM3_ONNX,
-        parameters=460.0,
+        parameters=458.3,
         best_for="the newest features at 1008 px, on a GPU",
         access=(
             "the Hugging Face repository facebook/sam3 is gated: sign in there, accept Meta's licence, wait for the "

@@ -264,7 +264,8 @@ class ModelSpec:
 
 def exported_graphs(architecture: Architecture, side: int, precision: Precision = Precision.FP32) -> Graphs:
     """The raw-tensor contract of our own exports: pixels in [0,1], normalisation inside, optional extras."""
-    if architecture.backbone is Backbone.PERCEPTION:
+    fine_first = architecture.backbone is Backbone.PERCEPTION
+    if fine_first:
         grid, names = side // 14, ("image_embeddings.0", "image_embeddings.1", "image_embeddings.2")
         image, embedding, padding = "pixel_values", names[2], (0.5, 0.5, 0.5)
     else:
@@ -277,7 +278,15 @@ def exported_graphs(architecture: Architecture, side: int, precision: Precision 
     optional = (*(name for name, _ in features), "mask_input", "has_mask_input", "multimask_output")
     return Graphs(
         side=side,
-        encoder=EncoderGraph(image, None, None, embedding, outputs + features, padding, batched=True),
+        encoder=EncoderGraph(
+            image,
+            None,
+            None,
+            embedding,
+            features + outputs if fine_first else outputs + features,
+            padding,
+            batched=True,
+        ),
         decoder=DecoderGraph(multimask="multimask_output", mask_side=4 * grid, optional=optional, batched=True),
         exported=True,
         precision=precision,

@@ -139,7 +139,7 @@ def check(
         for label, pixels in images.items():
             got = dict(zip(names, encode.run(names, {graphs.encoder.image: pixels}), strict=True))
             embeddings = _reference_embeddings(network, architecture, pixels)
-            wanted = dict(zip(names, _in_our_order(embeddings), strict=True))
+            wanted = dict(zip(names, _in_order(embeddings, graphs), strict=True))
             report.comparisons += [_compare(label, name, wanted[name].numpy(), got[name]) for name in names]
             report.comparisons += _check_decoder(network, graphs, decode, label, embeddings, got)
     report.judge()
@@ -170,9 +170,12 @@ def _reference_embeddings(network: Any, architecture: Architecture, pixels: Floa
     return [level.cpu() for level in found] if isinstance(found, Sequence) else found.cpu()
 
 
-def _in_our_order(embeddings: Any) -> list[Tensor]:
-    """The coarse embedding first, then the finer ones from the finest on."""
-    return [embeddings] if isinstance(embeddings, Tensor) else [embeddings[-1], *embeddings[:-1]]
+def _in_order(embeddings: Any, graphs: Graphs) -> list[Tensor]:
+    """The network's levels, which run from fine to coarse, in the order of the graph's outputs."""
+    if isinstance(embeddings, Tensor):
+        return [embeddings]
+    coarse_first = graphs.encoder.outputs[0][0] == graphs.encoder.embedding
+    return [embeddings[-1], *embeddings[:-1]] if coarse_first else list(embeddings)
 
 
 def _check_decoder(

@@ -32,6 +32,8 @@ from triton_sam.specs import Graphs, ModelSpec, Precision, exported_graphs, grap
 
 ENCODER_FILE, DECODER_FILE = "encoder.onnx", "decoder.onnx"
 GRAPHS_FILE, REPORT_FILE = "graphs.json", "report.json"
+#: Raised when the graphs that come out change, so that those made before are made again.
+EXPORTER = 1
 #: Asked for in place of an id: the tensors tell.
 AUTO = "auto"
 
@@ -97,6 +99,7 @@ def export_checkpoint(
         result = _check(network, spec, graphs, building)
         report = {
             "model": spec.id,
+            "exporter": EXPORTER,
             "checkpoint": {
                 "name": checkpoint.name,
                 "sha256": checkpoint_sha256(checkpoint),

@@ -121,8 +121,7 @@ class _WindowBlock(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """[N,C,H,W] -> the same."""
-        features = self.local_conv(features + self._attend(features))
-        tokens = features.permute(0, 2, 3, 1)
+        tokens: Tensor = self.local_conv(features + self._attend(features)).permute(0, 2, 3, 1)
         tokens = tokens + self.mlp(tokens)
         return tokens.permute(0, 3, 1, 2)
 
@@ -134,7 +133,7 @@ class _WindowBlock(nn.Module):
         padded = functional.pad(features, (0, -length % side, 0, -height % side))
         rows, columns = -(-height // side), -(-length // side)
         cells = padded.reshape(-1, width, rows, side, columns, side).permute(0, 2, 4, 3, 5, 1)
-        attended = self.attn(cells.reshape(-1, side * side, width))
+        attended: Tensor = self.attn(cells.reshape(-1, side * side, width))
         cells = attended.reshape(-1, rows, columns, side, side, width).permute(0, 5, 1, 3, 2, 4)
         return cells.reshape(-1, width, rows * side, columns * side)[:, :, :height, :length]
 

@@ -16,7 +16,10 @@ _BOX_CORNERS = (2, 3)
 
 
 class Encoder(nn.Module):
-    """Pixels in [0,1] [N,3,S,S] -> embedding [N,256,g,g] and, where the network has them, two finer features."""
+    """Pixels in [0,1] [N,3,S,S] -> embedding [N,256,g,g] and, where the network has them, two finer features.
+
+    SAM 3 numbers its outputs from the finest on; the others name the embedding first.
+    """
 
     mean: Tensor
     std: Tensor
@@ -25,6 +28,7 @@ class Encoder(nn.Module):
         super().__init__()
         self.network = network
         self.has_features = architecture.backbone in (Backbone.HIERA, Backbone.PERCEPTION)
+        self.fine_first = architecture.backbone is Backbone.PERCEPTION
         mean, std = normalisation(architecture)
         self.register_buffer("mean", mean, persistent=False)
         self.register_buffer("std", std, persistent=False)
@@ -36,7 +40,7 @@ class Encoder(nn.Module):
             embedding: Tensor = self.network.vision_encoder(pixels).last_hidden_state
             return (embedding,)
         finest, finer, coarse = self.network.get_image_embeddings(pixels)
-        return coarse, finest, finer
+        return (finest, finer, coarse) if self.fine_first else (coarse, finest, finer)
 
 
 class Decoder(nn.Module):

@@ -1,0 +1,25 @@
+"""Every variant at full size, with random weights: many minutes and up to 20 GiB, so only with ``-m slow``."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from triton_sam.catalog import CATALOG
+
+ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("model_id", list(CATALOG))
+def test_variant(model_id: str) -> None:
+    """Writes its row of docs/exports.json, from which the table of docs/models.md is made."""
+    subprocess.run([sys.executable, "-m", "triton_sam.bench.exports", model_id], cwd=ROOT, check=True)
+    row = json.loads((ROOT / "docs" / "exports.json").read_text())[model_id]
+    assert row["opset"] in (17, 18)
+    assert max(row["worst_share"].values()) <= 1e-3
