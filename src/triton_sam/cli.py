@@ -13,11 +13,11 @@ from typing import Annotated, Any
 import typer
 from PIL import Image, ImageOps
 from rich.logging import RichHandler
-from rich.table import Table
 from rich.text import Text
 
-from triton_sam import __version__
-from triton_sam.catalog import CATALOG, get_spec
+from triton_sam import __version__, cli_models
+from triton_sam.catalog import DEFAULT_MODEL
+from triton_sam.cli_models import RepositoryOption
 from triton_sam.client import SAM2TritonClient
 from triton_sam.console import download_progress, err, out
 from triton_sam.errors import InvalidInput, ServerError, TritonSamError
@@ -25,7 +25,6 @@ from triton_sam.images import to_rgb
 from triton_sam.interrupts import Interrupts
 from triton_sam.masks import overlay
 from triton_sam.settings import get_settings
-from triton_sam.weights import WeightStore
 
 app = typer.Typer(
     name="triton-sam",
@@ -34,8 +33,9 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-models_app = typer.Typer(help="List the models, or remove one.", invoke_without_command=True)
-app.add_typer(models_app, name="models")
+app.add_typer(cli_models.models_app, name="models")
+for command in (cli_models.pull, cli_models.export, cli_models.setup):
+    app.command()(command)
 
 
 class LogLevel(str, enum.Enum):
@@ -51,7 +51,6 @@ HttpPort = Annotated[int, typer.Option(min=0, max=65535, help="HTTP port; 0 take
 GrpcPort = Annotated[int, typer.Option(min=0, max=65535, help="gRPC port.")]
 MetricsPort = Annotated[int, typer.Option(min=0, max=65535, help="Prometheus metrics port.")]
 ServicePort = Annotated[int, typer.Option(min=0, max=65535, help="Port of the service (health, models).")]
-RepositoryOption = Annotated[Path | None, typer.Option("--model-repository", help="Default: below TRITON_SAM_HOME.")]
 
 
 def _version(value: bool) -> None:
@@ -71,59 +70,6 @@ def _main_options(
         handlers=[RichHandler(console=err, show_path=False, show_time=False)],
         force=True,
     )
-
-
-@models_app.callback()
-def models(context: typer.Context) -> None:
-    """Table of all models: id, family, size, licence, installed."""
-    if context.invoked_subcommand is not None:
-        return
-    store = WeightStore(get_settings().home)
-    table = Table("id", "family", "size", "licence", "installed", "what it is")
-    for spec in CATALOG.values():
-        installed = "yes" if store.is_installed(spec) else "no"
-        table.add_row(spec.id, spec.family, f"{spec.size / 1e6:.0f} MB", spec.licence, installed, spec.title)
-    out.print(table)
-
-
-@models_app.command("rm")
-def models_rm(model_id: Annotated[str, typer.Argument(metavar="ID")]) -> None:
-    """Delete a model's files from the cache."""
-    from triton_sam.setup_models import tear_down
-
-    settings = get_settings()
-    freed = tear_down(get_spec(model_id), WeightStore(settings.home), settings.repository)
-    out.print(f"removed {model_id}, {freed / 1e6:.0f} MB are free again" if freed else f"{model_id} was not installed")
-
-
-@app.command()
-def pull(model_id: Annotated[str, typer.Argument(metavar="ID", help="For example sam2:tiny.")]) -> None:
-    """Download a model's files and verify their checksums."""
-    spec = get_spec(model_id)
-    store = WeightStore(get_settings().home)
-    if store.is_installed(spec):
-        out.print(f"{model_id} is installed already in {store.blobs}")
-        return
-    with download_progress() as progress:
-        store.pull(spec, progress)
-    out.print(f"{model_id} is installed, {spec.size / 1e6:.0f} MB in {store.blobs}")
-
-
-@app.command()
-def setup(
-    model_ids: Annotated[list[str], typer.Argument(metavar="ID...")],
-    model_repository: RepositoryOption = None,
-) -> None:
-    """Pull, convert where needed, and write the Triton model repository."""
-    from triton_sam.setup_models import set_up
-
-    settings = get_settings()
-    repository = model_repository or settings.repository
-    specs = [get_spec(model_id) for model_id in model_ids]
-    for spec in specs:
-        with download_progress() as progress:
-            written = set_up(spec, WeightStore(settings.home), repository, progress)
-        out.print(f"{spec.id} is ready to serve: {', '.join(written)} in {repository}")
 
 
 @app.command()
@@ -188,6 +134,8 @@ def demo(
     settings = get_settings()
     with download_progress() as progress:
         repository, segmenters = prepare([], settings, None, progress)
+        if not segmenters:  # nothing but models for other tools
+            repository, segmenters = prepare([DEFAULT_MODEL], settings, None, progress)
     started = time.monotonic()
     ports = Ports(http_port, grpc_port, metrics_port, service_port)
     with (

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,7 @@ import tenacity
 from PIL import Image
 
 from triton_sam import wire
-from triton_sam.errors import ImageExpired, InvalidInput, Unavailable
+from triton_sam.errors import ImageExpired, InvalidInput, NotFound, TritonSamError, Unavailable
 from triton_sam.images import file_bytes
 from triton_sam.masks import MaskSet
 from triton_sam.prompts import ObjectPrompt, PromptLimits, object_prompt
@@ -24,7 +24,6 @@ from triton_sam.settings import get_settings
 from triton_sam.transport import Transport, connect
 
 ImageLike = str | PathLike[str] | bytes | npt.NDArray[Any] | Image.Image
-_T = TypeVar("_T")
 #: The server has limits of its own; the client only checks shapes and finiteness.
 _NO_LIMITS = PromptLimits(max_points=2**31, max_objects=2**31)
 _OBJECT_KEYS = frozenset({"points", "labels", "box", "mask_input"})
@@ -91,7 +90,8 @@ class SAM2TritonClient:
         Args:
             url: ``localhost:8000`` (HTTP), ``https://host`` or ``grpc://host:8001``; default TRITON_URL, then
                 localhost:8000.
-            model_type: name of the segmenter on the server.
+            model_type: name of the segmenter on the server (``sam2``, ``sam2.1_large``), or a catalogue id
+                (``sam2.1:large``), which is looked for there when it is first needed.
             timeout: seconds for one request, an encode on a slow machine included.
             retries: how often a busy server (UNAVAILABLE) is asked again, with growing pauses.
             session_id: lets the server serve this client in turn with others, and cancel its waiting requests.
@@ -107,6 +107,8 @@ class SAM2TritonClient:
         self._parameters: dict[str, str | int | bool] = {"session_id": session_id} if session_id else {}
         self._lock = threading.Lock()
         self._image: _CurrentImage | None = None
+        self._is_id = ":" in model_type
+        self._name: str | None = None if self._is_id else model_type
         self._retrying = tenacity.Retrying(
             retry=tenacity.retry_if_exception_type(Unavailable),
             stop=tenacity.stop_after_attempt(retries + 1),
@@ -187,7 +189,10 @@ class SAM2TritonClient:
 
     def is_ready(self) -> bool:
         """Whether the server answers and has the model loaded."""
-        return self._transport.is_ready(self.model_type)
+        try:
+            return self._transport.is_ready(self._model_name())
+        except TritonSamError:
+            return False
 
     def close(self) -> None:
         """Closes the connection."""
@@ -202,32 +207,58 @@ class SAM2TritonClient:
         self.close()
 
     def _encode(self, data: bytes) -> str:
-        outputs = self._infer(wire.image_inputs(data), ("image_key",))
-        return wire.text_of(outputs, "image_key")
+        """The image's key; where an id was asked for, from that model and no other."""
+        if not self._is_id:
+            return wire.text_of(self._infer(wire.image_inputs(data), ("image_key",)), "image_key")
+        for _ in range(2):
+            outputs = self._infer(wire.image_inputs(data), ("image_key", "result_json"))
+            if json.loads(wire.text_of(outputs, "result_json"))["model"] == self.model_type:
+                return wire.text_of(outputs, "image_key")
+            self._name = None  # the server gave this name to another model since we asked
+        raise self._not_served()
 
     def _click(self, document: Mapping[str, Any], outputs: Sequence[str]) -> Mapping[str, npt.NDArray[Any]]:
         with self._lock:
             image = self._image
         if image is None:
             raise InvalidInput("there is no image yet: call set_image first")
-
-        def click() -> Mapping[str, npt.NDArray[Any]]:
+        try:
             return self._infer(wire.click_inputs(image.key, document), outputs)
+        except ImageExpired:  # made again, once: twice in a row means a cache that is too small
+            return self._infer(wire.click_inputs(self._encode_again(image), document), outputs)
 
-        return _once_more(click, lambda: self._encode(image.data))
+    def _encode_again(self, image: _CurrentImage) -> str:
+        """The key of an image that has expired; another one than before where a newer version answers now."""
+        renewed = _CurrentImage(image.data, self._encode(image.data))
+        with self._lock:
+            if self._image is image:
+                self._image = renewed
+        return renewed.key
 
     def _infer(self, inputs: Mapping[str, npt.NDArray[Any]], outputs: Sequence[str]) -> Mapping[str, npt.NDArray[Any]]:
-        call = wire.Call(self.model_type, inputs, outputs, self._parameters)
+        call = wire.Call(self._model_name(), inputs, outputs, self._parameters)
         return self._retrying(self._transport.infer, call)
 
+    def _model_name(self) -> str:
+        """The segmenter's name on the server; NotFound where an id's model is not served there."""
+        name = self._name
+        if name is not None:
+            return name
+        for candidate in wire.candidate_names(self.model_type):
+            try:
+                parameters = self._retrying(self._transport.parameters, candidate)
+            except NotFound:
+                continue
+            if parameters.get("model_id") == self.model_type:
+                self._name = candidate
+                return candidate
+        raise self._not_served()
 
-def _once_more(click: Callable[[], _T], encode: Callable[[], object]) -> _T:
-    """An embedding that has expired is made again, once: twice in a row means a cache that is too small."""
-    try:
-        return click()
-    except ImageExpired:
-        encode()
-        return click()
+    def _not_served(self) -> NotFound:
+        return NotFound(
+            f"this server does not serve {self.model_type}: run `triton-sam setup {self.model_type}` and "
+            "`triton-sam serve` there, or name a model that it serves"
+        )
 
 
 def _checked_entry(entry: Mapping[str, Any], index: int) -> ObjectPrompt:

@@ -16,8 +16,8 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
-from triton_sam.catalog import ModelFile
 from triton_sam.fetch import Progress as Report
+from triton_sam.specs import ModelFile
 from triton_sam.weights import ProgressFactory
 
 #: Text is printed as it is: paths, addresses and `triton-sam[server]` are no markup.
@@ -40,6 +40,8 @@ def download_progress() -> Iterator[ProgressFactory]:
 
     def start(file: ModelFile, step: str) -> Report:
         progress.start()  # only now: a bar for nothing would be an empty line
+        for earlier in progress.tasks:  # a source that failed goes on spinning otherwise
+            progress.update(earlier.id, visible=earlier.finished)
         task = progress.add_task(f"{step} {file.name}", total=None)
 
         def report(done: int, total: int | None) -> None:

@@ -1,199 +1,336 @@
-"""ModelSpec -> Triton model repository. Written from the catalogue, never by hand.
+"""ModelSpec -> Triton model repository. Written from the catalogue or an export, never by hand.
 
-For each model three folders: the segmenter (``sam2``) and the plain graphs (``sam2_encoder``, ``sam2_decoder``),
-which also run in NVIDIA's container. Every config is parsed back with Triton's own protobuf before it is used.
+For each model three folders: the segmenter and the plain graphs, which also run in NVIDIA's container. The default
+model of a family has the family's name (``sam2``, ``sam2_encoder``, ``sam2_decoder``), every other its own
+(``sam2.1_large``, ...). Folders for foreign tools ("profiles") stand beside them and are left alone.
 """
 
 from __future__ import annotations
 
-import os
-import shutil
-from collections.abc import Iterable, Mapping
+import logging
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
-from google.protobuf import text_format
-from tritonclient.grpc import model_config_pb2
-
-from triton_sam.catalog import CATALOG, ModelSpec, Role
+from triton_sam.catalog import CATALOG
+from triton_sam.configs import (
+    GRAPH_OF,
+    MODEL_ID,
+    PROFILE,
+    Tensor,
+    config_text,
+    decoder_config,
+    encoder_config,
+    parameters_of,
+    plain_config,
+    raw_names,
+    renamed,
+    segmenter_config,
+)
 from triton_sam.errors import SetupError
+from triton_sam.model_folders import (
+    GRAPHS_FILE,
+    Files,
+    Workshop,
+    holds,
+    newest_version,
+    read_config,
+    served_spec,
+    writing,
+)
+from triton_sam.specs import EXTERNAL_DATA_SUFFIX, ModelSpec, graphs_to_json
+
+log = logging.getLogger(__name__)
 
 _SEGMENTER_SOURCE = '''"""Written by `triton-sam setup`; the code lives in the triton_sam package."""
 
 from triton_sam.backend.segmenter import TritonPythonModel  # noqa: F401
 '''
-_QUEUE_SIZE = 1024
-_QUEUE_SECONDS = 60
-_DEFAULT_VERSION = "1"
 
-_Dims = tuple[str, str, Iterable[int]]
-
-
-def segmenter_name(spec: ModelSpec) -> str:
-    """The Triton name of the main door."""
-    return spec.family
-
-
-def raw_names(spec: ModelSpec) -> tuple[str, str]:
-    """The Triton names of the plain encoder and decoder."""
-    return f"{spec.family}_{Role.ENCODER.value}", f"{spec.family}_{Role.DECODER.value}"
-
-
-def segmenter_config(spec: ModelSpec) -> Any:
-    """The segmenter's config; every input is optional, and ``backend/segmenter.py`` says which go together."""
-    side = spec.decoder.mask_side
-    embedding = dict(spec.encoder.outputs)[spec.encoder.embedding]
-    config = _config(
-        segmenter_name(spec),
-        "python",
-        inputs=[
-            ("image", "TYPE_UINT8", [-1]),
-            ("image_b64", "TYPE_STRING", [1]),
-            ("image_key", "TYPE_STRING", [1]),
-            ("embedding", "TYPE_FP32", embedding),
-            ("prompt_json", "TYPE_STRING", [1]),
-        ],
-        outputs=[
-            ("result_json", "TYPE_STRING", [1]),
-            ("image_key", "TYPE_STRING", [1]),
-            ("masks", "TYPE_UINT8", [-1, -1, -1]),
-            ("scores", "TYPE_FP32", [-1, -1]),
-            ("low_res_logits", "TYPE_FP32", [-1, -1, side, side]),
-            ("embedding", "TYPE_FP32", embedding),
-        ],
-    )
-    for entry in config.input:
-        entry.optional = True
-    parameters = {"model_id": spec.id, "encoder": "encoder.onnx", "decoder": "decoder.onnx"}
-    for name, value in parameters.items():
-        config.parameters[name].string_value = value
-    return config
-
-
-def encoder_config(spec: ModelSpec) -> Any:
-    """The plain encoder as its graph declares it."""
-    return _config(
-        raw_names(spec)[0],
-        "onnxruntime",
-        inputs=[(spec.encoder.image, "TYPE_FP32", [1, 3, spec.side, spec.side])],
-        outputs=[(name, "TYPE_FP32", shape) for name, shape in spec.encoder.outputs],
-    )
-
-
-def decoder_config(spec: ModelSpec) -> Any:
-    """The plain decoder as its graph declares it."""
-    names = spec.decoder
-    side = names.mask_side
-    return _config(
-        raw_names(spec)[1],
-        "onnxruntime",
-        inputs=[
-            *((name, "TYPE_FP32", shape) for name, shape in spec.encoder.outputs),
-            (names.points, "TYPE_FP32", [-1, -1, 2]),
-            (names.labels, "TYPE_FP32", [-1, -1]),
-            (names.mask, "TYPE_FP32", [-1, 1, side, side]),
-            (names.mask_flag, "TYPE_FP32", [1]),
-        ],
-        outputs=[
-            (names.masks, "TYPE_FP32", [-1, names.masks_per_prompt, side, side]),
-            (names.scores, "TYPE_FP32", [-1, names.masks_per_prompt]),
-        ],
-    )
-
-
-def _config(name: str, backend: str, inputs: Iterable[_Dims], outputs: Iterable[_Dims]) -> Any:
-    """What all models share: one instance, no batch axis of Triton's, a bounded queue with a time-out."""
-    config = model_config_pb2.ModelConfig(name=name, backend=backend, max_batch_size=0)
-    for tensor, data_type, dims in inputs:
-        config.input.add(name=tensor, data_type=data_type, dims=list(dims))
-    for tensor, data_type, dims in outputs:
-        config.output.add(name=tensor, data_type=data_type, dims=list(dims))
-    config.instance_group.add(count=1, kind="KIND_CPU")
-    policy = config.dynamic_batching.default_queue_policy
-    policy.timeout_action = policy.REJECT
-    policy.default_timeout_microseconds = _QUEUE_SECONDS * 1_000_000
-    policy.max_queue_size = _QUEUE_SIZE
-    return config
-
-
-def config_text(config: Any) -> str:
-    """The config as ``config.pbtxt`` has it; SetupError where it does not survive being read back."""
-    text: str = text_format.MessageToString(config)
-    if text_format.Parse(text, model_config_pb2.ModelConfig()) != config:
-        raise SetupError(f"the config of {config.name} does not survive being written: please report this")
-    return text
-
-
-def write_models(spec: ModelSpec, encoder: Path, decoder: Path, repository: Path) -> list[str]:
-    """Writes a model's three folders and returns their names.
-
-    Args:
-        encoder, decoder: ONNX files; they are linked into the repository, or copied between file systems.
-    """
-    segmenter_files: Mapping[str, Path | str] = {
-        "model.py": _SEGMENTER_SOURCE,
-        "encoder.onnx": encoder,
-        "decoder.onnx": decoder,
-    }
-    models = [
-        (segmenter_config(spec), segmenter_files),
-        (encoder_config(spec), {"model.onnx": encoder}),
-        (decoder_config(spec), {"model.onnx": decoder}),
-    ]
-    for config, files in models:
-        _write_model(config, files, repository)
-    return [config.name for config, _ in models]
-
-
-def _write_model(config: Any, files: Mapping[str, Path | str], repository: Path) -> None:
-    """Builds the folder beside the repository and moves it in, so that a server never sees half a model."""
-    target = repository / config.name
-    building = repository.parent / f".{repository.name}-{config.name}-{os.getpid()}"
-    shutil.rmtree(building, ignore_errors=True)
-    version = building / _DEFAULT_VERSION
-    try:
-        version.mkdir(parents=True)
-        repository.mkdir(parents=True, exist_ok=True)
-        (building / "config.pbtxt").write_text(config_text(config))
-        for name, content in files.items():
-            if isinstance(content, str):
-                (version / name).write_text(content)
-            else:
-                _link_or_copy(content, version / name)
-        shutil.rmtree(target, ignore_errors=True)
-        building.replace(target)
-    except OSError as error:
-        raise SetupError(f"cannot write the model {config.name} to {repository}: {error.strerror or error}") from None
-    finally:
-        shutil.rmtree(building, ignore_errors=True)
-
-
-def _link_or_copy(source: Path, target: Path) -> None:
-    """A hard link where the file system allows it, else a copy: a repository must stand on its own."""
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copyfile(source, target)
-
-
-def is_current(spec: ModelSpec, repository: Path) -> bool:
-    """Whether the repository holds the model as this version would write it."""
-    configs = (segmenter_config(spec), encoder_config(spec), decoder_config(spec))
-    try:
-        return all((repository / config.name / "config.pbtxt").read_text() == config_text(config) for config in configs)
-    except (OSError, UnicodeDecodeError):
-        return False
+# -- what stands there ----------------------------------------------------------------------------------------
 
 
 def find_segmenters(repository: Path) -> dict[str, ModelSpec]:
-    """Triton name -> catalogue row of the segmenters that stand in a repository."""
+    """Triton name -> catalogue row, with the graphs of the newest version, of the segmenters in a repository."""
     found = {}
-    for config_file in sorted(repository.glob("*/config.pbtxt")):
-        try:
-            config = text_format.Parse(config_file.read_text(), model_config_pb2.ModelConfig())
-        except (OSError, UnicodeDecodeError, text_format.ParseError):
-            continue
-        model_id = config.parameters["model_id"].string_value if "model_id" in config.parameters else ""
-        if model_id in CATALOG:
-            found[config_file.parent.name] = CATALOG[model_id]
+    for name, parameters in _models(repository):
+        row = CATALOG.get(parameters.get(MODEL_ID, ""))
+        if row is not None:
+            folder = repository / name
+            try:
+                found[name] = served_spec(row, folder / str(newest_version(folder)))
+            except SetupError as error:
+                log.warning("%s is left out: %s", name, error)
     return found
+
+
+def find_profile_models(repository: Path) -> list[str]:
+    """Triton names of the folders that were written for foreign tools."""
+    return [name for name, parameters in _models(repository) if PROFILE in parameters]
+
+
+def find_name(spec: ModelSpec, repository: Path) -> str | None:
+    """The Triton name of a model's segmenter; the family's name first where it has several, None where it has none."""
+    names = [name for name, parameters in _models(repository) if parameters.get(MODEL_ID) == spec.id]
+    preferred = (spec.family, spec.variant_name)
+    return min(names, key=lambda name: preferred.index(name) if name in preferred else len(preferred), default=None)
+
+
+def _models(repository: Path) -> Iterator[tuple[str, dict[str, str]]]:
+    """(folder, parameters of its config) of every folder with a config that can be read."""
+    for config_file in sorted(repository.glob("*/config.pbtxt")):
+        name = config_file.parent.name
+        parameters = None if name.startswith(".") else _parameters(repository, name)
+        if parameters is not None:
+            yield name, parameters
+
+
+def _parameters(repository: Path, name: str) -> dict[str, str] | None:
+    text = read_config(repository / name)
+    return None if text is None else parameters_of(text)
+
+
+def is_current(spec: ModelSpec, repository: Path) -> bool:
+    """Whether the repository holds the model as this version of the code would write it.
+
+    Graphs that a user exported are what they say they are; ready-made ones must be those of ``spec``.
+    """
+    name = find_name(spec, repository)
+    if name is None:
+        return False
+    version = newest_version(repository / name)
+    served = _acceptable(spec, repository / name / str(version))
+    if served is None:
+        return False
+    return all(
+        read_config(repository / folder) == config and newest_version(repository / folder) == version
+        for folder, config in _configs(served, name).items()
+        if not _is_profile(repository, folder)
+    )
+
+
+def refresh(spec: ModelSpec, repository: Path) -> bool:
+    """Writes a model anew from the graphs in its own segmenter; False where it must be set up from its sources."""
+    name = find_name(spec, repository)
+    if name is None:
+        return False
+    newest = repository / name / str(newest_version(repository / name))
+    served = _acceptable(spec, newest)
+    if served is None:
+        return False
+    write_models(served, newest / "encoder.onnx", newest / "decoder.onnx", repository, name=name)
+    return True
+
+
+def _acceptable(spec: ModelSpec, version_folder: Path) -> ModelSpec | None:
+    """The model as a version has it; None where that is not whole, or ready-made and not as ``spec`` says."""
+    if not all((version_folder / graph).is_file() for graph in ("encoder.onnx", "decoder.onnx")):
+        return None
+    try:
+        served = served_spec(spec, version_folder)
+    except SetupError:
+        return None
+    return served if served.graphs.exported or served.graphs == spec.graphs else None
+
+
+# -- names ----------------------------------------------------------------------------------------------------
+
+
+def choose_name(spec: ModelSpec, repository: Path, make_default: bool = False) -> str:
+    """The Triton name under which a model stands or shall stand in a repository.
+
+    It keeps the name that it has; a new one gets its family's name where that is free, else its own.
+
+    Args:
+        make_default: it takes its family's name, and the model that had it is renamed to its own.
+    """
+    own = find_name(spec, repository)
+    if own is not None and (own == spec.family or not make_default):
+        return own
+    holder = _parameters(repository, spec.family)
+    if (repository / spec.family).exists() and (holder is None or MODEL_ID not in holder):
+        raise _strange(spec.family, repository)
+    if holder is not None and not make_default:
+        return spec.variant_name
+    if holder is not None:
+        _rename(spec.family, holder[MODEL_ID].replace(":", "_"), repository)
+    if own is not None:
+        _rename(own, spec.family, repository)
+    return spec.family
+
+
+def _rename(old: str, new: str, repository: Path) -> None:
+    """Gives a segmenter and its plain twins another name; nothing is gone before all of it stands there again."""
+    pairs = [
+        (here, there)
+        for here, there in zip((old, *raw_names(old)), (new, *raw_names(new)), strict=True)
+        if (repository / here).exists() and not _is_profile(repository, here)
+    ]
+    model_id = (_parameters(repository, old) or {}).get(MODEL_ID)
+    for _, there in pairs:
+        parameters = _parameters(repository, there) or {}
+        ours = model_id in (parameters.get(MODEL_ID), parameters.get(GRAPH_OF)) or PROFILE in parameters
+        if (repository / there).exists() and not ours:
+            raise _strange(there, repository)
+    with writing(repository) as workshop:
+        for here, there in pairs:
+            if not _is_profile(repository, there):
+                workshop.copy_model(here, there, renamed(read_config(repository / here) or "", there))
+        for here, _ in pairs:
+            workshop.remove_model(here)
+
+
+def _is_profile(repository: Path, name: str) -> bool:
+    return PROFILE in (_parameters(repository, name) or {})
+
+
+def _strange(name: str, repository: Path) -> SetupError:
+    return SetupError(
+        f"{repository} has a folder {name} that triton-sam did not write: move it away, or choose another repository"
+    )
+
+
+# -- writing --------------------------------------------------------------------------------------------------
+
+
+def write_models(
+    spec: ModelSpec, encoder: Path, decoder: Path, repository: Path, *, name: str | None = None
+) -> list[str]:
+    """Writes a model's three folders and returns the names of those that are its own.
+
+    Files other than those of the newest version become the next version; the same files change only the configs.
+
+    Args:
+        encoder, decoder: ONNX files as ``spec.graphs`` describes them; linked into the repository, or copied between
+            file systems. External data stand beside them, as ``encoder.onnx_data`` and ``decoder.onnx_data``.
+        name: of the segmenter; :func:`choose_name` by default.
+    """
+    _check_present(encoder, decoder)
+    name = name or choose_name(spec, repository)
+    _refuse_strangers(spec, name, repository)
+    encoder_name, decoder_name = raw_names(name)
+    encoder_data, decoder_data = _data_of(encoder, "encoder.onnx"), _data_of(decoder, "decoder.onnx")
+    files: dict[str, Files] = {
+        encoder_name: {"model.onnx": encoder, **encoder_data},
+        decoder_name: {"model.onnx": decoder, **decoder_data},
+        # The segmenter comes last: when it is there, all of the model is.
+        name: {
+            "encoder.onnx": encoder,
+            "decoder.onnx": decoder,
+            **encoder_data,
+            **decoder_data,
+            "model.py": _SEGMENTER_SOURCE,
+            GRAPHS_FILE: graphs_to_json(spec.graphs),
+        },
+    }
+    configs = _configs(spec, name)
+    with writing(repository) as workshop:
+        mine = {folder: content for folder, content in files.items() if not _is_profile(repository, folder)}
+        version = _version_for(workshop, mine)
+        for folder, content in mine.items():
+            workshop.write_model(folder, version, content, configs[folder])
+    return [folder for folder in (name, encoder_name, decoder_name) if folder in mine]
+
+
+def write_plain_model(
+    name: str,
+    model_file: Path,
+    repository: Path,
+    *,
+    inputs: Iterable[Tensor],
+    outputs: Iterable[Tensor],
+    profile: str,
+    optional: Iterable[str] = (),
+    priority_levels: int = 2,
+    default_priority: int = 2,
+) -> str:
+    """Writes one ONNX graph under the name and with the tensors that a foreign tool expects; returns the name.
+
+    Such a folder is always served, and :func:`write_models` leaves it alone.
+
+    Args:
+        model_file: linked or copied; its external data, ``<file name>_data``, keep their name.
+        inputs, outputs: (name, Triton data type, dims), -1 where a dim may vary.
+        profile: the tool that it is for.
+        optional: inputs that may be left out.
+        priority_levels, default_priority: 1 goes first; a request without a priority has the default one.
+    """
+    _check_present(model_file)
+    parameters = _parameters(repository, name)
+    if (repository / name).exists() and not (parameters and (PROFILE in parameters or GRAPH_OF in parameters)):
+        raise _strange(name, repository)
+    config = plain_config(
+        name,
+        inputs,
+        outputs,
+        profile=profile,
+        optional=optional,
+        priority_levels=priority_levels,
+        default_priority=default_priority,
+    )
+    files: Files = {"model.onnx": model_file, **_data_of(model_file, model_file.name)}
+    with writing(repository) as workshop:
+        workshop.write_model(name, _version_for(workshop, {name: files}), files, config_text(config))
+    return name
+
+
+def remove_models(spec: ModelSpec, repository: Path) -> list[str]:
+    """Removes a model under whatever names it has and returns these; folders of profiles stay."""
+    removed = []
+    while (name := find_name(spec, repository)) is not None:
+        with writing(repository) as workshop:
+            for folder in (name, *raw_names(name)):
+                if (repository / folder).exists() and not _is_profile(repository, folder):
+                    workshop.remove_model(folder)
+                    removed.append(folder)
+    return removed
+
+
+def _configs(spec: ModelSpec, name: str) -> dict[str, str]:
+    """Folder -> config text of a model's three folders."""
+    encoder_name, decoder_name = raw_names(name)
+    configs = (segmenter_config(spec, name), encoder_config(spec, encoder_name), decoder_config(spec, decoder_name))
+    return {config.name: config_text(config) for config in configs}
+
+
+def _version_for(workshop: Workshop, files: dict[str, Files]) -> int:
+    """The newest version where every folder that exists has these files as its newest, else the next one of all."""
+    folders = {workshop.repository / name: content for name, content in files.items()}
+    newest = {folder: newest_version(folder) for folder in folders if folder.exists()}
+    highest = max(newest.values(), default=0)
+    current = all(
+        version == highest and holds(folder / str(version), folders[folder]) for folder, version in newest.items()
+    )
+    return highest if highest and current else highest + 1
+
+
+def _refuse_strangers(spec: ModelSpec, name: str, repository: Path) -> None:
+    """SetupError where a folder of somebody else's, or of another model, would be overwritten."""
+    parameters = _parameters(repository, name)
+    ours = parameters is not None and MODEL_ID in parameters
+    if (repository / name).exists() and not ours:
+        raise _strange(name, repository)
+    if parameters is not None and ours and parameters[MODEL_ID] != spec.id:
+        raise SetupError(
+            f"{name} in {repository} is {parameters[MODEL_ID]}: make {spec.id} the default to take its place"
+        )
+    for twin in raw_names(name):
+        marks = _parameters(repository, twin) or {}
+        # Twins that older versions wrote have no mark; they stand beside a segmenter.
+        if (repository / twin).exists() and not (ours or GRAPH_OF in marks or PROFILE in marks):
+            raise _strange(twin, repository)
+
+
+def _data_of(graph: Path, name: str) -> dict[str, Path]:
+    """A graph's external data under the name that the graph itself knows them by."""
+    data = graph.with_name(graph.name + EXTERNAL_DATA_SUFFIX)
+    if not data.exists():
+        return {}
+    if graph.name != name:
+        raise SetupError(f"{graph} has external data, whose name cannot be changed: call the graph {name}")
+    return {data.name: data}
+
+
+def _check_present(*graphs: Path) -> None:
+    for graph in graphs:
+        if not graph.is_file():
+            raise SetupError(f"the graph {graph} is missing: export or pull the model again")

@@ -15,17 +15,21 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from http.client import HTTPException
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from triton_sam import host
+from triton_sam.configs import pinned_json
 from triton_sam.errors import ServerError
 from triton_sam.flight import FLIGHT_DIR_VARIABLE, requests_held
+from triton_sam.launcher import spawn
+from triton_sam.model_folders import ModelState
 
 log = logging.getLogger(__name__)
 
@@ -42,19 +46,6 @@ _LOG_FLAGS = {
     "info": (),
     "debug": ("--log-verbose=1",),
 }
-#: Runs between fork and exec in a process of its own (a function there would run in a copy of a threaded process).
-#: prctl(PR_SET_PDEATHSIG, SIGKILL), and a look whether the parent died before it. Then the stack: Triton's HTTP server
-#: parses bodies that curl labels as forms on it, and with the usual 8 MiB a large base64 image ends the whole server.
-_LAUNCHER = """
-import ctypes, os, resource, sys
-ctypes.CDLL(None).prctl(1, 9)
-if os.getppid() != int(sys.argv[1]):
-    os._exit(1)
-_, hard = resource.getrlimit(resource.RLIMIT_STACK)
-wanted = 512 * 1024 * 1024
-resource.setrlimit(resource.RLIMIT_STACK, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard))
-os.execv(sys.argv[2], sys.argv[2:])
-"""
 #: A proxy of the user's is for the world, not for our own server.
 _without_proxy = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
@@ -103,8 +94,13 @@ class TritonProcess:
     admin_key: str
     models: set[str] = field(default_factory=set)
     """Triton names of what is loaded."""
+    pins: Mapping[str, ModelState] = field(default_factory=dict)
+    """What to load at the start of some models instead of their newest version."""
     stubs: dict[int, str] = field(default_factory=dict)
     """pid -> Triton name of the model that the stub runs."""
+    retiring: dict[int, str] = field(default_factory=dict)
+    """The same of stubs that Triton ends as soon as they have answered what they hold."""
+    _stub_lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def alive(self) -> bool:
@@ -114,19 +110,53 @@ class TritonProcess:
     def flight_folder(self) -> Path:
         return self.runtime / "flight"
 
-    def load(self, model: str) -> None:
-        """Loads (or loads anew) a model; ServerError with Triton's reason."""
-        self._control("load_model", model)
+    def load(self, model: str, pinned: ModelState | None = None) -> None:
+        """Loads (or loads anew) a model; ServerError with Triton's reason, and what served before then serves on.
+
+        Triton ends the process of the version before as soon as the new one is ready, which may be before this
+        returns: from the beginning on that process is expected to end.
+
+        Args:
+            pinned: the version and the config to load instead of the newest.
+        """
+        config = {} if pinned is None else {"config": pinned_json(pinned.config, pinned.version)}
+        before = self._retire(model)
+        try:
+            self._control("load_model", model, **config)
+        except BaseException:
+            self._bring_back(before)
+            raise
         self.models.add(model)
         self.find_stubs()
+        if before and model not in self.stubs.values():  # nothing was new to Triton
+            self._bring_back(before)
 
     def unload(self, model: str) -> None:
         """Unloads a model; its process is no longer missed from here on."""
         self.models.discard(model)
-        self.stubs = {pid: name for pid, name in self.stubs.items() if name != model}
+        self._retire(model)
         self._control("unload_model", model)
 
-    def _control(self, call: str, model: str) -> None:
+    def _retire(self, model: str) -> dict[int, str]:
+        with self._stub_lock:
+            leaving = {pid: name for pid, name in self.stubs.items() if name == model}
+            self.stubs = {pid: name for pid, name in self.stubs.items() if name != model}
+            self.retiring = self.retiring | leaving
+        return leaving
+
+    def _bring_back(self, stubs: Mapping[int, str]) -> None:
+        """Those that died meanwhile too: their death is then noticed."""
+        with self._stub_lock:
+            self.retiring = {pid: name for pid, name in self.retiring.items() if pid not in stubs}
+            self.stubs = self.stubs | dict(stubs)
+
+    def forget_retired(self, pids: Iterable[int]) -> None:
+        """No longer watches processes that have ended as expected."""
+        gone = set(pids)
+        with self._stub_lock:
+            self.retiring = {pid: name for pid, name in self.retiring.items() if pid not in gone}
+
+    def _control(self, call: str, model: str, **options: str) -> None:
         # Over gRPC: over HTTP a load stalls the clients of all models for seconds.
         import tritonclient.grpc as grpc
         from tritonclient.utils import InferenceServerException
@@ -135,14 +165,23 @@ class TritonProcess:
         address = f"{self.options.reach}:{self.options.grpc_port}"
         with grpc.InferenceServerClient(address, channel_args=[("grpc.enable_http_proxy", 0)]) as client:
             try:
-                getattr(client, call)(model, headers=headers, client_timeout=self.options.ready_seconds)
+                getattr(client, call)(model, headers=headers, client_timeout=self.options.ready_seconds, **options)
             except InferenceServerException as error:
                 raise ServerError(f"{call.replace('_', ' ')} {model} failed: {one_line(error.message())}") from None
 
     def index(self) -> dict[str, tuple[str, str]]:
-        """Triton name -> (state, reason) of every model in the repository."""
+        """Triton name -> (state, reason) of every model in the repository; of a version that is ready, if any is."""
+        states: dict[str, tuple[str, str]] = {}
+        for row in self.post("/v2/repository/index", {}, timeout=5):
+            if states.get(row["name"], ("", ""))[0] != "READY":
+                states[row["name"]] = row.get("state", ""), row.get("reason", "")
+        return states
+
+    def versions(self) -> dict[str, str]:
+        """Triton name -> newest version that is ready."""
         rows = self.post("/v2/repository/index", {}, timeout=5)
-        return {row["name"]: (row.get("state", ""), row.get("reason", "")) for row in rows}
+        ready = [(row["name"], row["version"]) for row in rows if row.get("state") == "READY"]
+        return dict(sorted(ready, key=lambda entry: int(entry[1])))
 
     def post(self, path: str, document: Mapping[str, Any], timeout: float) -> Any:
         """One JSON request to the server's HTTP port, with the admin key; OSError or ValueError when it fails."""
@@ -163,13 +202,14 @@ class TritonProcess:
         A stub's command line has the shared-memory region at place 2 and the instance (``sam2_0_0``) at place 8. Stubs
         that Triton starts to complete a config carry the bare name; they end by themselves and are not watched.
         """
-        found: dict[int, str] = {}
         instances = {model: re.compile(rf"{re.escape(model)}_\d+_\d+") for model in self.models}
-        for words, pid in self._our_stubs():
-            owner = next((model for model, instance in instances.items() if instance.fullmatch(words[8])), None)
-            if owner is not None:
-                found[pid] = owner
-        self.stubs = found
+        with self._stub_lock:
+            found: dict[int, str] = {}
+            for words, pid in self._our_stubs():
+                owner = next((model for model, instance in instances.items() if instance.fullmatch(words[8])), None)
+                if owner is not None and pid not in self.retiring:
+                    found[pid] = owner
+            self.stubs = found
 
     def _our_stubs(self) -> Iterator[tuple[list[str], int]]:
         for entry in Path("/proc").glob("[0-9]*/cmdline"):
@@ -180,6 +220,7 @@ class TritonProcess:
 
     def wait_ready(self, shall_stop: Callable[[], bool] = lambda: False) -> None:
         """Returns when every model of the options is loaded; ServerError with the reason when one will not."""
+        at_start = [name for name in self.options.models if name not in self.pins]
         deadline = time.monotonic() + self.options.ready_seconds
         while time.monotonic() < deadline:
             if shall_stop():
@@ -188,10 +229,12 @@ class TritonProcess:
                 raise ServerError(f"tritonserver ended at its start: {self.last_error()}")
             with contextlib.suppress(OSError, ValueError):
                 states = self.index()
-                failed = [name for name in self.options.models if states.get(name, ("", ""))[0] == "UNAVAILABLE"]
+                failed = [name for name in at_start if states.get(name, ("", ""))[0] == "UNAVAILABLE"]
                 if failed:
                     raise ServerError(f"the model {failed[0]} does not load: {one_line(states[failed[0]][1])}")
-                if all(states.get(name, ("", ""))[0] == "READY" for name in self.options.models):
+                if all(states.get(name, ("", ""))[0] == "READY" for name in at_start):
+                    for name, pinned in self.pins.items():
+                        self.load(name, pinned)
                     self.find_stubs()
                     return
             time.sleep(0.05)
@@ -237,11 +280,15 @@ class TritonProcess:
         return f"see {self.log_path}"
 
 
-def start(options: ServerOptions) -> TritonProcess:
+def start(options: ServerOptions, pins: Mapping[str, ModelState] | None = None) -> TritonProcess:
     """Starts a server after every check that can be made before; does not wait until it is ready.
 
     The calling thread must outlive the server: the kernel ends the server when that thread ends.
+
+    Args:
+        pins: models of the options that shall not load their newest version, and what they load instead.
     """
+    pins = pins or {}
     files = host.find_triton()
     host.check_numpy()
     host.check_runtime()
@@ -275,12 +322,18 @@ def start(options: ServerOptions) -> TritonProcess:
     }
     environment.pop("PYTHONHOME", None)
     with log_path.open("wb") as output:
-        process = _spawn(_command(files, options, backends, shm_prefix, admin_key), environment, output)
-    return TritonProcess(options, process, runtime, log_path, shm_prefix, admin_key, set(options.models))
+        at_start = [model for model in options.models if model not in pins]
+        process = spawn(_command(files, options, at_start, backends, shm_prefix, admin_key), environment, output)
+    return TritonProcess(options, process, runtime, log_path, shm_prefix, admin_key, set(options.models), pins)
 
 
 def _command(
-    files: host.TritonFiles, options: ServerOptions, backends: Path, shm_prefix: str, admin_key: str
+    files: host.TritonFiles,
+    options: ServerOptions,
+    models: Sequence[str],
+    backends: Path,
+    shm_prefix: str,
+    admin_key: str,
 ) -> list[str]:
     closed = f"{_CLOSED_APIS}:{_KEY_HEADER}={admin_key}"
     return [
@@ -288,7 +341,7 @@ def _command(
         f"--model-repository={options.repository}",
         f"--backend-directory={backends}",
         "--model-control-mode=explicit",
-        *(f"--load-model={model}" for model in options.models),
+        *(f"--load-model={model}" for model in models),
         f"--http-address={options.host}",
         f"--http-port={options.http_port}",
         f"--grpc-address={options.host}",
@@ -302,22 +355,6 @@ def _command(
         "--exit-on-error=false",
         *_LOG_FLAGS[options.log_level],
     ]
-
-
-def _spawn(command: Sequence[str], environment: dict[str, str], output: IO[bytes]) -> subprocess.Popen[bytes]:
-    """Starts ``command`` so that the kernel kills it when the calling thread ends, however that happens."""
-    launcher = [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid())]
-    try:
-        return subprocess.Popen(
-            [*launcher, *command],
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,  # a Ctrl-C at the terminal reaches us, and we stop the server in order
-        )
-    except OSError as error:
-        raise ServerError(f"tritonserver cannot be started ({error.strerror})") from None
 
 
 def _make_runtime(runtime: Path, files: host.TritonFiles) -> Path:

@@ -11,12 +11,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from triton_sam import host
-from triton_sam.catalog import DEFAULT_MODEL, ModelSpec, get_spec
+from triton_sam.catalog import DEFAULT_MODEL, get_spec
+from triton_sam.configs import raw_names
 from triton_sam.errors import SetupError
-from triton_sam.repository import find_segmenters, is_current, raw_names, segmenter_name
+from triton_sam.repository import (
+    find_name,
+    find_profile_models,
+    find_segmenters,
+    is_current,
+    refresh,
+)
 from triton_sam.server import ServerOptions
 from triton_sam.settings import Settings
 from triton_sam.setup_models import set_up
+from triton_sam.specs import ModelSpec
 from triton_sam.supervisor import PingPolicy, Supervisor
 from triton_sam.weights import ProgressFactory, WeightStore
 
@@ -64,25 +72,31 @@ def prepare(
 ) -> tuple[Path, dict[str, ModelSpec]]:
     """(repository, Triton name -> row) of what shall be served; models that are not set up yet are set up.
 
-    A repository of the user's own is read, never written.
+    A repository of the user's own is read, never written. One with nothing but models for foreign tools has no rows.
     """
     if repository is not None:
         found = find_segmenters(repository)
         wanted = {name: spec for name, spec in found.items() if not ids or spec.id in ids}
         missing = sorted(set(ids) - {spec.id for spec in wanted.values()})
-        if missing or not wanted:
+        if missing or not (wanted or find_profile_models(repository)):
             raise SetupError(
                 f"{repository} has no model {missing[0] if missing else 'of triton-sam'}: "
                 f"run `triton-sam setup {missing[0] if missing else DEFAULT_MODEL} --model-repository {repository}`"
             )
         return repository, wanted
-    found = find_segmenters(settings.repository)
-    specs = [get_spec(model_id) for model_id in ids] or list(found.values()) or [get_spec(DEFAULT_MODEL)]
+    repository = settings.repository
+    chosen = list(ids) or [spec.id for spec in find_segmenters(repository).values()]
+    if not chosen and not find_profile_models(repository):
+        chosen = [DEFAULT_MODEL]
+    specs = [get_spec(model_id) for model_id in dict.fromkeys(chosen)]
     store = WeightStore(settings.home)
     for spec in specs:
-        if not is_current(spec, settings.repository):
-            set_up(spec, store, settings.repository, progress)
-    return settings.repository, {segmenter_name(spec): spec for spec in specs}
+        # What is there is written anew from itself where it can be: it may be an export that nothing else holds.
+        if not (is_current(spec, repository) or refresh(spec, repository)):
+            set_up(spec, store, repository, progress)
+    found = find_segmenters(repository)
+    names = [find_name(spec, repository) for spec in specs]
+    return repository, {name: found[name] for name in names if name in found}
 
 
 @contextlib.contextmanager
@@ -100,7 +114,7 @@ def serving(
     ping_policy: PingPolicy | None = None,
     shall_stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[Running]:
-    """Serves until the block is left, then drains and stops everything.
+    """Serves until the block is left, then drains and stops everything; models for foreign tools are served too.
 
     Args:
         raw: load the plain encoders and decoders too.
@@ -114,7 +128,8 @@ def serving(
         log.warning(EXPOSED_WARNING)
     names = list(segmenters)
     if raw:
-        names += [name for spec in segmenters.values() for name in raw_names(spec)]
+        names += [name for segmenter in segmenters for name in raw_names(segmenter)]
+    names += [name for name in find_profile_models(repository) if name not in names]
     options = ServerOptions(
         repository=repository.resolve(),
         models=tuple(names),
@@ -138,7 +153,11 @@ def serving(
         if has_service:
             from triton_sam.service.app import ServiceThread, create_app
 
-            app = create_app(lambda: supervisor.status, segmenters)
+            def served() -> dict[str, ModelSpec]:
+                """A newer version, or another default, may have come since the start."""
+                return {name: spec for name, spec in find_segmenters(repository).items() if name in segmenters}
+
+            app = create_app(lambda: supervisor.status, served)
             stack.enter_context(ServiceThread(app, bind, ports.service))
         yield Running(supervisor, ports, options.reach, segmenters, has_service)
 

@@ -5,6 +5,7 @@ Code branches on these data, never on a model's name.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
@@ -14,6 +15,8 @@ from triton_sam.geometry import ResizePolicy
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
+#: A graph over 2 GiB keeps its weights in ``<graph>_data``, and knows them by that name: it may never change.
+EXTERNAL_DATA_SUFFIX = "_data"
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,30 +267,35 @@ class ModelSpec:
 
 def exported_graphs(architecture: Architecture, side: int, precision: Precision = Precision.FP32) -> Graphs:
     """The raw-tensor contract of our own exports: pixels in [0,1], normalisation inside, optional extras."""
-    fine_first = architecture.backbone is Backbone.PERCEPTION
-    if fine_first:
-        grid, names = side // 14, ("image_embeddings.0", "image_embeddings.1", "image_embeddings.2")
-        image, embedding, padding = "pixel_values", names[2], (0.5, 0.5, 0.5)
+    if architecture.backbone is Backbone.PERCEPTION:
+        grid = side // 14
+        outputs = _shapes(("image_embeddings.0", 32, 4), ("image_embeddings.1", 64, 2), ("image_embeddings.2", 256, 1))
+        encoder = _exported_encoder("pixel_values", "image_embeddings.2", outputs(grid), (0.5, 0.5, 0.5))
     else:
-        grid, names = side // 16, ("high_res_feats_0", "high_res_feats_1", "image_embeddings")
-        image, embedding, padding = "image", names[2], IMAGENET_MEAN
-    outputs: tuple[tuple[str, tuple[int, ...]], ...] = ((embedding, (1, 256, grid, grid)),)
-    features: tuple[tuple[str, tuple[int, ...]], ...] = ()
-    if architecture.backbone in (Backbone.HIERA, Backbone.PERCEPTION):
-        features = ((names[0], (1, 32, 4 * grid, 4 * grid)), (names[1], (1, 64, 2 * grid, 2 * grid)))
-    optional = (*(name for name, _ in features), "mask_input", "has_mask_input", "multimask_output")
-    return Graphs(
-        side=side,
-        encoder=EncoderGraph(
-            image,
-            None,
-            None,
-            embedding,
-            features + outputs if fine_first else outputs + features,
-            padding,
-            batched=True,
-        ),
-        decoder=DecoderGraph(multimask="multimask_output", mask_side=4 * grid, optional=optional, batched=True),
-        exported=True,
-        precision=precision,
+        grid = side // 16
+        outputs = _shapes(("image_embeddings", 256, 1))
+        if architecture.backbone is Backbone.HIERA:
+            outputs = _shapes(("image_embeddings", 256, 1), ("high_res_feats_0", 32, 4), ("high_res_feats_1", 64, 2))
+        encoder = _exported_encoder("image", "image_embeddings", outputs(grid), IMAGENET_MEAN)
+    features = tuple(name for name, _ in encoder.outputs if name != encoder.embedding)
+    decoder = DecoderGraph(
+        multimask="multimask_output",
+        mask_side=4 * grid,
+        optional=(*features, "mask_input", "has_mask_input", "multimask_output"),
+        batched=True,
     )
+    return Graphs(side, encoder, decoder, exported=True, precision=precision)
+
+
+_Outputs = tuple[tuple[str, tuple[int, ...]], ...]
+
+
+def _shapes(*levels: tuple[str, int, int]) -> Callable[[int], _Outputs]:
+    """(name, channels, cells for each cell of the embedding) of every output -> their shapes on a grid."""
+    return lambda grid: tuple((name, (1, channels, grid * fine, grid * fine)) for name, channels, fine in levels)
+
+
+def _exported_encoder(
+    image: str, embedding: str, outputs: _Outputs, padding: tuple[float, float, float]
+) -> EncoderGraph:
+    return EncoderGraph(image, None, None, embedding, outputs, padding, batched=True)

@@ -2,7 +2,8 @@
 
 It watches the pids of tritonserver and of every stub, and sends a ping through each segmenter's workers. A stub that
 died idle is unloaded and loaded again; one that died with requests in flight takes the whole server with it, because
-Triton would never answer those requests, and a lost connection at least tells their clients at once.
+Triton would never answer those requests, and a lost connection at least tells their clients at once. Newer versions
+of what it serves are loaded while it serves (:mod:`triton_sam.updates`).
 """
 
 from __future__ import annotations
@@ -20,10 +21,12 @@ from triton_sam.errors import ServerError, SetupError
 from triton_sam.flight import requests_held
 from triton_sam.host import process_alive
 from triton_sam.server import ServerOptions, TritonProcess
+from triton_sam.updates import Updates
 
 log = logging.getLogger(__name__)
 
 _WATCH_SECONDS = 0.2
+_LOOK_SECONDS = 1.0
 _RETRY_SECONDS = 0.5
 _RESTARTS_ALLOWED = 5
 _RESTART_WINDOW = 60.0
@@ -77,13 +80,18 @@ class Supervisor:
         self._first_start: BaseException | None = None
         self._restart_times: list[float] = []
         self._missed_pings = 0
+        self._updates = Updates(options.repository, options.models)
+        self._next_look = 0.0
         self._thread: threading.Thread | None = None
         self._pinger: threading.Thread | None = None
 
     @property
     def status(self) -> dict[str, object]:
-        """A copy of the present status."""
-        return asdict(self._status)
+        """A copy of the present status, the versions that serve, and why a newer one does not."""
+        return asdict(self._status) | {
+            "versions": dict(self._updates.versions),
+            "problems": dict(self._updates.problems),
+        }
 
     @property
     def process(self) -> TritonProcess:
@@ -161,12 +169,13 @@ class Supervisor:
         self._status.state, self._status.reason = ("stopped" if interrupted else "failed"), str(error)
 
     def _launch(self) -> None:
-        self._process = server.start(self.options)
+        self._process = server.start(self.options, self._updates.begin_life())
         try:
             self._process.wait_ready(self._is_stopping)
         except BaseException:
             self._process.stop(drain=False)
             raise
+        self._updates.note_versions(self._process)
         self._status.state = "ready"
         self._missed_pings = 0
 
@@ -175,14 +184,23 @@ class Supervisor:
         if not process.alive:
             self._recover(f"tritonserver ended with code {process.process.returncode}", self._restart)
             return
-        dead = sorted({model for pid, model in process.stubs.items() if not process_alive(pid)})
-        if dead:
-            held = [requests_held(process.flight_folder, model) for model in dead]
-            idle = all(count == 0 for count in held)
-            what = f"the process of {', '.join(dead)} died " + ("idle" if idle else "with requests in flight")
-            self._recover(what, (lambda: self._reload(dead)) if idle else self._restart)
+        dead = {pid: model for pid, model in process.stubs.items() if not process_alive(pid)}
+        ended = {pid: model for pid, model in process.retiring.items() if not process_alive(pid)}
+        process.forget_retired(ended)
+        # A process that a newer version replaces ends by itself, but not before it has answered everything.
+        broken_off = {pid: model for pid, model in ended.items() if requests_held(process.flight_folder, model, pid)}
+        if dead or broken_off:
+            idle = not broken_off and all(
+                requests_held(process.flight_folder, model, pid) == 0 for pid, model in dead.items()
+            )
+            models = sorted({*dead.values(), *broken_off.values()})
+            what = f"the process of {', '.join(models)} died " + ("idle" if idle else "with requests in flight")
+            self._recover(what, (lambda: self._reload(models)) if idle else self._restart)
         elif self._missed_pings >= self._ping_policy.missed:
             self._recover(f"no answer to {self._missed_pings} pings", self._restart)
+        elif time.monotonic() >= self._next_look:
+            self._next_look = time.monotonic() + _LOOK_SECONDS
+            self._updates.look_and_load(process)
 
     def _recover(self, what: str, mend: Callable[[], None]) -> None:
         self._status.state, self._status.reason = "recovering", what
@@ -196,7 +214,8 @@ class Supervisor:
         try:
             for model in models:
                 self.process.unload(model)  # a bare load does nothing: Triton believes that the model is there
-                self.process.load(model)
+                self.process.load(model, self._updates.pinned(model))
+            self._updates.note_versions(self.process)
             self._status.reloads += 1
         except ServerError as error:
             log.warning("%s: restarting instead", error)

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy.typing as npt
 
-from triton_sam.wire import Address, Call, as_our_error
+from triton_sam.wire import Address, Call, as_our_error, config_parameters
 
 _MAX_MESSAGE = 2**31 - 1
 
@@ -19,6 +19,8 @@ class Transport(Protocol):
     def infer(self, call: Call) -> Mapping[str, npt.NDArray[Any]]: ...
 
     def is_ready(self, model: str) -> bool: ...
+
+    def parameters(self, model: str) -> Mapping[str, str]: ...
 
     def close(self) -> None: ...
 
@@ -70,6 +72,14 @@ class HttpTransport:
             self._forget()
             return False
 
+    def parameters(self, model: str) -> Mapping[str, str]:
+        """The parameters of a model's config; NotFound where the server does not serve it."""
+        try:
+            return config_parameters(self._client().get_model_config(model, headers=self._headers))
+        except Exception as error:
+            self._forget()
+            raise as_our_error(error, self._address.target) from error
+
     def _forget(self) -> None:
         """A connection that failed is not used again."""
         client = self._local.__dict__.pop("client", None)
@@ -115,6 +125,16 @@ class GrpcTransport:
             return bool(self._client.is_model_ready(model, headers=self._headers, client_timeout=self._timeout))
         except Exception:
             return False
+
+    def parameters(self, model: str) -> Mapping[str, str]:
+        """As :meth:`HttpTransport.parameters`."""
+        try:
+            answer = self._client.get_model_config(
+                model, headers=self._headers, as_json=True, client_timeout=self._timeout
+            )
+        except Exception as error:
+            raise as_our_error(error, self._address.target) from error
+        return config_parameters(answer["config"])
 
     def close(self) -> None:
         self._client.close()

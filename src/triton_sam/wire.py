@@ -77,6 +77,15 @@ class Address:
         return cls(rest, grpc, tls)
 
 
+def candidate_names(model_id: str) -> tuple[str, str]:
+    """The Triton names under which a server may have a model: its own, then its family's.
+
+    ``sam2.1:large`` -> ``sam2.1_large``, ``sam2``.
+    """
+    generation = model_id.partition(":")[0]
+    return model_id.replace(":", "_"), generation.partition(".")[0]
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
     """One inference request, whatever carries it."""
@@ -132,6 +141,11 @@ def mask_set(result: Mapping[str, Any], packed: npt.NDArray[np.uint8] | None = N
         stacked = np.stack([decode(entry) for entry in entries])
     scores = np.array([entry["score"] for entry in entries], np.float32)
     return MaskSet(stacked, scores, np.array([entry["object"] for entry in entries], np.int32))
+
+
+def config_parameters(config: Mapping[str, Any]) -> dict[str, str]:
+    """The parameters of a model's config, as a server sends it in JSON."""
+    return {name: str(entry.get("string_value", "")) for name, entry in config.get("parameters", {}).items()}
 
 
 def as_our_error(error: BaseException, address: str) -> TritonSamError:

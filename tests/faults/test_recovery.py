@@ -214,7 +214,7 @@ def test_ctrl_c_and_a_polite_kill_drain_and_stop_all(
         wait_until_serving(process)
         servers = children_of(process.pid)
         waiting = pool.submit(client.set_image, coffee)
-        (flight,) = tmp_path.glob("run/*/flight/sam2")
+        (flight,) = tmp_path.glob("run/*/flight/sam2.*")
         eventually(lambda: int.from_bytes(flight.read_bytes(), "little") > 0, "the request in flight")
         process.send_signal(number)
         assert len(waiting.result(timeout=PATIENCE)) == 40

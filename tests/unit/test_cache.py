@@ -58,7 +58,9 @@ def test_an_alias_lives_as_long_as_its_image() -> None:
     assert cache.find_alias("hash of a") is None
 
 
-def test_a_key_belongs_to_content_and_model() -> None:
-    assert content_key("sam2:tiny", b"picture") == content_key("sam2:tiny", b"picture")
-    keys = {content_key("sam2:tiny", b"picture"), content_key("sam2:tiny", b"other"), content_key("x", b"picture")}
-    assert len(keys) == 3
+def test_a_key_belongs_to_content_model_and_version() -> None:
+    assert content_key("sam2:tiny", "1", b"picture") == content_key("sam2:tiny", "1", b"picture")
+    asked = [("sam2:tiny", "1", b"picture"), ("sam2:tiny", "1", b"other"), ("x", "1", b"picture")]
+    asked += [("sam2:tiny", "2", b"picture"), ("sam2:tiny", "11", b"picture"), ("sam2:tiny", "1", b"1picture")]
+    keys = {content_key(*each) for each in asked}
+    assert len(keys) == len(asked)

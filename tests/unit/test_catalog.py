@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
@@ -35,7 +36,7 @@ IDS = [
 
 
 def all_files(spec: ModelSpec) -> tuple[ModelFile, ...]:
-    return (*spec.files, *spec.checkpoints)
+    return (*spec.files, *spec.checkpoints, *spec.plain_files)
 
 
 # ids and names
@@ -65,9 +66,9 @@ def test_an_unknown_model_lists_the_known_ones(model_id: str) -> None:
         ([], []),
         (["sam2:tiny"], ["sam2:tiny"]),
         (["sam2"], ["sam2.1:base_plus"]),
-        (["all"], ["sam1:vit_b", "sam2.1:base_plus", "sam3:tracker"]),
-        (["sam3", "all", "sam2:tiny", "sam3:tracker"], ["sam3:tracker", "sam1:vit_b", "sam2.1:base_plus", "sam2:tiny"]),
-        (["sam1:mobile", "sam1", "sam1:vit_b"], ["sam1:mobile", "sam1:vit_b"]),
+        (["all"], ["sam1:vit_h", "sam2.1:base_plus", "sam3:tracker"]),
+        (["sam3", "all", "sam2:tiny", "sam3:tracker"], ["sam3:tracker", "sam1:vit_h", "sam2.1:base_plus", "sam2:tiny"]),
+        (["sam1:mobile", "sam1", "sam1:vit_h"], ["sam1:mobile", "sam1:vit_h"]),
     ],
 )
 def test_resolve_ids(names: list[str], ids: list[str]) -> None:
@@ -127,15 +128,17 @@ def test_licence_and_access(spec: ModelSpec) -> None:
 @each_spec
 def test_files_and_checkpoints(spec: ModelSpec) -> None:
     assert sorted(file.role for file in spec.files) in ([], [Role.DECODER, Role.ENCODER])
-    assert [file.role for file in spec.checkpoints] == [Role.CHECKPOINT]
+    assert {file.role for file in spec.checkpoints} == {Role.CHECKPOINT}
+    assert len({file.role for file in spec.plain_files}) == len(spec.plain_files)
     assert len({file.name for file in all_files(spec)}) == len(all_files(spec))
-    assert spec.needed == (spec.files or spec.checkpoints)
+    assert spec.needed == (spec.files or spec.checkpoints[:1])
     assert spec.size == sum(file.size for file in spec.needed)
     assert spec.graphs.exported == (not spec.files)
     for file in all_files(spec):
         assert file.sources
         assert "/" not in file.name
-        assert file.name.endswith((".onnx", ".ort") if file in spec.files else (".pt", ".pth", ".safetensors"))
+        graph = file.role is not Role.CHECKPOINT
+        assert file.name.endswith((".onnx", ".ort", ".onnx_data") if graph else (".pt", ".pth", ".safetensors"))
 
 
 @each_spec
@@ -150,8 +153,8 @@ def test_checksums(spec: ModelSpec) -> None:
 @each_spec
 def test_a_checkpoint_has_the_size_of_its_numbers(spec: ModelSpec) -> None:
     """Four bytes for each of the network's numbers; video parts of a checkpoint come on top."""
-    (checkpoint,) = spec.checkpoints
-    assert 0.99 * 4e6 * spec.parameters < checkpoint.size < 2 * 4e6 * spec.parameters
+    for checkpoint in spec.checkpoints:
+        assert 0.99 * 4e6 * spec.parameters < checkpoint.size < 2 * 4e6 * spec.parameters
 
 
 @each_spec
@@ -162,8 +165,9 @@ def test_sources_are_pinned(spec: ModelSpec) -> None:
                 assert urlsplit(source.url).scheme == "https"
                 assert source.url.endswith(f"/{file.name}")
             elif isinstance(source, HubSource):
-                assert re.fullmatch(r"facebook/[a-z0-9.-]+", source.repo)
-                assert source.file == file.name
+                assert re.fullmatch(r"(facebook|onnx-community)/[A-Za-z0-9.-]+", source.repo)
+                assert Path(source.file).suffix == Path(file.name).suffix
+                assert file.sha256 is not None or re.fullmatch(r"[0-9a-f]{40}", source.revision)
             else:
                 assert re.fullmatch(r"\d+\.\d+\.\d+", source.version)
                 assert source.member.endswith(f"/{file.name}")
@@ -279,4 +283,4 @@ def test_the_network(spec: ModelSpec) -> None:
 
 
 def test_roles_read_as_the_words_in_model_names() -> None:
-    assert [role.value for role in Role] == ["encoder", "decoder", "checkpoint"]
+    assert [role.value for role in Role][:3] == ["encoder", "decoder", "checkpoint"]

@@ -24,6 +24,7 @@ from triton_sam.errors import (
     ImageExpired,
     InternalError,
     InvalidInput,
+    NotFound,
     ServerUnreachable,
     TritonSamError,
     Unavailable,
@@ -52,6 +53,9 @@ class FakeTransport:
         self.images: dict[str, bytes] = {}
         self.closed = 0
         self.ready = True
+        self.models: dict[str, str | None] = {"sam2": "sam2:tiny"}
+        self.version = "1"
+        self.asked: list[str] = []
         self._lock = threading.Lock()
 
     def infer(self, call: Call) -> Outputs:
@@ -61,9 +65,11 @@ class FakeTransport:
                 raise self.failures.pop(0)
         if "image" in call.inputs:
             data = call.inputs["image"].tobytes()
-            key = f"key-of-{len(data)}-{data[:8].hex()}"
+            key = f"key-of-{len(data)}-{data[:8].hex()}-{call.model}-{self.version}"
             self.images[key] = data
-            return {"image_key": np.array([key.encode()], object)}
+            result = {"model": self.models.get(call.model), "image_key": key}
+            known = {"image_key": key.encode(), "result_json": json.dumps(result).encode()}
+            return {name: np.array([known[name]], object) for name in call.outputs}
         return self._click(call)
 
     def _click(self, call: Call) -> Outputs:
@@ -94,7 +100,17 @@ class FakeTransport:
         return {name: known[name] for name in call.outputs}
 
     def is_ready(self, model: str) -> bool:
-        return self.ready and model == "sam2"
+        return self.ready and model in self.models
+
+    def parameters(self, model: str) -> Mapping[str, str]:
+        with self._lock:
+            self.asked.append(model)
+            if self.failures:
+                raise self.failures.pop(0)
+        if model not in self.models:
+            raise NotFound(f"Request for unknown model: '{model}' is not found")
+        model_id = self.models[model]
+        return {} if model_id is None else {"model_id": model_id, "encoder": "encoder.onnx"}
 
     def close(self) -> None:
         self.closed += 1
@@ -186,6 +202,78 @@ def test_a_failed_encode_keeps_the_image_before(with_image: SAM2TritonClient, tr
 def test_the_model_has_a_name(transport: FakeTransport) -> None:
     SAM2TritonClient(model_type="sam3", transport=transport).set_image(PICTURE)
     assert transport.calls[0].model == "sam3"
+
+
+# ids
+
+
+@pytest.mark.parametrize(
+    ("models", "asked", "name"),
+    [
+        ({"sam2": "sam2:tiny"}, "sam2:tiny", "sam2"),
+        ({"sam2": "sam2.1:large"}, "sam2.1:large", "sam2"),
+        ({"sam2": "sam2:tiny", "sam2.1_large": "sam2.1:large"}, "sam2.1:large", "sam2.1_large"),
+        ({"sam2_tiny": "sam2:tiny", "sam2": "sam2.1:large"}, "sam2:tiny", "sam2_tiny"),
+        ({"sam2_tiny": None, "sam2": "sam2:tiny"}, "sam2:tiny", "sam2"),
+    ],
+)
+def test_an_id_is_looked_for_once(
+    models: dict[str, str | None], asked: str, name: str, transport: FakeTransport
+) -> None:
+    transport.models = models
+    client = SAM2TritonClient(model_type=asked, transport=transport)
+    assert transport.asked == [], "not before it is needed"
+    client.set_image(PICTURE)
+    client.predict([[1, 2]])
+    client.set_image(PICTURE)
+    assert client.is_ready()
+    assert {call.model for call in transport.calls} == {name}
+    assert len(transport.asked) == len(set(transport.asked)) <= 2
+    assert client.model_type == asked
+
+
+@pytest.mark.parametrize("models", [{}, {"sam2": "sam2:tiny"}, {"sam2": None}, {"sam3": "sam2.1:large"}])
+def test_an_id_that_is_not_served(models: dict[str, str | None], transport: FakeTransport) -> None:
+    transport.models = models
+    client = SAM2TritonClient(model_type="sam2.1:large", transport=transport)
+    with pytest.raises(NotFound, match=r"does not serve sam2\.1:large: run `triton-sam setup sam2\.1:large`") as caught:
+        client.set_image(PICTURE)
+    assert "tiny" not in str(caught.value)
+    assert transport.calls == []
+    assert not client.is_ready()
+
+
+def test_a_name_is_not_looked_for(with_image: SAM2TritonClient, transport: FakeTransport) -> None:
+    with_image.predict([[1, 2]])
+    assert transport.asked == []
+
+
+def test_looking_for_an_id_is_tried_again_and_its_errors_are_told(
+    transport: FakeTransport, pauses: list[float]
+) -> None:
+    transport.failures = [Unavailable("busy")]
+    client = SAM2TritonClient(model_type="sam2:tiny", transport=transport)
+    client.set_image(PICTURE)
+    assert len(pauses) == 1
+    transport.failures = [ServerUnreachable("nobody there")]
+    other = SAM2TritonClient(model_type="sam2:tiny", transport=transport)
+    with pytest.raises(ServerUnreachable):
+        other.set_image(PICTURE)
+    transport.failures = [ServerUnreachable("nobody there")]
+    assert not other.is_ready()
+
+
+def test_an_id_never_gets_another_models_masks(transport: FakeTransport) -> None:
+    """The server's default changes while the client works: sam2 is another model from then on."""
+    client = SAM2TritonClient(model_type="sam2:tiny", transport=transport)
+    client.set_image(PICTURE)
+    transport.models = {"sam2": "sam2.1:large", "sam2_tiny": "sam2:tiny"}
+    transport.images.clear()
+    client.predict([[1, 2]])
+    assert transport.calls[-1].model == "sam2_tiny"
+    transport.models = {"sam2": "sam2.1:large", "sam2_tiny": "sam2.1:small"}
+    with pytest.raises(NotFound, match="does not serve sam2:tiny"):
+        client.set_image(PICTURE)
 
 
 # predict
@@ -371,6 +459,35 @@ def test_a_second_expiry_is_raised(
     with pytest.raises(ImageExpired):
         with_image.segment([[5, 6]], [1])
     assert transport.kinds == ["click", "encode", "click"]
+
+
+def test_a_newer_version_gives_the_image_another_key(with_image: SAM2TritonClient, transport: FakeTransport) -> None:
+    """The key of the version before is unknown to it, and stays so."""
+    transport.version = "2"
+    transport.images.clear()
+    with_image.predict([[5, 6]], [1])
+    assert transport.kinds == ["click", "encode", "click"]
+    assert transport.calls[2].inputs["image_key"][0].endswith(b"-sam2-2")
+    with_image.predict([[5, 6]], [1])
+    assert transport.kinds == ["click", "encode", "click", "click"]
+
+
+def test_an_image_that_was_set_meanwhile_is_not_replaced_by_the_expired_one(
+    with_image: SAM2TritonClient, transport: FakeTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = SAM2TritonClient._encode
+
+    def encode(self: SAM2TritonClient, data: bytes) -> str:
+        monkeypatch.setattr(SAM2TritonClient, "_encode", original)
+        self.set_image(b"the next image")  # as another thread would
+        return original(self, data)
+
+    transport.images.clear()
+    monkeypatch.setattr(SAM2TritonClient, "_encode", encode)
+    with_image.predict([[5, 6]], [1])
+    with_image.predict([[5, 6]], [1])
+    used = [transport.images[call.inputs["image_key"][0].decode()] for call in transport.calls[-2:]]
+    assert used == [PICTURE, b"the next image"]
 
 
 class Forgetful(dict[str, bytes]):

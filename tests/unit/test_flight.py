@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -32,6 +33,37 @@ def test_models_are_counted_apart(tmp_path: Path) -> None:
     assert requests_held(tmp_path, "sam2") == 2
 
 
+def test_names_that_begin_alike_are_counted_apart(tmp_path: Path) -> None:
+    FlightCounter("sam2.1_large", str(tmp_path)).add(3)
+    FlightCounter("sam2", str(tmp_path)).add(2)
+    assert requests_held(tmp_path, "sam2") == 2
+    assert requests_held(tmp_path, "sam2.1_large") == 3
+
+
+def test_two_processes_of_one_model_do_not_disturb_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = FlightCounter("sam2", str(tmp_path))
+    old.add(7)
+    mine = os.getpid()
+    monkeypatch.setattr(os, "getpid", lambda: 4711)
+    new = FlightCounter("sam2", str(tmp_path))
+    new.add(2)
+    assert requests_held(tmp_path, "sam2", mine) == 7
+    assert requests_held(tmp_path, "sam2", 4711) == 2
+    assert requests_held(tmp_path, "sam2", 4712) is None
+    assert requests_held(tmp_path, "sam2") == 9
+
+
+def test_an_end_in_order_leaves_no_count(tmp_path: Path) -> None:
+    counter = FlightCounter("sam2", str(tmp_path))
+    counter.add(1)
+    counter.close()
+    assert requests_held(tmp_path, "sam2") == 1, "an unanswered request is never forgotten"
+    counter.add(-1)
+    counter.close()
+    assert requests_held(tmp_path, "sam2") is None
+    counter.add(1)  # too late to count, and no harm
+
+
 def test_a_new_process_starts_at_zero(tmp_path: Path) -> None:
     FlightCounter("sam2", str(tmp_path)).add(7)
     FlightCounter("sam2", str(tmp_path))
@@ -48,8 +80,9 @@ def test_without_a_folder_nothing_is_written(tmp_path: Path, monkeypatch: pytest
 @pytest.mark.parametrize("content", [None, b"", b"\1\2\3", b"\0" * 9])
 def test_no_count_is_none_and_not_zero(content: bytes | None, tmp_path: Path) -> None:
     if content is not None:
-        (tmp_path / "sam2").write_bytes(content)
+        (tmp_path / "sam2.7").write_bytes(content)
     assert requests_held(tmp_path, "sam2") is None
+    assert requests_held(tmp_path, "sam2", 7) is None
 
 
 def test_threads_do_not_lose_counts(tmp_path: Path) -> None:

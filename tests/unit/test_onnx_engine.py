@@ -9,20 +9,23 @@ import numpy.typing as npt
 import pytest
 from PIL import Image
 
-from triton_sam.catalog import DEFAULT_MODEL, EncoderGraph, ModelSpec, get_spec
+from triton_sam.catalog import DEFAULT_MODEL, get_spec
 from triton_sam.engines import onnx as engine_module
 from triton_sam.engines.base import Decoded, Embedding, select
 from triton_sam.engines.onnx import OnnxEngine, model_points, open_session, preprocess
 from triton_sam.errors import SetupError
 from triton_sam.geometry import Frame, ResizePolicy
 from triton_sam.prompts import ObjectPrompt
+from triton_sam.specs import DecoderGraph, EncoderGraph, Graphs, ModelSpec
 
 SIDE, MASK_SIDE = 16, 4
 SPEC = dataclasses.replace(
     get_spec(DEFAULT_MODEL),
-    side=SIDE,
-    encoder=EncoderGraph("image", (0.1, 0.2, 0.3), (0.5, 0.25, 2.0), "embed", (("embed", (1, 2)), ("more", (1, 3)))),
-    decoder=dataclasses.replace(get_spec(DEFAULT_MODEL).decoder, mask_side=MASK_SIDE, mask_clip=5.0),
+    graphs=Graphs(
+        SIDE,
+        EncoderGraph("image", (0.1, 0.2, 0.3), (0.5, 0.25, 2.0), "embed", (("embed", (1, 2)), ("more", (1, 3)))),
+        DecoderGraph(mask_side=MASK_SIDE, mask_clip=5.0),
+    ),
 )
 FRAME = Frame(32, 16, SIDE, ResizePolicy.SQUASH)
 EMBEDDING = Embedding(FRAME, {"embed": np.ones((1, 2), np.float32)})
@@ -70,7 +73,8 @@ def test_pixels_that_need_no_resize(policy: ResizePolicy, normalised: bool) -> N
 
 
 def no_mean(spec: ModelSpec) -> ModelSpec:
-    return dataclasses.replace(spec, encoder=dataclasses.replace(spec.encoder, mean=None, std=None))
+    encoder = dataclasses.replace(spec.encoder, mean=None, std=None)
+    return dataclasses.replace(spec, graphs=dataclasses.replace(spec.graphs, encoder=encoder))
 
 
 def halves(width: int, height: int) -> npt.NDArray[np.uint8]:
@@ -101,6 +105,16 @@ def test_pad_keeps_the_aspect_and_pads_with_zero_after_normalising(
         expected[channel, : inner[1], : inner[0]] = value
     assert given.dtype == np.float32
     assert np.allclose(given[0], expected, atol=1e-6)
+
+
+def test_a_graph_that_normalises_inside_is_padded_with_the_colour_that_it_turns_to_zero() -> None:
+    mean, std = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
+    spec = get_spec("sam1:vit_b")
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (20, 40, 3), np.uint8))
+    frame = Frame(40, 20, 40, ResizePolicy.PAD)
+    given = (preprocess(image, frame, spec)[0].transpose(1, 2, 0) - mean) / std
+    assert np.allclose(given[:20], (np.asarray(image) / 255 - mean) / std, atol=1e-5)
+    assert np.allclose(given[20:], 0, atol=1e-6)
 
 
 # model_points

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from triton_sam.backend.replies import ALL_OUTPUTS, DEFAULT_OUTPUTS, build_reply, wanted_outputs
+from triton_sam.backend.replies import ALL_OUTPUTS, DEFAULT_OUTPUTS, Answerer, build_reply, wanted_outputs
 from triton_sam.backend.scheduler import Job
 from triton_sam.engines.base import Decoded, Embedding
 from triton_sam.errors import TritonSamError
@@ -19,6 +19,7 @@ from triton_sam.prompts import ObjectPrompt, Prompt
 
 WIDTH, HEIGHT, SIDE = 13, 7, 8
 FRAME = Frame(WIDTH, HEIGHT, 32, ResizePolicy.SQUASH)
+WHO = Answerer("sam2:tiny", "7")
 POINT = ObjectPrompt(np.zeros((1, 2), np.float32), np.ones(1, np.int32))
 
 
@@ -88,7 +89,7 @@ def test_the_large_tensors_are_no_default() -> None:
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("name", ["result_json", "image_key", "scores", "masks", "low_res_logits"])
 def test_only_what_is_wanted_is_built(form: str, name: str) -> None:
-    assert list(build_reply(job(form), answers(1, 1), "m", {name})) == [name]
+    assert list(build_reply(job(form), answers(1, 1), WHO, {name})) == [name]
 
 
 # tensors
@@ -98,7 +99,7 @@ def test_only_what_is_wanted_is_built(form: str, name: str) -> None:
 @pytest.mark.parametrize(("objects", "each"), [(1, 1), (1, 3), (4, 1), (2, 3)])
 def test_tensors(form: str, objects: int, each: int) -> None:
     decoded = answers(objects, each)
-    outputs = build_reply(job(form, objects), decoded, "m", ALL_OUTPUTS)
+    outputs = build_reply(job(form, objects), decoded, WHO, ALL_OUTPUTS)
     assert set(outputs) == ALL_OUTPUTS - {"embedding"}
     assert outputs["scores"].shape == (objects, each)
     assert outputs["low_res_logits"].shape == (objects, each, SIDE, SIDE)
@@ -112,7 +113,7 @@ def test_tensors(form: str, objects: int, each: int) -> None:
 
 
 def test_an_encode_only_job() -> None:
-    outputs = build_reply(job(None), [], "sam2:tiny", ALL_OUTPUTS)
+    outputs = build_reply(job(None), [], WHO, ALL_OUTPUTS)
     assert set(outputs) == {"image_key", "result_json"}
     result = result_of(outputs)
     assert (result["image_key"], result["width"], result["height"]) == ("the key", WIDTH, HEIGHT)
@@ -126,8 +127,8 @@ def test_an_encode_only_job() -> None:
 @pytest.mark.parametrize("wanted", [{"result_json"}, ALL_OUTPUTS])
 def test_the_head_of_the_json(form: str, wanted: Set[str]) -> None:
     made = job(form, 2)
-    result = result_of(build_reply(made, answers(2, 3), "sam2:tiny", wanted))
-    assert (result["image_key"], result["model"]) == ("the key", "sam2:tiny")
+    result = result_of(build_reply(made, answers(2, 3), WHO, wanted))
+    assert (result["image_key"], result["model"], result["model_version"]) == ("the key", "sam2:tiny", "7")
     assert (result["width"], result["height"]) == (WIDTH, HEIGHT)
     assert result["timings_ms"]["decode"] == 1.235
     assert result["timings_ms"]["total"] >= result["timings_ms"]["answer"] >= 0
@@ -143,13 +144,13 @@ def test_the_head_of_the_json(form: str, wanted: Set[str]) -> None:
 @pytest.mark.parametrize("also", [set(), {"low_res_logits", "scores"}])
 def test_masks_in_the_json(form: str, also: Set[str]) -> None:
     decoded = answers(2, 3)
-    result = result_of(build_reply(job(form, 2), decoded, "m", {"result_json", *also}))
+    result = result_of(build_reply(job(form, 2), decoded, WHO, {"result_json", *also}))
     assert np.array_equal([decode(entry) for entry in result["masks"]], expected_masks(decoded))
     assert all((entry["width"], entry["height"]) == (WIDTH, HEIGHT) for entry in result["masks"])
 
 
 def test_polygons_in_the_json() -> None:
-    result = result_of(build_reply(job("polygon"), answers(1, 1), "m", {"result_json"}))
+    result = result_of(build_reply(job("polygon"), answers(1, 1), WHO, {"result_json"}))
     (entry,) = result["masks"]
     assert (entry["width"], entry["height"]) == (WIDTH, HEIGHT)
     assert entry["data"]
@@ -161,7 +162,7 @@ def test_polygons_in_the_json() -> None:
 
 def test_logits_in_the_json() -> None:
     decoded = answers(1, 3)
-    result = result_of(build_reply(job("logits"), decoded, "m", {"result_json"}))
+    result = result_of(build_reply(job("logits"), decoded, WHO, {"result_json"}))
     for entry, logits in zip(result["masks"], decoded[0].logits, strict=True):
         assert (entry["width"], entry["height"]) == (SIDE, SIDE)
         sent = np.frombuffer(base64.b64decode(entry["data"]), "<f4").reshape(SIDE, SIDE)
@@ -181,7 +182,7 @@ def test_logits_in_the_json() -> None:
     ],
 )
 def test_data_that_travel_as_a_tensor_are_not_in_the_json(form: str, tensor: str, twice: bool) -> None:
-    outputs = build_reply(job(form), answers(1, 3), "m", {"result_json", tensor})
+    outputs = build_reply(job(form), answers(1, 3), WHO, {"result_json", tensor})
     assert tensor in outputs
     result = result_of(outputs)
     assert all(("data" in entry) is twice for entry in [*result["masks"], result["mask"]])
@@ -192,5 +193,5 @@ def test_logits_alone_are_not_resized(monkeypatch: pytest.MonkeyPatch) -> None:
     from triton_sam import masks
 
     monkeypatch.setattr(masks, "full_size", lambda *_: pytest.fail("resized for nothing"))
-    outputs = build_reply(job("logits"), answers(1, 3), "m", {"low_res_logits", "scores", "result_json"})
+    outputs = build_reply(job("logits"), answers(1, 3), WHO, {"low_res_logits", "scores", "result_json"})
     assert set(outputs) == {"low_res_logits", "scores", "result_json"}

@@ -2,50 +2,51 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 from google.protobuf import text_format
-from tritonclient.grpc import model_config_pb2
 
-from triton_sam.catalog import CATALOG, DEFAULT_MODEL, EncoderGraph, ModelSpec, get_spec
-from triton_sam.errors import SetupError
-from triton_sam.repository import (
-    config_text,
-    decoder_config,
-    encoder_config,
-    find_segmenters,
-    raw_names,
-    segmenter_config,
-    segmenter_name,
-    write_models,
+from tests.unit.repository_helpers import (
+    Weights,
+    config_names,
+    content_below,
+    files_below,
+    nothing_left_beside,
+    parsed,
 )
+from triton_sam import model_folders
+from triton_sam.catalog import DEFAULT_MODEL, get_spec
+from triton_sam.errors import SetupError
+from triton_sam.model_folders import versions
+from triton_sam.repository import (
+    choose_name,
+    find_name,
+    find_profile_models,
+    find_segmenters,
+    is_current,
+    refresh,
+    remove_models,
+    write_models,
+    write_plain_model,
+)
+from triton_sam.specs import graphs_to_json
 
 SPEC = get_spec(DEFAULT_MODEL)
-BUILDERS = (segmenter_config, encoder_config, decoder_config)
-each_spec = pytest.mark.parametrize("spec", CATALOG.values(), ids=list(CATALOG))
-
-
-def parsed(text: str) -> Any:
-    return text_format.Parse(text, model_config_pb2.ModelConfig())
-
-
-def dims(tensors: Any) -> dict[str, list[int]]:
-    return {tensor.name: list(tensor.dims) for tensor in tensors}
-
-
-def files_below(folder: Path) -> set[str]:
-    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+LARGE = get_spec("sam2.1:large")
+SMALL = get_spec("sam2.1:small")
+EXPORTED_TINY = dataclasses.replace(SPEC, graphs=get_spec("sam2.1:tiny").graphs)
 
 
 @pytest.fixture
-def graphs(tmp_path: Path) -> tuple[Path, Path]:
-    encoder, decoder = tmp_path / "weights" / "e.onnx", tmp_path / "weights" / "d.onnx"
-    encoder.parent.mkdir()
-    encoder.write_bytes(b"the encoder")
-    decoder.write_bytes(b"the decoder")
-    return encoder, decoder
+def weights(tmp_path: Path) -> Weights:
+    return Weights(tmp_path / "weights")
+
+
+@pytest.fixture
+def graphs(weights: Weights) -> tuple[Path, Path]:
+    return weights.make()
 
 
 @pytest.fixture
@@ -53,84 +54,7 @@ def repository(tmp_path: Path) -> Path:
     return tmp_path / "home" / "model_repository"
 
 
-@each_spec
-def test_every_config_is_bounded_and_has_one_instance(spec: ModelSpec) -> None:
-    for build in BUILDERS:
-        text = config_text(build(spec))
-        config = parsed(text)
-        assert config == build(spec)
-        policy = config.dynamic_batching.default_queue_policy
-        assert config.HasField("dynamic_batching")
-        assert policy.max_queue_size > 0
-        assert policy.default_timeout_microseconds >= 1_000_000
-        assert policy.timeout_action == policy.REJECT
-        assert [(group.count, group.kind) for group in config.instance_group] == [
-            (1, model_config_pb2.ModelInstanceGroup.KIND_CPU)
-        ]
-        assert config.max_batch_size == 0
-        assert not config.runtime, "a config with a runtime does not load on the embedded server"
-
-
-@each_spec
-def test_the_segmenter(spec: ModelSpec) -> None:
-    config = segmenter_config(spec)
-    assert config.name == segmenter_name(spec) == spec.family
-    assert config.backend == "python"
-    assert all(tensor.optional for tensor in config.input)
-    side = spec.decoder.mask_side
-    embedding = list(dict(spec.encoder.outputs)[spec.encoder.embedding])
-    assert dims(config.input) == {
-        "image": [-1],
-        "image_b64": [1],
-        "image_key": [1],
-        "embedding": embedding,
-        "prompt_json": [1],
-    }
-    assert dims(config.output) == {
-        "result_json": [1],
-        "image_key": [1],
-        "masks": [-1, -1, -1],
-        "scores": [-1, -1],
-        "low_res_logits": [-1, -1, side, side],
-        "embedding": embedding,
-    }
-    types = {tensor.name: tensor.data_type for tensor in config.input}
-    assert types["image"] == model_config_pb2.TYPE_UINT8
-    assert types["prompt_json"] == types["image_key"] == types["image_b64"] == model_config_pb2.TYPE_STRING
-    assert types["embedding"] == model_config_pb2.TYPE_FP32
-    assert config.parameters["model_id"].string_value == spec.id
-
-
-@each_spec
-def test_the_plain_graphs(spec: ModelSpec) -> None:
-    encoder, decoder = encoder_config(spec), decoder_config(spec)
-    assert (encoder.name, decoder.name) == raw_names(spec)
-    assert raw_names(spec) == (f"{spec.family}_encoder", f"{spec.family}_decoder")
-    assert encoder.backend == decoder.backend == "onnxruntime"
-    assert dims(encoder.input) == {spec.encoder.image: [1, 3, spec.side, spec.side]}
-    outputs = {name: list(shape) for name, shape in spec.encoder.outputs}
-    assert dims(encoder.output) == outputs
-    side, count = spec.decoder.mask_side, spec.decoder.masks_per_prompt
-    assert dims(decoder.input) == outputs | {
-        spec.decoder.points: [-1, -1, 2],
-        spec.decoder.labels: [-1, -1],
-        spec.decoder.mask: [-1, 1, side, side],
-        spec.decoder.mask_flag: [1],
-    }
-    assert dims(decoder.output) == {
-        spec.decoder.masks: [-1, count, side, side],
-        spec.decoder.scores: [-1, count],
-    }
-    for tensor in (*encoder.input, *encoder.output, *decoder.input, *decoder.output):
-        assert tensor.data_type == model_config_pb2.TYPE_FP32
-
-
-def test_configs_follow_the_spec_and_not_the_model_name() -> None:
-    graph = EncoderGraph("pixel_values", None, None, "deep", (("deep", (1, 256, 72, 72)),))
-    spec = dataclasses.replace(SPEC, family="other", side=1008, encoder=graph)
-    assert dims(encoder_config(spec).input) == {"pixel_values": [1, 3, 1008, 1008]}
-    assert dims(segmenter_config(spec).output)["embedding"] == [1, 256, 72, 72]
-    assert segmenter_config(spec).name == "other"
+# a new model
 
 
 def test_write_models(graphs: tuple[Path, Path], repository: Path) -> None:
@@ -141,28 +65,46 @@ def test_write_models(graphs: tuple[Path, Path], repository: Path) -> None:
         "sam2/1/model.py",
         "sam2/1/encoder.onnx",
         "sam2/1/decoder.onnx",
+        "sam2/1/graphs.json",
         "sam2_encoder/config.pbtxt",
         "sam2_encoder/1/model.onnx",
         "sam2_decoder/config.pbtxt",
         "sam2_decoder/1/model.onnx",
     }
-    assert (repository / "sam2/1/encoder.onnx").read_bytes() == b"the encoder"
-    assert (repository / "sam2/1/decoder.onnx").read_bytes() == b"the decoder"
-    assert (repository / "sam2_encoder/1/model.onnx").read_bytes() == b"the encoder"
-    assert (repository / "sam2_decoder/1/model.onnx").read_bytes() == b"the decoder"
-    for name in names:
-        assert parsed((repository / name / "config.pbtxt").read_text()).name == name
-    source = (repository / "sam2/1/model.py").read_text()
+    content = content_below(repository)
+    assert content["sam2/1/encoder.onnx"] == content["sam2_encoder/1/model.onnx"] == graphs[0].read_bytes()
+    assert content["sam2/1/decoder.onnx"] == content["sam2_decoder/1/model.onnx"] == graphs[1].read_bytes()
+    assert config_names(repository) == {name: name for name in names}
+    source = content["sam2/1/model.py"].decode()
     assert "from triton_sam.backend.segmenter import TritonPythonModel" in source
     compile(source, "model.py", "exec")
-    assert [path.name for path in repository.parent.iterdir()] == [repository.name]
+    assert nothing_left_beside(repository)
+    assert is_current(SPEC, repository)
+
+
+def test_external_data_keep_their_name(weights: Weights, repository: Path) -> None:
+    write_models(LARGE, *weights.make(data=True), repository)
+    content = content_below(repository)
+    assert content["sam2/1/encoder.onnx_data"] == content["sam2_encoder/1/encoder.onnx_data"] == b"numbers "
+    assert "sam2_encoder/1/model.onnx" in content
+    assert not [name for name in content if name.startswith("sam2_decoder") and name.endswith("_data")]
+
+
+def test_external_data_of_a_graph_with_another_name(weights: Weights, repository: Path) -> None:
+    encoder, decoder = weights.make(data=True)
+    odd = encoder.with_name("odd.onnx")
+    encoder.rename(odd)
+    (encoder.with_name("encoder.onnx_data")).rename(odd.with_name("odd.onnx_data"))
+    with pytest.raises(SetupError, match=r"call the graph encoder\.onnx"):
+        write_models(SPEC, odd, decoder, repository)
+    assert not repository.exists()
 
 
 def test_a_repository_stands_without_the_weights(graphs: tuple[Path, Path], repository: Path) -> None:
     write_models(SPEC, *graphs, repository)
-    for graph in graphs:
-        graph.unlink()
-    assert (repository / "sam2/1/encoder.onnx").read_bytes() == b"the encoder"
+    before = content_below(repository)
+    shutil.rmtree(graphs[0].parent)
+    assert content_below(repository) == before
 
 
 def test_files_are_copied_where_they_cannot_be_linked(
@@ -174,24 +116,9 @@ def test_files_are_copied_where_they_cannot_be_linked(
     monkeypatch.setattr(os, "link", refuse)
     write_models(SPEC, *graphs, repository)
     copied = repository / "sam2/1/encoder.onnx"
-    assert copied.read_bytes() == b"the encoder"
+    assert copied.read_bytes() == graphs[0].read_bytes()
     assert not copied.is_symlink()
-
-
-def test_writing_again_replaces_and_leaves_nothing_behind(
-    graphs: tuple[Path, Path], repository: Path, tmp_path: Path
-) -> None:
-    write_models(SPEC, *graphs, repository)
-    before = files_below(repository)
-    (repository / "sam2/1/stale.txt").write_text("of an older version")
-    newer = tmp_path / "weights" / "newer.onnx"
-    newer.write_bytes(b"a newer encoder")
-    write_models(SPEC, newer, graphs[1], repository)
-    assert files_below(repository) == before
-    assert (repository / "sam2/1/encoder.onnx").read_bytes() == b"a newer encoder"
-    assert (repository / "sam2_encoder/1/model.onnx").read_bytes() == b"a newer encoder"
-    assert [path.name for path in repository.parent.iterdir()] == [repository.name]
-    assert graphs[0].read_bytes() == b"the encoder"
+    assert not copied.samefile(graphs[0])
 
 
 def test_other_models_of_the_repository_are_left_alone(graphs: tuple[Path, Path], repository: Path) -> None:
@@ -202,27 +129,251 @@ def test_other_models_of_the_repository_are_left_alone(graphs: tuple[Path, Path]
     assert mine.read_text() == 'name: "my_model"'
 
 
-def test_a_failure_keeps_the_old_model_and_leaves_nothing_behind(
-    graphs: tuple[Path, Path], repository: Path, tmp_path: Path
-) -> None:
-    write_models(SPEC, *graphs, repository)
-    before = files_below(repository)
-    with pytest.raises(SetupError, match="cannot write the model sam2"):
-        write_models(SPEC, tmp_path / "missing.onnx", graphs[1], repository)
-    assert files_below(repository) == before
-    assert (repository / "sam2/1/encoder.onnx").read_bytes() == b"the encoder"
-    assert [path.name for path in repository.parent.iterdir()] == [repository.name]
-
-
 def test_a_repository_that_cannot_be_made(graphs: tuple[Path, Path], tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(SetupError, match="cannot write the model sam2"):
+    with pytest.raises(SetupError, match="cannot write models to"):
         write_models(SPEC, *graphs, tmp_path / "file" / "repository")
 
 
-def test_find_segmenters(graphs: tuple[Path, Path], repository: Path) -> None:
+def test_a_repository_on_a_mount_of_its_own(
+    graphs: tuple[Path, Path], repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model_folders, "_place_of", lambda place: place)
     write_models(SPEC, *graphs, repository)
+    assert sorted(path.name for path in repository.iterdir()) == ["sam2", "sam2_decoder", "sam2_encoder"]
+
+
+# names
+
+
+def test_the_first_of_a_family_has_its_name_and_others_their_own(weights: Weights, repository: Path) -> None:
+    assert choose_name(SPEC, repository) == "sam2"
+    write_models(SPEC, *weights.make("tiny"), repository)
+    names = write_models(LARGE, *weights.make("large"), repository)
+    assert names == ["sam2.1_large", "sam2.1_large_encoder", "sam2.1_large_decoder"]
+    assert find_segmenters(repository) == {"sam2": SPEC, "sam2.1_large": LARGE}
+    assert (find_name(SPEC, repository), find_name(LARGE, repository)) == ("sam2", "sam2.1_large")
+    assert find_name(SMALL, repository) is None
+    assert is_current(SPEC, repository)
+    assert is_current(LARGE, repository)
+    assert choose_name(get_spec("sam1:mobile"), repository) == "sam1"
+
+
+def test_a_model_keeps_its_name(weights: Weights, repository: Path) -> None:
+    write_models(SPEC, *weights.make("tiny"), repository)
+    write_models(LARGE, *weights.make("large"), repository)
+    remove_models(SPEC, repository)
+    assert choose_name(LARGE, repository) == "sam2.1_large"
+    assert choose_name(SPEC, repository) == "sam2"
+
+
+@pytest.mark.parametrize("already_there", [False, True])
+def test_a_new_default(already_there: bool, weights: Weights, repository: Path) -> None:
+    write_models(SPEC, *weights.make("tiny"), repository)
+    write_models(SPEC, *weights.make("tiny 2"), repository)
+    if already_there:
+        write_models(LARGE, *weights.make("large"), repository)
+    assert choose_name(LARGE, repository, make_default=True) == "sam2"
+    write_models(LARGE, *weights.make("large"), repository, name="sam2")
+    assert find_segmenters(repository) == {"sam2": LARGE, "sam2_tiny": SPEC}
+    everything = {f"{name}{twin}" for name in ("sam2", "sam2_tiny") for twin in ("", "_encoder", "_decoder")}
+    assert config_names(repository) == {name: name for name in everything}
+    content = content_below(repository)
+    assert content["sam2_tiny/2/encoder.onnx"] == content["sam2_tiny_encoder/2/model.onnx"] == b"the encoder tiny 2"
+    assert content["sam2/1/encoder.onnx"] == content["sam2_encoder/1/model.onnx"] == b"the encoder large"
+    assert versions(repository / "sam2_tiny_decoder") == [1, 2]
+    assert is_current(SPEC, repository)
+    assert is_current(LARGE, repository)
+    assert choose_name(LARGE, repository, make_default=True) == "sam2"
+    assert choose_name(SPEC, repository, make_default=True) == "sam2"
+    assert find_segmenters(repository) == {"sam2": SPEC, "sam2.1_large": LARGE}
+    assert nothing_left_beside(repository)
+
+
+@pytest.mark.parametrize("config", [None, 'name: "sam2" backend: "python"', "this is no config {"])
+@pytest.mark.parametrize("make_default", [False, True])
+def test_a_strangers_folder_is_not_taken(
+    config: str | None, make_default: bool, graphs: tuple[Path, Path], repository: Path
+) -> None:
+    stranger = repository / "sam2"
+    (stranger / "1").mkdir(parents=True)
+    (stranger / "1" / "model.py").write_text("my own")
+    if config is not None:
+        (stranger / "config.pbtxt").write_text(config)
+    before = content_below(repository)
+    with pytest.raises(SetupError, match="sam2 that triton-sam did not write"):
+        choose_name(SPEC, repository, make_default)
+    with pytest.raises(SetupError, match="sam2 that triton-sam did not write"):
+        write_models(SPEC, *graphs, repository, name="sam2")
+    assert content_below(repository) == before
+
+
+def test_a_strangers_twin_is_not_taken(graphs: tuple[Path, Path], repository: Path) -> None:
+    (repository / "sam2_decoder" / "1").mkdir(parents=True)
+    (repository / "sam2_decoder" / "config.pbtxt").write_text('backend: "onnxruntime"')
+    with pytest.raises(SetupError, match="sam2_decoder that triton-sam did not write"):
+        write_models(SPEC, *graphs, repository)
+    assert sorted(path.name for path in repository.iterdir()) == ["sam2_decoder"]
+
+
+def test_another_models_name_is_not_taken(graphs: tuple[Path, Path], repository: Path) -> None:
+    write_models(SPEC, *graphs, repository)
+    with pytest.raises(SetupError, match=r"sam2 in .* is sam2:tiny"):
+        write_models(LARGE, *graphs, repository, name="sam2")
+
+
+def test_remove_models(weights: Weights, repository: Path) -> None:
+    write_models(SPEC, *weights.make("tiny"), repository)
+    write_models(LARGE, *weights.make("large"), repository)
+    assert remove_models(LARGE, repository) == ["sam2.1_large", "sam2.1_large_encoder", "sam2.1_large_decoder"]
     assert find_segmenters(repository) == {"sam2": SPEC}
+    assert remove_models(LARGE, repository) == []
+    remove_models(SPEC, repository)
+    assert list(repository.iterdir()) == []
+    assert nothing_left_beside(repository)
+
+
+def test_nothing_is_made_to_remove_nothing(repository: Path) -> None:
+    assert remove_models(SPEC, repository) == []
+    assert not repository.exists()
+
+
+# is it current
+
+
+def change_config(repository: Path, name: str) -> None:
+    config = repository / name / "config.pbtxt"
+    config.write_text(config.read_text().replace("max_queue_size: 1024", "max_queue_size: 7"))
+
+
+@pytest.mark.parametrize("name", ["sam2", "sam2_encoder", "sam2_decoder"])
+def test_a_config_of_another_release_is_written_anew_from_what_is_there(
+    name: str, weights: Weights, repository: Path
+) -> None:
+    exported = weights.make("fine-tuned", data=True)
+    write_models(EXPORTED_TINY, *exported, repository)
+    before = content_below(repository)
+    shutil.rmtree(exported[0].parent)
+    change_config(repository, name)
+    assert not is_current(SPEC, repository)
+    assert refresh(SPEC, repository)
+    assert is_current(SPEC, repository)
+    assert content_below(repository) == before
+
+
+def test_an_export_in_place_of_ready_made_graphs_is_current(weights: Weights, repository: Path) -> None:
+    write_models(EXPORTED_TINY, *weights.make("fine-tuned"), repository)
+    assert is_current(SPEC, repository)
+
+
+def test_ready_made_graphs_of_another_release_are_not_current(graphs: tuple[Path, Path], repository: Path) -> None:
+    older = dataclasses.replace(SPEC, graphs=dataclasses.replace(SPEC.graphs, side=512))
+    write_models(older, *graphs, repository)
+    assert is_current(older, repository)
+    assert not is_current(SPEC, repository)
+    assert not refresh(SPEC, repository)
+    write_models(SPEC, *graphs, repository)
+    assert is_current(SPEC, repository)
+    assert versions(repository / "sam2") == [1, 2]
+
+
+def test_a_repository_of_an_older_release(graphs: tuple[Path, Path], repository: Path) -> None:
+    """It has no graphs.json, and its twins do not say whose they are."""
+    write_models(SPEC, *graphs, repository)
+    (repository / "sam2/1/graphs.json").unlink()
+    for name in ("sam2_encoder", "sam2_decoder"):
+        config = parsed((repository / name / "config.pbtxt").read_text())
+        config.parameters.clear()
+        (repository / name / "config.pbtxt").write_text(text_format.MessageToString(config))
+    assert find_segmenters(repository) == {"sam2": SPEC}
+    assert refresh(SPEC, repository)
+    assert is_current(SPEC, repository)
+    assert (repository / "sam2/1/graphs.json").read_text() == graphs_to_json(SPEC.graphs)
+    assert versions(repository / "sam2") == [1]
+
+
+def test_what_is_not_whole_is_not_current(graphs: tuple[Path, Path], repository: Path) -> None:
+    assert not is_current(SPEC, repository)
+    assert not refresh(SPEC, repository)
+    write_models(SPEC, *graphs, repository)
+    (repository / "sam2/1/decoder.onnx").unlink()
+    assert not is_current(SPEC, repository)
+    assert not refresh(SPEC, repository)
+
+
+def test_damaged_graphs_are_left_out_and_told(
+    graphs: tuple[Path, Path], repository: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_models(SPEC, *graphs, repository)
+    (repository / "sam2/1/graphs.json").write_text("{")
+    assert find_segmenters(repository) == {}
+    assert "graphs.json is damaged" in caplog.text
+    assert not is_current(SPEC, repository)
+    assert choose_name(SPEC, repository) == "sam2"
+
+
+# profiles
+
+
+def write_profile(name: str, model: Path, repository: Path, dims: int = 8) -> str:
+    return write_plain_model(
+        name,
+        model,
+        repository,
+        inputs=[("image", "TYPE_FP32", [-1, 3, dims, dims])],
+        outputs=[("features", "TYPE_FP32", [-1, 4])],
+        profile="tool",
+    )
+
+
+def test_a_folder_for_a_foreign_tool(weights: Weights, repository: Path) -> None:
+    encoder, _ = weights.make(data=True)
+    assert write_profile("tool_encoder", encoder, repository) == "tool_encoder"
+    assert files_below(repository) == {
+        "tool_encoder/config.pbtxt",
+        "tool_encoder/1/model.onnx",
+        "tool_encoder/1/encoder.onnx_data",
+    }
+    assert find_profile_models(repository) == ["tool_encoder"]
+    assert find_segmenters(repository) == {}
+    write_profile("tool_encoder", encoder, repository)
+    assert versions(repository / "tool_encoder") == [1]
+    write_profile("tool_encoder", weights.make("2")[0], repository)
+    assert versions(repository / "tool_encoder") == [1, 2]
+
+
+def test_it_is_left_alone_by_the_others(weights: Weights, repository: Path) -> None:
+    write_profile("sam2_encoder", weights.make("tool")[0], repository)
+    before = content_below(repository)
+    assert write_models(SPEC, *weights.make("tiny"), repository) == ["sam2", "sam2_decoder"]
+    assert is_current(SPEC, repository)
+    choose_name(LARGE, repository, make_default=True)
+    write_models(LARGE, *weights.make("large"), repository, name="sam2")
+    remove_models(LARGE, repository)
+    assert {name: data for name, data in content_below(repository).items() if name in before} == before
+    assert find_profile_models(repository) == ["sam2_encoder"]
+    assert sorted(find_segmenters(repository)) == ["sam2_tiny"]
+
+
+def test_it_may_take_the_place_of_a_plain_graph_of_ours_and_of_nobody_else(weights: Weights, repository: Path) -> None:
+    write_models(SPEC, *weights.make("tiny"), repository)
+    write_profile("sam2_encoder", weights.make("tool")[0], repository)
+    assert versions(repository / "sam2_encoder") == [1, 2]
+    assert find_profile_models(repository) == ["sam2_encoder"]
+    assert is_current(SPEC, repository)
+    (repository / "mine").mkdir()
+    for taken in ("mine", "sam2"):
+        with pytest.raises(SetupError, match=f"{taken} that triton-sam did not write"):
+            write_profile(taken, weights.make("tool")[0], repository)
+
+
+def test_a_graph_that_is_missing(tmp_path: Path, repository: Path) -> None:
+    with pytest.raises(SetupError, match="is missing"):
+        write_profile("tool_encoder", tmp_path / "nothing.onnx", repository)
+    assert not repository.exists()
+
+
+# what stands there
 
 
 @pytest.mark.parametrize(
@@ -247,6 +398,7 @@ def test_stray_folders_and_broken_configs_are_ignored(
     if config is not None:
         (stray / "config.pbtxt").write_bytes(config)
     (repository / "a_stray_file").write_text("x")
+    shutil.copytree(repository / "sam2", repository / ".hidden")
     assert find_segmenters(repository) == {"sam2": SPEC}
 
 
@@ -263,3 +415,4 @@ def test_a_renamed_folder_is_found_under_its_folder_name(graphs: tuple[Path, Pat
 
 def test_no_repository_has_no_segmenters(repository: Path) -> None:
     assert find_segmenters(repository) == {}
+    assert find_profile_models(repository) == []

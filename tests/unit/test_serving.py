@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import logging
 import socket
@@ -11,15 +12,17 @@ from typing import Any
 import pytest
 
 from triton_sam import host, serving
-from triton_sam.catalog import DEFAULT_MODEL, ModelSpec, get_spec
+from triton_sam.catalog import DEFAULT_MODEL, get_spec
 from triton_sam.errors import InvalidInput, ServerError, SetupError
-from triton_sam.repository import write_models
+from triton_sam.repository import write_models, write_plain_model
 from triton_sam.server import ServerOptions
 from triton_sam.serving import EXPOSED_WARNING, Ports, Running, is_loopback, prepare
 from triton_sam.settings import Settings
+from triton_sam.specs import ModelSpec
 from triton_sam.supervisor import PingPolicy
 
 SPEC = get_spec(DEFAULT_MODEL)
+LARGE = get_spec("sam2.1:large")
 FREE = Ports(0, 0, 0, 0)
 
 
@@ -35,17 +38,26 @@ def set_ups(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Path]]:
 
     def set_up(spec: ModelSpec, store: Any, repository: Path, progress: Any) -> list[str]:
         done.append((spec.id, repository))
+        write_repository(repository, spec)
         return []
 
     monkeypatch.setattr(serving, "set_up", set_up)
     return done
 
 
-def write_repository(folder: Path) -> Path:
+def write_repository(folder: Path, spec: ModelSpec = SPEC) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     graph = folder.parent / "graph.onnx"
     graph.write_bytes(b"graph")
-    write_models(SPEC, graph, graph, folder)
+    write_models(spec, graph, graph, folder)
+    return folder
+
+
+def write_profile(folder: Path, name: str = "tool_encoder") -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    graph = folder.parent / "tool.onnx"
+    graph.write_bytes(b"tool")
+    write_plain_model(name, graph, folder, inputs=[], outputs=[], profile="tool")
     return folder
 
 
@@ -152,6 +164,46 @@ def test_what_is_set_up_is_not_set_up_again(
     assert set_ups == []
 
 
+def test_a_model_that_is_set_up_keeps_its_name(settings: Settings, set_ups: list[tuple[str, Path]]) -> None:
+    write_repository(settings.repository)
+    write_repository(settings.repository, LARGE)
+    assert prepare([LARGE.id], settings, None)[1] == {"sam2.1_large": LARGE}
+    assert prepare([], settings, None)[1] == {"sam2": SPEC, "sam2.1_large": LARGE}
+    assert set_ups == []
+
+
+def test_an_export_is_not_overwritten_because_its_config_is_of_another_release(
+    settings: Settings, set_ups: list[tuple[str, Path]]
+) -> None:
+    exported = dataclasses.replace(SPEC, graphs=get_spec("sam2.1:tiny").graphs)
+    write_repository(settings.repository, exported)
+    config = settings.repository / "sam2" / "config.pbtxt"
+    right = config.read_text()
+    config.write_text(right.replace("1024", "7"))
+    assert prepare([SPEC.id], settings, None)[1] == {"sam2": exported}
+    assert set_ups == []
+    assert config.read_text() == right
+    assert [path.name for path in config.parent.iterdir() if path.is_dir()] == ["1"]
+
+
+def test_ready_made_graphs_that_are_not_whole_are_set_up_again(
+    settings: Settings, set_ups: list[tuple[str, Path]]
+) -> None:
+    write_repository(settings.repository)
+    (settings.repository / "sam2" / "1" / "decoder.onnx").unlink()
+    assert prepare([], settings, None)[1] == {"sam2": SPEC}
+    assert set_ups == [(SPEC.id, settings.repository)]
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_models_for_foreign_tools_alone(
+    own: bool, tmp_path: Path, settings: Settings, set_ups: list[tuple[str, Path]]
+) -> None:
+    folder = write_profile(tmp_path / "mine" if own else settings.repository)
+    assert prepare([], settings, folder if own else None) == (folder, {})
+    assert set_ups == []
+
+
 def test_an_unknown_model(settings: Settings, set_ups: list[tuple[str, Path]]) -> None:
     with pytest.raises(InvalidInput, match="sam9:huge"):
         prepare([DEFAULT_MODEL, "sam9:huge"], settings, None)
@@ -195,6 +247,23 @@ def supervisors(monkeypatch: pytest.MonkeyPatch) -> list[FakeSupervisor]:
     monkeypatch.setattr(FakeSupervisor, "failure", None)
     monkeypatch.setattr(serving, "Supervisor", FakeSupervisor)
     return FakeSupervisor.made
+
+
+def test_models_for_foreign_tools_are_always_loaded(
+    tmp_path: Path, settings: Settings, supervisors: list[FakeSupervisor]
+) -> None:
+    repository = write_profile(tmp_path / "repository")
+    write_profile(repository, "sam2_encoder")
+    for raw, expected in (
+        (False, ("sam2", "sam2_encoder", "tool_encoder")),
+        (True, ("sam2", "sam2_encoder", "sam2_decoder", "tool_encoder")),
+    ):
+        with serving.serving(repository, {"sam2": SPEC}, settings, ports=FREE, raw=raw, with_service=False):
+            assert supervisors[-1].options.models == expected
+            assert supervisors[-1].segmenters == ("sam2",)
+    with serving.serving(repository, {}, settings, ports=FREE, with_service=False):
+        assert supervisors[-1].options.models == ("sam2_encoder", "tool_encoder")
+        assert supervisors[-1].segmenters == ()
 
 
 @pytest.mark.parametrize("raw", [False, True])

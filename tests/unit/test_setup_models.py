@@ -8,11 +8,13 @@ import pytest
 
 from tests.unit.helpers import FileServer, model_file, model_spec
 from triton_sam import setup_models
-from triton_sam.catalog import HttpSource, ModelSpec, Role
+from triton_sam.catalog import get_spec
 from triton_sam.errors import SetupError, WeightsError
 from triton_sam.export import convert
+from triton_sam.export_cache import ExportRequest
 from triton_sam.repository import find_segmenters
-from triton_sam.setup_models import set_up, tear_down
+from triton_sam.setup_models import set_up, tear_down, write_exported
+from triton_sam.specs import HttpSource, ModelSpec, Precision, Role, graphs_to_json
 from triton_sam.weights import WeightStore
 
 ENCODER, DECODER = b"an encoder", b"a decoder, longer"
@@ -130,6 +132,95 @@ def test_without_onnxruntime(store: WeightStore, repository: Path, monkeypatch: 
     assert not store.home.exists()
 
 
+@pytest.mark.parametrize(
+    ("model_id", "request_", "exported"),
+    [
+        ("sam2.1:large", ExportRequest(), True),
+        ("sam2:tiny", ExportRequest(precision=Precision.INT8), True),
+        ("sam2:tiny", ExportRequest(checkpoint=Path("mine.pt")), True),
+        ("sam2:tiny", ExportRequest(image_size=512), True),
+        ("sam2:tiny", ExportRequest(), False),
+    ],
+)
+def test_what_is_not_ready_made_is_exported(
+    store: WeightStore,
+    repository: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    model_id: str,
+    request_: ExportRequest,
+    exported: bool,
+) -> None:
+    asked = []
+    monkeypatch.setattr(setup_models, "export_model", lambda *words, **_: (asked.append(words[2]), (Path("x"), {}))[1])
+    monkeypatch.setattr(setup_models, "write_exported", lambda *_, **__: ["written"])
+    monkeypatch.setattr(WeightStore, "pull", lambda *_: (_ for _ in ()).throw(WeightsError("pulled")))
+    if exported:
+        assert set_up(get_spec(model_id), store, repository, request=request_) == ["written"]
+        assert asked == [request_]
+    else:
+        with pytest.raises(WeightsError, match="pulled"):
+            set_up(get_spec(model_id), store, repository, request=request_)
+
+
+# exports
+
+
+def export(folder: Path, spec: ModelSpec, mark: str = "") -> Path:
+    """What an exporter leaves."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "encoder.onnx").write_bytes(ENCODER + mark.encode())
+    (folder / "encoder.onnx_data").write_bytes(b"numbers")
+    (folder / "decoder.onnx").write_bytes(DECODER)
+    (folder / "graphs.json").write_text(graphs_to_json(spec.graphs))
+    (folder / "report.json").write_text("{}")
+    return folder
+
+
+def test_an_export_becomes_a_model(repository: Path, tmp_path: Path) -> None:
+    large = get_spec("sam2.1:large")
+    assert write_exported(large, export(tmp_path / "e", large), repository) == ["sam2", "sam2_encoder", "sam2_decoder"]
+    assert content_of(repository) == EXPECTED
+    assert (repository / "sam2_encoder/1/encoder.onnx_data").read_bytes() == b"numbers"
+    assert find_segmenters(repository) == {"sam2": large}
+
+
+def test_an_export_beside_another_model_and_as_the_default(repository: Path, tmp_path: Path) -> None:
+    large, small = get_spec("sam2.1:large"), get_spec("sam2.1:small")
+    write_exported(large, export(tmp_path / "e", large), repository)
+    assert write_exported(small, export(tmp_path / "s", small), repository)[0] == "sam2.1_small"
+    assert write_exported(small, export(tmp_path / "s", small), repository, make_default=True)[0] == "sam2"
+    assert find_segmenters(repository) == {"sam2": small, "sam2.1_large": large}
+
+
+def test_an_export_over_ready_made_graphs_is_the_next_version(
+    store: WeightStore, repository: Path, tmp_path: Path
+) -> None:
+    spec = small_model()
+    install(spec, store)
+    set_up(spec, store, repository)
+    write_exported(spec, export(tmp_path / "e", get_spec("sam2.1:tiny"), "fine-tuned"), repository)
+    assert (repository / "sam2/2/encoder.onnx").read_bytes() == ENCODER + b"fine-tuned"
+    assert (repository / "sam2/1/encoder.onnx").read_bytes() == ENCODER
+
+
+@pytest.mark.parametrize("missing", ["encoder.onnx", "decoder.onnx", "graphs.json"])
+def test_half_an_export(missing: str, repository: Path, tmp_path: Path) -> None:
+    large = get_spec("sam2.1:large")
+    folder = export(tmp_path / "e", large)
+    (folder / missing).unlink()
+    with pytest.raises(SetupError, match=missing):
+        write_exported(large, folder, repository)
+    assert not repository.exists()
+
+
+def test_a_damaged_export(repository: Path, tmp_path: Path) -> None:
+    large = get_spec("sam2.1:large")
+    folder = export(tmp_path / "e", large)
+    (folder / "graphs.json").write_text('{"side": "wide"}')
+    with pytest.raises(SetupError, match="damaged"):
+        write_exported(large, folder, repository)
+
+
 # tear down
 
 
@@ -148,6 +239,15 @@ def test_everything_of_a_model_goes(store: WeightStore, repository: Path) -> Non
     assert all(path.exists() for path in bystanders)
     assert [path.name for path in repository.iterdir()] == ["mine"]
     assert find_segmenters(repository) == {}
+
+
+def test_a_model_goes_under_whatever_name_it_has(store: WeightStore, repository: Path, tmp_path: Path) -> None:
+    large, small = get_spec("sam2.1:large"), get_spec("sam2.1:small")
+    write_exported(large, export(tmp_path / "e", large), repository)
+    write_exported(small, export(tmp_path / "s", small), repository)
+    tear_down(small, store, repository)
+    assert find_segmenters(repository) == {"sam2": large}
+    assert len(list(repository.iterdir())) == 3
 
 
 def test_nothing_to_tear_down(store: WeightStore, repository: Path) -> None:

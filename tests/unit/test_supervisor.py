@@ -5,9 +5,10 @@ import json
 import queue
 import struct
 import threading
+import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +17,8 @@ import pytest
 
 from triton_sam import server, supervisor
 from triton_sam.errors import ServerError, SetupError
+from triton_sam.flight import flight_file
+from triton_sam.model_folders import ModelState
 from triton_sam.server import ServerOptions
 from triton_sam.supervisor import PingPolicy, Supervisor
 
@@ -23,6 +26,14 @@ WAIT = 20.0
 STUB = 4711
 #: No ping in the time that a test takes.
 NO_PINGS = PingPolicy(every=1000.0)
+
+
+def eventually(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + WAIT
+    pause = threading.Event()
+    while not condition():
+        assert time.monotonic() < deadline
+        pause.wait(0.002)
 
 
 class FakeProcess:
@@ -33,11 +44,19 @@ class FakeProcess:
         self.alive = True
         self.process = SimpleNamespace(returncode=-9)
         self.stubs = {STUB + number: "sam2", 100_000 + number: "other"}
+        self.retiring: dict[int, str] = {}
         self.flight_folder = folder
         self.log_path = folder / "triton.log"
         self.steps: list[str] = []
         self.not_ready: BaseException | None = None
         self.load_error: BaseException | None = None
+        self.pins: dict[str, ModelState] = {}
+
+    def versions(self) -> dict[str, str]:
+        return {"sam2": "1", "other": "1", "not served": "1"}
+
+    def forget_retired(self, pids: Iterable[int]) -> None:
+        self.retiring = {pid: name for pid, name in self.retiring.items() if pid not in set(pids)}
 
     def wait_ready(self, shall_stop: Callable[[], bool]) -> None:
         assert not shall_stop()
@@ -49,10 +68,10 @@ class FakeProcess:
         self.steps.append(f"unload {model}")
         self.stubs = {pid: name for pid, name in self.stubs.items() if name != model}
 
-    def load(self, model: str) -> None:
+    def load(self, model: str, pinned: ModelState | None = None) -> None:
         if self.load_error is not None:
             raise self.load_error
-        self.steps.append(f"load {model}")
+        self.steps.append(f"load {model}" + (f" version {pinned.version}" if pinned else ""))
         self.stubs[200_000 + len(self.steps)] = model
 
     def stop(self, *, drain: bool = True) -> None:
@@ -70,14 +89,17 @@ class World:
         self.recovered: queue.Queue[dict[str, object]] = queue.Queue()
         self._folder = folder
 
-    def start(self, _options: ServerOptions) -> FakeProcess:
+    def start(self, _options: ServerOptions, pins: dict[str, ModelState]) -> FakeProcess:
         life = FakeProcess(len(self.lives), self._folder)
+        life.pins = pins
         self.lives.append(life)
         self.born(life)
         return life
 
-    def hold_requests(self, model: str, count: int) -> None:
-        (self._folder / model).write_bytes(struct.pack("<q", count))
+    def hold_requests(self, model: str, count: int, pid: int | None = None) -> None:
+        """Lets the model's process of the first life hold requests, or another one."""
+        pid = pid or {"sam2": STUB, "other": 100_000}[model]
+        flight_file(self._folder, model, pid).write_bytes(struct.pack("<q", count))
 
 
 @pytest.fixture
@@ -99,13 +121,19 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
 
 @pytest.fixture
 def options(tmp_path: Path) -> ServerOptions:
-    return ServerOptions(tmp_path, ("sam2", "other"), tmp_path)
+    return ServerOptions(tmp_path / "repository", ("sam2", "other"), tmp_path)
 
 
 @pytest.fixture
 def running(world: World, options: ServerOptions) -> Iterator[Supervisor]:
     with Supervisor(options, ("sam2",), NO_PINGS) as started:
         yield started
+
+
+def status_of(**changes: object) -> dict[str, object]:
+    """The status of a server that serves."""
+    quiet = {"state": "ready", "restarts": 0, "reloads": 0, "reason": ""}
+    return {**quiet, "versions": {"sam2": "1", "other": "1"}, "problems": {}, **changes}
 
 
 # a quiet life
@@ -117,7 +145,7 @@ def test_start_and_stop(world: World, options: ServerOptions) -> None:
     with pytest.raises(ServerError, match="not running"):
         _ = supervised.process
     assert supervised.start() is supervised
-    assert supervised.status == {"state": "ready", "restarts": 0, "reloads": 0, "reason": ""}
+    assert supervised.status == status_of()
     assert supervised.process is world.lives[0]
     assert not supervised.wait(0.001)
     supervised.stop()
@@ -170,12 +198,7 @@ def test_a_first_start_that_fails(where: str, error: Exception, world: World, op
 def test_a_dead_server_is_started_again(world: World, running: Supervisor) -> None:
     world.lives[0].alive = False
     status = world.recovered.get(timeout=WAIT)
-    assert status == {
-        "state": "ready",
-        "restarts": 1,
-        "reloads": 0,
-        "reason": "tritonserver ended with code -9",
-    }
+    assert status == status_of(restarts=1, reason="tritonserver ended with code -9")
     assert running.process is world.lives[1]
     assert world.lives[0].steps == ["ready", "kill"]
     assert world.lives[1].steps == ["ready"]
@@ -185,12 +208,7 @@ def test_a_stub_that_died_idle_is_loaded_again(world: World, running: Supervisor
     world.hold_requests("sam2", 0)
     world.dead.add(STUB)
     status = world.recovered.get(timeout=WAIT)
-    assert status == {
-        "state": "ready",
-        "restarts": 0,
-        "reloads": 1,
-        "reason": "the process of sam2 died idle",
-    }
+    assert status == status_of(reloads=1, reason="the process of sam2 died idle")
     assert world.lives[0].steps == ["ready", "unload sam2", "load sam2"]
     assert running.process is world.lives[0]
 
@@ -235,6 +253,27 @@ def test_a_model_that_does_not_load_again_needs_a_restart(world: World, running:
     status = world.recovered.get(timeout=WAIT)
     assert (status["state"], status["restarts"], status["reloads"]) == ("ready", 1, 0)
     assert world.lives[0].steps == ["ready", "unload sam2", "kill"]
+
+
+def test_a_process_that_a_newer_version_replaced_may_end(world: World, running: Supervisor) -> None:
+    life = world.lives[0]
+    world.hold_requests("sam2", 0, 77)
+    life.retiring = {77: "sam2", 78: "sam2"}  # the second one has ended in order and keeps no count any more
+    world.dead |= {77, 78}
+    eventually(lambda: life.retiring == {})
+    world.hold_requests("sam2", 0)
+    world.dead.add(STUB)
+    assert world.recovered.get(timeout=WAIT)["reason"] == "the process of sam2 died idle"
+    assert life.steps == ["ready", "unload sam2", "load sam2"]
+
+
+def test_but_not_with_requests_that_it_held(world: World, running: Supervisor) -> None:
+    world.hold_requests("sam2", 1, 77)
+    world.lives[0].retiring = {77: "sam2"}
+    world.dead.add(77)
+    status = world.recovered.get(timeout=WAIT)
+    assert (status["restarts"], status["reloads"]) == (1, 0)
+    assert status["reason"] == "the process of sam2 died with requests in flight"
 
 
 def test_it_is_not_healthy_while_it_recovers(world: World, running: Supervisor) -> None:
@@ -362,7 +401,7 @@ def test_a_ping_that_is_answered_forgives_those_before(
     monkeypatch.setattr(Supervisor, "_ping", ping)
     with Supervisor(options, ("sam2",), PingPolicy(every=0.002, missed=3)) as supervised:
         assert done.wait(WAIT)
-        assert supervised.status == {"state": "ready", "restarts": 0, "reloads": 0, "reason": ""}
+        assert supervised.status == status_of()
     assert len(world.lives) == 1
 
 

@@ -68,7 +68,7 @@ class KServe:
 
             def do_GET(self) -> None:
                 behaviour.seen.append(Seen(self.path, dict(self.headers), {}, {}, self.client_address))
-                self.reply(behaviour.status, b"")
+                self.reply(behaviour.status, behaviour.body)
 
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
@@ -317,6 +317,34 @@ def test_is_ready(status: int, ready: bool, server: KServe, http: HttpTransport)
     server.behaviour.status = status
     assert http.is_ready("sam2") is ready
     assert server.behaviour.seen[0].path == "/v2/models/sam2/ready"
+
+
+# parameters
+
+
+def test_parameters_of_a_model(server: KServe) -> None:
+    config = {"name": "sam2", "parameters": {"model_id": {"string_value": "sam2:tiny"}, "odd": {}}}
+    server.behaviour.body = json.dumps(config).encode()
+    http = HttpTransport(server.address, 20.0, {"authorization": "Bearer x"})
+    assert http.parameters("sam2") == {"model_id": "sam2:tiny", "odd": ""}
+    assert server.behaviour.seen[0].path == "/v2/models/sam2/config"
+    assert server.behaviour.seen[0].headers["authorization"] == "Bearer x"
+    http.close()
+
+
+def test_parameters_of_a_model_that_is_not_there(server: KServe, http: HttpTransport) -> None:
+    server.behaviour.status = 404
+    server.behaviour.body = json.dumps({"error": "Request for unknown model: 'x' is not found"}).encode()
+    with pytest.raises(NotFound, match="unknown model"):
+        http.parameters("x")
+
+
+def test_parameters_without_a_server() -> None:
+    for kind, is_grpc in ((HttpTransport, False), (GrpcTransport, True)):
+        transport = kind(Address(f"127.0.0.1:{free_port()}", grpc=is_grpc, tls=False), 20.0, {})
+        with pytest.raises(ServerUnreachable):
+            transport.parameters("sam2")
+        transport.close()
 
 
 # threads

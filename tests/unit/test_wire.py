@@ -27,13 +27,43 @@ from triton_sam.prompts import ObjectPrompt, PromptLimits, object_prompt, parse_
 from triton_sam.wire import (
     Address,
     as_our_error,
+    candidate_names,
     click_inputs,
+    config_parameters,
     image_inputs,
     mask_set,
     prompt_document,
     text_of,
     text_tensor,
 )
+
+# names and configs
+
+
+@pytest.mark.parametrize(
+    ("model_id", "names"),
+    [
+        ("sam2.1:large", ("sam2.1_large", "sam2")),
+        ("sam2:tiny", ("sam2_tiny", "sam2")),
+        ("sam1:vit_b", ("sam1_vit_b", "sam1")),
+        ("sam3:tracker", ("sam3_tracker", "sam3")),
+    ],
+)
+def test_candidate_names(model_id: str, names: tuple[str, str]) -> None:
+    assert candidate_names(model_id) == names
+
+
+def test_candidate_names_are_those_of_the_catalogue() -> None:
+    from triton_sam.catalog import CATALOG
+
+    for spec in CATALOG.values():
+        assert candidate_names(spec.id) == (spec.variant_name, spec.family)
+
+
+def test_config_parameters() -> None:
+    assert config_parameters({"name": "x"}) == {}
+    assert config_parameters({"parameters": {"a": {"string_value": "b"}, "c": {}}}) == {"a": "b", "c": ""}
+
 
 # addresses
 

@@ -10,9 +10,9 @@ from triton_sam.engines.base import Embedding
 from triton_sam.errors import ImageExpired
 
 
-def content_key(model_id: str, data: bytes | memoryview) -> str:
-    """The ``image_key`` of an image file in front of one model: equal content, equal key, on every server."""
-    digest = hashlib.sha256(model_id.encode() + b"\0")
+def content_key(model_id: str, version: str, data: bytes | memoryview) -> str:
+    """The ``image_key`` of an image file in front of one version of a model: equal content, equal key, everywhere."""
+    digest = hashlib.sha256(f"{model_id}\0{version}\0".encode())
     digest.update(data)
     return digest.hexdigest()[:40]
 

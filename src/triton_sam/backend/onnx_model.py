@@ -57,7 +57,23 @@ class TritonPythonModel:
         config = json.loads(args["model_config"])
         self._session = open_session(_model_file(Path(args["model_repository"]) / args["model_version"], config))
         self._outputs = [node.name for node in self._session.get_outputs()]
+        self._refuse_other_config(config)
         self._flight = FlightCounter(args["model_name"])
+
+    def _refuse_other_config(self, config: dict[str, Any]) -> None:
+        """A config that names other tensors than the graph would fail at every request; better at once."""
+        known = {node.name for node in (*self._session.get_inputs(), *self._session.get_outputs())}
+        known |= {node.name for node in self._session.get_overridable_initializers()}
+        named = {tensor["name"] for tensor in (*config["input"], *config["output"])}
+        if not named <= known:
+            raise pb_utils.TritonModelException(
+                f"the config of {config['name']} names {sorted(named - known)[0]}, which its graph does not have: "
+                "write the model again"
+            )
+
+    def finalize(self) -> None:
+        """Forgets the count of requests: all are answered."""
+        self._flight.close()
 
     def execute(self, requests: list[Any]) -> list[Any]:
         """One run of the graph for each request; its error harms no other."""

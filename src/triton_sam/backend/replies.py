@@ -6,6 +6,7 @@ import base64
 import json
 import time
 from collections.abc import Mapping, Set
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,20 @@ def wanted_outputs(requested: Set[str]) -> frozenset[str]:
     return DEFAULT_OUTPUTS if set(requested) >= ALL_OUTPUTS else frozenset(requested)
 
 
-def build_reply(job: Job, decoded: list[Decoded], model_id: str, wanted: Set[str]) -> dict[str, npt.NDArray[Any]]:
+@dataclass(frozen=True, slots=True)
+class Answerer:
+    """Who answers.
+
+    Attributes:
+        model_id: of the catalogue.
+        version: Triton's number of the version, as text.
+    """
+
+    model_id: str
+    version: str
+
+
+def build_reply(job: Job, decoded: list[Decoded], answerer: Answerer, wanted: Set[str]) -> dict[str, npt.NDArray[Any]]:
     """Output name -> array.
 
     ``scores`` [O,M] and ``low_res_logits`` [O,M,h,w] float32 for O objects with M masks each; ``masks``
@@ -57,7 +71,7 @@ def build_reply(job: Job, decoded: list[Decoded], model_id: str, wanted: Set[str
     job.mark("answer", started)
     job.timings["total"] = (time.perf_counter() - job.received) * 1e3
     if "result_json" in wanted:
-        outputs["result_json"] = _text(json.dumps(_result(job, entries, model_id)))
+        outputs["result_json"] = _text(json.dumps(_result(job, entries, answerer)))
     return outputs
 
 
@@ -79,10 +93,11 @@ def _entry(
     return masks.encode(full, form)
 
 
-def _result(job: Job, entries: list[dict[str, Any]], model_id: str) -> Mapping[str, Any]:
+def _result(job: Job, entries: list[dict[str, Any]], answerer: Answerer) -> Mapping[str, Any]:
     result: dict[str, Any] = {
         "image_key": job.image_key,
-        "model": model_id,
+        "model": answerer.model_id,
+        "model_version": answerer.version,
         "timings_ms": {step: round(spent, 3) for step, spent in job.timings.items()},
     }
     if job.embedding is not None:

@@ -26,9 +26,9 @@ from PIL import Image
 from triton_sam import masks
 from triton_sam.backend.cache import EmbeddingCache, content_key
 from triton_sam.backend.metrics import TritonMetrics
-from triton_sam.backend.replies import build_reply, wanted_outputs
+from triton_sam.backend.replies import Answerer, build_reply, wanted_outputs
 from triton_sam.backend.scheduler import Job, QueueLimits, Scheduler
-from triton_sam.catalog import ModelSpec, get_spec
+from triton_sam.catalog import get_spec
 from triton_sam.engines.base import Decoded, Embedding
 from triton_sam.engines.onnx import OnnxEngine
 from triton_sam.errors import InternalError, InvalidInput, TritonSamError, Unavailable, Unsupported
@@ -36,8 +36,10 @@ from triton_sam.flight import FlightCounter
 from triton_sam.geometry import Frame
 from triton_sam.host import SHARED_MEMORY
 from triton_sam.images import EncodedImage, check_size
+from triton_sam.model_folders import served_spec
 from triton_sam.prompts import Prompt, PromptLimits, parse_prompt
 from triton_sam.settings import Settings, get_settings
+from triton_sam.specs import ModelSpec
 
 log = logging.getLogger(__name__)
 _SMALL_ANSWER = 16 * 1024 * 1024
@@ -54,7 +56,7 @@ class _TritonReply:
         self.wanted = wanted_outputs(set(request.requested_output_names()))
 
     def succeed(self, job: Job, decoded: list[Decoded]) -> None:
-        outputs = build_reply(job, decoded, self._model.spec.id, self.wanted)
+        outputs = build_reply(job, decoded, self._model.answerer, self.wanted)
         if "embedding" in self.wanted:
             outputs["embedding"] = self._model.hand_out_embedding(job)
         self.send_arrays(outputs)
@@ -99,6 +101,7 @@ class TritonPythonModel:
     """What the Python backend loads; one process of it per device."""
 
     spec: ModelSpec
+    answerer: Answerer
     flight: FlightCounter
 
     def initialize(self, args: dict[str, str]) -> None:
@@ -116,8 +119,10 @@ class TritonPythonModel:
         # Our own limit on pixels replaces Pillow's, which stays as a second line at twice the size.
         Image.MAX_IMAGE_PIXELS = settings.max_image_pixels
         parameters = {name: entry["string_value"] for name, entry in config["parameters"].items()}
-        self.spec = get_spec(parameters["model_id"])
         folder = repository / args["model_version"]
+        self.spec = served_spec(get_spec(parameters["model_id"]), folder)
+        self.answerer = Answerer(self.spec.id, args["model_version"])
+        refuse_other_config(config, self.spec)
         engine = OnnxEngine(
             self.spec,
             folder / parameters["encoder"],
@@ -153,6 +158,7 @@ class TritonPythonModel:
     def finalize(self) -> None:
         """Finishes what was accepted."""
         self._scheduler.close()
+        self.flight.close()
 
     def _accept(self, request: Any, reply: _TritonReply) -> None:
         parameters = json.loads(request.parameters() or "{}")
@@ -209,7 +215,7 @@ class TritonPythonModel:
         )
         if prompt is not None:
             self._check(prompt, *encoded.size)
-        key = content_key(self.spec.id, image)
+        key = content_key(self.spec.id, self.answerer.version, image)
         self._metrics.count("cache_hits" if self._cache.get(key) is not None else "cache_misses")
         self._scheduler.submit_image(job(key), encoded)
 
@@ -286,6 +292,17 @@ def refuse_several_instances(config: dict[str, Any]) -> None:
         raise InternalError(
             f"{config['name']} has {instances} instances, which would split its embedding cache: "
             "set instance_group count to 1 (parallelism is a setting of its workers)"
+        )
+
+
+def refuse_other_config(config: dict[str, Any], spec: ModelSpec) -> None:
+    """InternalError where a config was written for other graphs: its writer was stopped before the end."""
+    declared = {tensor["name"]: [int(size) for size in tensor["dims"]] for tensor in config.get("output", [])}
+    embedding = list(dict(spec.encoder.outputs)[spec.encoder.embedding])
+    side = spec.decoder.mask_side
+    if declared.get("embedding") != embedding or declared.get("low_res_logits", [])[2:] != [side, side]:
+        raise InternalError(
+            f"the config of {config['name']} does not fit its newest version: run `triton-sam setup {spec.id}` again"
         )
 
 

@@ -18,22 +18,23 @@ from rich.text import Text
 from triton_sam import __version__
 from triton_sam.bench import measure
 from triton_sam.bench.measure import BareGraphs, Figure
-from triton_sam.catalog import DEFAULT_MODEL, Role, get_spec
+from triton_sam.catalog import DEFAULT_MODEL, FAMILY_DEFAULTS, get_spec
 from triton_sam.console import err, out
 from triton_sam.demo import sample_photograph
-from triton_sam.export.convert import as_onnx
+from triton_sam.errors import InvalidInput
+from triton_sam.model_folders import newest_version
 from triton_sam.serving import Ports, prepare, serving
 from triton_sam.settings import get_settings
-from triton_sam.weights import WeightStore
 
 
-def collect(rounds: int) -> list[Figure]:
+def collect(model_id: str, rounds: int) -> list[Figure]:
     """All figures, one after the other, on a server of its own."""
     settings = get_settings()
-    spec = get_spec(DEFAULT_MODEL)
-    repository, segmenters = prepare([spec.id], settings, None)
-    files = {file.role: WeightStore(settings.home).path(file) for file in spec.files}
-    bare = BareGraphs(spec, as_onnx(files[Role.ENCODER], settings.home / "converted"), files[Role.DECODER])
+    repository, segmenters = prepare([model_id], settings, None)
+    name, spec = next(iter(segmenters.items()))
+    model = repository / name
+    graphs = model / str(newest_version(model))  # the very files that are served, ready-made or exported
+    bare = BareGraphs(spec, graphs / "encoder.onnx", graphs / "decoder.onnx")
     sample = sample_photograph()
     started = time.perf_counter()
     with serving(repository, segmenters, settings, ports=Ports(0, 0, 0, 0)) as running:
@@ -74,13 +75,20 @@ def markdown(figures: list[Figure], about: dict[str, str]) -> str:
 def main() -> int:
     """Runs the benchmark; exit code 1 when a bar is not reached."""
     parser = argparse.ArgumentParser(prog="python -m triton_sam.bench", description=__doc__)
+    parser.add_argument(
+        "--model", default=DEFAULT_MODEL, help="an id, or a family for its default model; %(default)s if left out"
+    )
     parser.add_argument("--rounds", type=int, default=40, help="repetitions of each click; encodes three fifths of it")
     parser.add_argument(
         "--output", type=Path, default=Path("bench/results"), help="folder for result.json and result.md"
     )
     options = parser.parse_args()
+    try:
+        spec = get_spec(FAMILY_DEFAULTS.get(options.model, options.model))
+    except InvalidInput as error:
+        parser.error(str(error))
     about = machine()
-    figures = collect(options.rounds)
+    figures = collect(spec.id, options.rounds)
     table = Table("what", "measured", "bar", "detail")
     for figure in figures:
         bar = "" if figure.bar is None else f"<= {figure.bar:.3g}"

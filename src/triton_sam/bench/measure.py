@@ -26,7 +26,6 @@ import numpy as np
 import onnxruntime
 from PIL import Image
 
-from triton_sam.catalog import ModelSpec
 from triton_sam.client import SAM2TritonClient
 from triton_sam.engines.base import Embedding
 from triton_sam.engines.onnx import model_points, preprocess
@@ -34,6 +33,7 @@ from triton_sam.errors import TritonSamError
 from triton_sam.geometry import Frame
 from triton_sam.prompts import ObjectPrompt
 from triton_sam.serving import Running
+from triton_sam.specs import ModelSpec
 
 SIDE = 1024
 POINT = (620.0, 740.0)
@@ -83,9 +83,21 @@ class BareGraphs:
             names.mask: np.zeros((1, 1, names.mask_side, names.mask_side), np.float32),
             names.mask_flag: np.zeros(1, np.float32),
         }
+        if names.multimask is not None:
+            feeds[names.multimask] = np.zeros(1, np.float32)
         started = time.perf_counter()
         self._decoder.run([names.masks, names.scores], feeds)
         return time.perf_counter() - started
+
+
+def model_name(running: Running) -> str:
+    """The segmenter that is measured: the only one that is served."""
+    return next(iter(running.segmenters))
+
+
+def connected(running: Running, protocol: str) -> SAM2TritonClient:
+    """A client of the measured model."""
+    return SAM2TritonClient(running.urls[protocol], model_name(running))
 
 
 def photograph(path: Path, number: int = 0) -> bytes:
@@ -129,7 +141,7 @@ def encode(running: Running, bare: BareGraphs, spec: ModelSpec, sample: Path, ro
     with Image.open(io.BytesIO(photograph(sample))) as opened:
         picture = opened.convert("RGB")
     pixels = preprocess(picture, Frame(picture.width, picture.height, spec.side, spec.resize), spec)
-    with SAM2TritonClient(running.urls["HTTP"]) as client:
+    with connected(running, "HTTP") as client:
         numbers = itertools.count(2)
 
         def send_new_image() -> float:
@@ -151,7 +163,7 @@ def click(running: Running, bare: BareGraphs, spec: ModelSpec, sample: Path, rou
         pixels = preprocess(opened.convert("RGB"), frame, spec)
     embedding = Embedding(frame, bare.encode_seconds(pixels)[1])
     points = [list(POINT)]
-    with SAM2TritonClient(running.urls["HTTP"]) as http, SAM2TritonClient(running.urls["gRPC"]) as grpc:
+    with connected(running, "HTTP") as http, connected(running, "gRPC") as grpc:
         key = http.set_image(image)
         grpc.set_image(image)
         ways: dict[str, tuple[float, Callable[[], object]]] = {
@@ -181,7 +193,7 @@ def wire_bytes(running: Running, key: str, form: str) -> int:
         for name, value in (("image_key", key), ("prompt_json", prompt))
     ]
     body = json.dumps({"inputs": inputs}).encode()
-    request = urllib.request.Request(f"{running.urls['HTTP']}/v2/models/sam2/infer", data=body)
+    request = urllib.request.Request(f"{running.urls['HTTP']}/v2/models/{model_name(running)}/infer", data=body)
     with urllib.request.urlopen(request, timeout=60) as response:
         return len(body) + len(response.read()) + len(str(response.headers)) + len(str(request.header_items()))
 
@@ -189,7 +201,7 @@ def wire_bytes(running: Running, key: str, form: str) -> int:
 def click_during_encode(running: Running, sample: Path, rounds: int) -> Iterator[Figure]:
     """One user's clicks while another user's images are encoded, against the same clicks on an idle server."""
     points = [list(POINT)]
-    with SAM2TritonClient(running.urls["HTTP"]) as client:
+    with connected(running, "HTTP") as client:
         client.set_image(photograph(sample))
         for _ in range(3):
             client.predict(points, [1])
@@ -209,7 +221,7 @@ def endless_encodes(running: Running, sample: Path) -> Iterator[Callable[[], int
     done: list[str] = []
 
     def send() -> None:
-        with SAM2TritonClient(running.urls["HTTP"]) as other:
+        with connected(running, "HTTP") as other:
             number = 10_000
             while not stop.is_set():
                 done.append(other.set_image(photograph(sample, number)))
@@ -227,7 +239,7 @@ def endless_encodes(running: Running, sample: Path) -> Iterator[Callable[[], int
 def recovery(running: Running, sample: Path, load_seconds: float) -> Iterator[Figure]:
     """kill -9 until a right mask is served again, less what the image's own encode takes."""
     points = [list(POINT)]
-    with SAM2TritonClient(running.urls["HTTP"]) as client:
+    with connected(running, "HTTP") as client:
         client.set_image(photograph(sample))
         expected = client.segment(points).masks.masks
         encoding = seconds(lambda: client.set_image(photograph(sample, 77)))

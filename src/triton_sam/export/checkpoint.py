@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import re
+import warnings
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -42,26 +43,33 @@ def read_checkpoint(path: Path) -> dict[str, Tensor]:
 
 def _read_torch(path: Path) -> dict[str, Tensor]:
     try:
-        loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
-    except pickle.UnpicklingError as error:
-        if "weights_only" in str(error).lower() or "unsupported" in str(error).lower():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # advice on formats; what matters is raised
+            loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
+    except Exception as error:  # what torch raises for damaged files has no base class but this
+        if _holds_objects(error):
             raise InvalidInput(
                 f"{path.name} holds more than tensors (code or objects), and only tensors are loaded: "
                 "save its state_dict alone, best as .safetensors"
-            ) from None
-        raise InvalidInput(_damaged(path)) from None
-    except (RuntimeError, EOFError, ValueError, OSError, zipfile.BadZipFile) as error:
+            ) from error
         raise InvalidInput(_damaged(path)) from error
     while isinstance(loaded, Mapping) and any(isinstance(loaded.get(name), Mapping) for name in _NESTED):
         loaded = next(loaded[name] for name in _NESTED if isinstance(loaded.get(name), Mapping))
     tensors = (
-        {key: value for key, value in loaded.items() if isinstance(value, Tensor)}
+        {key: value for key, value in loaded.items() if isinstance(key, str) and isinstance(value, Tensor)}
         if isinstance(loaded, Mapping)
         else {}
     )
     if not tensors:
         raise InvalidInput(f"{path.name} holds no named tensors: it is no checkpoint of a model")
     return tensors
+
+
+def _holds_objects(error: Exception) -> bool:
+    """Whether torch refused what a file holds; bytes that are no pickle at all (a web page) are another matter."""
+    if isinstance(error, pickle.UnpicklingError):
+        return "Unsupported operand" not in str(error)
+    return "TorchScript" in str(error)
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:

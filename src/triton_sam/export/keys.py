@@ -94,12 +94,13 @@ _UNUSED = re.compile(
     r"^(?:tracker(?:_model)?\.)?(?:memory_|maskmem_|mask_downsample|obj_ptr_|object_pointer_proj|no_obj_|no_object_"
     r"|no_mem_pos_enc|no_memory_positional_encoding|occlusion_spatial_embedding_parameter"
     r"|temporal_positional_encoding_projection_layer|transformer\.)"
-    r"|^detector(?:_model)?\.|\.attn\.freqs_cis$|^pixel_(?:mean|std)$|^vision_encoder\.(?:norm_head|head)\."
+    r"|^detector(?:_model)?\.|\.attention\.freqs_cis$|^pixel_(?:mean|std)$|^vision_encoder\.(?:norm_head|head)\."
 )
 #: Told apart by what only its video part has.
 _GENERATION_MARK = re.compile(r"no_obj_embed_spatial$|occlusion_spatial_embedding_parameter$")
 _VIDEO_MARK = re.compile(r"memory_attention\.")
-_POSITIONS = "prompt_encoder.shared_embedding.positional_embedding"
+#: One table under two names; Hugging Face's files have both or either.
+_POSITIONS = ("prompt_encoder.shared_embedding.positional_embedding", "shared_image_embedding.positional_embedding")
 
 
 @dataclass(slots=True)
@@ -133,8 +134,9 @@ def map_keys(state: Mapping[str, Tensor]) -> MappedWeights:
     _split_attention(mapped)
     _join_point_embeddings(mapped)
     _drop_class_position(mapped)
-    if _POSITIONS in mapped.tensors:
-        mapped.tensors.setdefault("shared_image_embedding.positional_embedding", mapped.tensors[_POSITIONS])
+    for name, twin in (_POSITIONS, _POSITIONS[::-1]):
+        if name in mapped.tensors:
+            mapped.tensors.setdefault(twin, mapped.tensors[name])
     return mapped
 
 

@@ -17,6 +17,7 @@ from onnx import numpy_helper
 from torch import Tensor, nn
 
 from triton_sam.errors import SetupError
+from triton_sam.specs import EXTERNAL_DATA_SUFFIX
 
 #: The lowest that the graphs allow, so that older runtimes take them; the second one where the first does not suffice.
 _OPSETS = (17, 18)
@@ -99,8 +100,8 @@ def _set_defaults(model: Any, inputs: Sequence[GraphInput]) -> None:
 
 
 def save(model: Any, target: Path) -> None:
-    """Writes a model; weights that protobuf cannot hold go to ``<target>.data``, which must keep that name."""
-    data = target.with_name(f"{target.name}.data")
+    """Writes a model; weights that protobuf cannot hold go to ``<target>_data``, which must keep that name."""
+    data = external_data(target)
     data.unlink(missing_ok=True)
     size = sum(len(tensor.raw_data) for tensor in model.graph.initializer)
     if size > _LARGEST_INLINE:
@@ -109,7 +110,12 @@ def save(model: Any, target: Path) -> None:
         onnx.save(model, str(target))
 
 
+def external_data(graph: Path) -> Path:
+    """Where a graph's external data are, if it has any."""
+    return graph.with_name(graph.name + EXTERNAL_DATA_SUFFIX)
+
+
 def files_of(graph: Path) -> list[Path]:
     """A graph's file and, where it has one, its external data."""
-    data = graph.with_name(f"{graph.name}.data")
+    data = external_data(graph)
     return [graph, data] if data.exists() else [graph]

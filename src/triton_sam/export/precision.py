@@ -9,7 +9,7 @@ from pathlib import Path
 
 import onnx
 
-from triton_sam.export.onnx_files import save
+from triton_sam.export.onnx_files import external_data, save
 from triton_sam.specs import Precision
 
 #: The second layer of an MLP, as the networks of all families name it.
@@ -61,7 +61,7 @@ def _to_int8(graph: Path) -> None:
             nodes_to_quantize=[name for name in nodes if not _AFTER_GELU.search(name)],
             per_channel=True,
             weight_type=QuantType.QInt8,
-            use_external_data_format=graph.with_name(f"{graph.name}.data").exists(),
+            use_external_data_format=external_data(graph).exists(),
             extra_options={"MatMulConstBOnly": True},
         )
         save(onnx.load(str(small)), graph)

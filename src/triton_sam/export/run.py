@@ -24,7 +24,7 @@ from triton_sam.errors import InvalidInput, SetupError
 from triton_sam.export import parity
 from triton_sam.export.checkpoint import check_variant, fill, read_checkpoint, recognise
 from triton_sam.export.keys import map_keys
-from triton_sam.export.networks import build
+from triton_sam.export.networks import build, check_side
 from triton_sam.export.onnx_files import GraphInput, export_graph, files_of
 from triton_sam.export.precision import convert_graph
 from triton_sam.export.wrappers import Decoder, Encoder
@@ -80,13 +80,12 @@ def export_checkpoint(
         say: told what is being done.
     """
     options = options or ExportOptions()
-    if options.device != "cpu" and not torch.cuda.is_available():
-        raise InvalidInput("there is no CUDA device here: use --device cpu")
+    check_options(options, None if isinstance(model, str) else model)
     started = time.monotonic()
     weights = map_keys(read_checkpoint(checkpoint))
     spec = _recognised(weights) if isinstance(model, str) else model
     check_variant(weights, spec)
-    side = options.image_size or _own_side(spec)
+    side = _own_side(spec) if options.image_size is None else options.image_size
     graphs = exported_graphs(spec.architecture, side, options.precision)
     network = build(spec.architecture, side)
     fill(network, weights)
@@ -117,6 +116,14 @@ def export_checkpoint(
         (building / GRAPHS_FILE).write_text(graphs_to_json(graphs))
         _hand_over(building, folder)
     return Exported(dataclasses.replace(spec, graphs=graphs), folder, report)
+
+
+def check_options(options: ExportOptions, spec: ModelSpec | None) -> None:
+    """InvalidInput where no export can be made so, whatever the checkpoint; ``spec`` is None where that is to tell."""
+    if options.device != "cpu" and not torch.cuda.is_available():
+        raise InvalidInput("there is no CUDA device here: use --device cpu")
+    if spec is not None and options.image_size is not None:
+        check_side(spec.architecture, options.image_size)
 
 
 @contextlib.contextmanager

@@ -13,22 +13,24 @@ from fastapi import FastAPI
 from fastapi.responses import JSONResponse
 
 from triton_sam import __version__
-from triton_sam.catalog import ModelSpec
 from triton_sam.errors import ServerError
+from triton_sam.specs import ModelSpec
 
 
-def create_app(status: Callable[[], Mapping[str, object]], segmenters: Mapping[str, ModelSpec]) -> FastAPI:
+def create_app(
+    status: Callable[[], Mapping[str, object]], segmenters: Callable[[], Mapping[str, ModelSpec]]
+) -> FastAPI:
     """The application.
 
     Args:
         status: asks the supervisor.
-        segmenters: Triton name -> catalogue row of what is served.
+        segmenters: Triton name -> catalogue row of what is served now.
     """
     app = FastAPI(title="triton-sam", version=__version__)
 
     @app.get("/health")
     def health() -> JSONResponse:
-        """200 while masks are served, 503 otherwise, with the reason."""
+        """200 while masks are served, 503 otherwise, with the reason; the versions, and what hinders a newer one."""
         known = status()
         return JSONResponse(dict(known), status_code=200 if known["state"] == "ready" else 503)
 
@@ -37,7 +39,7 @@ def create_app(status: Callable[[], Mapping[str, object]], segmenters: Mapping[s
         """What is served."""
         return [
             {"name": name, "id": spec.id, "family": spec.family, "title": spec.title, "licence": spec.licence}
-            for name, spec in segmenters.items()
+            for name, spec in segmenters().items()
         ]
 
     return app

@@ -1,0 +1,176 @@
+"""The commands about models: what there is, download, export, set up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from triton_sam.catalog import CATALOG, get_spec, resolve_ids
+from triton_sam.console import download_progress, out
+from triton_sam.errors import InvalidInput
+from triton_sam.settings import Settings, get_settings
+from triton_sam.specs import Precision
+from triton_sam.weights import WeightStore
+
+models_app = typer.Typer(help="List the models, or remove one.", invoke_without_command=True)
+RepositoryOption = Annotated[Path | None, typer.Option("--model-repository", help="Default: below TRITON_SAM_HOME.")]
+CheckpointOption = Annotated[
+    Path | None,
+    typer.Option("--checkpoint", help="A .pt, .pth or .safetensors file or a Hugging Face folder; default: download."),
+]
+ImageSizeOption = Annotated[int | None, typer.Option(help="Side of the model's square; default: as it was trained.")]
+DeviceOption = Annotated[str, typer.Option(help="Where torch runs: cpu or cuda.")]
+PrecisionOption = Annotated[Precision, typer.Option(help="How numbers are kept inside the graphs.")]
+
+
+@models_app.callback()
+def models(context: typer.Context) -> None:
+    """Table of all models: id, family, size, licence, installed."""
+    if context.invoked_subcommand is not None:
+        return
+    store = WeightStore(get_settings().home)
+    table = Table("id", "family", "size", "licence", "installed", "what it is")
+    for spec in CATALOG.values():
+        installed = "yes" if store.is_installed(spec) else "no"
+        table.add_row(spec.id, spec.family, f"{spec.size / 1e6:.0f} MB", spec.licence, installed, spec.title)
+    out.print(table)
+
+
+@models_app.command("rm")
+def models_rm(model_id: Annotated[str, typer.Argument(metavar="ID")]) -> None:
+    """Delete a model's files, exports and repository folders."""
+    from triton_sam.setup_models import tear_down
+
+    settings = get_settings()
+    freed = tear_down(get_spec(model_id), WeightStore(settings.home), settings.repository)
+    out.print(f"removed {model_id}, {freed / 1e6:.0f} MB are free again" if freed else f"{model_id} was not installed")
+
+
+def pull(
+    model_id: Annotated[str, typer.Argument(metavar="ID", help="For example sam2:tiny.")],
+    checkpoint: Annotated[
+        bool, typer.Option("--checkpoint", help="The official checkpoint, even where ready-made graphs exist.")
+    ] = False,
+    onnx: Annotated[
+        bool, typer.Option("--onnx", help="Ready-made graphs for tools that decode by themselves.")
+    ] = False,
+) -> None:
+    """Download a model's files and verify their checksums."""
+    spec = get_spec(model_id)
+    store = WeightStore(get_settings().home)
+    if onnx:
+        with download_progress() as progress:
+            folder = store.pull_plain(spec, progress)
+        out.print(f"the ready-made graphs of {model_id} are in {folder}")
+        return
+    if checkpoint or not spec.files:
+        with download_progress() as progress:
+            path = store.pull_checkpoint(spec, progress)
+        out.print(f"the checkpoint of {model_id} is in {path}")
+        return
+    if store.is_installed(spec):
+        out.print(f"{model_id} is installed already in {store.blobs}")
+        return
+    with download_progress() as progress:
+        store.pull(spec, progress)
+    out.print(f"{model_id} is installed, {spec.size / 1e6:.0f} MB in {store.blobs}")
+
+
+def export(
+    model_id: Annotated[str, typer.Argument(metavar="ID", help="For example sam2.1:large; auto: ask the checkpoint.")],
+    checkpoint: CheckpointOption = None,
+    output_dir: Annotated[Path | None, typer.Option(help="Default: below TRITON_SAM_HOME.")] = None,
+    image_size: ImageSizeOption = None,
+    device: DeviceOption = "cpu",
+    precision: PrecisionOption = Precision.FP32,
+) -> None:
+    """Write a checkpoint as ONNX graphs, and check them against torch."""
+    from triton_sam.export_cache import ExportRequest, export_model
+
+    if model_id == "auto" and checkpoint is None:
+        raise InvalidInput("`export auto` asks the checkpoint which model it is: name one with --checkpoint")
+    spec = None if model_id == "auto" else get_spec(model_id)
+    request = ExportRequest(checkpoint, image_size, _device(device), precision)
+    store = WeightStore(get_settings().home)
+    with download_progress() as progress:
+        folder, report = export_model(spec, store, request, progress, output_dir, _say(model_id))
+    _print_parity(report)
+    opset = max(report["opset"].values())
+    out.print(f"{report['model']} is exported to {folder}, opset {opset}; all figures: {folder / 'report.json'}")
+
+
+def setup(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[ID...]", help="Ids, families (sam1, sam2, sam3) or all.")
+    ] = None,
+    model_repository: RepositoryOption = None,
+    profile: Annotated[
+        str | None, typer.Option(help="Write the models that another tool calls by name: paintera.")
+    ] = None,
+    checkpoint: CheckpointOption = None,
+    image_size: ImageSizeOption = None,
+    device: DeviceOption = "cpu",
+    precision: PrecisionOption = Precision.FP32,
+) -> None:
+    """Download, export where needed, and write the Triton model repository."""
+    from triton_sam.export_cache import ExportRequest
+    from triton_sam.setup_models import set_up
+
+    settings = get_settings()
+    repository = model_repository or settings.repository
+    request = ExportRequest(checkpoint, image_size, _device(device), precision)
+    if profile is not None:
+        _set_up_profile(profile, names or [], settings, repository, request)
+        return
+    if not names:
+        raise InvalidInput("name what to set up: an id such as sam2:tiny, a family (sam1, sam2, sam3) or all")
+    specs = resolve_ids(names)
+    if checkpoint is not None and len(specs) != 1:
+        raise InvalidInput("--checkpoint goes with one model: name only that")
+    asked_by_family = {spec.id for name in names if ":" not in name for spec in resolve_ids([name])}
+    for spec in specs:
+        with download_progress() as progress:
+            written = set_up(
+                spec,
+                WeightStore(settings.home),
+                repository,
+                progress,
+                request=request,
+                make_default=spec.id in asked_by_family,
+                say=_say(spec.id),
+            )
+        out.print(f"{spec.id} is ready to serve: {', '.join(written)} in {repository}")
+
+
+def _set_up_profile(profile: str, names: list[str], settings: Settings, repository: Path, request: Any) -> None:
+    from triton_sam.profiles import get_profile, set_up_profile
+
+    chosen = get_profile(profile)
+    wanted = [spec.id for spec in resolve_ids(names)] or None
+    with download_progress() as progress:
+        written = set_up_profile(
+            chosen, wanted, WeightStore(settings.home), repository, progress, request, _say(profile)
+        )
+    out.print(f"ready for {chosen.title}: {', '.join(written)} in {repository}")
+
+
+def _say(what: str) -> Any:
+    return lambda step: out.print(f"{what}: {step}")
+
+
+def _device(device: str) -> str:
+    if device not in ("cpu", "cuda"):
+        raise InvalidInput(f"--device is cpu or cuda, not {device!r}")
+    return device
+
+
+def _print_parity(report: dict[str, Any]) -> None:
+    """The largest difference of each output over all prompts and images, and the worst mask overlap."""
+    table = Table("output", "largest difference", "of its deviation", "worst mask IoU", title="ONNX against torch")
+    for row in report["summary"]:
+        overlap = "" if row["iou"] is None else f"{row['iou']:.5f}"
+        table.add_row(row["output"], f"{row['max_abs_diff']:.2e}", f"{row['share']:.1e}", overlap)
+    out.print(table)

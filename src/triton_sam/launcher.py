@@ -1,0 +1,41 @@
+"""Starting a program that never outlives us."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import IO
+
+from triton_sam.errors import ServerError
+
+#: Runs between fork and exec in a process of its own (a function there would run in a copy of a threaded process).
+#: prctl(PR_SET_PDEATHSIG, SIGKILL), and a look whether the parent died before it. Then the stack: Triton's HTTP server
+#: parses bodies that curl labels as forms on it, and with the usual 8 MiB a large base64 image ends the whole server.
+_LAUNCHER = """
+import ctypes, os, resource, sys
+ctypes.CDLL(None).prctl(1, 9)
+if os.getppid() != int(sys.argv[1]):
+    os._exit(1)
+_, hard = resource.getrlimit(resource.RLIMIT_STACK)
+wanted = 512 * 1024 * 1024
+resource.setrlimit(resource.RLIMIT_STACK, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard))
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
+def spawn(command: Sequence[str], environment: dict[str, str], output: IO[bytes]) -> subprocess.Popen[bytes]:
+    """Starts ``command`` so that the kernel kills it when the calling thread ends, however that happens."""
+    launcher = [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid())]
+    try:
+        return subprocess.Popen(
+            [*launcher, *command],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,  # a Ctrl-C at the terminal reaches us, and we stop the server in order
+        )
+    except OSError as error:
+        raise ServerError(f"tritonserver cannot be started ({error.strerror})") from None

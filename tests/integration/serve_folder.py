@@ -1,0 +1,50 @@
+"""Servers of repositories that a test may change while they serve."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from triton_sam.repository import find_segmenters
+from triton_sam.serving import Ports, Running, serving
+from triton_sam.settings import Settings
+
+PATIENCE = 120.0
+#: A protobuf field that nobody knows and every reader skips: other bytes, the same graph.
+UNKNOWN_FIELD = b"\xc0\x3e\x01"
+
+
+@contextlib.contextmanager
+def serve_folder(repository: Path, home: Path) -> Iterator[Running]:
+    """All segmenters of a repository on free ports."""
+    with serving(repository, find_segmenters(repository), Settings(home=home), ports=Ports(0, 0, 0, 0)) as running:
+        yield running
+
+
+def same_graph_other_bytes(source: Path, target: Path) -> Path:
+    """A file that another version can be made of."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_bytes(source.read_bytes() + UNKNOWN_FIELD)
+    return target
+
+
+def eventually(condition: Callable[[], object], what: str) -> None:
+    """Waits until the condition holds; looks at it again as soon as other threads had their turn."""
+    deadline = time.monotonic() + PATIENCE
+    pause = threading.Event()
+    while not condition():
+        assert time.monotonic() < deadline, f"{what}: not within {PATIENCE:.0f} s"
+        pause.wait(0.05)
+
+
+def health(running: Running) -> dict[str, Any]:
+    """What the service tells; it must be healthy."""
+    with urllib.request.urlopen(running.urls["service"], timeout=10) as response:
+        told: dict[str, Any] = json.loads(response.read())
+    return told
