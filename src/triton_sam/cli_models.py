@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
+from rich.table import Column, Table
 
 from triton_sam.catalog import CATALOG, get_spec, resolve_ids
 from triton_sam.console import download_progress, out
@@ -32,7 +32,9 @@ def models(context: typer.Context) -> None:
     if context.invoked_subcommand is not None:
         return
     store = WeightStore(get_settings().home)
-    table = Table("id", "family", "size", "licence", "installed", "what it is")
+    table = Table(
+        *(Column(name, no_wrap=True) for name in ("id", "family", "size", "licence", "installed")), "what it is"
+    )
     for spec in CATALOG.values():
         installed = "yes" if store.is_installed(spec) else "no"
         table.add_row(spec.id, spec.family, f"{spec.size / 1e6:.0f} MB", spec.licence, installed, spec.title)

@@ -98,6 +98,9 @@ def _read_folder(folder: Path) -> dict[str, Tensor]:
     files = sorted(folder.glob("model*.safetensors"))
     if not files:
         raise InvalidInput(f"{folder} has no model.safetensors: pickled weights (.bin) are not read")
+    parts = re.search(r"-of-(\d+)$", files[0].stem)
+    if parts and len(files) != int(parts[1]):
+        raise InvalidInput(f"{folder} has {len(files)} of the {int(parts[1])} parts of its weights: get the others too")
     tensors: dict[str, Tensor] = {}
     for file in files:
         tensors |= _read_safetensors(file)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import re
 import tempfile
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import onnx
@@ -52,7 +55,7 @@ def _to_int8(graph: Path) -> None:
         node.name for node in onnx.load(str(graph), load_external_data=False).graph.node if node.op_type == "MatMul"
     ]
 
-    with tempfile.TemporaryDirectory(dir=graph.parent, prefix=".int8-") as folder:
+    with tempfile.TemporaryDirectory(dir=graph.parent, prefix=".int8-") as folder, _without_advice():
         small = Path(folder) / graph.name
         quantize_dynamic(
             graph,
@@ -65,3 +68,13 @@ def _to_int8(graph: Path) -> None:
             extra_options={"MatMulConstBOnly": True},
         )
         save(onnx.load(str(small)), graph)
+
+
+@contextlib.contextmanager
+def _without_advice() -> Iterator[None]:
+    """onnxruntime recommends a preparation that is for graphs without shapes, through the root logger."""
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)
