@@ -73,8 +73,9 @@ def _to_int8(graph: Path) -> None:
 @contextlib.contextmanager
 def _without_advice() -> Iterator[None]:
     """onnxruntime recommends a preparation that is for graphs without shapes, through the root logger."""
-    logging.disable(logging.WARNING)
+    before = logging.root.manager.disable
+    logging.disable(max(before, logging.WARNING))
     try:
         yield
     finally:
-        logging.disable(logging.NOTSET)
+        logging.disable(before)

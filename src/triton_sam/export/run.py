@@ -171,8 +171,7 @@ def write_graphs(
     say("writing the encoder")
     encoder, decoder = folder / ENCODER_FILE, folder / DECODER_FILE
     device = next(network.parameters()).device
-    # Two rows: an axis of one would be taken for a fixed one.
-    pixels = torch.rand(2, 3, graphs.side, graphs.side, device=device)
+    pixels = torch.rand(1, 3, graphs.side, graphs.side, device=device)
     opsets = {
         "encoder": export_graph(
             Encoder(network, spec.architecture).to(device),
