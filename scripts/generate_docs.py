@@ -89,18 +89,15 @@ def _shape(shape: tuple[int, ...]) -> str:
 def exports_table() -> str:
     """The latest full-size run of `python -m triton_sam.bench.exports`."""
     rows = [
-        "| id | export | memory, exporting | opset | encoder + decoder | largest difference, share of the deviation | "
-        "ONNX / torch encode |",
-        "|---|---|---|---|---|---|---|",
+        "| id | export | memory, exporting | opset | encoder + decoder | largest difference, share of the deviation |",
+        "|---|---|---|---|---|---|",
     ]
     for model_id, row in json.loads(EXPORTS.read_text()).items():
         files = row["files_mb"]
         encoder = sum(size for name, size in files.items() if name.startswith("encoder"))
-        pace = row["onnx_over_torch"]
         rows.append(
             f"| `{model_id}` | {row['seconds']:.0f} s | {row['export_gib']:.1f} GiB | {row['opset']} | "
-            f"{encoder:.0f} + {files['decoder.onnx']:.0f} MB | {max(row['worst_share'].values()):.0e} | "
-            f"{pace['onnx_s']:.1f} / {pace['torch_s']:.1f} s = {pace['ratio']:.2f} |"
+            f"{encoder:.0f} + {files['decoder.onnx']:.0f} MB | {max(row['worst_share'].values()):.0e} |"
         )
     return "\n".join(rows) + "\n"
 

@@ -17,20 +17,19 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-from triton_sam import __version__, cli, setup_models
+from triton_sam import __version__, cli, cli_models
 from triton_sam import doctor as doctor_module
-from triton_sam.catalog import CATALOG, DEFAULT_MODEL, get_spec
+from triton_sam.catalog import DEFAULT_MODEL, get_spec
 from triton_sam.client import Segmentation
 from triton_sam.doctor import FINE, NOTE, WRONG, Finding
-from triton_sam.errors import InvalidInput, ServerError, SetupError
+from triton_sam.errors import ServerError, SetupError
 from triton_sam.host import free_port
 from triton_sam.interrupts import Interrupts
 from triton_sam.masks import from_rle
 from triton_sam.settings import get_settings
-from triton_sam.weights import WeightStore
 
 runner = CliRunner()
-COMMANDS = ("models", "pull", "setup", "serve", "demo", "segment", "doctor")
+COMMANDS = ("models", "pull", "export", "setup", "serve", "demo", "segment", "doctor")
 
 
 @pytest.fixture(autouse=True)
@@ -142,9 +141,7 @@ def test_the_option_goes_before_the_variable(photograph: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("setup", "sam9:huge"), "sam9:huge"),
         (("serve", "sam9:huge"), "sam9:huge"),
-        (("models", "rm", "sam9:huge"), "sam9:huge"),
         (("segment", "photograph.png", "--point", "3"), "'3' is no --point"),
         (("segment", "photograph.png", "--point", "3,x"), "'3,x' is no --point"),
         (("segment", "photograph.png", "--point", "1,2,3,4"), "'1,2,3,4' is no --point"),
@@ -186,7 +183,7 @@ def test_a_mend_keeps_its_brackets(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     def fail(*_: object) -> None:
         raise SetupError("no server: pip install 'triton-sam[server]'")
 
-    monkeypatch.setattr(cli, "get_spec", fail)
+    monkeypatch.setattr(cli_models, "get_spec", fail)
     ended = run_main("pull", "x", monkeypatch=monkeypatch, capsys=capsys)
     assert_one_sentence(ended, "pip install 'triton-sam[server]'")
 
@@ -201,7 +198,7 @@ def test_a_fault_of_ours_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     def fail(_: str) -> None:
         raise ZeroDivisionError("[/oh]")
 
-    monkeypatch.setattr(cli, "get_spec", fail)
+    monkeypatch.setattr(cli_models, "get_spec", fail)
     ended = run_main("pull", "x", monkeypatch=monkeypatch, capsys=capsys)
     assert ended.code == 1
     assert ended.err == "error: ZeroDivisionError: [/oh] (this is a bug: --debug shows where)\n"
@@ -245,11 +242,6 @@ def test_every_command_has_help(command: str) -> None:
     "words",
     [
         ["nonsense"],
-        ["pull"],
-        ["pull", "a", "b"],
-        ["setup"],
-        ["models", "rm"],
-        ["models", "nonsense"],
         ["segment"],
         ["serve", "--http-port", "70000"],
         ["serve", "--grpc-port", "-1"],
@@ -290,96 +282,6 @@ def test_serve_passes_its_options_on(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert arguments == (tmp_path, {"sam2": get_spec(DEFAULT_MODEL)}, get_settings())
     assert isinstance(options.pop("shall_stop"), Interrupts)
     assert options == {"bind": "0.0.0.0", "ports": serving.Ports(1, 2, 3, 0), "raw": True, "log_level": "info"}
-
-
-# models
-
-
-def test_the_table_of_models(home: Path) -> None:
-    done = runner.invoke(cli.app, ["models"], env={"COLUMNS": "200"})
-    assert done.exit_code == 0
-    for spec in CATALOG.values():
-        (row,) = [line for line in done.output.splitlines() if spec.id in line]
-        cells = [cell.strip() for cell in row.strip("│").split("│")]
-        assert cells == [spec.id, spec.family, f"{spec.size / 1e6:.0f} MB", spec.licence, "no", spec.title]
-    assert not home.exists()  # looking creates nothing
-
-
-def test_a_model_that_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(WeightStore, "is_installed", lambda *_: True)
-    done = runner.invoke(cli.app, ["models"], env={"COLUMNS": "200"})
-    (row,) = [line for line in done.output.splitlines() if DEFAULT_MODEL in line]
-    assert "yes" in row
-
-
-def test_removing_what_is_not_installed() -> None:
-    done = runner.invoke(cli.app, ["models", "rm", DEFAULT_MODEL])
-    assert done.exit_code == 0
-    assert done.output == f"{DEFAULT_MODEL} was not installed\n"
-
-
-def test_removing_a_model(home: Path) -> None:
-    store = WeightStore(home)
-    store.blobs.mkdir(parents=True)
-    files = [store.path(file) for file in get_spec(DEFAULT_MODEL).files]
-    for file in files:
-        file.write_bytes(bytes(1_500_000))
-    folder = home / "model_repository" / "sam2"
-    folder.mkdir(parents=True)
-    done = runner.invoke(cli.app, ["models", "rm", DEFAULT_MODEL])
-    assert done.output == f"removed {DEFAULT_MODEL}, 3 MB are free again\n"
-    assert not any(file.exists() for file in files)
-    assert not folder.exists()
-
-
-# pull and setup
-
-
-def test_pull_of_an_installed_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(WeightStore, "is_installed", lambda *_: True)
-    monkeypatch.setattr(WeightStore, "pull", lambda *_: pytest.fail("pulled again"))
-    done = runner.invoke(cli.app, ["pull", DEFAULT_MODEL])
-    assert done.exit_code == 0
-    assert f"{DEFAULT_MODEL} is installed already" in done.output
-
-
-def test_pull(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pulled = []
-
-    def pull(store: WeightStore, spec: Any, progress: Any) -> None:
-        pulled.append((store.home, spec.id))
-        report = progress(spec.files[0], "download")
-        report(1, None)
-        report(2, 2)
-
-    monkeypatch.setattr(WeightStore, "pull", pull)
-    done = runner.invoke(cli.app, ["pull", DEFAULT_MODEL])
-    assert done.exit_code == 0
-    assert pulled == [(home, DEFAULT_MODEL)]
-    assert f"{DEFAULT_MODEL} is installed, 151 MB in {home / 'blobs'}" in done.output
-
-
-@pytest.mark.parametrize("own", [False, True])
-def test_setup(own: bool, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-
-    def set_up(spec: Any, store: WeightStore, repository: Path, _progress: object) -> list[str]:
-        asked.append((spec.id, store.home, repository))
-        return ["sam2", "sam2_encoder"]
-
-    monkeypatch.setattr(setup_models, "set_up", set_up)
-    words = ["--model-repository", str(tmp_path / "mine")] if own else []
-    done = runner.invoke(cli.app, ["setup", DEFAULT_MODEL, *words])
-    repository = tmp_path / "mine" if own else home / "model_repository"
-    assert done.exit_code == 0
-    assert asked == [(DEFAULT_MODEL, home, repository)]
-    assert f"{DEFAULT_MODEL} is ready to serve: sam2, sam2_encoder in {repository}" in done.output
-
-
-def test_setup_checks_all_names_before_it_begins(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(setup_models, "set_up", lambda *_: pytest.fail("began"))
-    done = runner.invoke(cli.app, ["setup", DEFAULT_MODEL, "sam9:huge"])
-    assert isinstance(done.exception, InvalidInput)
 
 
 # segment

@@ -1,0 +1,144 @@
+"""Small random networks and their graphs: a hundredth of the work of the real ones, made of the same parts."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnxruntime
+import torch
+
+from triton_sam.catalog import get_spec
+from triton_sam.export import parity
+from triton_sam.export.networks import build
+from triton_sam.export.run import write_graphs
+from triton_sam.export.trial import randomise, shrunk
+from triton_sam.specs import Architecture, Backbone, ModelSpec, exported_graphs
+
+Arrays = dict[str, npt.NDArray[np.float32]]
+SIDES = {Backbone.VIT: 256, Backbone.TINY_VIT: 256, Backbone.HIERA: 256, Backbone.PERCEPTION: 224}
+#: One model of each kind of network.
+FAMILIES = ("sam1:vit_b", "sam1:mobile", "sam2.1:tiny", "sam3:tracker")
+WITH_FEATURES = ("sam2.1:tiny", "sam3:tracker")
+WITHOUT_FEATURES = ("sam1:vit_b", "sam1:mobile")
+
+
+def small_spec(model_id: str) -> ModelSpec:
+    """A catalogue row with little depth, width and side; its blocks still see several windows and a global one."""
+    spec = shrunk(get_spec(model_id))
+    architecture = spec.architecture
+    if architecture.backbone is Backbone.HIERA:
+        architecture = dataclasses.replace(architecture, width=architecture.width // 2)
+    if architecture.backbone is Backbone.PERCEPTION:  # a grid of 16: two windows a side, as the real one has three
+        architecture = dataclasses.replace(architecture, windows=(8,))
+    side = SIDES[architecture.backbone]
+    return dataclasses.replace(spec, architecture=architecture, graphs=exported_graphs(architecture, side))
+
+
+def small_network(spec: ModelSpec, seed: int = 0) -> Any:
+    network = build(spec.architecture, spec.side)
+    randomise(network, seed)
+    return network
+
+
+def same_network(architecture: Architecture) -> Architecture:
+    """What tells one network from another: variants that were only trained otherwise share one."""
+    return dataclasses.replace(architecture, generation="")
+
+
+def session(graph: Path) -> Any:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    options.intra_op_num_threads = 1
+    return onnxruntime.InferenceSession(str(graph), options, providers=["CPUExecutionProvider"])
+
+
+def assert_close(given: npt.NDArray[Any], wanted: npt.NDArray[Any], share: float = 1e-3) -> None:
+    """Within a share of what ``wanted`` varies by."""
+    assert given.shape == wanted.shape
+    assert np.abs(given - wanted).max() <= share * wanted.std()
+
+
+@dataclass(eq=False)
+class Small:
+    """A small network, and both its graphs in ``folder``."""
+
+    spec: ModelSpec
+    network: Any
+    folder: Path
+    opsets: dict[str, int]
+
+    @property
+    def encoder_file(self) -> Path:
+        return self.folder / "encoder.onnx"
+
+    @property
+    def decoder_file(self) -> Path:
+        return self.folder / "decoder.onnx"
+
+    @cached_property
+    def encoder(self) -> Any:
+        return session(self.encoder_file)
+
+    @cached_property
+    def decoder(self) -> Any:
+        return session(self.decoder_file)
+
+    @cached_property
+    def report(self) -> parity.Report:
+        """The parity check on one random image."""
+        return self.check(self.encoder_file, self.decoder_file)
+
+    def check(self, encoder: Path, decoder: Path) -> parity.Report:
+        images = {"random": parity.random_image(self.spec.side, seed=1)}
+        return parity.check(self.network, self.spec.architecture, self.spec.graphs, encoder, decoder, images)
+
+    def encode(self, pixels: npt.NDArray[np.float32]) -> Arrays:
+        names = [name for name, _ in self.spec.encoder.outputs]
+        return dict(zip(names, self.encoder.run(names, {self.spec.encoder.image: pixels}), strict=True))
+
+    @cached_property
+    def embeddings(self) -> Arrays:
+        """Of three images, one row each."""
+        images = [parity.random_image(self.spec.side, seed) for seed in (1, 2, 3)]
+        return self.encode(np.concatenate(images))
+
+    def embedding(self, row: int = 0) -> Arrays:
+        return {name: rows[row : row + 1] for name, rows in self.embeddings.items()}
+
+    def decode(
+        self, feeds: Mapping[str, npt.NDArray[np.float32]]
+    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+        """(masks, scores)."""
+        masks, scores = self.decoder.run([self.spec.decoder.masks, self.spec.decoder.scores], dict(feeds))
+        return masks, scores
+
+    def points(self, rows: int, count: int, seed: int = 0) -> Arrays:
+        """Random places; object and background in turn."""
+        places = np.random.default_rng(seed).random((rows, count, 2), np.float32) * self.spec.side
+        labels = np.tile(np.arange(count) % 2 == 0, (rows, 1)).astype(np.float32)
+        return {self.spec.decoder.points: places, self.spec.decoder.labels: labels}
+
+    def mask(self, rows: int = 1, seed: int = 0) -> npt.NDArray[np.float32]:
+        """Logits of another prompt, as a client would send them back."""
+        masks, _ = self.decode(self.embedding() | self.points(rows, 1, seed + 100))
+        return masks[:, :1].clip(-32, 32)
+
+
+SmallFactory = Callable[[str], Small]
+
+
+def make_small(model_id: str, folder: Path) -> Small:
+    spec = small_spec(model_id)
+    network = small_network(spec)
+    return Small(spec, network, folder, write_graphs(network, spec, spec.graphs, folder))
+
+
+def state_of(network: Any) -> dict[str, torch.Tensor]:
+    return {name: tensor.clone() for name, tensor in network.state_dict().items()}
