@@ -45,12 +45,19 @@ def graphs(store: WeightStore, spec: ModelSpec) -> dict[Role, Path]:
 
 
 @pytest.fixture(scope="session")
-def repository(store: WeightStore, spec: ModelSpec, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model repository written for this test run."""
+def embedded_server() -> None:
+    """For tests that serve: nothing where a server can be started."""
     try:
         host.find_triton()
     except SetupError as error:
         pytest.skip(f"the embedded server cannot be had here: {error}")
+
+
+@pytest.fixture(scope="session")
+def repository(
+    store: WeightStore, spec: ModelSpec, embedded_server: None, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """A model repository written for this test run."""
     repository = tmp_path_factory.mktemp("models") / "model_repository"
     set_up(spec, store, repository)
     return repository

@@ -33,7 +33,7 @@ from triton_sam.specs import Graphs, ModelSpec, Precision, exported_graphs, grap
 ENCODER_FILE, DECODER_FILE = "encoder.onnx", "decoder.onnx"
 GRAPHS_FILE, REPORT_FILE = "graphs.json", "report.json"
 #: Raised when the graphs that come out change, so that those made before are made again.
-EXPORTER = 1
+EXPORTER = 2
 #: Asked for in place of an id: the tensors tell.
 AUTO = "auto"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -23,6 +25,7 @@ class Encoder(nn.Module):
 
     mean: Tensor
     std: Tensor
+    positions: Tensor | None
 
     def __init__(self, network: Any, architecture: Architecture) -> None:
         super().__init__()
@@ -32,6 +35,11 @@ class Encoder(nn.Module):
         mean, std = normalisation(architecture)
         self.register_buffer("mean", mean, persistent=False)
         self.register_buffer("std", std, persistent=False)
+        positions = None
+        if architecture.backbone is Backbone.HIERA:
+            trunk = network.vision_encoder.backbone
+            positions = trunk._get_pos_embed(tuple(size // 4 for size in trunk.config.image_size))
+        self.register_buffer("positions", positions, persistent=False)
         self.eval()  # the exporter leaves a module, and with it the network, in the mode in which it came
 
     def forward(self, image: Tensor) -> tuple[Tensor, ...]:
@@ -39,8 +47,22 @@ class Encoder(nn.Module):
         if not self.has_features:
             embedding: Tensor = self.network.vision_encoder(pixels).last_hidden_state
             return (embedding,)
-        finest, finer, coarse = self.network.get_image_embeddings(pixels)
+        with self._known_positions():
+            finest, finer, coarse = self.network.get_image_embeddings(pixels)
         return (finest, finer, coarse) if self.fine_first else (coarse, finest, finer)
+
+    @contextlib.contextmanager
+    def _known_positions(self) -> Iterator[None]:
+        """Hiera stretches its small table of positions to the image anew for every image: a seventh of an encode."""
+        if self.positions is None:
+            yield
+            return
+        trunk = self.network.vision_encoder.backbone
+        trunk._get_pos_embed = lambda _: self.positions
+        try:
+            yield
+        finally:
+            del trunk._get_pos_embed
 
 
 class Decoder(nn.Module):

@@ -1,0 +1,39 @@
+"""Exports of networks with random weights, made once for all tests that serve them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from triton_sam.catalog import get_spec
+from triton_sam.export.networks import build
+from triton_sam.export.run import GRAPHS_FILE, write_graphs
+from triton_sam.export.trial import randomise, shrunk
+from triton_sam.specs import graphs_to_json
+
+ExportTrial = Callable[[str], Path]
+
+
+@pytest.fixture(scope="session")
+def export_trial(tmp_path_factory: pytest.TempPathFactory) -> ExportTrial:
+    """Model id -> the folder of an export: the family's network with little depth, at its full image size.
+
+    The exporter's own check against torch is left out: it takes most of an export's time, and what is served is
+    compared with the graphs.
+    """
+    folders: dict[str, Path] = {}
+
+    def export(model_id: str) -> Path:
+        if model_id not in folders:
+            spec = shrunk(get_spec(model_id))
+            network = build(spec.architecture, spec.side)
+            randomise(network, seed=len(folders))
+            folder = tmp_path_factory.mktemp("trial")
+            write_graphs(network, spec, spec.graphs, folder)
+            (folder / GRAPHS_FILE).write_text(graphs_to_json(spec.graphs))
+            folders[model_id] = folder
+        return folders[model_id]
+
+    return export

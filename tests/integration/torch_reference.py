@@ -1,0 +1,94 @@
+"""An exported model's own torch network, asked directly: the answer that a served mask must equal.
+
+Of the package only the network and the reading of its weights are used: how pictures, places and masks change their
+size is written here again, and prompts go through transformers' own ``forward``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch.nn.functional import interpolate, pad
+
+from triton_sam.catalog import get_spec
+from triton_sam.export.checkpoint import load_weights
+from triton_sam.export.networks import build
+
+_SIDE = 1024
+_MEAN = torch.tensor([0.485, 0.456, 0.406]).view(3, 1, 1)
+_STD = torch.tensor([0.229, 0.224, 0.225]).view(3, 1, 1)
+
+
+class TorchReference:
+    """A network behind the words of :meth:`triton_sam.SAM2TritonClient.segment`.
+
+    Args:
+        keeps_aspect: whether a picture's longest side becomes the model's and the rest is padded (SAM 1), or both
+            sides become the model's (SAM 2).
+    """
+
+    def __init__(self, model_id: str, checkpoint: Path, *, keeps_aspect: bool) -> None:
+        spec = get_spec(model_id)
+        self._network = build(spec.architecture, _SIDE)
+        load_weights(self._network, checkpoint, spec)
+        self._keeps_aspect = keeps_aspect
+        self._embeddings: dict[bytes, Any] = {}
+
+    @torch.inference_mode()
+    def logits(
+        self,
+        picture: Image.Image,
+        points: list[list[float]] | None = None,
+        labels: list[int] | None = None,
+        box: list[float] | None = None,
+        mask_input: np.ndarray | None = None,
+        multimask: bool = False,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """([M,256,256] logits, [M] scores) for one object; places in original pixels."""
+        across, down = self._inner_size(picture)
+        scale = torch.tensor([across / picture.width, down / picture.height], dtype=torch.float64)
+
+        def in_model(places: Any) -> torch.Tensor:
+            return (torch.tensor(places, dtype=torch.float64).reshape(-1, 2) * scale).float()
+
+        prompt: dict[str, torch.Tensor] = {}
+        if points:
+            prompt["input_points"] = in_model(points)[None, None]
+            prompt["input_labels"] = torch.tensor([[labels or [1] * len(points)]])
+        if box is not None:
+            prompt["input_boxes"] = in_model(box).reshape(1, 1, 4)
+        if mask_input is not None:
+            prompt["input_masks"] = torch.from_numpy(mask_input).clip(-32, 32)[None, None]
+        answer = self._network(image_embeddings=self._encode(picture), multimask_output=multimask, **prompt)
+        return answer.pred_masks[0, 0].numpy(), answer.iou_scores[0, 0].numpy()
+
+    def masks(self, picture: Image.Image, **prompt: Any) -> np.ndarray:
+        """[M,H,W] bool at the original size; M is 1, or 3 with ``multimask``."""
+        planes = torch.from_numpy(self.logits(picture, **prompt)[0])[None]
+        if self._keeps_aspect:
+            across, down = self._inner_size(picture)
+            planes = interpolate(planes, (_SIDE, _SIDE), mode="bilinear", align_corners=False)[..., :down, :across]
+        size = (picture.height, picture.width)
+        return (interpolate(planes, size, mode="bilinear", align_corners=False)[0] > 0).numpy()
+
+    def _encode(self, picture: Image.Image) -> Any:
+        key = picture.tobytes()
+        if key not in self._embeddings:
+            across, down = self._inner_size(picture)
+            small = np.array(picture.convert("RGB").resize((across, down), Image.Resampling.BILINEAR))
+            pixels = (torch.from_numpy(small).permute(2, 0, 1) / 255 - _MEAN) / _STD
+            pixels = pad(pixels, (0, _SIDE - across, 0, _SIDE - down))
+            self._embeddings[key] = self._network.get_image_embeddings(pixels[None])
+        return self._embeddings[key]
+
+    def _inner_size(self, picture: Image.Image) -> tuple[int, int]:
+        """(width, height) that a picture has in the model's square."""
+        if not self._keeps_aspect:
+            return _SIDE, _SIDE
+        longest = max(picture.size)
+        # Rounded half up, in whole numbers.
+        return tuple((2 * side * _SIDE + longest) // (2 * longest) for side in picture.size)  # type: ignore[return-value]
