@@ -25,7 +25,7 @@ from triton_sam.transport import Transport, connect
 
 ImageLike = str | PathLike[str] | bytes | npt.NDArray[Any] | Image.Image
 #: The server has limits of its own; the client only checks shapes and finiteness.
-_NO_LIMITS = PromptLimits(max_points=2**31, max_objects=2**31)
+_NO_LIMITS = PromptLimits(max_points=2**31, max_objects=2**31, mask_side=None)
 _OBJECT_KEYS = frozenset({"points", "labels", "box", "mask_input"})
 
 
@@ -144,11 +144,11 @@ class SAM2TritonClient:
         Args:
             point_coords: [P,2] xy in original pixels; point_labels: [P], 1 foreground, 0 background.
             box: [4] x0, y0, x1, y1 in original pixels.
-            mask_input: [1,256,256] logits of an earlier answer.
+            mask_input: [1,256,256] logits of an earlier answer (SAM 3: [1,288,288]).
             multimask_output: three masks instead of the best one.
 
         Returns:
-            masks [1,M,256,256] float32 logits (threshold at 0) and their predicted IoU [1,M].
+            masks [1,M,256,256] (SAM 3: 288) float32 logits (threshold at 0) and their predicted IoU [1,M].
         """
         prompt = _checked(point_coords, point_labels, box, mask_input)
         document = wire.prompt_document([prompt], multimask=bool(multimask_output), form="logits")

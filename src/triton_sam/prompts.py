@@ -15,6 +15,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -80,12 +81,16 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class PromptLimits:
-    """How much one request may ask."""
+    """How much one request may ask.
+
+    Attributes:
+        mask_side: side of ``mask_input``; None takes any square, where the model is not known.
+    """
 
     max_points: int = 256
     max_objects: int = 64
     max_bytes: int = 32 * 1024 * 1024
-    mask_side: int = 256
+    mask_side: int | None = 256
 
 
 def parse_prompt(text: str | bytes, limits: PromptLimits | None = None) -> Prompt:
@@ -269,8 +274,8 @@ def _box(box: Any, where: str) -> npt.NDArray[np.float32]:
     return row
 
 
-def _mask_input(value: Any, side: int, where: str) -> npt.NDArray[np.float32]:
-    wanted = f"mask_input{where} is {side} x {side} low-resolution logits"
+def _mask_input(value: Any, side: int | None, where: str) -> npt.NDArray[np.float32]:
+    wanted = f"mask_input{where} is {'a square of' if side is None else f'{side} x {side}'} low-resolution logits"
     try:
         if isinstance(value, str):
             mask = np.frombuffer(base64.b64decode(value, validate=True), dtype="<f4")
@@ -282,7 +287,9 @@ def _mask_input(value: Any, side: int, where: str) -> npt.NDArray[np.float32]:
                 mask = mask.astype(np.float32)
     except (ValueError, TypeError, binascii.Error):
         raise InvalidInput(f"{wanted}, as numbers or as base64 of little-endian float32") from None
-    if mask.size != side * side or (mask.ndim > 1 and mask.shape[-2:] != (side, side)):
+    if side is None:
+        side = math.isqrt(mask.size)
+    if not side or mask.size != side * side or (mask.ndim > 1 and mask.shape[-2:] != (side, side)):
         raise InvalidInput(f"{wanted}, not {mask.size:,} numbers of shape {list(mask.shape)}")
     if not np.isfinite(mask).all():
         raise InvalidInput(f"{wanted}, and some are not finite")

@@ -208,10 +208,10 @@ def test_priorities(lane: Lane, pictures: list[Image.Image], direct: Direct, pri
 def test_several_requests_in_flight(lane: Lane, pictures: list[Image.Image], direct: Direct) -> None:
     """The slow models are asked first, so that answers may pass each other on the stream."""
     asked = {}
-    for model in reversed(MODELS):
-        for picture, priority in zip(pictures, (2, 1), strict=True):
-            pixels = scaled_and_padded(picture, model)
-            asked[lane.send(model, as_paintera_sends(pixels, model), priority)] = model, pixels
+    sam1, sam2, sam3 = MODELS
+    for model, which, priority in ((sam3, 0, 2), (sam2, 0, 5), (sam1, 0, 2), (sam3, 1, 1), (sam1, 1, 1)):
+        pixels = scaled_and_padded(pictures[which], model)
+        asked[lane.send(model, as_paintera_sends(pixels, model), priority)] = model, pixels
     for request_id, (model, pixels) in asked.items():
         check(tensors(lane.answer(request_id)), model, pixels, direct)
 

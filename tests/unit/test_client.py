@@ -358,7 +358,7 @@ def test_a_mask_of_an_earlier_answer(
         {"box": [5, 5, 5, 9]},
         {"box": [[0, 0, 5, 5], [1, 1, 6, 6]]},
         {"mask_input": np.zeros((3, 256, 256), np.float32)},
-        {"mask_input": np.zeros((64, 64), np.float32)},
+        {"mask_input": np.zeros((64, 32), np.float32)},
     ],
 )
 def test_a_wrong_prompt_is_not_sent(

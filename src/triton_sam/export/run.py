@@ -221,7 +221,7 @@ def decoder_inputs(graphs: Graphs, device: torch.device) -> list[GraphInput]:
 
 
 def _check(network: Any, spec: ModelSpec, graphs: Graphs, folder: Path) -> parity.Report:
-    images = {"random": parity.random_image(graphs.side)}
+    images = {parity.RANDOM_IMAGE: parity.random_image(graphs.side)}
     photograph = _photograph(graphs.side)
     if photograph is not None:
         images["photograph"] = photograph
