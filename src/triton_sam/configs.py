@@ -22,6 +22,7 @@ Tensor = tuple[str, str, Sequence[int]]
 MODEL_ID = "model_id"  # a segmenter, of this catalogue row
 GRAPH_OF = "graph_of"  # a plain graph, of this catalogue row
 PROFILE = "profile"  # a plain graph that was written for a foreign tool
+_PRIORITY_LEVELS = 2
 _QUEUE_SIZE = 1024
 _QUEUE_SECONDS = 60
 _ANY = -1
@@ -88,20 +89,11 @@ def decoder_config(spec: ModelSpec, name: str) -> Any:
     return _config(name, "onnxruntime", inputs, outputs, {GRAPH_OF: spec.id}, graph.optional)
 
 
-def plain_config(
-    name: str,
-    inputs: Iterable[Tensor],
-    outputs: Iterable[Tensor],
-    *,
-    profile: str,
-    optional: Iterable[str] = (),
-    priority_levels: int = 2,
-    default_priority: int = 2,
-) -> Any:
+def plain_config(name: str, inputs: Iterable[Tensor], outputs: Iterable[Tensor], *, profile: str) -> Any:
     """A plain graph for a foreign tool, whose requests may carry a priority: 1 goes first, 0 means the default."""
-    config = _config(name, "onnxruntime", inputs, outputs, {PROFILE: profile}, optional)
-    config.dynamic_batching.priority_levels = priority_levels
-    config.dynamic_batching.default_priority_level = default_priority
+    config = _config(name, "onnxruntime", inputs, outputs, {PROFILE: profile})
+    config.dynamic_batching.priority_levels = _PRIORITY_LEVELS
+    config.dynamic_batching.default_priority_level = _PRIORITY_LEVELS  # the last: who asks for more, goes first
     return config
 
 

@@ -239,9 +239,6 @@ def write_plain_model(
     inputs: Iterable[Tensor],
     outputs: Iterable[Tensor],
     profile: str,
-    optional: Iterable[str] = (),
-    priority_levels: int = 2,
-    default_priority: int = 2,
 ) -> str:
     """Writes one ONNX graph under the name and with the tensors that a foreign tool expects; returns the name.
 
@@ -251,22 +248,12 @@ def write_plain_model(
         model_file: linked or copied; its external data, ``<file name>_data``, keep their name.
         inputs, outputs: (name, Triton data type, dims), -1 where a dim may vary.
         profile: the tool that it is for.
-        optional: inputs that may be left out.
-        priority_levels, default_priority: 1 goes first; a request without a priority has the default one.
     """
     _check_present(model_file)
     parameters = _parameters(repository, name)
     if (repository / name).exists() and not (parameters and (PROFILE in parameters or GRAPH_OF in parameters)):
         raise _strange(name, repository)
-    config = plain_config(
-        name,
-        inputs,
-        outputs,
-        profile=profile,
-        optional=optional,
-        priority_levels=priority_levels,
-        default_priority=default_priority,
-    )
+    config = plain_config(name, inputs, outputs, profile=profile)
     files: Files = {"model.onnx": model_file, **_data_of(model_file, model_file.name)}
     with writing(repository) as workshop:
         workshop.write_model(name, _version_for(workshop, {name: files}), files, config_text(config))

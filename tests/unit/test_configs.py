@@ -149,15 +149,14 @@ def test_configs_follow_the_graphs_and_not_the_model_name() -> None:
 def test_a_plain_model_takes_priorities() -> None:
     config = plain_config(
         "tool_encoder",
-        [("image", "TYPE_FP32", [-1, 3, 8, 8]), ("flag", "TYPE_FP32", [1])],
+        [("image", "TYPE_FP32", [-1, 3, 8, 8])],
         [("features", "TYPE_FP32", [-1, 4])],
         profile="tool",
-        optional=["flag"],
     )
     assert (config.dynamic_batching.priority_levels, config.dynamic_batching.default_priority_level) == (2, 2)
     assert config.dynamic_batching.default_queue_policy.max_queue_size > 0
     assert parameters_of(config_text(config)) == {"profile": "tool"}
-    assert optional(config) == {"flag"}
+    assert optional(config) == set()
 
 
 def test_raw_names() -> None:

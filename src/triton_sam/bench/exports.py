@@ -64,7 +64,7 @@ def _export(model_id: str, folder: Path) -> dict[str, Any]:
             command = [sys.executable, "-m", "triton_sam.bench.exports", "--export", model_id, str(folder), "--make"]
             subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
         else:
-            network = build(spec.architecture, _own_side(model_id))
+            network = build(spec.architecture, spec.side)
             randomise(network)
             save_as_folder(network, checkpoint)
             return {}
@@ -79,10 +79,6 @@ def _export(model_id: str, folder: Path) -> dict[str, Any]:
         "parameters_m": exported.report["parameters_m"],
         "onnx_over_torch": _encoder_ratio(spec, folder),
     }
-
-
-def _own_side(model_id: str) -> int:
-    return get_spec(model_id).side
 
 
 def _encoder_ratio(spec: Any, folder: Path) -> dict[str, float]:

@@ -12,7 +12,7 @@ from transformers import Sam2Config, Sam2Model, Sam3TrackerConfig, Sam3TrackerMo
 
 from triton_sam.errors import InvalidInput
 from triton_sam.export.tinyvit import TinyVit
-from triton_sam.specs import Architecture, Backbone
+from triton_sam.specs import IMAGENET_MEAN, IMAGENET_STD, Architecture, Backbone
 
 #: A model pixel grid must divide into patches and, through all stages of an encoder, into whole cells.
 _SIDE_STEP = {Backbone.VIT: 16, Backbone.TINY_VIT: 32, Backbone.HIERA: 32, Backbone.PERCEPTION: 14}
@@ -123,8 +123,6 @@ _BUILDERS = {
 
 def normalisation(architecture: Architecture) -> tuple[torch.Tensor, torch.Tensor]:
     """(mean, std) [3,1,1] that the encoder's pixels in [0,1] are normalised with."""
-    from triton_sam.specs import IMAGENET_MEAN, IMAGENET_STD
-
     half = (0.5, 0.5, 0.5)
     mean, std = (half, half) if architecture.backbone is Backbone.PERCEPTION else (IMAGENET_MEAN, IMAGENET_STD)
     return torch.tensor(mean).view(3, 1, 1), torch.tensor(std).view(3, 1, 1)
