@@ -28,6 +28,20 @@ class InvalidInput(TritonSamError):
     http_status = 400
 
 
+class TooLarge(InvalidInput):
+    """The request has more bytes, pixels or objects than are allowed."""
+
+    marker = "too-large"
+    http_status = 413
+
+
+class NotAuthorised(TritonSamError):
+    """The request has no token, or a wrong one."""
+
+    triton_code = "UNAUTHENTICATED"
+    http_status = 401
+
+
 class Unsupported(TritonSamError):
     """The request is well formed, but this model or this build cannot do it."""
 
@@ -53,6 +67,13 @@ class Unavailable(TritonSamError):
 
     triton_code = "UNAVAILABLE"
     http_status = 503
+
+
+class QueueFull(Unavailable):
+    """Too many requests wait already: try again in a moment, or send fewer at a time."""
+
+    marker = "queue-full"
+    http_status = 429
 
 
 class Cancelled(TritonSamError):
@@ -99,6 +120,7 @@ class ServerError(SetupError):
 
 _WIRE_CLASSES: tuple[type[TritonSamError], ...] = (
     InvalidInput,
+    NotAuthorised,
     Unsupported,
     NotFound,
     Unavailable,
@@ -111,8 +133,8 @@ _BY_TRITON_CODE = {cls.triton_code: cls for cls in _WIRE_CLASSES} | {
     "UNIMPLEMENTED": Unsupported,
     "RESOURCE_EXHAUSTED": Unavailable,
 }
-_BY_HTTP_STATUS = {cls.http_status: cls for cls in _WIRE_CLASSES} | {429: Unavailable}
-_BY_MARKER = {cls.marker: cls for cls in (ImageExpired, Cancelled)}
+_BY_HTTP_STATUS = {cls.http_status: cls for cls in _WIRE_CLASSES} | {413: TooLarge, 429: QueueFull}
+_BY_MARKER = {cls.marker: cls for cls in (TooLarge, ImageExpired, QueueFull, Cancelled)}
 
 
 def from_status(status: str | int | None, message: str) -> TritonSamError:

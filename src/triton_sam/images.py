@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from triton_sam.errors import InvalidInput
+from triton_sam.errors import InvalidInput, TooLarge
 
 RgbArray = npt.NDArray[np.uint8]
 _T = TypeVar("_T")
@@ -54,9 +54,9 @@ def _guarded(action: Callable[[], _T]) -> _T:
 
 
 def check_size(size: int, max_bytes: int) -> None:
-    """InvalidInput for a file that is too large, before it is copied or decoded."""
+    """TooLarge for a file that is too large, before it is copied or decoded."""
     if size > max_bytes:
-        raise InvalidInput(f"the image has {size:,} bytes and {max_bytes:,} are allowed: send a smaller one")
+        raise TooLarge(f"the image has {size:,} bytes and {max_bytes:,} are allowed: send a smaller one")
 
 
 class EncodedImage:
@@ -69,7 +69,7 @@ class EncodedImage:
         self._picture = _guarded(lambda: Image.open(io.BytesIO(data), formats=_FORMATS))
         width, height = self._picture.size
         if width * height > max_pixels:
-            raise InvalidInput(
+            raise TooLarge(
                 f"the image has {width} x {height} = {width * height:,} pixels and {max_pixels:,} are allowed: "
                 "send a smaller one or tiles of it"
             )

@@ -46,3 +46,25 @@ def test_full_at_its_capacity() -> None:
     assert not queue.full
     queue.put(1, "a")
     assert queue.full
+
+
+def test_a_kept_turn_is_inherited_and_given_up_when_nobody_takes_it() -> None:
+    queue: FairQueue[str] = FairQueue(10)
+    for item, session in (("a1", "a"), ("b1", "b")):
+        queue.put(item, session)
+    queue.keep_turn("a")
+    assert queue.take(lambda item: item == "a1") == ["a1"]
+    assert len(queue) == 1
+    queue.put("a2", "a")
+    queue.release_turn("a")
+    assert [queue.pop(), queue.pop()] == ["a2", "b1"]
+
+    queue.put("a3", "a")
+    queue.keep_turn("a")
+    queue.take(lambda item: True)
+    queue.put("b2", "b")
+    assert queue.pop() == "b2", "an empty line is passed over"
+    queue.release_turn("a")
+    queue.put("c1", "c")
+    queue.put("a4", "a")
+    assert [queue.pop(), queue.pop()] == ["c1", "a4"]

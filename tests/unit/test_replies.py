@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 
 from triton_sam.backend.replies import ALL_OUTPUTS, DEFAULT_OUTPUTS, Answerer, build_reply, wanted_outputs
-from triton_sam.backend.scheduler import Job
+from triton_sam.backend.jobs import Job
 from triton_sam.engines.base import Decoded, Embedding
 from triton_sam.errors import TritonSamError
 from triton_sam.geometry import Frame, ResizePolicy

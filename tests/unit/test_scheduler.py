@@ -16,7 +16,8 @@ import pytest
 from PIL import Image
 
 from triton_sam.backend.cache import EmbeddingCache
-from triton_sam.backend.scheduler import Job, QueueLimits, Scheduler
+from triton_sam.backend.jobs import Job, QueueLimits
+from triton_sam.backend.scheduler import Scheduler
 from triton_sam.engines.base import Decoded, Embedding
 from triton_sam.errors import Cancelled, InternalError, InvalidInput, TritonSamError, Unavailable
 from triton_sam.geometry import Frame, ResizePolicy

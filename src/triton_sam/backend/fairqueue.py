@@ -19,6 +19,7 @@ class FairQueue(Generic[T]):
         self.capacity = capacity
         self._size = 0
         self._sessions: OrderedDict[Hashable, deque[T]] = OrderedDict()
+        self._kept: Hashable = None
 
     def __len__(self) -> int:
         return self._size
@@ -34,7 +35,7 @@ class FairQueue(Generic[T]):
 
     def pop(self) -> T:
         """The next item of the session whose turn it is; that session then goes to the end of the round."""
-        session, line = next(iter(self._sessions.items()))
+        session, line = next((session, line) for session, line in self._sessions.items() if line)
         item = line.popleft()
         self._size -= 1
         if line:
@@ -42,6 +43,19 @@ class FairQueue(Generic[T]):
         else:
             del self._sessions[session]
         return item
+
+    def keep_turn(self, session: Hashable) -> None:
+        """Lets a session keep its place in the round although its line may become empty: who replaces his own
+        request again and again would otherwise go to the end of the round each time and never have a turn."""
+        if session in self._sessions:
+            self._kept = session
+
+    def release_turn(self, session: Hashable) -> None:
+        """Ends :meth:`keep_turn`; an empty line has no place any more."""
+        if self._kept == session:
+            self._kept = None
+            if not self._sessions.get(session, True):
+                del self._sessions[session]
 
     def take(self, wanted: Callable[[T], bool], limit: int | None = None) -> list[T]:
         """Removes and returns up to ``limit`` items that are ``wanted``, oldest session first."""
@@ -53,7 +67,7 @@ class FairQueue(Generic[T]):
                     taken.append(item)
                 else:
                     kept.append(item)
-            if kept:
+            if kept or session == self._kept:
                 self._sessions[session] = kept
             else:
                 del self._sessions[session]

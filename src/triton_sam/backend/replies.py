@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from triton_sam import masks
-from triton_sam.backend.scheduler import Job
+from triton_sam.backend.jobs import Job
 from triton_sam.engines.base import Decoded
 
 #: What a request without a list of outputs gets: Triton then asks for all, and JSON of a million floats helps nobody.

@@ -10,71 +10,22 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass
 
 from triton_sam.backend.cache import EmbeddingCache
 from triton_sam.backend.fairqueue import FairQueue
-from triton_sam.engines.base import Decoded, Embedding, Engine
+from triton_sam.backend.jobs import Job, Metrics, QueueLimits
+from triton_sam.backend.sessions import SessionBook
+from triton_sam.engines.base import Decoded, Engine
 from triton_sam.engines.priority import lower_this_thread
-from triton_sam.errors import Cancelled, InternalError, TritonSamError, Unavailable
+from triton_sam.errors import Cancelled, InternalError, QueueFull, TritonSamError, Unavailable
 from triton_sam.images import EncodedImage
-from triton_sam.prompts import Prompt
 
 log = logging.getLogger(__name__)
 _FINISHERS = 2
-
-
-class Reply(Protocol):
-    """The way back to one client."""
-
-    def succeed(self, job: Job, decoded: list[Decoded]) -> None:
-        """Sends the answer; may raise, the scheduler then sends :meth:`fail`."""
-
-    def fail(self, error: TritonSamError) -> None:
-        """Sends the error; must not raise."""
-
-    def is_cancelled(self) -> bool:
-        """Whether the transport knows that nobody waits any more."""
-
-
-class Metrics(Protocol):
-    """Where counts go."""
-
-    def count(self, name: str, amount: int = 1) -> None: ...
-
-    def set(self, name: str, value: float) -> None: ...
-
-
-@dataclass(eq=False, slots=True)
-class Job:
-    """One request on its way.
-
-    Attributes:
-        prompt: None means "encode only".
-        session: requests of one session are served in order and can be cancelled together.
-    """
-
-    reply: Reply
-    prompt: Prompt | None
-    image_key: str
-    session: str | None = None
-    latest_wins: bool = False
-    embedding: Embedding | None = None
-    received: float = field(default_factory=time.perf_counter)
-    timings: dict[str, float] = field(default_factory=dict)
-    answered: bool = False
-
-    @property
-    def turn(self) -> Hashable:
-        """Whose turn this job takes: its session's, or its own."""
-        return self.session if self.session is not None else id(self)
-
-    def mark(self, step: str, started: float) -> None:
-        """Notes the milliseconds since ``started`` under ``step``."""
-        self.timings[step] = (time.perf_counter() - started) * 1e3
+_SUPERSEDED = "the request was cancelled or superseded by a newer one of its session"
 
 
 @dataclass(eq=False, slots=True)
@@ -82,17 +33,6 @@ class _EncodeTask:
     key: str
     image: EncodedImage
     waiters: list[Job]
-
-
-@dataclass(frozen=True, slots=True)
-class QueueLimits:
-    """Capacities: beyond them a request is refused at once."""
-
-    encodes: int = 32
-    clicks: int = 512
-    batch: int = 8
-    seconds: float = 90.0
-    """Who has waited longer is refused after all: most likely nobody listens any more."""
 
 
 class Scheduler:
@@ -110,6 +50,7 @@ class Scheduler:
         self._pings: list[Callable[[], None]] = []
         self._encodes: FairQueue[_EncodeTask] = FairQueue(limits.encodes)
         self._encoding: dict[str, _EncodeTask] = {}
+        self._sessions = SessionBook()
         self._encode_started: float | None = None
         self._unanswered = 0
         self._closing = False
@@ -124,10 +65,10 @@ class Scheduler:
     def submit_click(self, job: Job) -> None:
         """A job whose embedding is known."""
         with self._lock:
-            superseded = self._supersede(job)
-            refusal = self._admit()
+            superseded, refusal = self._admit(job)
             if refusal is None:
                 self._enqueue_decode(job)
+            self._release_turn(job)
         self._cancel_all(superseded)
         if refusal is not None:
             self._refuse(job, refusal)
@@ -135,10 +76,9 @@ class Scheduler:
     def submit_image(self, job: Job, image: EncodedImage) -> None:
         """A job whose image has to be encoded first; equal images that wait or run are encoded once."""
         with self._lock:
-            superseded = self._supersede(job)
             cached = self._cache.get(job.image_key)
+            superseded, refusal = self._admit(job, new_image=cached is None)
             task = self._encoding.get(job.image_key)
-            refusal = self._admit(new_image=cached is None and task is None)
             if refusal is not None:
                 pass
             elif cached is not None:
@@ -150,14 +90,26 @@ class Scheduler:
                 task = self._encoding[job.image_key] = _EncodeTask(job.image_key, image, [job])
                 self._encodes.put(task, job.turn)
                 self._encodes_ready.notify()
+            self._release_turn(job)
         self._cancel_all(superseded)
         if refusal is not None:
             self._refuse(job, refusal)
 
-    def cancel_session(self, session: str) -> int:
-        """Answers CANCELLED to everything of the session that was not begun; returns how many."""
+    def cancel_session(self, session: str, *, before: int | None = None, only: int | None = None) -> int:
+        """Answers CANCELLED to what a session has waiting and was not begun; returns how many requests that were.
+
+        Args:
+            before: only requests with a smaller number, those that are still on their way here included.
+            only: only the request with this number.
+        """
         with self._lock:
-            dropped = self._drop_session(session)
+            self._sessions.cancel(session, before=before, only=only)
+            everything = before is None and only is None
+            dropped = self._drop(
+                lambda job: (
+                    job.session == session and (everything or self._sessions.is_cancelled(session, job.sequence))
+                )
+            )
         self._cancel_all(dropped)
         return len(dropped)
 
@@ -190,16 +142,24 @@ class Scheduler:
 
     # -- admission and cancelling, under the lock ------------------------------------------------------------
 
-    def _admit(self, *, new_image: bool = False) -> Unavailable | None:
-        """Takes a request in, which from here on counts until it is answered, or says why not."""
+    def _admit(self, job: Job, *, new_image: bool = False) -> tuple[list[Job], TritonSamError | None]:
+        """Takes a request in, which from here on counts until it is answered, or says why not.
+
+        Returns:
+            What it supersedes, to be answered CANCELLED without the lock; and the reason of a refusal.
+        """
         if self._closing:
-            return Unavailable("the server is stopping: try again on another one or in a moment")
-        if new_image and self._encodes.full:
-            return Unavailable(f"{self._encodes.capacity} images are waiting already: try again in a moment")
-        if self._unanswered >= self._limits.clicks + self._limits.batch:  # those waiting, and those being decoded
-            return Unavailable(f"{self._unanswered} requests are waiting already: try again in a moment")
+            return [], Unavailable("the server is stopping: try again on another one or in a moment")
+        if job.session is not None and self._sessions.is_late(job.session, job.sequence, latest_wins=job.latest_wins):
+            return [], Cancelled(_SUPERSEDED)
+        superseded = self._supersede(job)
+        if new_image and job.image_key not in self._encoding and self._encodes.full:
+            return superseded, QueueFull(f"{self._encodes.capacity} images are waiting already: try again in a moment")
+        waiting = self._unanswered - len(superseded)
+        if waiting >= self._limits.clicks + self._limits.batch:  # those waiting, and those being decoded
+            return superseded, QueueFull(f"{waiting} requests are waiting already: try again in a moment")
         self._unanswered += 1
-        return None
+        return superseded, None
 
     def _enqueue_decode(self, job: Job) -> None:
         """Lets an encoded job go on: straight to its answer when there is nothing to decode."""
@@ -210,13 +170,25 @@ class Scheduler:
             self._clicks_ready.notify()
 
     def _supersede(self, job: Job) -> list[Job]:
-        return self._drop_session(job.session) if job.latest_wins and job.session is not None else []
+        """Takes out what a newer request makes worthless; the newer one may inherit the place in the round."""
+        session = job.session
+        if session is None or not job.latest_wins:
+            return []
+        self._clicks.keep_turn(session)
+        self._encodes.keep_turn(session)
+        return self._drop(lambda other: other.session == session and not _is_newer(other, job))
 
-    def _drop_session(self, session: str) -> list[Job]:
-        dropped = self._clicks.take(lambda job: job.session == session)
+    def _release_turn(self, job: Job) -> None:
+        """A place in the round that was kept for a newer request is given up where that took none."""
+        self._clicks.release_turn(job.turn)
+        self._encodes.release_turn(job.turn)
+
+    def _drop(self, unwanted: Callable[[Job], bool]) -> list[Job]:
+        """Takes out waiting jobs, and encodes that nobody waits for any more."""
+        dropped = self._clicks.take(unwanted)
         for task in self._encoding.values():
-            dropped += [job for job in task.waiters if job.session == session]
-            task.waiters = [job for job in task.waiters if job.session != session]
+            dropped += [job for job in task.waiters if unwanted(job)]
+            task.waiters = [job for job in task.waiters if not unwanted(job)]
         for task in self._encodes.take(lambda task: not task.waiters):
             del self._encoding[task.key]
         return dropped
@@ -225,13 +197,13 @@ class Scheduler:
 
     def _cancel_all(self, jobs: list[Job]) -> None:
         for job in jobs:
-            self._fail(job, Cancelled("the request was cancelled or superseded by a newer one of its session"))
+            self._fail(job, Cancelled(_SUPERSEDED))
         self._count("cancelled", len(jobs))
 
-    def _refuse(self, job: Job, refusal: Unavailable) -> None:
+    def _refuse(self, job: Job, refusal: TritonSamError) -> None:
         """Answers a request that was not let in."""
         job.reply.fail(refusal)
-        self._count("rejected")
+        self._count("cancelled" if isinstance(refusal, Cancelled) else "rejected")
 
     def _fail(self, job: Job, error: TritonSamError) -> None:
         """Answers a request that was let in, unless it has its answer already."""
@@ -388,6 +360,11 @@ class Scheduler:
             return
         self._count("encodes")
         self._metrics.set("cache_bytes", self._cache.bytes)
+
+
+def _is_newer(job: Job, than: Job) -> bool:
+    """By their numbers; without them, whoever waits already is the older one."""
+    return job.sequence is not None and than.sequence is not None and job.sequence > than.sequence
 
 
 def _multimask(job: Job) -> bool:

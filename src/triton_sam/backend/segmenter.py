@@ -25,9 +25,10 @@ from PIL import Image
 
 from triton_sam import masks
 from triton_sam.backend.cache import EmbeddingCache, content_key
+from triton_sam.backend.jobs import Job, QueueLimits
 from triton_sam.backend.metrics import TritonMetrics
 from triton_sam.backend.replies import Answerer, build_reply, wanted_outputs
-from triton_sam.backend.scheduler import Job, QueueLimits, Scheduler
+from triton_sam.backend.scheduler import Scheduler
 from triton_sam.catalog import get_spec
 from triton_sam.engines.base import Decoded, Embedding
 from triton_sam.engines.onnx import OnnxEngine
@@ -168,9 +169,11 @@ class TritonPythonModel:
         elif _flag(parameters, "cancel"):
             if session is None:
                 raise InvalidInput("a cancel request needs the parameter session_id")
-            reply.send_json({"session_id": session, "cancelled": self._scheduler.cancel_session(session)})
+            before, only = _number(parameters, "before"), _number(parameters, "only")
+            cancelled = self._scheduler.cancel_session(session, before=before, only=only)
+            reply.send_json({"session_id": session, "cancelled": cancelled})
         else:
-            self._segment(request, reply, session, latest_wins=_flag(parameters, "latest_wins"))
+            self._segment(request, reply, _Turn(session, parameters))
 
     def _answer_ping(self, reply: _TritonReply) -> None:
         if self._scheduler.alive:
@@ -178,11 +181,11 @@ class TritonPythonModel:
         else:
             reply.fail(InternalError("a worker has ended"))
 
-    def _segment(self, request: Any, reply: _TritonReply, session: str | None, *, latest_wins: bool) -> None:
+    def _segment(self, request: Any, reply: _TritonReply, turn: _Turn) -> None:
         prompt = self._prompt(request)
 
         def job(key: str, embedding: Embedding | None = None) -> Job:
-            return Job(reply, prompt, key, session, latest_wins, embedding)
+            return Job(reply, prompt, key, turn.session, turn.latest_wins, embedding, turn.sequence)
 
         image = _image_bytes(request, self._settings.max_image_bytes)
         sent_embedding = _array(request, "embedding")
@@ -306,6 +309,17 @@ def refuse_other_config(config: dict[str, Any], spec: ModelSpec) -> None:
         )
 
 
+class _Turn:
+    """What a request says about its place among others."""
+
+    def __init__(self, session: str | None, parameters: dict[str, Any]) -> None:
+        self.session = session
+        self.latest_wins = _flag(parameters, "latest_wins")
+        self.sequence = _number(parameters, "sequence")
+        if self.sequence is not None and session is None:
+            raise InvalidInput("the parameter sequence counts the requests of a session: add session_id")
+
+
 def _session(parameters: dict[str, Any]) -> str | None:
     session = parameters.get("session_id")
     return None if session is None or session == "" else str(session)
@@ -315,6 +329,13 @@ def _flag(parameters: dict[str, Any], name: str) -> bool:
     value = parameters.get(name, False)
     if not isinstance(value, bool):
         raise InvalidInput(f"the parameter {name} is true or false, not {value!r}")
+    return value
+
+
+def _number(parameters: dict[str, Any], name: str) -> int | None:
+    value = parameters.get(name)
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+        raise InvalidInput(f"the parameter {name} is a number from 0 on, not {value!r}")
     return value
 
 
