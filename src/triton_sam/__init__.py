@@ -8,6 +8,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from triton_sam.client import SAM2TritonClient, Segmentation
     from triton_sam.masks import MaskSet
+    from triton_sam.speculative import (
+        SessionStatus,
+        SpeculativeSAM2Client,
+        queue_multiple_requests,
+        wait_for_latest_result,
+    )
 
 __version__ = "0.1.0"
 
@@ -16,8 +22,21 @@ _HOMES = {
     "MaskSet": "triton_sam.masks",
     "SAM2TritonClient": "triton_sam.client",
     "Segmentation": "triton_sam.client",
+    "SessionStatus": "triton_sam.speculative",
+    "SpeculativeSAM2Client": "triton_sam.speculative",
+    "queue_multiple_requests": "triton_sam.speculative",
+    "wait_for_latest_result": "triton_sam.speculative",
 }
-__all__ = ["MaskSet", "SAM2TritonClient", "Segmentation", "__version__"]
+__all__ = [
+    "MaskSet",
+    "SAM2TritonClient",
+    "Segmentation",
+    "SessionStatus",
+    "SpeculativeSAM2Client",
+    "__version__",
+    "queue_multiple_requests",
+    "wait_for_latest_result",
+]
 
 
 def __getattr__(name: str) -> Any:

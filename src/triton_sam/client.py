@@ -12,21 +12,18 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import tenacity
 from PIL import Image
 
 from triton_sam import wire
-from triton_sam.errors import ImageExpired, InvalidInput, NotFound, TritonSamError, Unavailable
+from triton_sam.errors import ImageExpired, InvalidInput, TritonSamError
 from triton_sam.images import file_bytes
+from triton_sam.link import ModelLink
 from triton_sam.masks import MaskSet
-from triton_sam.prompts import ObjectPrompt, PromptLimits, object_prompt
 from triton_sam.settings import get_settings
 from triton_sam.transport import Transport, connect
+from triton_sam.user_prompts import checked, checked_entry
 
 ImageLike = str | PathLike[str] | bytes | npt.NDArray[Any] | Image.Image
-#: The server has limits of its own; the client only checks shapes and finiteness.
-_NO_LIMITS = PromptLimits(max_points=2**31, max_objects=2**31, mask_side=None)
-_OBJECT_KEYS = frozenset({"points", "labels", "box", "mask_input"})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -101,20 +98,10 @@ class SAM2TritonClient:
         if timeout <= 0 or retries < 0:
             raise InvalidInput("timeout must be above 0 and retries not below 0")
         self.model_type = model_type
-        self._transport = transport or connect(
-            wire.Address.parse(url or get_settings().url), timeout, dict(headers or {})
-        )
-        self._parameters: dict[str, str | int | bool] = {"session_id": session_id} if session_id else {}
+        transport = transport or connect(wire.Address.parse(url or get_settings().url), timeout, dict(headers or {}))
+        self._link = ModelLink(transport, model_type, retries, {"session_id": session_id} if session_id else None)
         self._lock = threading.Lock()
         self._image: _CurrentImage | None = None
-        self._is_id = ":" in model_type
-        self._name: str | None = None if self._is_id else model_type
-        self._retrying = tenacity.Retrying(
-            retry=tenacity.retry_if_exception_type(Unavailable),
-            stop=tenacity.stop_after_attempt(retries + 1),
-            wait=tenacity.wait_exponential(multiplier=0.25, max=4.0) + tenacity.wait_random(0.0, 0.25),
-            reraise=True,
-        )
 
     def set_image(self, image: ImageLike) -> str:
         """Encodes an image on the server and makes it the one that is clicked on.
@@ -126,7 +113,7 @@ class SAM2TritonClient:
             The image's key on the server.
         """
         data = file_bytes(image)
-        current = _CurrentImage(data, self._encode(data))
+        current = _CurrentImage(data, self._link.encode(data))
         with self._lock:
             self._image = current
         return current.key
@@ -150,7 +137,7 @@ class SAM2TritonClient:
         Returns:
             masks [1,M,256,256] (SAM 3: 288) float32 logits (threshold at 0) and their predicted IoU [1,M].
         """
-        prompt = _checked(point_coords, point_labels, box, mask_input)
+        prompt = checked(point_coords, point_labels, box, mask_input)
         document = wire.prompt_document([prompt], multimask=bool(multimask_output), form="logits")
         outputs = self._click(document, ("low_res_logits", "scores"))
         # Copies: the arrays must stay writable and outlive the transport's buffers.
@@ -177,9 +164,9 @@ class SAM2TritonClient:
         if objects is not None:
             if any(value is not None for value in (points, labels, box, mask_input)):
                 raise InvalidInput("give either one object or a list of objects, not both")
-            prompts = [_checked_entry(entry, index) for index, entry in enumerate(objects)]
+            prompts = [checked_entry(entry, index) for index, entry in enumerate(objects)]
         else:
-            prompts = [_checked(points, labels, box, mask_input)]
+            prompts = [checked(points, labels, box, mask_input)]
         if not prompts:
             raise InvalidInput("the list of objects is empty: give at least one")
         document = wire.prompt_document(prompts, multimask=multimask, form=format)
@@ -190,13 +177,13 @@ class SAM2TritonClient:
     def is_ready(self) -> bool:
         """Whether the server answers and has the model loaded."""
         try:
-            return self._transport.is_ready(self._model_name())
+            return self._link.transport.is_ready(self._link.name())
         except TritonSamError:
             return False
 
     def close(self) -> None:
         """Closes the connection."""
-        self._transport.close()
+        self._link.transport.close()
 
     def __enter__(self) -> SAM2TritonClient:
         return self
@@ -206,86 +193,20 @@ class SAM2TritonClient:
     ) -> None:
         self.close()
 
-    def _encode(self, data: bytes) -> str:
-        """The image's key; where an id was asked for, from that model and no other."""
-        if not self._is_id:
-            return wire.text_of(self._infer(wire.image_inputs(data), ("image_key",)), "image_key")
-        for _ in range(2):
-            outputs = self._infer(wire.image_inputs(data), ("image_key", "result_json"))
-            if json.loads(wire.text_of(outputs, "result_json"))["model"] == self.model_type:
-                return wire.text_of(outputs, "image_key")
-            self._name = None  # the server gave this name to another model since we asked
-        raise self._not_served()
-
     def _click(self, document: Mapping[str, Any], outputs: Sequence[str]) -> Mapping[str, npt.NDArray[Any]]:
         with self._lock:
             image = self._image
         if image is None:
             raise InvalidInput("there is no image yet: call set_image first")
         try:
-            return self._infer(wire.click_inputs(image.key, document), outputs)
+            return self._link.infer(wire.click_inputs(image.key, document), outputs)
         except ImageExpired:  # made again, once: twice in a row means a cache that is too small
-            return self._infer(wire.click_inputs(self._encode_again(image), document), outputs)
+            return self._link.infer(wire.click_inputs(self._encode_again(image), document), outputs)
 
     def _encode_again(self, image: _CurrentImage) -> str:
         """The key of an image that has expired; another one than before where a newer version answers now."""
-        renewed = _CurrentImage(image.data, self._encode(image.data))
+        renewed = _CurrentImage(image.data, self._link.encode(image.data))
         with self._lock:
             if self._image is image:
                 self._image = renewed
         return renewed.key
-
-    def _infer(self, inputs: Mapping[str, npt.NDArray[Any]], outputs: Sequence[str]) -> Mapping[str, npt.NDArray[Any]]:
-        call = wire.Call(self._model_name(), inputs, outputs, self._parameters)
-        return self._retrying(self._transport.infer, call)
-
-    def _model_name(self) -> str:
-        """The segmenter's name on the server; NotFound where an id's model is not served there."""
-        name = self._name
-        if name is not None:
-            return name
-        for candidate in wire.candidate_names(self.model_type):
-            try:
-                parameters = self._retrying(self._transport.parameters, candidate)
-            except NotFound:
-                continue
-            if parameters.get("model_id") == self.model_type:
-                self._name = candidate
-                return candidate
-        raise self._not_served()
-
-    def _not_served(self) -> NotFound:
-        return NotFound(
-            f"this server does not serve {self.model_type}: run `triton-sam setup {self.model_type}` and "
-            "`triton-sam serve` there, or name a model that it serves"
-        )
-
-
-def _checked_entry(entry: Mapping[str, Any], index: int) -> ObjectPrompt:
-    unknown = sorted(map(str, set(entry) - _OBJECT_KEYS)) if isinstance(entry, Mapping) else [type(entry).__name__]
-    if unknown:
-        raise InvalidInput(f"object {index} is a mapping of {', '.join(sorted(_OBJECT_KEYS))}, not of {unknown[0]!r}")
-    return _checked(**entry, where=f" of object {index}")
-
-
-def _checked(
-    points: Any = None, labels: Any = None, box: Any = None, mask_input: Any = None, where: str = ""
-) -> ObjectPrompt:
-    if box is not None:
-        box = _array(box, f"the box{where}").reshape(-1)
-    if points is not None:
-        points = _array(points, f"points{where}")
-        points = points[0] if points.ndim == 3 and len(points) == 1 else points
-    if labels is not None:
-        labels = _array(labels, f"labels{where}", None).reshape(-1)
-    prompt = object_prompt(points, labels, box, mask_input, limits=_NO_LIMITS, where=where)
-    if prompt is None:
-        raise InvalidInput(f"the prompt{where} is empty: give at least one point, a box or a mask_input")
-    return prompt
-
-
-def _array(values: Any, name: str, dtype: type[np.float64] | None = np.float64) -> npt.NDArray[Any]:
-    try:
-        return np.asarray(values, dtype=dtype)
-    except (ValueError, TypeError):
-        raise InvalidInput(f"{name}: these are no numbers, or not as many in each row") from None

@@ -82,6 +82,7 @@ class Supervisor:
         self._missed_pings = 0
         self._updates = Updates(options.repository, options.models)
         self._next_look = 0.0
+        self._loss_callbacks: list[Callable[[str], None]] = []
         self._thread: threading.Thread | None = None
         self._pinger: threading.Thread | None = None
 
@@ -99,6 +100,17 @@ class Supervisor:
         if self._process is None:
             raise ServerError("the server is not running")
         return self._process
+
+    def on_loss(self, callback: Callable[[str], None]) -> Callable[[], None]:
+        """Calls ``callback`` with the reason, from the supervising thread, as soon as a loss is noticed.
+
+        Whoever waits for an answer of the lost process would wait for ever: Triton does not tell.
+
+        Returns:
+            A function that ends this.
+        """
+        self._loss_callbacks.append(callback)
+        return lambda: self._loss_callbacks.remove(callback)
 
     def start(self) -> Supervisor:
         """Starts the server and returns when it serves; raises what hindered it."""
@@ -205,6 +217,8 @@ class Supervisor:
     def _recover(self, what: str, mend: Callable[[], None]) -> None:
         self._status.state, self._status.reason = "recovering", what
         log.warning("%s: recovering", what)
+        for callback in list(self._loss_callbacks):
+            callback(what)
         started = time.monotonic()
         mend()
         self._status.state = "ready"

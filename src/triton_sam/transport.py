@@ -51,16 +51,14 @@ class HttpTransport:
         import tritonclient.http as http
 
         try:
-            inputs = _inputs(http, call)
-            outputs = [http.InferRequestedOutput(name) for name in call.outputs]
             answer = self._client().infer(
                 call.model,
-                inputs,
-                outputs=outputs,
+                request_tensors(http, call),
+                outputs=[http.InferRequestedOutput(name) for name in call.outputs],
                 headers=dict(self._headers),  # tritonclient writes each request's length into what it is given
                 parameters=dict(call.parameters),
             )
-            return {name: answer.as_numpy(name) for name in call.outputs if answer.get_output(name) is not None}
+            return output_arrays(answer, call)
         except Exception as error:
             self._forget()
             raise as_our_error(error, self._address.target) from error
@@ -100,25 +98,21 @@ class GrpcTransport:
         self._address = address
         self._timeout = timeout
         self._headers = dict(headers)
-        options = [("grpc.max_receive_message_length", _MAX_MESSAGE), ("grpc.max_send_message_length", _MAX_MESSAGE)]
-        if address.is_loopback:  # gRPC would send even these through a proxy
-            options.append(("grpc.enable_http_proxy", 0))
-        self._client = grpc.InferenceServerClient(address.target, ssl=address.tls, channel_args=options)
+        self._client = grpc.InferenceServerClient(address.target, ssl=address.tls, channel_args=grpc_options(address))
 
     def infer(self, call: Call) -> Mapping[str, npt.NDArray[Any]]:
-        outputs = [self._grpc.InferRequestedOutput(name) for name in call.outputs]
         try:
             answer = self._client.infer(
                 call.model,
-                _inputs(self._grpc, call),
-                outputs=outputs,
+                request_tensors(self._grpc, call),
+                outputs=[self._grpc.InferRequestedOutput(name) for name in call.outputs],
                 headers=self._headers,
                 client_timeout=self._timeout,
                 parameters=dict(call.parameters),
             )
         except Exception as error:
             raise as_our_error(error, self._address.target) from error
-        return {name: answer.as_numpy(name) for name in call.outputs if answer.get_output(name) is not None}
+        return output_arrays(answer, call)
 
     def is_ready(self, model: str) -> bool:
         try:
@@ -145,7 +139,21 @@ def connect(address: Address, timeout: float, headers: Mapping[str, str]) -> Tra
     return (GrpcTransport if address.grpc else HttpTransport)(address, timeout, headers)
 
 
-def _inputs(module: Any, call: Call) -> list[Any]:
+def grpc_options(address: Address) -> list[tuple[str, int]]:
+    """Channel arguments: images are larger than gRPC's usual 4 MiB."""
+    options = [("grpc.max_receive_message_length", _MAX_MESSAGE), ("grpc.max_send_message_length", _MAX_MESSAGE)]
+    if address.is_loopback:  # gRPC would send even these through a proxy
+        options.append(("grpc.enable_http_proxy", 0))
+    return options
+
+
+def output_arrays(answer: Any, call: Call) -> dict[str, npt.NDArray[Any]]:
+    """tritonclient's answer -> the outputs that were asked for and are there."""
+    return {name: answer.as_numpy(name) for name in call.outputs if answer.get_output(name) is not None}
+
+
+def request_tensors(module: Any, call: Call) -> list[Any]:
+    """A call's inputs as tritonclient's; ``module`` is its HTTP or its gRPC half."""
     from tritonclient.utils import np_to_triton_dtype
 
     inputs = []

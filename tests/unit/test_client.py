@@ -475,15 +475,15 @@ def test_a_newer_version_gives_the_image_another_key(with_image: SAM2TritonClien
 def test_an_image_that_was_set_meanwhile_is_not_replaced_by_the_expired_one(
     with_image: SAM2TritonClient, transport: FakeTransport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = SAM2TritonClient._encode
+    original = ModelLink.encode
 
-    def encode(self: SAM2TritonClient, data: bytes) -> str:
-        monkeypatch.setattr(SAM2TritonClient, "_encode", original)
-        self.set_image(b"the next image")  # as another thread would
+    def encode(self: ModelLink, data: bytes) -> str:
+        monkeypatch.setattr(ModelLink, "encode", original)
+        with_image.set_image(b"the next image")  # as another thread would
         return original(self, data)
 
     transport.images.clear()
-    monkeypatch.setattr(SAM2TritonClient, "_encode", encode)
+    monkeypatch.setattr(ModelLink, "encode", encode)
     with_image.predict([[5, 6]], [1])
     with_image.predict([[5, 6]], [1])
     used = [transport.images[call.inputs["image_key"][0].decode()] for call in transport.calls[-2:]]

@@ -1,0 +1,134 @@
+"""The two ways to a server for asyncio. Both take a :class:`~triton_sam.wire.Call` and give arrays or our exceptions.
+
+A connection belongs to the event loop on which it is first used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy.typing as npt
+
+from triton_sam.transport import grpc_options, output_arrays, request_tensors
+from triton_sam.wire import Address, Call, as_our_error
+
+#: Triton 25.06. In older ones a native cancel that meets the end of its request can end the whole server.
+_NATIVE_CANCEL_SINCE = (2, 59)
+
+
+class AsyncTransport(Protocol):
+    """What a dispatcher needs of a connection; unit tests bring their own."""
+
+    async def infer(self, call: Call) -> Mapping[str, npt.NDArray[Any]]: ...
+
+    async def can_cancel_natively(self) -> bool:
+        """Whether cancelling the task of :meth:`infer` reaches the server, and the server survives it."""
+
+    async def close(self) -> None: ...
+
+
+class HttpAsyncTransport:
+    """tritonclient's aiohttp client."""
+
+    def __init__(self, address: Address, timeout: float, headers: Mapping[str, str]) -> None:
+        self._address = address
+        self._timeout = timeout
+        # aiohttp offers compression by itself, and Triton would then spend more time on it than on the mask.
+        self._headers = {"Accept-Encoding": "identity", **headers}
+        self._client: Any = None
+
+    def _connected(self) -> Any:
+        if self._client is None:
+            import tritonclient.http.aio as http
+
+            # No limit on connections: the dispatcher has one, and a cancel must never wait for what it cancels.
+            self._client = http.InferenceServerClient(
+                self._address.target, ssl=self._address.tls, conn_limit=0, conn_timeout=self._timeout
+            )
+        return self._client
+
+    async def infer(self, call: Call) -> Mapping[str, npt.NDArray[Any]]:
+        import tritonclient.http.aio as http
+
+        try:
+            answer = await self._connected().infer(
+                call.model,
+                request_tensors(http, call),
+                outputs=[http.InferRequestedOutput(name) for name in call.outputs],
+                headers=dict(self._headers),  # tritonclient writes each request's length into what it is given
+                parameters=dict(call.parameters),
+            )
+            return output_arrays(answer, call)
+        except Exception as error:
+            raise as_our_error(error, self._address.target) from error
+
+    async def can_cancel_natively(self) -> bool:
+        return False  # Triton never notices that an HTTP client is gone
+
+    async def close(self) -> None:
+        if self._client is not None:
+            await self._client.close()
+
+
+class GrpcAsyncTransport:
+    """tritonclient's grpc.aio client."""
+
+    def __init__(self, address: Address, timeout: float, headers: Mapping[str, str]) -> None:
+        self._address = address
+        self._timeout = timeout
+        self._headers = dict(headers)
+        self._client: Any = None
+        self._can_cancel: bool | None = None
+
+    def _connected(self) -> Any:
+        if self._client is None:
+            import tritonclient.grpc.aio as grpc
+
+            self._client = grpc.InferenceServerClient(
+                self._address.target, ssl=self._address.tls, channel_args=grpc_options(self._address)
+            )
+        return self._client
+
+    async def infer(self, call: Call) -> Mapping[str, npt.NDArray[Any]]:
+        import tritonclient.grpc.aio as grpc
+
+        try:
+            answer = await self._connected().infer(
+                call.model,
+                request_tensors(grpc, call),
+                outputs=[grpc.InferRequestedOutput(name) for name in call.outputs],
+                headers=self._headers,
+                client_timeout=self._timeout,
+                parameters=dict(call.parameters),
+            )
+            return output_arrays(answer, call)
+        except Exception as error:
+            raise as_our_error(error, self._address.target) from error
+
+    async def can_cancel_natively(self) -> bool:
+        if self._can_cancel is None:
+            try:
+                metadata = await self._connected().get_server_metadata(headers=self._headers)
+            except Exception:  # asked again next time; until then the safe answer
+                return False
+            self._can_cancel = survives_native_cancel(str(metadata.version))
+        return self._can_cancel
+
+    async def close(self) -> None:
+        if self._client is not None:
+            await self._client.close()
+
+
+def survives_native_cancel(version: str) -> bool:
+    """Whether a server of this version (``2.59.0``) may be cancelled natively; False where it cannot be read."""
+    parts = version.split(".")
+    try:
+        return (int(parts[0]), int(parts[1])) >= _NATIVE_CANCEL_SINCE
+    except (ValueError, IndexError):
+        return False
+
+
+def connect_async(address: Address, timeout: float, headers: Mapping[str, str]) -> AsyncTransport:
+    """The transport that an address names; nothing is sent yet."""
+    return (GrpcAsyncTransport if address.grpc else HttpAsyncTransport)(address, timeout, headers)

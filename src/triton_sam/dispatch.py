@@ -1,0 +1,313 @@
+"""Requests on their way to a server: numbered, bounded, and really cancelled.
+
+Every request of a session carries a number that grows. "Cancel all before number 50" then means the same to the
+server in whatever order requests and cancels arrive over many connections, and a late hover cannot supersede a newer
+one. Nothing is cancelled natively by default: on older servers that can end the server (DESIGN.md).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import itertools
+import logging
+import threading
+import uuid
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy.typing as npt
+
+from triton_sam.async_transport import AsyncTransport
+from triton_sam.errors import Cancelled, InternalError, TritonSamError
+from triton_sam.wire import Call
+
+log = logging.getLogger(__name__)
+
+Outputs = Mapping[str, npt.NDArray[Any]]
+Send = Callable[[Call], Awaitable[Outputs]]
+#: What a request does: one call, or more where the first one fails in a way that can be mended.
+Work = Callable[[Send], Awaitable[Outputs]]
+#: One is being decoded, one waits on the server, one is about to supersede that.
+_HOVERS_IN_AIR = 3
+_DRAIN_SECONDS = 5.0
+_DROPPED = "the request was cancelled or superseded by a newer one of its session"
+
+
+@dataclass(eq=False, slots=True)
+class Ticket:
+    """One request, from any thread.
+
+    Attributes:
+        future: gets the outputs, or our exception; :class:`Cancelled` as soon as it is cancelled or superseded.
+        model: whom it was sent to; None while it was not.
+    """
+
+    session: str
+    sequence: int
+    latest_wins: bool
+    future: concurrent.futures.Future[Outputs] = field(default_factory=concurrent.futures.Future)
+    model: str | None = None
+    in_air: bool = False
+
+    @property
+    def done(self) -> bool:
+        return self.future.done()
+
+
+@dataclass(slots=True)
+class _Session:
+    newest: int = 0
+    pending: dict[int, Ticket] = field(default_factory=dict)
+    """Not yet answered to the caller; oldest first."""
+    in_air: int = 0
+
+
+class Dispatcher:
+    """Sends requests over one transport, on one event loop. Its methods may be called from every thread."""
+
+    def __init__(self, transport: AsyncTransport, loop: asyncio.AbstractEventLoop, *, max_in_air: int = 64) -> None:
+        """
+        Args:
+            max_in_air: requests that are sent and not answered; more wait here, where cancelling them is free.
+        """
+        self._transport = transport
+        self._loop = loop
+        self._max_in_air = max_in_air
+        # Sessions are named by users: two programs with a "session 1" must not cancel each other.
+        self._namespace = uuid.uuid4().hex[:12]
+        self._numbers = itertools.count(1)
+        self._lock = threading.Lock()
+        self._sessions: dict[str, _Session] = {}
+        # From here on: touched on the loop only.
+        self._running: dict[Ticket, asyncio.Task[None]] = {}
+        self._in_air = 0
+        self._waiting: deque[tuple[Ticket, asyncio.Future[None]]] = deque()
+        self._telling: set[asyncio.Task[None]] = set()
+
+    def start(self, work: Work, session: str, *, latest_wins: bool = False) -> Ticket:
+        """Takes a request in; with ``latest_wins`` it supersedes every older one of its session."""
+        with self._lock:
+            ticket = Ticket(session, next(self._numbers), latest_wins)
+            book = self._sessions.setdefault(session, _Session())
+            book.newest = ticket.sequence
+            superseded = list(book.pending.values()) if latest_wins else []
+            book.pending[ticket.sequence] = ticket
+        self._drop(superseded)
+        self._loop.call_soon_threadsafe(self._begin, ticket, work)
+        return ticket
+
+    def submit(self, call: Call, session: str, *, latest_wins: bool = False) -> Ticket:
+        """As :meth:`start`, for a request that is one call."""
+        return self.start(lambda send: send(call), session, latest_wins=latest_wins)
+
+    async def infer(self, call: Call, session: str | None = None, *, latest_wins: bool = False) -> Outputs:
+        """One call from start to end; withdrawn from the server where the awaiting task is cancelled."""
+        return await self.wait(self.submit(call, session or uuid.uuid4().hex, latest_wins=latest_wins))
+
+    async def wait(self, ticket: Ticket) -> Outputs:
+        """A ticket's outputs, on whatever loop this runs."""
+        try:
+            return await asyncio.wrap_future(ticket.future)
+        except asyncio.CancelledError:
+            self.withdraw(ticket)
+            raise
+
+    def cancel(self, session: str, *, keep_latest: bool = False) -> int:
+        """Drops what a session has waiting, here and on the server; returns how many requests that were."""
+        with self._lock:
+            book = self._sessions.get(session)
+            if book is None:
+                return 0
+            dropped = [ticket for ticket in book.pending.values() if not keep_latest or ticket.sequence < book.newest]
+            before = book.newest if keep_latest else book.newest + 1
+        count = self._drop(dropped)
+        for model in {ticket.model for ticket in dropped if ticket.model is not None}:
+            self.tell(model, self.on_server(session), before=before)
+        return count
+
+    def withdraw(self, ticket: Ticket) -> None:
+        """Drops one request whose caller has gone."""
+        if (self._drop([ticket]) or ticket.future.cancelled()) and ticket.model is not None:
+            self.tell(ticket.model, self.on_server(ticket.session), only=ticket.sequence)
+
+    def pending(self, session: str) -> int:
+        """How many requests of a session are not answered yet."""
+        with self._lock:
+            book = self._sessions.get(session)
+            return 0 if book is None else len(book.pending)
+
+    def abort(self, error: TritonSamError) -> int:
+        """Answers everything with ``error`` at once, because the server has gone; returns how many that were."""
+        with self._lock:
+            tickets = [ticket for book in self._sessions.values() for ticket in book.pending.values()]
+        count = sum(self._settle(ticket, error) for ticket in tickets)
+        self._loop.call_soon_threadsafe(self._hang_up)
+        return count
+
+    def on_server(self, session: str) -> str:
+        """A session's name on the server."""
+        return f"{self._namespace}/{session}"
+
+    def tell(self, model: str, session_id: str, **what: int) -> None:
+        """Sends a cancel for a session, by its name on the server; does not wait for the answer."""
+        parameters: dict[str, str | int | bool] = {"session_id": session_id, "cancel": True, **what}
+        call = Call(model, {}, ("result_json",), parameters)
+        self._loop.call_soon_threadsafe(lambda: self._keep(self._loop.create_task(self._tell(call))))
+
+    async def close(self) -> None:
+        """Drops what is pending, lets the server answer what is in the air, closes the connection. On the loop."""
+        with self._lock:
+            sessions = list(self._sessions)
+        for session in sessions:
+            self.cancel(session)
+        await asyncio.sleep(0)  # the cancels become tasks
+        tasks = [*self._running.values(), *self._telling]
+        if tasks:
+            _, unanswered = await asyncio.wait(tasks, timeout=_DRAIN_SECONDS)
+            for task in unanswered:
+                task.cancel()
+            await asyncio.gather(*unanswered, return_exceptions=True)
+        await self._transport.close()
+
+    # -- bookkeeping, on any thread --------------------------------------------------------------------------
+
+    def _drop(self, tickets: list[Ticket]) -> int:
+        dropped = [ticket for ticket in tickets if self._settle(ticket, Cancelled(_DROPPED))]
+        if tickets:
+            self._loop.call_soon_threadsafe(self._stop, tickets)
+        return len(dropped)
+
+    def _settle(self, ticket: Ticket, answer: Outputs | TritonSamError) -> bool:
+        """Answers a ticket; False where it has its answer already, or its caller has gone."""
+        with self._lock:
+            book = self._sessions.get(ticket.session)
+            if book is not None:
+                book.pending.pop(ticket.sequence, None)
+                self._close_if_idle(ticket.session, book)
+        try:
+            if isinstance(answer, TritonSamError):
+                ticket.future.set_exception(answer)
+            else:
+                ticket.future.set_result(answer)
+        except concurrent.futures.InvalidStateError:
+            return False
+        return True
+
+    def _close_if_idle(self, session: str, book: _Session) -> None:
+        if not book.pending and not book.in_air:
+            self._sessions.pop(session, None)
+
+    # -- sending, on the loop --------------------------------------------------------------------------------
+
+    def _begin(self, ticket: Ticket, work: Work) -> None:
+        if not ticket.done:
+            self._running[ticket] = self._loop.create_task(self._run(ticket, work))
+
+    async def _run(self, ticket: Ticket, work: Work) -> None:
+        answer: Outputs | TritonSamError = Cancelled("the connection was given up before the answer came")
+        try:
+            answer = await work(lambda call: self._send(ticket, call))
+        except TritonSamError as error:
+            answer = error
+        except Exception as error:
+            log.exception("a request failed in a way that the transport does not know")
+            answer = InternalError(f"the request failed in the client ({type(error).__name__})")
+        finally:
+            del self._running[ticket]
+            self._settle(ticket, answer)
+
+    async def _send(self, ticket: Ticket, call: Call) -> Outputs:
+        await self._take_off(ticket, call.model)
+        try:
+            return await self._transport.infer(self._numbered(ticket, call))
+        finally:
+            self._land(ticket)
+            if ticket.done:  # nobody waits any more: what was to follow is left out
+                raise Cancelled(_DROPPED)
+
+    async def _take_off(self, ticket: Ticket, model: str) -> None:
+        """Waits until the request may be sent."""
+        turn = self._loop.create_future()
+        self._waiting.append((ticket, turn))
+        self._let_go()
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self._land(ticket)
+            raise
+        ticket.model = model  # before the look below: whoever cancels looks in the other order, so one of us sees it
+        if ticket.done:
+            self._land(ticket)
+            raise Cancelled(_DROPPED)
+
+    def _let_go(self) -> None:
+        """Gives the turn to those that may be sent now, oldest first."""
+        held: list[tuple[Ticket, asyncio.Future[None]]] = []
+        while self._waiting and self._in_air < self._max_in_air:
+            ticket, turn = self._waiting.popleft()
+            if turn.done() or ticket.done:
+                turn.cancel()
+                continue
+            with self._lock:
+                book = self._sessions.setdefault(ticket.session, _Session(ticket.sequence))
+                if ticket.latest_wins and book.in_air >= _HOVERS_IN_AIR:
+                    held.append((ticket, turn))
+                    continue
+                book.in_air += 1
+            self._in_air += 1
+            ticket.in_air = True
+            turn.set_result(None)
+        self._waiting.extendleft(reversed(held))
+
+    def _land(self, ticket: Ticket) -> None:
+        ticket.in_air = False
+        self._in_air -= 1
+        with self._lock:
+            book = self._sessions[ticket.session]
+            book.in_air -= 1
+            self._close_if_idle(ticket.session, book)
+        self._let_go()
+
+    def _numbered(self, ticket: Ticket, call: Call) -> Call:
+        marks: dict[str, str | int | bool] = {
+            "session_id": self.on_server(ticket.session),
+            "sequence": ticket.sequence,
+        }
+        if ticket.latest_wins:
+            marks["latest_wins"] = True
+        return replace(call, parameters={**call.parameters, **marks})
+
+    def _stop(self, tickets: list[Ticket]) -> None:
+        """Ends the work of dropped requests; what is in the air lands by itself, because the server is told."""
+        for ticket in tickets:
+            task = self._running.get(ticket)
+            if task is None:
+                continue
+            if ticket.in_air:
+                self._keep(self._loop.create_task(self._cancel_natively(task)))
+            else:
+                task.cancel()
+
+    async def _cancel_natively(self, task: asyncio.Task[None]) -> None:
+        if await self._transport.can_cancel_natively():
+            task.cancel()
+
+    def _hang_up(self) -> None:
+        for task in self._running.values():
+            task.cancel()
+
+    async def _tell(self, call: Call) -> None:
+        try:
+            await self._transport.infer(call)
+        except TritonSamError as error:
+            # Whoever waits for the requests themselves learns of a lost server; these ones nobody waits for.
+            log.debug("the server could not be told of a cancel: %s", error)
+
+    def _keep(self, task: asyncio.Task[None]) -> None:
+        """asyncio itself holds a running task only weakly."""
+        self._telling.add(task)
+        task.add_done_callback(self._telling.discard)
