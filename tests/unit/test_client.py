@@ -29,6 +29,7 @@ from triton_sam.errors import (
     TritonSamError,
     Unavailable,
 )
+from triton_sam.link import ModelLink
 from triton_sam.masks import encode
 from triton_sam.settings import get_settings
 from triton_sam.wire import Address, Call
