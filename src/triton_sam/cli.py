@@ -15,7 +15,7 @@ from PIL import Image, ImageOps
 from rich.logging import RichHandler
 from rich.text import Text
 
-from triton_sam import __version__, cli_models
+from triton_sam import __version__, cli_bench, cli_models
 from triton_sam.catalog import DEFAULT_MODEL
 from triton_sam.cli_models import RepositoryOption
 from triton_sam.client import SAM2TritonClient
@@ -34,6 +34,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(cli_models.models_app, name="models")
+app.add_typer(cli_bench.bench_app, name="bench")
 for command in (cli_models.pull, cli_models.export, cli_models.setup):
     app.command()(command)
 

@@ -53,13 +53,15 @@ def segmenter_config(spec: ModelSpec, name: str) -> Any:
         ("embedding", "TYPE_FP32", embedding),
     ]
     parameters = {MODEL_ID: spec.id, "encoder": "encoder.onnx", "decoder": "decoder.onnx"}
+    # No dynamic_batching: with answers that come later Triton's batcher misses the end of its requests and looks again
+    # only every 500 ms (ADR 8). The segmenter's own queues are bounded.
     return _config(name, "python", inputs, outputs, parameters, optional=[tensor[0] for tensor in inputs])
 
 
 def encoder_config(spec: ModelSpec, name: str) -> Any:
     """The plain encoder as its graph declares it."""
     rows = _ANY if spec.encoder.batched else 1
-    return _config(
+    return _queued_config(
         name,
         "onnxruntime",
         inputs=[(spec.encoder.image, "TYPE_FP32", [rows, 3, spec.side, spec.side])],
@@ -86,12 +88,12 @@ def decoder_config(spec: ModelSpec, name: str) -> Any:
         (graph.masks, "TYPE_FP32", [_ANY, count, side, side]),
         (graph.scores, "TYPE_FP32", [_ANY, count]),
     ]
-    return _config(name, "onnxruntime", inputs, outputs, {GRAPH_OF: spec.id}, graph.optional)
+    return _queued_config(name, "onnxruntime", inputs, outputs, {GRAPH_OF: spec.id}, graph.optional)
 
 
 def plain_config(name: str, inputs: Iterable[Tensor], outputs: Iterable[Tensor], *, profile: str) -> Any:
     """A plain graph for a foreign tool, whose requests may carry a priority: 1 goes first, 0 means the default."""
-    config = _config(name, "onnxruntime", inputs, outputs, {PROFILE: profile})
+    config = _queued_config(name, "onnxruntime", inputs, outputs, {PROFILE: profile})
     config.dynamic_batching.priority_levels = _PRIORITY_LEVELS
     config.dynamic_batching.default_priority_level = _PRIORITY_LEVELS  # the last: who asks for more, goes first
     return config
@@ -105,7 +107,7 @@ def _config(
     parameters: Mapping[str, str],
     optional: Iterable[str] = (),
 ) -> Any:
-    """What all models share: one instance, no batch axis of Triton's, a bounded queue with a time-out."""
+    """What all models share: one instance, no batch axis of Triton's."""
     config = model_config_pb2.ModelConfig(name=name, backend=backend, max_batch_size=0)
     may_be_left_out = frozenset(optional)
     for tensor, data_type, dims in inputs:
@@ -113,12 +115,18 @@ def _config(
     for tensor, data_type, dims in outputs:
         config.output.add(name=tensor, data_type=data_type, dims=list(dims))
     config.instance_group.add(count=1, kind="KIND_CPU")
+    for key, value in parameters.items():
+        config.parameters[key].string_value = value
+    return config
+
+
+def _queued_config(*arguments: Any, **named: Any) -> Any:
+    """As :func:`_config`, with a bounded queue of Triton's that has a time-out."""
+    config = _config(*arguments, **named)
     policy = config.dynamic_batching.default_queue_policy
     policy.timeout_action = policy.REJECT
     policy.default_timeout_microseconds = _QUEUE_SECONDS * 1_000_000
     policy.max_queue_size = _QUEUE_SIZE
-    for key, value in parameters.items():
-        config.parameters[key].string_value = value
     return config
 
 

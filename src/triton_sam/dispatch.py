@@ -88,12 +88,16 @@ class Dispatcher:
         self._telling: set[asyncio.Task[None]] = set()
 
     def start(self, work: Work, session: str, *, latest_wins: bool = False) -> Ticket:
-        """Takes a request in; with ``latest_wins`` it supersedes every older one of its session."""
+        """Takes a request in; with ``latest_wins`` it supersedes every older one of its session.
+
+        Those that are in the air are left to the server, which knows what it has begun: a mask that is computed
+        anyway is worth showing while the mouse moves on.
+        """
         with self._lock:
             ticket = Ticket(session, next(self._numbers), latest_wins)
             book = self._sessions.setdefault(session, _Session())
             book.newest = ticket.sequence
-            superseded = list(book.pending.values()) if latest_wins else []
+            superseded = [older for older in book.pending.values() if latest_wins and not older.in_air]
             book.pending[ticket.sequence] = ticket
         self._drop(superseded)
         self._loop.call_soon_threadsafe(self._begin, ticket, work)

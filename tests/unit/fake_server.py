@@ -61,7 +61,7 @@ class FakeAsyncTransport:
         place = (str(call.parameters["session_id"]), int(call.parameters["sequence"]))
         waiting = self._waiting[place] = asyncio.get_running_loop().create_future()
         self.most_in_air = max(self.most_in_air, len(self._waiting))
-        if call.parameters.get("latest_wins"):
+        if call.parameters.get("latest_wins") and not self.deaf:
             self._drop(place[0], lambda number: number < place[1])
         self.arrived.release()
         try:

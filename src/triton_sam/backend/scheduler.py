@@ -55,6 +55,9 @@ class Scheduler:
         self._unanswered = 0
         self._closing = False
         self._finishers = ThreadPoolExecutor(_FINISHERS, thread_name_prefix="finish")
+        # Only the arithmetic of an encode yields to clicks. Whoever talks to Triton holds its locks meanwhile, and a
+        # thread of low priority that is put aside in that moment would make all others wait.
+        self._background = ThreadPoolExecutor(1, thread_name_prefix="background", initializer=lower_this_thread)
         self._workers = [
             threading.Thread(target=self._click_loop, name="clicks", daemon=True),
             threading.Thread(target=self._encode_loop, name="encodes", daemon=True),
@@ -138,6 +141,7 @@ class Scheduler:
             self._encodes_ready.notify_all()
         for worker in reversed(self._workers):  # encodes first: they still make clicks
             worker.join()
+        self._background.shutdown(wait=True)
         self._finishers.shutdown(wait=True)
 
     # -- admission and cancelling, under the lock ------------------------------------------------------------
@@ -303,7 +307,6 @@ class Scheduler:
         self._count("decodes", len(prompts))
 
     def _encode_loop(self) -> None:
-        lower_this_thread()
         while True:
             with self._lock:
                 while not (self._encodes or self._closing):
@@ -336,9 +339,9 @@ class Scheduler:
         started = time.perf_counter()
         embedding, failure = None, None
         try:
-            picture = task.image.pixels()
+            picture = self._background.submit(task.image.pixels).result()
             decoded_at = time.perf_counter()
-            embedding = self._engine.encode(picture)
+            embedding = self._background.submit(self._engine.encode, picture).result()
             self._cache.put(task.key, embedding)
         except TritonSamError as error:
             failure = error

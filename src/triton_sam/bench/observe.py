@@ -1,0 +1,37 @@
+"""What a running server says about itself, and what the machine says about its processes."""
+
+from __future__ import annotations
+
+import os
+import re
+import urllib.request
+from pathlib import Path
+
+from triton_sam.serving import Running
+
+_LINE = re.compile(r"^triton_sam_(\w+)\{([^}]*)\} (\S+)$", re.MULTILINE)
+
+
+def counters(running: Running, model: str) -> dict[str, float]:
+    """The segmenter's own figures, without their prefix: ``decodes_total``, ``cancelled_total``, ..."""
+    with urllib.request.urlopen(running.urls["metrics"], timeout=30) as response:
+        page = response.read().decode()
+    return {name: float(value) for name, labels, value in _LINE.findall(page) if f'model="{model}"' in labels}
+
+
+def resident_bytes(pid: int) -> int:
+    """Memory of a process without what it shares with others: model files are mapped, and answers pass through
+    shared memory, whose pages count for everybody who has touched them."""
+    fields = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":" in line)
+    return int(fields["RssAnon"].split()[0]) * 1024
+
+
+def server_bytes(running: Running) -> int:
+    """Memory of tritonserver and its models' processes."""
+    process = running.supervisor.process
+    return sum(resident_bytes(pid) for pid in (process.process.pid, *process.stubs))
+
+
+def own_bytes() -> int:
+    """Memory of this process."""
+    return resident_bytes(os.getpid())
