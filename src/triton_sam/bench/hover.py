@@ -16,14 +16,18 @@ from triton_sam.bench.observe import counters, own_bytes, server_bytes
 from triton_sam.serving import Running
 from triton_sam.speculative import SpeculativeSAM2Client
 
+#: Pools and arenas have grown to their size then: onnxruntime keeps memory for each number of prompts it has seen.
+_WARM_UP_ROUNDS = 2
+
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """How much is hovered: ``hovers`` per session, ``rate`` of them a second."""
+    """How much is hovered: ``hovers`` per session, ``rate`` of them a second, on an image of ``size``."""
 
     sessions: int = 20
     hovers: int = 100
     rate: float = 60.0
+    size: tuple[int, int] = (SIDE, SIDE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +59,8 @@ async def hover(client: SpeculativeSAM2Client, load: Load) -> Outcome:
         for step in range(load.hovers):
             await asyncio.sleep(max(0.0, begin + step / load.rate - time.perf_counter()))
             angle = 2 * math.pi * (step / load.hovers + number / load.sessions)
-            radius = SIDE * (0.15 + 0.3 * number / load.sessions)
-            x, y = SIDE / 2 + radius * math.cos(angle), SIDE / 2 + radius * math.sin(angle)
+            radius = 0.15 + 0.3 * number / load.sessions
+            x, y = (side * (0.5 + radius * turn) for side, turn in zip(load.size, _on_circle(angle), strict=True))
             started = time.perf_counter()
             newest = asyncio.create_task(one(x, y, session))
             tasks.append(newest)
@@ -69,8 +73,12 @@ async def hover(client: SpeculativeSAM2Client, load: Load) -> Outcome:
     return Outcome(len(tasks), answered, len(tasks) - len(done), [spent for spent in last if spent is not None])
 
 
+def _on_circle(angle: float) -> tuple[float, float]:
+    return math.cos(angle), math.sin(angle)
+
+
 def measure_hover(running: Running, sample: Path, load: Load, protocol: str) -> Iterator[Figure]:
-    """A round to warm up and an equal one that counts; executed means decoded by the server, by its own counters."""
+    """Rounds to warm up and an equal one that counts; executed means decoded by the server, by its own counters."""
     model = model_name(running)
 
     async def rounds() -> tuple[Outcome, dict[str, float]]:
@@ -78,7 +86,8 @@ def measure_hover(running: Running, sample: Path, load: Load, protocol: str) -> 
         try:
             client.set_image(photograph(sample))
             await client.image_ready()
-            await hover(client, load)  # pools and arenas grow to their size
+            for _ in range(_WARM_UP_ROUNDS):
+                await hover(client, load)
             before = counters(running, model) | {"server": server_bytes(running), "client": own_bytes()}
             outcome = await hover(client, load)
             after = counters(running, model) | {"server": server_bytes(running), "client": own_bytes()}
@@ -103,5 +112,6 @@ def measure_hover(running: Running, sample: Path, load: Load, protocol: str) -> 
             value = float(np.percentile(outcome.last_seconds, percent)) * 1e3
             yield Figure(f"last hover p{percent}, {protocol}", value, "ms", None, "from the move to the mask")
     yield Figure(f"tasks left pending, {protocol}", outcome.pending, "", 0, f"of {outcome.requested}")
+    warm = f"after {_WARM_UP_ROUNDS} warm-up rounds"
     for side in ("server", "client"):
-        yield Figure(f"memory growth of the {side}, {protocol}", grown[side] / 1e6, "MB", 50.0, "after a warm-up round")
+        yield Figure(f"memory growth of the {side}, {protocol}", grown[side] / 1e6, "MB", 50.0, warm)
