@@ -151,14 +151,22 @@ def serving(
         stack.callback(supervisor.stop)
         supervisor.start()
         if has_service:
-            from triton_sam.service.app import ServiceThread, create_app
+            from triton_sam.service.app import create_app
+            from triton_sam.service.backend import Backend
+            from triton_sam.service.thread import ServiceThread
 
             def served() -> dict[str, ModelSpec]:
                 """A newer version, or another default, may have come since the start."""
                 return {name: spec for name, spec in find_segmenters(repository).items() if name in segmenters}
 
-            app = create_app(lambda: supervisor.status, served)
-            stack.enter_context(ServiceThread(app, bind, ports.service))
+            backend = Backend(
+                status=lambda: supervisor.status,
+                segmenters=served,
+                triton_url=f"http://{options.reach}:{ports.http}",
+                metrics_url=f"http://{options.reach}:{ports.metrics}/metrics",
+                on_loss=supervisor.on_loss,
+            )
+            stack.enter_context(ServiceThread(create_app(backend, settings), bind, ports.service))
         yield Running(supervisor, ports, options.reach, segmenters, has_service)
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from functools import lru_cache
 from pathlib import Path
+from typing import Annotated, Any
 
 from platformdirs import user_cache_path
-from pydantic import AliasChoices, Field, ValidationError
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import AliasChoices, Field, SecretStr, ValidationError, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from triton_sam.errors import SetupError
 
@@ -45,6 +46,29 @@ class Settings(BaseSettings):
     queue_seconds: float = Field(default=90.0, gt=0, description="longest wait before a request is refused after all")
     click_batch: int = Field(default=8, gt=0, description="prompts decoded in one run of the graph")
     threads: int = Field(default=0, ge=0, description="threads of one graph; 0 means every core")
+
+    token: SecretStr | None = Field(
+        default=None, description="what requests to the service must carry as `Authorization: Bearer`; unset: nothing"
+    )
+    cors_origins: Annotated[tuple[str, ...], NoDecode] = Field(
+        default=(), description="web pages that may use the service, `https://host` with commas between; `*` for all"
+    )
+    max_body_bytes: int = Field(default=96 * MIB, gt=0, description="largest body of a request to the service")
+    service_requests: int = Field(default=256, gt=0, description="requests that the service works on at a time")
+    service_sockets: int = Field(default=256, gt=0, description="hover sockets that are open at a time")
+    service_seconds: float = Field(default=120.0, gt=0, description="longest time for one request to the service")
+    body_seconds: float = Field(default=30.0, gt=0, description="longest pause between two parts of a request's body")
+
+    @field_validator("token", mode="before")
+    @classmethod
+    def _empty_is_no_token(cls, value: Any) -> Any:
+        return None if isinstance(value, str) and not value.strip() else value
+
+    @field_validator("cors_origins", mode="before")
+    @classmethod
+    def _split_origins(cls, value: Any) -> Any:
+        listed = value.split(",") if isinstance(value, str) else value
+        return tuple(str(origin).strip().rstrip("/") for origin in listed if str(origin).strip())
 
     @property
     def repository(self) -> Path:

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from triton_sam.backend.replies import ALL_OUTPUTS, DEFAULT_OUTPUTS, Answerer, build_reply, wanted_outputs
 from triton_sam.backend.jobs import Job
+from triton_sam.backend.replies import ALL_OUTPUTS, DEFAULT_OUTPUTS, Answerer, build_reply, wanted_outputs
 from triton_sam.engines.base import Decoded, Embedding
 from triton_sam.errors import TritonSamError
 from triton_sam.geometry import Frame, ResizePolicy

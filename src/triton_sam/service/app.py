@@ -1,77 +1,108 @@
-"""What the supervisor knows, over HTTP: Triton's own health endpoints stay green when a model's process is dead."""
+"""The front door: what comes from a network is checked here, before Triton sees it."""
 
 from __future__ import annotations
 
 import contextlib
-import threading
-from collections.abc import Callable, Mapping
-from types import TracebackType
+from collections.abc import AsyncIterator
 from typing import Any
 
-import uvicorn
-from fastapi import FastAPI
-from fastapi.responses import JSONResponse
+from fastapi import APIRouter, FastAPI
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 
 from triton_sam import __version__
-from triton_sam.errors import ServerError
-from triton_sam.specs import ModelSpec
+from triton_sam.service import faults, schemas
+from triton_sam.service.access import BearerToken, SingleSlashes
+from triton_sam.service.backend import Backend
+from triton_sam.service.gateway import Gateway
+from triton_sam.service.hover import hover_router
+from triton_sam.service.info import info_router
+from triton_sam.service.limits import Admission, RequestLimits
+from triton_sam.service.sam_service import sam_service_router
+from triton_sam.service.segment import segment_router
+from triton_sam.service.telemetry import ServiceMetrics, Telemetry
+from triton_sam.settings import Settings
+
+_DESCRIPTION = """Segment Anything over HTTP: send an image once, then point at things.
+
+For a mouse that moves there is a WebSocket, `/v1/hover`: messages are the fields of `/v1/segment` without
+`session_id` and `latest_wins`, and with an `id` of yours; the newest wins. Answers are `{"id", "result"}`,
+`{"id", "superseded": true}` or `{"id", "error"}`.
+
+Every refusal is `{"error": {"code", "message"}}`."""
 
 
-def create_app(
-    status: Callable[[], Mapping[str, object]], segmenters: Callable[[], Mapping[str, ModelSpec]]
-) -> FastAPI:
-    """The application.
+def create_app(backend: Backend, settings: Settings) -> FastAPI:
+    """The application for one server."""
+    gateway = Gateway(backend, settings)
+    metrics = ServiceMetrics()
+    routers = (
+        segment_router(gateway),
+        hover_router(gateway, metrics),
+        sam_service_router(gateway),
+        info_router(gateway, metrics),
+    )
 
-    Args:
-        status: asks the supervisor.
-        segmenters: Triton name -> catalogue row of what is served now.
-    """
-    app = FastAPI(title="triton-sam", version=__version__)
+    @contextlib.asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        async with gateway.opened():
+            yield
 
-    @app.get("/health")
-    def health() -> JSONResponse:
-        """200 while masks are served, 503 otherwise, with the reason; the versions, and what hinders a newer one."""
-        known = status()
-        return JSONResponse(dict(known), status_code=200 if known["state"] == "ready" else 503)
-
-    @app.get("/models")
-    def models() -> list[dict[str, Any]]:
-        """What is served."""
-        return [
-            {"name": name, "id": spec.id, "family": spec.family, "title": spec.title, "licence": spec.licence}
-            for name, spec in segmenters().items()
-        ]
-
+    app = _Application(
+        title="triton-sam",
+        version=__version__,
+        description=_DESCRIPTION,
+        lifespan=lifespan,
+        middleware=_middleware(settings, metrics, routers),
+    )
+    app.needs_token = settings.token is not None
+    faults.install(app)
+    for router in routers:
+        app.include_router(router)
     return app
 
 
-class ServiceThread:
-    """The application on a port, on a thread of this process."""
+class _Application(FastAPI):
+    """FastAPI, with the bodies that are read by hand in its document."""
 
-    def __init__(self, app: FastAPI, host: str, port: int) -> None:
-        config = uvicorn.Config(app, host=host, port=port, log_level="warning", access_log=False)
-        self._server = uvicorn.Server(config)
-        self._thread = threading.Thread(target=self._run, name="service", daemon=True)
+    needs_token = False
 
-    def _run(self) -> None:
-        with contextlib.suppress(SystemExit):  # uvicorn's word for a port that it cannot have; __enter__ tells it
-            self._server.run()
+    def openapi(self) -> dict[str, Any]:
+        if self.openapi_schema is None:
+            document = super().openapi()
+            components = document.setdefault("components", {})
+            components.setdefault("schemas", {}).update(schemas.request_schemas())
+            if self.needs_token:
+                components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+                document["security"] = [{"token": []}]
+        assert self.openapi_schema is not None
+        return self.openapi_schema
 
-    def __enter__(self) -> ServiceThread:
-        """Returns when it listens; ServerError where it cannot."""
-        self._thread.start()
-        while not self._server.started:
-            self._thread.join(timeout=0.01)
-            if not self._thread.is_alive():
-                config = self._server.config
-                raise ServerError(
-                    f"the service cannot listen on port {config.port} of {config.host}: "
-                    "choose another with --service-port"
-                )
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._server.should_exit = True
-        self._thread.join(timeout=10)
+def _middleware(settings: Settings, metrics: ServiceMetrics, routers: tuple[APIRouter, ...]) -> list[Middleware]:
+    """From the outside in: even a refusal has its request id and may be read by an allowed web page."""
+    paths = {str(getattr(route, "path", "")) for router in routers for route in router.routes}
+    layers = [Middleware(SingleSlashes)]
+    if settings.cors_origins:
+        layers.append(
+            Middleware(
+                CORSMiddleware,
+                allow_origins=list(settings.cors_origins),
+                allow_methods=["GET", "POST"],
+                allow_headers=["Authorization", "Content-Type", "X-Request-ID"],
+                expose_headers=["X-Request-ID", "Retry-After", "Cancelled-By-Client"],
+            )
+        )
+    layers.append(Middleware(Telemetry, metrics=metrics, routes=frozenset(paths)))
+    if settings.token is not None:
+        layers.append(Middleware(BearerToken, token=settings.token.get_secret_value()))
+    layers.append(Middleware(Admission, at_a_time=settings.service_requests))
+    layers.append(
+        Middleware(
+            RequestLimits,
+            max_bytes=settings.max_body_bytes,
+            body_seconds=settings.body_seconds,
+            seconds=settings.service_seconds,
+        )
+    )
+    return layers

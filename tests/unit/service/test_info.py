@@ -1,102 +1,137 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import socket
-import urllib.request
-from collections.abc import Mapping
-from typing import Any
+import http.server
+import threading
+from collections.abc import Iterator
 
-import httpx
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
+from tests.unit.service.helpers import CLICK, SEGMENTERS, Fake, ask, client_of, refusal
 from triton_sam import __version__
 from triton_sam.catalog import DEFAULT_MODEL, get_spec
-from triton_sam.errors import ServerError
 from triton_sam.host import free_port
-from triton_sam.service.app import ServiceThread, create_app
-from triton_sam.specs import ModelSpec
-
-
-def ask(path: str, status: Mapping[str, object], segmenters: Mapping[str, ModelSpec] | None = None) -> httpx.Response:
-    """One request to the application, without a port."""
-
-    async def request() -> httpx.Response:
-        transport = httpx.ASGITransport(create_app(lambda: status, lambda: segmenters or {}))
-        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
-            return await client.get(path)
-
-    return asyncio.run(request())
+from triton_sam.service.app import create_app
+from triton_sam.service.backend import Backend
+from triton_sam.settings import Settings
 
 
 def test_health_while_masks_are_served() -> None:
-    status = {
-        "state": "ready",
-        "restarts": 1,
-        "reloads": 2,
-        "reason": "it died once",
-        "versions": {"sam2": "2"},
-        "problems": {"sam2": "version 3 does not load"},
-    }
-    answer = ask("/health", status)
+    fake = Fake()
+    answer = ask("GET", "/health", fake)
     assert answer.status_code == 200
-    assert answer.json() == status
+    assert answer.json() == fake.backend.status()
+    assert fake.transport.calls == []
 
 
 @pytest.mark.parametrize("state", ["starting", "recovering", "stopping", "stopped", "failed"])
 def test_health_otherwise(state: str) -> None:
-    status = {"state": state, "restarts": 0, "reloads": 0, "reason": "the process of sam2 died"}
-    answer = ask("/health", status)
+    fake = Fake(state=state)
+    answer = ask("GET", "/health", fake)
     assert answer.status_code == 503
-    assert answer.json() == status
+    assert answer.json() == fake.backend.status()
 
 
 def test_health_is_asked_every_time() -> None:
-    states = iter(["ready", "recovering", "ready"])
-    app = create_app(lambda: {"state": next(states)}, dict)
+    fake = Fake()
 
     async def request() -> list[int]:
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client:
-            return [(await client.get("/health")).status_code for _ in range(3)]
+        found = []
+        async with client_of(fake) as client:
+            for fake.state in ("ready", "recovering", "ready"):
+                found.append((await client.get("/health")).status_code)
+        return found
 
     assert asyncio.run(request()) == [200, 503, 200]
 
 
-def test_models() -> None:
+@pytest.mark.parametrize("path", ["/models", "/v2/models"])
+def test_models(path: str) -> None:
     spec = get_spec(DEFAULT_MODEL)
-    answer = ask("/models", {}, {"sam2": spec})
+    answer = ask("GET", path, Fake(segmenters={"sam2": spec}))
     assert answer.status_code == 200
     assert answer.json() == [
         {"name": "sam2", "id": DEFAULT_MODEL, "family": "sam2", "title": spec.title, "licence": spec.licence}
     ]
-    assert ask("/models", {}).json() == []
+    assert ask("GET", path, Fake(segmenters={})).json() == []
+    assert [row["name"] for row in ask("GET", path).json()] == list(SEGMENTERS)
 
 
 def test_the_version_is_told() -> None:
-    assert ask("/openapi.json", {}).json()["info"]["version"] == __version__
-    assert ask("/nothing-here", {}).status_code == 404
+    assert ask("GET", "/openapi.json").json()["info"]["version"] == __version__
 
 
-def get(url: str) -> dict[str, Any]:
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(url, timeout=10) as response:
-        found: dict[str, Any] = json.loads(response.read())
-    return found
+def test_metrics_count_routes_and_not_paths() -> None:
+    async def run() -> str:
+        async with client_of(Fake()) as client:
+            for index in range(5):
+                await client.get(f"/made-up/{index}")
+            await client.post("/v1/segment", json=CLICK)
+            await client.post("/v1/segment", json={})
+            await client.post("http://test//v1//segment", json=CLICK)
+            await client.request("BREW", "/health")
+            answer = await client.get("/metrics")
+            assert answer.headers["content-type"].startswith("text/plain")
+            return answer.text
+
+    families = {family.name: family.samples for family in text_string_to_metric_families(asyncio.run(run()))}
+    counted = {
+        (sample.labels["route"], sample.labels["method"], sample.labels["status"]): sample.value
+        for sample in families["triton_sam_service_requests"]
+        if sample.name.endswith("_total")
+    }
+    assert counted == {
+        ("other", "GET", "404"): 5,
+        ("/v1/segment", "POST", "200"): 2,
+        ("/v1/segment", "POST", "400"): 1,
+        ("/health", "other", "405"): 1,
+    }
+    assert [sample.value for sample in families["triton_sam_service_in_progress"]] == [1]  # the asking one
+    assert [sample.value for sample in families["triton_sam_service_websockets"]] == [0]
+    timed = {
+        sample.labels["route"]: sample.value
+        for sample in families["triton_sam_service_seconds"]
+        if sample.name.endswith("_count")
+    }
+    assert timed == {"other": 5, "/v1/segment": 3, "/health": 1}
 
 
-def test_the_service_answers_as_soon_as_it_is_entered_and_no_longer_than_that() -> None:
-    port = free_port()
-    app = create_app(lambda: {"state": "ready"}, dict)
-    with ServiceThread(app, "127.0.0.1", port):
-        assert get(f"http://127.0.0.1:{port}/health") == {"state": "ready"}
-    with pytest.raises(OSError), socket.create_connection(("127.0.0.1", port), timeout=5):
-        pytest.fail("it still listens")
+def test_two_applications_count_apart() -> None:
+    apps = [create_app(Backend(dict, dict), Settings()) for _ in range(2)]
+    assert apps[0] is not apps[1]
 
 
-def test_a_port_that_was_taken_meanwhile() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        with pytest.raises(ServerError, match=str(port)), ServiceThread(create_app(dict, dict), "127.0.0.1", port):
-            pytest.fail("entered")
+@pytest.fixture
+def triton_metrics() -> Iterator[str]:
+    """The address of something that answers as Triton's metrics port does."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"nv_inference_count 1\n")
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/metrics"
+        server.shutdown()
+        thread.join()
+
+
+def test_tritons_metrics(triton_metrics: str) -> None:
+    answer = ask("GET", "/v2/metrics", Fake(metrics_url=triton_metrics))
+    assert answer.status_code == 200
+    assert answer.text == "nv_inference_count 1\n"
+    assert answer.headers["content-type"].startswith("text/plain")
+
+
+@pytest.mark.parametrize("url", [None, f"http://127.0.0.1:{free_port()}/metrics"])
+def test_tritons_metrics_that_cannot_be_had(url: str | None) -> None:
+    answer = ask("GET", "/v2/metrics", Fake(metrics_url=url))
+    assert "127.0.0.1" not in refusal(answer, 503, "unavailable")
+    assert answer.headers["retry-after"] == "2"

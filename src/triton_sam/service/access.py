@@ -1,0 +1,84 @@
+"""Who may come in, and by which path."""
+
+from __future__ import annotations
+
+import hmac
+import re
+from collections.abc import Sequence
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from triton_sam.errors import NotAuthorised
+from triton_sam.service.faults import error_response
+
+#: What tells only that the service is there, or how it is used.
+_OPEN_PATHS = frozenset({"/health", "/docs", "/docs/oauth2-redirect", "/redoc", "/openapi.json"})
+SUBPROTOCOL = "triton-sam"
+_TOKEN_SUBPROTOCOL = "bearer."
+
+
+class SingleSlashes:
+    """A doubled slash in a path is the same as a single one: some tools join addresses carelessly."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] in ("http", "websocket") and "//" in scope["path"]:
+            raw_path = scope.get("raw_path") or b""
+            scope = {
+                **scope,
+                "path": re.sub("/{2,}", "/", scope["path"]),
+                "raw_path": re.sub(b"/{2,}", b"/", raw_path),
+            }
+        await self._app(scope, receive, send)
+
+
+class BearerToken:
+    """Refuses requests without the right token. Sockets ask :func:`socket_token` themselves."""
+
+    def __init__(self, app: ASGIApp, *, token: str) -> None:
+        self._app = app
+        self._token = token
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_open = scope["type"] != "http" or scope["path"] in _OPEN_PATHS
+        if is_open or is_token(bearer(Headers(scope=scope)), self._token):
+            await self._app(scope, receive, send)
+        else:
+            await error_response(not_authorised())(scope, receive, send)
+
+
+def not_authorised() -> NotAuthorised:
+    """The one refusal, which does not tell a missing token from a wrong one."""
+    return NotAuthorised("the token is missing or wrong: send the header `Authorization: Bearer <token>`")
+
+
+def bearer(headers: Headers) -> str:
+    """The token of an Authorization header, or nothing."""
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""
+
+
+def socket_token(headers: Headers, subprotocols: Sequence[str]) -> str:
+    """The token of a socket; a browser cannot set headers on one, so it may stand among the subprotocols."""
+    offered = [name[len(_TOKEN_SUBPROTOCOL) :] for name in subprotocols if name.startswith(_TOKEN_SUBPROTOCOL)]
+    return bearer(headers) or (offered[0] if offered else "")
+
+
+def is_token(offered: str, token: str) -> bool:
+    """Compared in constant time."""
+    return hmac.compare_digest(offered.encode("utf-8", "replace"), token.encode("utf-8", "replace"))
+
+
+def is_welcome(headers: Headers, origins: Sequence[str]) -> bool:
+    """Whether a socket comes from no web page, from one of this host, or from one that was allowed."""
+    origin = headers.get("origin")
+    if origin is None or "*" in origins or origin.rstrip("/") in origins:
+        return True
+    try:
+        return bool(urlsplit(origin).netloc) and urlsplit(origin).netloc.lower() == headers.get("host", "").lower()
+    except ValueError:
+        return False

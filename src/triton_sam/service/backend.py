@@ -1,0 +1,38 @@
+"""What the service knows of the server behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from triton_sam.async_transport import AsyncTransport
+from triton_sam.specs import ModelSpec
+
+OnLoss = Callable[[Callable[[str], None]], Callable[[], None]]
+
+
+def never_lost(callback: Callable[[str], None]) -> Callable[[], None]:
+    """For a server that nobody watches: the callback is never called, and there is nothing to unsubscribe."""
+    return lambda: None
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """A Triton server and whoever watches it.
+
+    Attributes:
+        status: asks the supervisor; ``state`` is "ready" while masks are served.
+        segmenters: Triton name -> catalogue row of what is served now. May read files, so it is called on threads.
+        triton_url: Triton's HTTP address.
+        metrics_url: where Triton's own metrics are; None where they cannot be had.
+        on_loss: subscribes a callback, which gets the reason, on the supervisor's thread, at the moment when the
+            server is given up; returns the unsubscribe.
+        transport: in place of a connection to ``triton_url``, for tests.
+    """
+
+    status: Callable[[], Mapping[str, object]]
+    segmenters: Callable[[], Mapping[str, ModelSpec]]
+    triton_url: str = "http://localhost:8000"
+    metrics_url: str | None = None
+    on_loss: OnLoss = never_lost
+    transport: AsyncTransport | None = None

@@ -1,0 +1,95 @@
+"""Requests from outside -> checked calls of Triton. Nothing that is wrong gets through here."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from starlette.concurrency import run_in_threadpool
+
+from triton_sam.errors import InvalidInput, TooLarge, Unsupported
+from triton_sam.images import EncodedImage
+from triton_sam.prompts import Prompt, prompt_from_mapping
+from triton_sam.service.forms import checked_name
+from triton_sam.service.gateway import Gateway
+from triton_sam.service.models import Served
+from triton_sam.settings import Settings
+from triton_sam.wire import Call, image_inputs, text_tensor
+
+_T = TypeVar("_T")
+#: A smaller text is parsed sooner than a thread takes it over; a larger one would keep everybody else waiting.
+_SMALL = 64 * 1024
+#: Of a segment request; everything else in it belongs to the prompt.
+_OWN_FIELDS = frozenset({"image_key", "image", "model"})
+
+
+async def by_size(size: int, action: Callable[[], _T]) -> _T:
+    """The result of ``action``, which works through ``size`` bytes: here where they are few, else on a thread."""
+    return action() if size <= _SMALL else await run_in_threadpool(action)
+
+
+def json_object(text: bytes | str) -> dict[str, Any]:
+    """A body or a message -> the JSON object that it must be."""
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput(f'the request is no JSON ({error}): send an object like {{"image_key": ...}}') from None
+    if not isinstance(document, dict):
+        raise InvalidInput('the request is no JSON object: send one like {"image_key": ...}')
+    return document
+
+
+async def segment_call(gateway: Gateway, document: Mapping[str, Any], size: int) -> Call:
+    """The fields of /v1/segment, without those about its session -> a call.
+
+    Args:
+        size: bytes of the text that the document was.
+    """
+    served = await gateway.models.find(checked_name(document.get("model"), "model"))
+    key = checked_name(document.get("image_key"), "image_key")
+    image = document.get("image")
+    if (key is None) == (image is None):
+        raise InvalidInput("send exactly one of image_key and image" + (", not both" if key else ": there is none"))
+    if image is not None and not isinstance(image, str):
+        raise InvalidInput("image is a string: base64 of an image file, or a data URL")
+    asked = {name: value for name, value in document.items() if name not in _OWN_FIELDS}
+    if "image_size" in asked:
+        raise InvalidInput("image_size goes with an embedding, and the size of this image is known: leave it out")
+    if key is not None:
+        _, text = await by_size(size, lambda: checked_prompt(asked, served, gateway.settings))
+        return Call(served.name, {"image_key": text_tensor(key), "prompt_json": text_tensor(text)}, ("result_json",))
+    return await run_in_threadpool(lambda: image_call(served, decoded(str(image)), asked, gateway.settings))
+
+
+def checked_prompt(asked: Mapping[str, Any], served: Served, settings: Settings) -> tuple[Prompt, str]:
+    """The prompt, and its text for Triton."""
+    prompt = prompt_from_mapping(asked, served.limits(settings))
+    if prompt.text is not None and "text" not in served.spec.prompts:
+        raise Unsupported(f"{served.spec.id} takes points, boxes and masks, not text")
+    text = json.dumps(asked)
+    if len(text) > settings.max_prompt_bytes:
+        raise TooLarge(f"the prompt has {len(text):,} bytes and {settings.max_prompt_bytes:,} are allowed")
+    return prompt, text
+
+
+def image_call(served: Served, image: bytes, asked: Mapping[str, Any] | None, settings: Settings) -> Call:
+    """An image file, with a prompt or to be encoded only. Looks into the file: for a thread."""
+    encoded = EncodedImage(image, max_bytes=settings.max_image_bytes, max_pixels=settings.max_image_pixels)
+    inputs = image_inputs(image)
+    if asked is not None:
+        prompt, text = checked_prompt(asked, served, settings)
+        prompt.check_inside(*encoded.size)
+        inputs["prompt_json"] = text_tensor(text)
+    return Call(served.name, inputs, ("result_json",))
+
+
+def decoded(text: str) -> bytes:
+    """base64 or a data URL -> the bytes of a file."""
+    bare = text.rpartition(",")[2] if text.startswith("data:") else text
+    try:
+        return base64.b64decode("".join(bare.split()), validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise InvalidInput(f"image is no base64 ({error}): send base64 of an image file, or a data URL") from None

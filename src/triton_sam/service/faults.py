@@ -1,0 +1,126 @@
+"""Every refusal as one JSON shape: ``{"error": {"code": "invalid_input", "message": "one sentence"}}``."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from triton_sam.errors import (
+    DeadlineExceeded,
+    InternalError,
+    InvalidInput,
+    NotFound,
+    ServerUnreachable,
+    TritonSamError,
+    Unavailable,
+)
+
+log = logging.getLogger(__name__)
+
+_HEADERS: dict[int, dict[str, str]] = {
+    401: {"WWW-Authenticate": "Bearer"},
+    429: {"Retry-After": "1"},
+    499: {"Cancelled-By-Client": "1"},
+    503: {"Retry-After": "2"},
+}
+
+
+class RequestTimeout(TritonSamError):
+    """The request's body stopped coming."""
+
+    http_status = 408
+
+
+class MethodNotAllowed(TritonSamError):
+    """The path is there, but not for this method."""
+
+    http_status = 405
+
+
+class Forbidden(TritonSamError):
+    """A web page that may not use the service."""
+
+    http_status = 403
+
+
+def code_of(error: TritonSamError) -> str:
+    """``InvalidInput`` -> ``invalid_input``."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", type(error).__name__).lower()
+
+
+def error_document(error: TritonSamError) -> dict[str, Any]:
+    """The JSON shape of an error."""
+    return {"error": {"code": code_of(error), "message": str(error)}}
+
+
+def error_response(error: TritonSamError, headers: Mapping[str, str] | None = None) -> Response:
+    """The answer for an error that may be shown as it is."""
+    return Response(
+        json.dumps(error_document(error)),
+        status_code=error.http_status,
+        headers={**_HEADERS.get(error.http_status, {}), **(headers or {})},
+        media_type="application/json",
+    )
+
+
+def shown(error: TritonSamError, address: str) -> TritonSamError:
+    """What a caller may see of an error that came from behind: no addresses, no paths, no internals.
+
+    Args:
+        address: Triton's ``host:port``, which the messages of :mod:`triton_sam.wire` name.
+    """
+    if isinstance(error, ServerUnreachable):
+        public: TritonSamError = Unavailable("the model server is not reachable now: try again in a moment")
+    elif isinstance(error, DeadlineExceeded):
+        public = DeadlineExceeded("the model server did not answer within the time limit: try again, or send less")
+    elif type(error) is Unavailable and address in str(error):
+        public = Unavailable("the model is being loaded: try again in a moment")
+    elif error.http_status == HTTPStatus.INTERNAL_SERVER_ERROR:
+        public = InternalError("the model server failed on this request: its log has the reason")
+    else:
+        return error
+    log.warning("answered with %r because of: %s", code_of(public), error)
+    return public
+
+
+def install(app: FastAPI) -> None:
+    """Gives every exception that a route may raise its answer. Unexpected ones are :mod:`telemetry`'s."""
+    app.add_exception_handler(TritonSamError, _ours)
+    app.add_exception_handler(HTTPException, _from_framework)
+    app.add_exception_handler(RequestValidationError, _from_validation)
+
+
+async def _ours(request: Request, error: Exception) -> Response:
+    assert isinstance(error, TritonSamError)
+    return error_response(error)
+
+
+async def _from_framework(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    path = request.url.path
+    if error.status_code == HTTPStatus.NOT_FOUND:
+        return error_response(NotFound(f"there is nothing at {path!r}: see /docs for what there is"))
+    if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        allowed = (error.headers or {}).get("Allow", "another method")
+        return error_response(
+            MethodNotAllowed(f"{request.method} is not possible at {path!r}: use {allowed}"), error.headers
+        )
+    if error.status_code < HTTPStatus.INTERNAL_SERVER_ERROR:
+        return error_response(InvalidInput(f"the request cannot be read: {error.detail}"))
+    return error_response(InternalError("the service failed on this request: its log has the reason"))
+
+
+async def _from_validation(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    field = ".".join(str(part) for part in first["loc"][1:]) or "the body"
+    return error_response(InvalidInput(f"{field} is not right ({first['msg']}): see /docs for what it may be"))

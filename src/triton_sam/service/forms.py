@@ -1,0 +1,89 @@
+"""The fields of a form, checked one by one; InvalidInput names the field and the mend."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import AsyncIterator
+
+from starlette.datastructures import FormData, UploadFile
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+
+from triton_sam.errors import InvalidInput
+
+LONGEST_NAME = 200
+_MAX_FILES, _MAX_FIELDS = 4, 32
+_YES, _NO = frozenset({"true", "1", "yes", "on"}), frozenset({"false", "0", "no", "off", ""})
+_WHOLE_NUMBER = re.compile(r"-?[0-9]{1,9}")
+
+
+class Form:
+    """A form that was read."""
+
+    def __init__(self, data: FormData) -> None:
+        self._data = data
+
+    def name(self, field: str) -> str | None:
+        """A short text such as a session's or a model's name; None where it is left out or empty."""
+        value = self._data.get(field)
+        if isinstance(value, UploadFile):
+            raise InvalidInput(f"{field} is a text field, not a file")
+        return checked_name(value, field)
+
+    def flag(self, field: str) -> bool:
+        """True or false; false where it is left out."""
+        value = (self.name(field) or "").lower()
+        if value not in _YES | _NO:
+            raise InvalidInput(f"{field} is true or false, not {value[:60]!r}")
+        return value in _YES
+
+    def number(self, field: str) -> int:
+        """A whole number, which must be there."""
+        value = self.name(field)
+        if value is None:
+            raise InvalidInput(f"the form has no {field}: add it, a whole number of pixels")
+        if not _WHOLE_NUMBER.fullmatch(value.strip()):
+            raise InvalidInput(f"{field} is a whole number of pixels, not {value[:60]!r}")
+        return int(value)
+
+    async def optional_file(self, field: str) -> bytes | None:
+        """A file's bytes; None where it is left out, as a browser does it too (no name, no bytes)."""
+        value = self._data.get(field)
+        if isinstance(value, str):
+            raise InvalidInput(f"{field} is a file, not a text field: send it as multipart/form-data with a file name")
+        if value is None or (not value.filename and not value.size):
+            return None
+        return await value.read()
+
+    async def file(self, field: str) -> bytes:
+        """A file's bytes, which must be there."""
+        data = await self.optional_file(field)
+        if data is None:
+            raise InvalidInput(f"the form has no file {field}: send multipart/form-data with one")
+        return data
+
+
+@contextlib.asynccontextmanager
+async def read_form(request: Request) -> AsyncIterator[Form]:
+    """The form of a request; its files are open while the block is."""
+    try:
+        data = await request.form(max_files=_MAX_FILES, max_fields=_MAX_FIELDS)
+    except (HTTPException, ValueError) as error:  # the framework wraps its own parser's refusals only in part
+        reason = error.detail if isinstance(error, HTTPException) else error
+        raise InvalidInput(f"the form cannot be read ({reason}): send multipart/form-data") from None
+    try:
+        yield Form(data)
+    finally:
+        await request.close()
+
+
+def checked_name(value: object, field: str) -> str | None:
+    """A name as a user gave it; None for nothing."""
+    if value is None or value == "":
+        return None
+    if not isinstance(value, str):
+        raise InvalidInput(f"{field} is a string, not {type(value).__name__}")
+    if len(value) > LONGEST_NAME or not value.isprintable():
+        raise InvalidInput(f"{field} has at most {LONGEST_NAME} characters, all of them printable")
+    return value

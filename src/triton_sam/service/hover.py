@@ -1,0 +1,208 @@
+"""A socket for a mouse that moves: prompts in, masks out, and only the newest one counts."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import uuid
+from collections import deque
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import APIRouter, WebSocket
+from starlette.websockets import WebSocketDisconnect
+
+from triton_sam.dispatch import Outputs
+from triton_sam.errors import Cancelled, InvalidInput, TritonSamError
+from triton_sam.service import access, calls
+from triton_sam.service.faults import Forbidden, error_document, error_response
+from triton_sam.service.gateway import Gateway, json_output
+from triton_sam.service.telemetry import ServiceMetrics
+
+POLICY_VIOLATION, TRY_AGAIN_LATER = 1008, 1013
+#: Answers that may wait for a client that does not read them.
+_MAX_UNSENT = 16
+_LONGEST_ID = 200
+_FAREWELL_SECONDS = 2.0
+_RESULT, _SUPERSEDED, _ERROR = "result", "superseded", "error"
+
+
+def hover_router(gateway: Gateway, metrics: ServiceMetrics) -> APIRouter:
+    """``/v1/hover``."""
+    router = APIRouter()
+    open_sockets: set[_HoverSocket] = set()
+
+    @router.websocket("/v1/hover")
+    async def hover(socket: WebSocket) -> None:
+        refusal = _refusal(socket, gateway)
+        if refusal is not None:
+            await _deny(socket, refusal)
+            return
+        await socket.accept(access.SUBPROTOCOL if access.SUBPROTOCOL in socket.scope["subprotocols"] else None)
+        if len(open_sockets) >= gateway.settings.service_sockets:
+            await socket.close(TRY_AGAIN_LATER, "too many hover sockets are open: try again in a moment")
+            return
+        hovering = _HoverSocket(socket, gateway, metrics)
+        open_sockets.add(hovering)
+        metrics.websockets.inc()
+        try:
+            await hovering.run()
+        finally:
+            open_sockets.discard(hovering)
+            metrics.websockets.dec()
+
+    return router
+
+
+def _refusal(socket: WebSocket, gateway: Gateway) -> TritonSamError | None:
+    settings = gateway.settings
+    if not access.is_welcome(socket.headers, settings.cors_origins):
+        return Forbidden("this web page may not use the service: add its address to TRITON_SAM_CORS_ORIGINS")
+    if settings.token is None:
+        return None
+    offered = access.socket_token(socket.headers, socket.scope["subprotocols"])
+    return None if access.is_token(offered, settings.token.get_secret_value()) else access.not_authorised()
+
+
+async def _deny(socket: WebSocket, refusal: TritonSamError) -> None:
+    """Before the handshake: with the reason where the server can send one, else as a plain refusal."""
+    if "websocket.http.response" in socket.scope.get("extensions", {}):
+        await socket.send_denial_response(error_response(refusal))
+    else:
+        await socket.close(POLICY_VIOLATION)
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """``name`` and ``body`` are JSON already."""
+
+    number: int
+    outcome: str
+    name: str
+    body: str
+
+    @property
+    def text(self) -> str:
+        return f'{{"id":{self.name},{self.body}}}'
+
+
+class _HoverSocket:
+    """One socket and its session."""
+
+    def __init__(self, socket: WebSocket, gateway: Gateway, metrics: ServiceMetrics) -> None:
+        self._socket = socket
+        self._gateway = gateway
+        self._metrics = metrics
+        self._session = f"socket/{uuid.uuid4().hex}"
+        self._loop = asyncio.get_running_loop()
+        self._unsent: deque[_Answer] = deque()
+        self._something_to_send = asyncio.Event()
+        self._overflowed = asyncio.Event()
+        self._number = 0
+        self._closed = False
+
+    async def run(self) -> None:
+        """Until the socket closes, or its client does not read; nothing of it is left afterwards."""
+        parts = [asyncio.create_task(part) for part in (self._read(), self._send(), self._overflowed.wait())]
+        try:
+            await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._closed = True
+            with contextlib.suppress(TritonSamError):  # a service that stops has dropped everything already
+                self._gateway.cancel(self._session)
+            for part in parts:
+                part.cancel()
+            ends = await asyncio.gather(*parts, return_exceptions=True)
+        for end in ends:
+            if isinstance(end, Exception) and not isinstance(end, WebSocketDisconnect):
+                raise end
+        if self._overflowed.is_set():
+            # The farewell may find no room either; the connection ends when this returns.
+            with contextlib.suppress(asyncio.TimeoutError, WebSocketDisconnect):
+                farewell = self._socket.close(TRY_AGAIN_LATER, "answers are not read: read them, or send less")
+                await asyncio.wait_for(farewell, _FAREWELL_SECONDS)
+
+    # -- in ---------------------------------------------------------------------------------------------------
+
+    async def _read(self) -> None:
+        while True:
+            message = await self._socket.receive()
+            if message["type"] == "websocket.disconnect":
+                return
+            self._number += 1
+            await self._take(self._number, message.get("text"))
+
+    async def _take(self, number: int, text: str | None) -> None:
+        name = "null"
+        try:
+            if text is None:
+                raise InvalidInput("a hover message is JSON text, not bytes")
+            document = await calls.by_size(len(text), lambda: calls.json_object(text))
+            name = _checked_id(document.pop("id", None))
+            call = await calls.segment_call(self._gateway, document, len(text))
+            ticket = self._gateway.submit(call, self._session, latest_wins=True)
+        except TritonSamError as error:
+            self._answer(number, name, error)
+        else:
+            # Answers come on the loop, but a lost server is told of on its supervisor's thread.
+            ticket.future.add_done_callback(
+                lambda future: self._loop.call_soon_threadsafe(self._landed, number, name, future)
+            )
+
+    def _landed(self, number: int, name: str, future: Future[Outputs]) -> None:
+        try:
+            self._answer(number, name, json_output(future.result()).decode())
+        except TritonSamError as error:
+            self._answer(number, name, self._gateway.public(error))
+
+    # -- out --------------------------------------------------------------------------------------------------
+
+    def _answer(self, number: int, name: str, content: str | TritonSamError) -> None:
+        """Takes an answer in for sending; what grows old while a client does not read is dropped first."""
+        if self._closed:
+            return
+        if isinstance(content, str):
+            answer = _Answer(number, _RESULT, name, f'"result":{content}')
+            # A mask that waits behind a newer one is as good as superseded, and masks are large.
+            self._unsent = deque(_aged(other, number) for other in self._unsent)
+        elif isinstance(content, Cancelled):
+            answer = _superseded(number, name)
+        else:
+            answer = _Answer(number, _ERROR, name, json.dumps(error_document(content))[1:-1])
+        self._metrics.hovers.labels(answer.outcome).inc()
+        self._unsent.append(answer)
+        if len(self._unsent) > _MAX_UNSENT:
+            self._unsent = deque(other for other in self._unsent if other.outcome != _SUPERSEDED)
+        if len(self._unsent) > _MAX_UNSENT:
+            self._closed = True
+            self._overflowed.set()
+        self._something_to_send.set()
+
+    async def _send(self) -> None:
+        while True:
+            await self._something_to_send.wait()
+            self._something_to_send.clear()
+            while self._unsent:
+                await self._socket.send_text(self._unsent.popleft().text)
+
+
+def _superseded(number: int, name: str) -> _Answer:
+    return _Answer(number, _SUPERSEDED, name, '"superseded":true')
+
+
+def _aged(answer: _Answer, newest: int) -> _Answer:
+    is_old = answer.outcome == _RESULT and answer.number < newest
+    return _superseded(answer.number, answer.name) if is_old else answer
+
+
+def _checked_id(name: Any) -> str:
+    """Whatever a client calls its message, as JSON: nothing, a number or a string."""
+    is_number = isinstance(name, int | float) and not isinstance(name, bool)
+    if name is None or is_number or (isinstance(name, str) and len(name) <= _LONGEST_ID):
+        try:
+            return json.dumps(name, allow_nan=False)
+        except ValueError:  # JSON has no infinity, but Python reads 1e999 as one
+            pass
+    raise InvalidInput(f"id is a finite number or a string of at most {_LONGEST_ID} characters")

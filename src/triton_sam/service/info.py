@@ -1,0 +1,87 @@
+"""What the supervisor knows, over HTTP: Triton's own health endpoints stay green when a model's process is dead."""
+
+from __future__ import annotations
+
+import urllib.error
+import urllib.request
+from typing import Any
+
+from fastapi import APIRouter
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import JSONResponse, Response
+
+from triton_sam.errors import Unavailable
+from triton_sam.service import schemas
+from triton_sam.service.gateway import Gateway
+from triton_sam.service.telemetry import ServiceMetrics
+
+_METRICS_SECONDS = 5.0
+_METRICS_BYTES = 16 * 1024 * 1024
+_PLAIN = "text/plain; version=0.0.4; charset=utf-8"
+
+
+def info_router(gateway: Gateway, metrics: ServiceMetrics) -> APIRouter:
+    """``/health``, ``/models``, ``/metrics`` and what Triton itself does not have under ``/v2``."""
+    router = APIRouter(tags=["about the server"])
+
+    @router.get(
+        "/health",
+        summary="Whether masks are served now",
+        response_model=schemas.Health,
+        responses={
+            **schemas.refusals(),
+            503: {"model": schemas.Health, "description": "Masks are not served now; the reason is told"},
+        },
+    )
+    async def health() -> JSONResponse:
+        """200 while masks are served, 503 otherwise, with the reason; the versions, and what hinders a newer one."""
+        known = gateway.backend.status()
+        return JSONResponse(dict(known), status_code=200 if known["state"] == "ready" else 503)
+
+    @router.get("/models", summary="What is served", responses=schemas.refusals())
+    async def models() -> list[schemas.ModelRow]:
+        return await _rows(gateway)
+
+    @router.get("/v2/models", summary="What is served, where Triton would have it", responses=schemas.refusals())
+    async def v2_models() -> list[schemas.ModelRow]:
+        return await _rows(gateway)
+
+    @router.get(
+        "/metrics",
+        summary="The service's own metrics",
+        response_class=Response,
+        responses={**schemas.answer_of("For Prometheus", "text/plain"), **schemas.refusals()},
+    )
+    async def service_metrics() -> Response:
+        return Response(generate_latest(metrics.registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    @router.get(
+        "/v2/metrics",
+        summary="Triton's metrics",
+        response_class=Response,
+        responses={**schemas.answer_of("For Prometheus", "text/plain"), **schemas.refusals(503)},
+    )
+    async def v2_metrics() -> Response:
+        text = await run_in_threadpool(_fetch, gateway.backend.metrics_url)
+        return Response(text, headers={"Content-Type": _PLAIN})
+
+    return router
+
+
+async def _rows(gateway: Gateway) -> list[Any]:
+    return [
+        schemas.ModelRow(name=name, id=spec.id, family=spec.family, title=spec.title, licence=spec.licence)
+        for name, spec in (await gateway.models.all()).items()
+    ]
+
+
+def _fetch(url: str | None) -> bytes:
+    if url is None:
+        raise Unavailable("the model server's metrics cannot be had here: use /metrics for the service's own")
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # they are on this machine or beside it
+    try:
+        with opener.open(url, timeout=_METRICS_SECONDS) as answer:
+            return bytes(answer.read(_METRICS_BYTES))
+    except (OSError, ValueError, urllib.error.URLError):
+        raise Unavailable("the model server's metrics cannot be had now: try again in a moment") from None

@@ -1,0 +1,79 @@
+"""Which segmenter a request means."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from starlette.concurrency import run_in_threadpool
+
+from triton_sam.errors import NotFound
+from triton_sam.prompts import PromptLimits
+from triton_sam.settings import Settings
+from triton_sam.specs import ModelSpec
+
+#: Asking again reads the model repository, and a click shall not wait for a disk.
+_FRESH_SECONDS = 1.0
+_LONGEST_NAME = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """One segmenter: its name among Triton's models, and its row."""
+
+    name: str
+    spec: ModelSpec
+
+    @property
+    def embedding_shape(self) -> tuple[int, ...]:
+        """[1,C,h,w] of what outside tools call "the embedding"."""
+        return dict(self.spec.encoder.outputs)[self.spec.encoder.embedding]
+
+    def limits(self, settings: Settings) -> PromptLimits:
+        """How much one prompt may ask of it."""
+        return PromptLimits(
+            settings.max_points, settings.max_objects, settings.max_prompt_bytes, self.spec.decoder.mask_side
+        )
+
+
+def choose(segmenters: Mapping[str, ModelSpec], wanted: str | None) -> Served:
+    """The segmenter of a Triton name, a catalogue id or a family; of None, the first.
+
+    A family means the model that bears its name, else its first; NotFound names what is served.
+    """
+    if not segmenters:
+        raise NotFound("no segmenter is served here: set one up with `triton-sam setup`")
+    if wanted is None:
+        named = [name for name, spec in segmenters.items() if name == spec.family]
+        name = next(iter(named or segmenters))
+        return Served(name, segmenters[name])
+    if wanted in segmenters:
+        return Served(wanted, segmenters[wanted])
+    for name, spec in segmenters.items():
+        if wanted in (spec.id, spec.variant_name):
+            return Served(name, spec)
+    for name, spec in segmenters.items():
+        if wanted == spec.family:
+            return Served(name, spec)
+    raise NotFound(f"there is no model {wanted[:_LONGEST_NAME]!r} here: served are {', '.join(segmenters)}")
+
+
+class Models:
+    """What is served, asked for on a thread and remembered for a moment. Belongs to the event loop."""
+
+    def __init__(self, ask: Callable[[], Mapping[str, ModelSpec]]) -> None:
+        self._ask = ask
+        self._known: Mapping[str, ModelSpec] = {}
+        self._fresh_until = 0.0
+
+    async def all(self) -> Mapping[str, ModelSpec]:
+        """Triton name -> row."""
+        if time.monotonic() >= self._fresh_until:
+            self._known = await run_in_threadpool(self._ask)
+            self._fresh_until = time.monotonic() + _FRESH_SECONDS
+        return self._known
+
+    async def find(self, wanted: str | None) -> Served:
+        """As :func:`choose`, among what is served now."""
+        return choose(await self.all(), wanted)

@@ -1,0 +1,226 @@
+"""The shapes of requests and answers, for the OpenAPI document.
+
+Bodies are read by hand, because a click shall not wait for what only a document needs; :mod:`triton_sam.prompts` and
+:mod:`triton_sam.service.forms` say the same as these models, in one sentence an error.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.json_schema import models_json_schema
+
+_MODEL = "a family (`sam2`), a catalogue id (`sam2.1:large`) or a Triton name (`sam2.1_large`); default: the first one"
+_SESSION = "requests of one session are cancelled together; up to 200 printable characters"
+_REFERENCE = "#/components/schemas/{model}"
+
+Point = tuple[float, float]
+Box = tuple[float, float, float, float]
+
+
+def _example(**example: Any) -> ConfigDict:
+    return ConfigDict(json_schema_extra={"examples": [example]}, protected_namespaces=())
+
+
+# -- answers ---------------------------------------------------------------------------------------------------
+
+
+class ErrorDetail(BaseModel):
+    code: str = Field(description="for programs: invalid_input, not_found, image_expired, queue_full, unavailable, ...")
+    message: str = Field(description="for people: one sentence, with the mend")
+
+
+class ErrorAnswer(BaseModel):
+    """The one shape of every refusal."""
+
+    model_config = _example(error={"code": "image_expired", "message": "the image is no longer cached: send it again"})
+
+    error: ErrorDetail
+
+
+class ModelRow(BaseModel):
+    name: str = Field(description="among Triton's models")
+    id: str = Field(description="in the catalogue")
+    family: str
+    title: str
+    licence: str
+
+
+class Health(BaseModel):
+    """What the supervisor knows."""
+
+    model_config = ConfigDict(extra="allow")
+
+    state: str = Field(description="ready, starting, recovering, stopping, stopped or failed")
+
+
+class CancelAnswer(BaseModel):
+    session_id: str
+    cancelled: int = Field(description="requests that were waiting and will not be computed")
+
+
+class ImageAnswer(BaseModel):
+    """An image that the server has encoded."""
+
+    model_config = ConfigDict(extra="allow", protected_namespaces=())
+
+    image_key: str = Field(description="for clicks on this image")
+    model: str
+    model_version: str
+    width: int
+    height: int
+    timings_ms: dict[str, float]
+
+
+class MaskAnswer(BaseModel):
+    encoding: Literal["png", "rle", "polygon", "bits", "logits"]
+    width: int
+    height: int
+    data: Any = Field(description="base64 for png, bits and logits; COCO's size and counts for rle; rings for polygon")
+
+
+class RankedMask(MaskAnswer):
+    score: float = Field(description="predicted IoU")
+    object: int = Field(description="which object of the request it is of")
+
+
+class SegmentAnswer(ImageAnswer):
+    """The segmenter's result_json."""
+
+    mask: MaskAnswer = Field(description="the best one")
+    score: float
+    masks: list[RankedMask]
+
+
+# -- requests --------------------------------------------------------------------------------------------------
+
+
+class ObjectRequest(BaseModel):
+    """What is said about one object."""
+
+    points: list[Point] = Field(default=[], description="x, y in original pixels")
+    labels: list[Literal[0, 1]] | None = Field(default=None, description="1 object, 0 background; one for each point")
+    box: Box | None = Field(default=None, description="x0, y0, x1, y1 in original pixels")
+    mask_input: str | list[list[float]] | None = Field(
+        default=None, description="low-resolution logits of an earlier answer, base64 of little-endian float32"
+    )
+
+
+class SegmentRequest(ObjectRequest):
+    """Exactly one of image_key and image; at least one point, box, mask_input or object."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        protected_namespaces=(),
+        json_schema_extra={
+            "examples": [
+                {"image_key": "5f2c...", "points": [[365, 290]], "labels": [1], "format": "rle"},
+                {"image": "data:image/png;base64,...", "box": [174, 18, 408, 208], "model": "sam2"},
+            ]
+        },
+    )
+
+    image_key: str | None = Field(default=None, description="of an image that this server has encoded")
+    image: str | None = Field(default=None, description="an image file as base64 or as a data URL")
+    model: str | None = Field(default=None, description=_MODEL)
+    boxes: list[Box] = Field(default=[], description="several boxes without points are one object each")
+    objects: list[ObjectRequest] | None = Field(default=None, description="several objects in one request")
+    multimask: bool = Field(default=False, description="several masks for each object")
+    text: str | None = Field(default=None, description="for models that take text")
+    format: Literal["png", "rle", "polygon", "bits", "logits"] = "png"
+    session_id: str | None = Field(default=None, max_length=200, description=_SESSION)
+    latest_wins: bool = Field(default=False, description="supersedes what the session has waiting")
+
+
+class ImageForm(BaseModel):
+    model_config = _example(image="(an image file)", model="sam2", session_id="annotator-1")
+
+    image: bytes = Field(description="an image file")
+    model: str = Field(default="", max_length=200, description=_MODEL)
+    session_id: str = Field(default="", max_length=200, description=_SESSION)
+
+
+class EmbeddedModelForm(BaseModel):
+    """An image, or only a session whose waiting requests shall be cancelled."""
+
+    model_config = _example(image="(an image file)", session_id="annotator-1", cancel_pending="true")
+
+    image: bytes = Field(default=b"", description="an image file")
+    session_id: str = Field(default="", max_length=200, description=_SESSION)
+    cancel_pending: Literal["true", "false"] = Field(
+        default="false", description="whatever the session has waiting is cancelled"
+    )
+    model_version: str = Field(default="", max_length=200, description=_MODEL)
+
+
+class FromModelForm(BaseModel):
+    model_config = _example(model="(the text of /embedded_model)", x=365, y=290, img_x=768, img_y=512)
+
+    model: bytes = Field(description="what /embedded_model answered: base64 text, or its gzip")
+    x: int = Field(ge=0, description="of the click, in original pixels")
+    y: int = Field(ge=0, description="of the click, in original pixels")
+    img_x: int = Field(ge=1, le=100_000, description="width of the original image")
+    img_y: int = Field(ge=1, le=100_000, description="height of the original image")
+    model_version: str = Field(default="", max_length=200, description=f"{_MODEL}, or that which made the embedding")
+
+
+class PredictionForm(BaseModel):
+    model_config = _example(image="(an image file)", x=365, y=290)
+
+    image: bytes = Field(description="an image file")
+    x: int = Field(ge=0, description="of the click, in original pixels")
+    y: int = Field(ge=0, description="of the click, in original pixels")
+    model_version: str = Field(default="", max_length=200, description=_MODEL)
+
+
+class CancelForm(BaseModel):
+    model_config = _example(session_id="annotator-1")
+
+    session_id: str = Field(min_length=1, max_length=200, description=_SESSION)
+
+
+# -- the document ----------------------------------------------------------------------------------------------
+
+_REQUESTS = (SegmentRequest, ImageForm, EmbeddedModelForm, FromModelForm, PredictionForm, CancelForm)
+_REFUSALS = {
+    400: "The request is wrong: the message says what, and the mend",
+    401: "The token is missing or wrong",
+    404: "No such model, or an image_key that the server does not (or no longer) know",
+    408: "The body stopped coming",
+    413: "More bytes or pixels than are allowed",
+    429: "Too many requests at a time; Retry-After tells when to try again",
+    499: "Cancelled, or superseded by a newer request of the session",
+    500: "A fault of the service or the server; the log has the reason",
+    501: "A kind of prompt that the model does not take",
+    503: "The model server is not ready; Retry-After tells when to try again",
+    504: "No answer within the time limit",
+}
+_ANYWHERE = (401, 408, 413, 429, 500, 504)
+#: Of routes that ask Triton.
+WORK = (400, 404, 499, 501, 503)
+
+
+def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """``responses`` of a route: these statuses, and those that every route can have."""
+    return {
+        status: {"model": ErrorAnswer, "description": _REFUSALS[status]} for status in sorted({*_ANYWHERE, *statuses})
+    }
+
+
+def body_of(model: type[BaseModel], *media_types: str, required: bool = True) -> dict[str, Any]:
+    """``openapi_extra`` of a route whose body is read by hand."""
+    schema = {"$ref": _REFERENCE.format(model=model.__name__)}
+    return {"requestBody": {"required": required, "content": {media: {"schema": schema} for media in media_types}}}
+
+
+def answer_of(description: str, *media_types: str, binary: bool = False) -> dict[int | str, dict[str, Any]]:
+    """``responses`` for an answer that is no JSON."""
+    schema = {"type": "string", "format": "binary"} if binary else {"type": "string"}
+    return {200: {"description": description, "content": {media: {"schema": schema} for media in media_types}}}
+
+
+def request_schemas() -> dict[str, Any]:
+    """Name -> schema of every request model, as components of the document."""
+    _, document = models_json_schema([(model, "validation") for model in _REQUESTS], ref_template=_REFERENCE)
+    return dict(document["$defs"])

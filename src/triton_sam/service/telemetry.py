@@ -1,0 +1,102 @@
+"""Request ids, what Prometheus counts, and the answer to what nobody expected."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+import uuid
+from collections.abc import Collection
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from triton_sam.errors import InternalError
+from triton_sam.service.faults import error_response
+
+log = logging.getLogger(__name__)
+
+_SANE_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
+_METHODS = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"})
+#: From a click on a GPU to an encode on a laptop, in seconds.
+_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0)
+_GONE = 499
+
+
+class ServiceMetrics:
+    """What one application counts."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.requests = Counter(
+            "triton_sam_service_requests_total",
+            "Requests answered",
+            ["route", "method", "status"],
+            registry=self.registry,
+        )
+        self.seconds = Histogram(
+            "triton_sam_service_seconds",
+            "Time from a request's head to the end of its answer",
+            ["route"],
+            buckets=_BUCKETS,
+            registry=self.registry,
+        )
+        self.in_progress = Gauge(
+            "triton_sam_service_in_progress", "Requests being worked on now", registry=self.registry
+        )
+        self.hovers = Counter(
+            "triton_sam_service_hovers_total", "Hover messages by their end", ["outcome"], registry=self.registry
+        )
+        self.websockets = Gauge("triton_sam_service_websockets", "Hover sockets open now", registry=self.registry)
+
+
+class Telemetry:
+    """Names, counts and times every request; an exception that comes so far becomes a 500 with the request's id."""
+
+    def __init__(self, app: ASGIApp, *, metrics: ServiceMetrics, routes: Collection[str]) -> None:
+        """
+        Args:
+            routes: the paths that get a label of their own. None of ours has a parameter in it.
+        """
+        self._app = app
+        self._metrics = metrics
+        self._routes = routes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request_id = _request_id(Headers(scope=scope).get("x-request-id", ""))
+        route = scope["path"] if scope["path"] in self._routes else "other"
+        status = 0
+
+        async def named(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message = {**message, "headers": [*message["headers"], (b"x-request-id", request_id.encode())]}
+            await send(message)
+
+        started = time.perf_counter()
+        self._metrics.in_progress.inc()
+        try:
+            await self._app(scope, receive, named)
+        except ClientDisconnect:
+            log.debug("the caller of %s hung up while sending", route)
+        except Exception:
+            log.exception("request %s to %s failed in a way that nobody expected", request_id, route)
+            if status:
+                raise  # half an answer is out: only a lost connection can tell
+            failure = InternalError(f"the service failed on this request: its log has the reason under {request_id}")
+            await error_response(failure)(scope, receive, named)
+        finally:
+            self._metrics.in_progress.dec()
+            self._metrics.seconds.labels(route).observe(time.perf_counter() - started)
+            method = scope["method"] if scope["method"] in _METHODS else "other"
+            self._metrics.requests.labels(route, method, str(status or _GONE)).inc()
+
+
+def _request_id(offered: str) -> str:
+    return offered if _SANE_ID.fullmatch(offered) else uuid.uuid4().hex

@@ -1,0 +1,63 @@
+"""The application on a port, on a thread of this process."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from types import TracebackType
+
+import uvicorn
+from fastapi import FastAPI
+
+from triton_sam.errors import ServerError
+
+#: A hover message is a few hundred bytes; the largest that makes sense carries a mask_input.
+_LARGEST_MESSAGE = 1024 * 1024
+_KEEP_ALIVE_SECONDS = 20
+_SHUTDOWN_SECONDS = 5
+
+
+class ServiceThread:
+    """Listens while the block is open."""
+
+    def __init__(self, app: FastAPI, host: str, port: int) -> None:
+        config = uvicorn.Config(
+            app,
+            host=host,
+            port=port,
+            loop="auto",
+            http="httptools",
+            ws="websockets-sansio",
+            ws_max_size=_LARGEST_MESSAGE,
+            lifespan="on",
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+            timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
+        )
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._run, name="service", daemon=True)
+
+    def _run(self) -> None:
+        with contextlib.suppress(SystemExit):  # uvicorn's word for a port that it cannot have; __enter__ tells it
+            self._server.run()
+
+    def __enter__(self) -> ServiceThread:
+        """Returns when it listens; ServerError where it cannot."""
+        self._thread.start()
+        while not self._server.started:
+            self._thread.join(timeout=0.01)
+            if not self._thread.is_alive():
+                config = self._server.config
+                raise ServerError(
+                    f"the service cannot listen on port {config.port} of {config.host}: "
+                    "choose another with --service-port"
+                )
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.should_exit = True
+        self._thread.join(timeout=_SHUTDOWN_SECONDS + 10)

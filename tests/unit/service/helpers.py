@@ -1,0 +1,239 @@
+"""The service without a server: a transport that records what comes and answers as a segmenter would."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import io
+import json
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+import numpy as np
+import numpy.typing as npt
+from fastapi import FastAPI
+from PIL import Image
+
+from triton_sam import masks
+from triton_sam.catalog import CATALOG, DEFAULT_MODEL
+from triton_sam.dispatch import Outputs
+from triton_sam.errors import Cancelled
+from triton_sam.host import free_port
+from triton_sam.service.app import create_app
+from triton_sam.service.backend import Backend
+from triton_sam.service.thread import ServiceThread
+from triton_sam.settings import Settings
+from triton_sam.specs import ModelSpec
+from triton_sam.wire import Call
+
+SPEC = CATALOG[DEFAULT_MODEL]
+SEGMENTERS = {
+    "sam2.1_large": CATALOG["sam2.1:large"],
+    "sam2": SPEC,
+    "sam3": CATALOG["sam3:tracker"],
+}
+WIDTH, HEIGHT = 6, 4
+KEY = "a" * 64
+MASK = masks.png(np.eye(HEIGHT, WIDTH, dtype=np.bool_))
+EMBEDDING = np.linspace(-1, 1, 256 * 64 * 64, dtype=np.float32).reshape(1, 256, 64, 64)
+CLICK = {"image_key": KEY, "points": [[3, 2]]}
+TIMEOUT = 20.0
+
+
+def image_file(width: int = WIDTH, height: int = HEIGHT) -> bytes:
+    buffer = io.BytesIO()
+    Image.new("RGB", (width, height), "red").save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def result(**more: Any) -> dict[str, Any]:
+    """A result_json."""
+    head = {"image_key": KEY, "model": SPEC.id, "model_version": "1", "timings_ms": {"total": 1.5}}
+    return head | {"width": WIDTH, "height": HEIGHT} | more
+
+
+def mask_result() -> dict[str, Any]:
+    mask = {"encoding": "png", "width": WIDTH, "height": HEIGHT, "data": base64.b64encode(MASK).decode()}
+    return result(mask=mask, score=0.9, masks=[mask | {"score": 0.9, "object": 0}])
+
+
+def _text(document: Mapping[str, Any]) -> npt.NDArray[Any]:
+    return np.array([json.dumps(document).encode()], dtype=object)
+
+
+def answer_as_a_segmenter(call: Call) -> Outputs:
+    if "embedding" in call.outputs:
+        shape = dict(SEGMENTERS[call.model].encoder.outputs)[SEGMENTERS[call.model].encoder.embedding]
+        return {"embedding": EMBEDDING if shape == EMBEDDING.shape else np.zeros(shape, np.float32)}
+    return {"result_json": _text(mask_result() if "prompt_json" in call.inputs else result())}
+
+
+@dataclass(eq=False)
+class Held:
+    """A request that waits in the fake server."""
+
+    call: Call
+    loop: asyncio.AbstractEventLoop
+    gate: asyncio.Event = field(default_factory=asyncio.Event)
+    cancelled: bool = False
+
+    def let_go(self) -> None:
+        with contextlib.suppress(RuntimeError):  # its loop has ended
+            self.loop.call_soon_threadsafe(self.gate.set)
+
+
+class FakeTransport:
+    """Answers at once, or when it is told to; may be asked from every thread."""
+
+    def __init__(self, answer: Callable[[Call], Outputs] = answer_as_a_segmenter) -> None:
+        self.answer = answer
+        self.calls: list[Call] = []
+        self.cancels: list[Call] = []
+        self.closed = False
+        self._changed = threading.Condition()
+        self._held = False
+        self.held: list[Held] = []
+
+    async def infer(self, call: Call) -> Outputs:
+        held = None
+        with self._changed:
+            cancel = "cancel" in call.parameters
+            (self.cancels if cancel else self.calls).append(call)
+            if cancel or call.parameters.get("latest_wins"):
+                self._supersede(call)
+            if self._held and not cancel:
+                held = Held(call, asyncio.get_running_loop())
+                self.held.append(held)
+            self._changed.notify_all()
+        if held is not None:
+            await held.gate.wait()
+            if held.cancelled:
+                raise Cancelled("the request was cancelled or superseded by a newer one of its session")
+        return self.answer(call) if not cancel else {"result_json": _text({"cancelled": 1})}
+
+    def _supersede(self, newer: Call) -> None:
+        """As the segmenter does it with what waits."""
+        for held in list(self.held):
+            if held.call.parameters["session_id"] == newer.parameters["session_id"]:
+                held.cancelled = True
+                self.held.remove(held)
+                held.let_go()
+
+    async def can_cancel_natively(self) -> bool:
+        return False
+
+    async def close(self) -> None:
+        self.closed = True
+
+    def hold(self) -> None:
+        """From now on nothing is answered."""
+        self._held = True
+
+    def release(self) -> None:
+        """Everything is answered."""
+        with self._changed:
+            self._held = False
+            for held in self.held:
+                held.let_go()
+            self.held.clear()
+
+    def wait_for(self, condition: Callable[[FakeTransport], bool]) -> None:
+        with self._changed:
+            assert self._changed.wait_for(lambda: condition(self), TIMEOUT), "it never happened"
+
+    async def reached(self, calls: int = 0, cancels: int = 0) -> None:
+        await asyncio.to_thread(self.wait_for, lambda it: len(it.calls) >= calls and len(it.cancels) >= cancels)
+
+    def prompt(self, index: int = -1) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.calls[index].inputs["prompt_json"][0])
+        return found
+
+
+@dataclass
+class Fake:
+    """A server that is not there, and its supervisor."""
+
+    transport: FakeTransport = field(default_factory=FakeTransport)
+    state: str = "ready"
+    segmenters: Mapping[str, ModelSpec] = field(default_factory=lambda: SEGMENTERS)
+    metrics_url: str | None = None
+    subscribers: list[Callable[[str], None]] = field(default_factory=list)
+
+    @property
+    def backend(self) -> Backend:
+        return Backend(
+            status=lambda: {"state": self.state, "restarts": 0, "reloads": 0, "reason": ""},
+            segmenters=lambda: self.segmenters,
+            triton_url="http://triton.invalid:8000",
+            metrics_url=self.metrics_url,
+            on_loss=self.subscribe,
+            transport=self.transport,
+        )
+
+    def subscribe(self, callback: Callable[[str], None]) -> Callable[[], None]:
+        self.subscribers.append(callback)
+        return lambda: self.subscribers.remove(callback)
+
+    def lose(self, reason: str) -> None:
+        """As the supervisor does it, on a thread of its own."""
+        self.state = "recovering"
+        for callback in self.subscribers:
+            thread = threading.Thread(target=callback, args=(reason,))
+            thread.start()
+            thread.join()
+
+    def app(self, **settings: Any) -> FastAPI:
+        return create_app(self.backend, Settings(**settings))
+
+
+@contextlib.asynccontextmanager
+async def client_of(fake: Fake, **settings: Any) -> AsyncIterator[httpx.AsyncClient]:
+    """The application without a port, started and stopped."""
+    app = fake.app(**settings)
+    async with app.router.lifespan_context(app):
+        transport = httpx.ASGITransport(app, raise_app_exceptions=True)
+        async with httpx.AsyncClient(transport=transport, base_url="http://test", timeout=TIMEOUT) as client:
+            try:
+                yield client
+            finally:
+                fake.transport.release()
+
+
+def ask(method: str, path: str, fake: Fake | None = None, *, settings: Any = None, **request: Any) -> httpx.Response:
+    """One request to an application of its own."""
+
+    async def run() -> httpx.Response:
+        async with client_of(fake or Fake(), **(settings or {})) as client:
+            return await client.request(method, path, **request)
+
+    return asyncio.run(run())
+
+
+def refusal(answer: httpx.Response, status: int, code: str) -> str:
+    """The sentence of a refusal, whose form is checked on the way."""
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == "application/json"
+    document = answer.json()
+    assert set(document) == {"error"}
+    assert set(document["error"]) == {"code", "message"}
+    assert document["error"]["code"] == code
+    message: str = document["error"]["message"]
+    assert message
+    assert "\n" not in message
+    assert "Traceback" not in message
+    return message
+
+
+@contextlib.contextmanager
+def listening(fake: Fake, **settings: Any) -> Iterator[int]:
+    """The port of a real service."""
+    port = free_port()
+    with ServiceThread(fake.app(**settings), "127.0.0.1", port):
+        try:
+            yield port
+        finally:
+            fake.transport.release()

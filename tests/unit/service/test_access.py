@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import pytest
+from starlette.datastructures import Headers
+
+from tests.unit.service.helpers import CLICK, Fake, ask, refusal
+from triton_sam.service.access import is_token, is_welcome, socket_token
+
+TOKEN = {"token": "a very secret word"}
+RIGHT = {"Authorization": "Bearer a very secret word"}
+PAGE = "https://page.example"
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"Authorization": "Bearer wrong"},
+        {"Authorization": "Bearer "},
+        {"Authorization": "Basic a very secret word"},
+        {"Authorization": "a very secret word"},
+        {"Authorization": "Bearer ä".encode()},
+    ],
+)
+@pytest.mark.parametrize(("method", "path"), [("POST", "/v1/segment"), ("GET", "/metrics"), ("GET", "/nothing")])
+def test_without_the_right_token(method: str, path: str, headers: dict[str, str]) -> None:
+    fake = Fake()
+    answer = ask(method, path, fake, settings=TOKEN, headers=headers)
+    assert "secret" not in refusal(answer, 401, "not_authorised")
+    assert answer.headers["www-authenticate"] == "Bearer"
+    assert fake.transport.calls == []
+
+
+def test_with_the_right_token() -> None:
+    assert ask("POST", "/v1/segment", settings=TOKEN, json=CLICK, headers=RIGHT).status_code == 200
+    lower = {"authorization": "bearer a very secret word"}
+    assert ask("GET", "/models", settings=TOKEN, headers=lower).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/health", "/docs", "/redoc", "/openapi.json"])
+def test_open_paths(path: str) -> None:
+    assert ask("GET", path, settings=TOKEN).status_code == 200
+    assert ask("GET", f"http://test/{path}", settings=TOKEN).status_code == 200
+
+
+def test_the_token_is_in_the_document() -> None:
+    document = ask("GET", "/openapi.json", settings=TOKEN).json()
+    assert document["security"] == [{"token": []}]
+    assert "security" not in ask("GET", "/openapi.json").json()
+
+
+def test_tokens_of_every_alphabet() -> None:
+    assert is_token("größe", "größe")
+    assert not is_token("", "größe")
+    assert not is_token("\udcff", "größe")
+
+
+def test_a_sockets_token() -> None:
+    assert socket_token(Headers(RIGHT), []) == "a very secret word"
+    assert socket_token(Headers(), ["triton-sam", "bearer.word"]) == "word"
+    assert socket_token(Headers(), ["triton-sam"]) == ""
+
+
+@pytest.mark.parametrize(
+    ("origin", "origins", "welcome"),
+    [
+        (None, [], True),
+        ("http://here:8080", [], True),
+        ("http://HERE:8080", [], True),
+        ("http://here:9999", [], False),
+        (PAGE, [], False),
+        (PAGE, [PAGE], True),
+        (PAGE, ["*"], True),
+        ("null", [], False),
+        ("http://[", [], False),
+        ("", [], False),
+    ],
+)
+def test_origins_of_sockets(origin: str | None, origins: list[str], welcome: bool) -> None:
+    headers = {"host": "here:8080"} | ({} if origin is None else {"origin": origin})
+    assert is_welcome(Headers(headers), origins) is welcome
+
+
+def test_pages_that_may_use_the_service() -> None:
+    settings = {"cors_origins": PAGE, **TOKEN}
+    preflight = {
+        "Origin": PAGE,
+        "Access-Control-Request-Method": "POST",
+        "Access-Control-Request-Headers": "authorization,content-type",
+    }
+    answer = ask("OPTIONS", "/v1/segment", settings=settings, headers=preflight)
+    assert answer.status_code == 200
+    assert answer.headers["access-control-allow-origin"] == PAGE
+    refused = ask("POST", "/v1/segment", settings=settings, headers={"Origin": PAGE})
+    refusal(refused, 401, "not_authorised")  # but the page may read why
+    assert refused.headers["access-control-allow-origin"] == PAGE
+    elsewhere = ask("GET", "/health", settings=settings, headers={"Origin": "https://other.example"})
+    assert "access-control-allow-origin" not in elsewhere.headers
+
+
+def test_without_pages_there_is_no_cors() -> None:
+    assert "access-control-allow-origin" not in ask("GET", "/health", headers={"Origin": PAGE}).headers
+
+
+@pytest.mark.parametrize("path", ["//v1/segment", "/v1//segment", "///v1////segment"])
+def test_doubled_slashes(path: str) -> None:
+    fake = Fake()
+    assert ask("POST", f"http://test{path}", fake, json=CLICK).status_code == 200
+    assert len(fake.transport.calls) == 1
+
+
+@pytest.mark.parametrize("sane", ["abc-123", "A.b_c", "x" * 128])
+def test_request_ids_are_echoed(sane: str) -> None:
+    assert ask("GET", "/health", headers={"X-Request-ID": sane}).headers["x-request-id"] == sane
+
+
+@pytest.mark.parametrize("odd", ["", "a b", "x" * 129, "<script>"])
+def test_or_made(odd: str) -> None:
+    made = ask("GET", "/nothing", headers={"X-Request-ID": odd}).headers["x-request-id"]
+    assert made != odd
+    assert len(made) == 32

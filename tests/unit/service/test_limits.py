@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import socket
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.unit.service.helpers import CLICK, TIMEOUT, Fake, ask, client_of, listening, refusal
+
+SMALL = {"max_body_bytes": 1000}
+BODY = json.dumps(CLICK).encode()
+
+
+async def in_parts(*parts: bytes) -> AsyncIterator[bytes]:
+    for part in parts:
+        yield part
+
+
+def test_large_bodies() -> None:
+    fake = Fake()
+    answer = ask("POST", "/v1/segment", fake, settings=SMALL, content=bytes(1001))
+    assert "1,000 bytes" in refusal(answer, 413, "too_large")
+    assert answer.headers["connection"] == "close"
+    assert ask("POST", "/v1/segment", fake, settings=SMALL, content=BODY).status_code == 200
+
+
+def test_large_bodies_that_do_not_say_so() -> None:
+    for path in ("/v1/segment", "/v1/images", "/cancel_pending"):
+        headers = {"Content-Type": "multipart/form-data; boundary=x"}
+        part = b'--x\r\nContent-Disposition: form-data; name="image"; filename="a"\r\n\r\n' + bytes(600)
+        answer = ask("POST", path, settings=SMALL, content=in_parts(part, bytes(600)), headers=headers)
+        refusal(answer, 413, "too_large")
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_the_refusal_arrives_even_while_the_body_is_being_sent(chunked: bool) -> None:
+    with listening(Fake(), **SMALL) as port:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT)
+        try:
+            body: Any = (bytes(100_000) for _ in range(50)) if chunked else bytes(5_000_000)
+            connection.request("POST", "/v1/segment", body, encode_chunked=chunked)
+            answer = connection.getresponse()
+            assert answer.status == 413
+            assert json.loads(answer.read())["error"]["code"] == "too_large"
+            assert answer.getheader("connection") == "close"
+        finally:
+            connection.close()
+
+
+def talk(port: int, *parts: bytes) -> bytes:
+    """Everything that comes back until the service closes the connection."""
+    with socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT) as connection:
+        for part in parts:
+            connection.sendall(part)
+        found = b""
+        while chunk := connection.recv(65536):
+            found += chunk
+    return found
+
+
+@pytest.mark.parametrize(
+    "head",
+    [b"Content-Length: 100\r\n\r\n{", b"Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\n"],
+)
+def test_a_body_that_stops_coming(head: bytes) -> None:
+    with listening(Fake(), body_seconds=0.05) as port:
+        found = talk(port, b"POST /v1/segment HTTP/1.1\r\nHost: here\r\n" + head)
+    assert found.startswith(b"HTTP/1.1 408 ")
+    assert b'"request_timeout"' in found
+    assert b"connection: close" in found.lower()
+
+
+def test_a_request_that_takes_too_long_is_withdrawn() -> None:
+    fake = Fake()
+    fake.transport.hold()
+
+    async def run() -> httpx.Response:
+        async with client_of(fake, service_seconds=0.1) as client:
+            answer = await client.post("/v1/segment", json=CLICK)
+            await fake.transport.reached(cancels=1)
+            fake.transport.release()
+            return answer
+
+    assert "0.1 s" in refusal(asyncio.run(run()), 504, "deadline_exceeded")
+
+
+def test_waiting_for_triton_is_no_pause_of_the_body() -> None:
+    fake = Fake()
+    fake.transport.hold()
+
+    async def run() -> httpx.Response:
+        async with client_of(fake, body_seconds=0.01, service_seconds=0.2) as client:
+            return await client.post("/v1/segment", json=CLICK)
+
+    refusal(asyncio.run(run()), 504, "deadline_exceeded")
+
+
+def test_requests_at_a_time() -> None:
+    fake = Fake()
+    fake.transport.hold()
+
+    async def run() -> None:
+        async with client_of(fake, service_requests=2) as client:
+            working = [asyncio.create_task(client.post("/v1/segment", json=CLICK)) for _ in range(2)]
+            await fake.transport.reached(calls=2)
+            refused = await client.post("/v1/segment", json=CLICK)
+            refusal(refused, 429, "queue_full")
+            assert refused.headers["retry-after"] == "1"
+            refusal(await client.get("/models"), 429, "queue_full")
+            assert (await client.get("/health")).status_code == 200
+            assert (await client.get("/metrics")).status_code == 200
+            fake.transport.release()
+            assert [answer.status_code for answer in await asyncio.gather(*working)] == [200, 200]
+            assert (await client.post("/v1/segment", json=CLICK)).status_code == 200
+
+    asyncio.run(run())
+
+
+def test_whoever_asks_before_sending_is_not_invited() -> None:
+    with listening(Fake(), **SMALL) as port:
+        head = b"POST /v1/segment HTTP/1.1\r\nHost: here\r\nExpect: 100-continue\r\nContent-Length: 5000\r\n\r\n"
+        found = talk(port, head)
+    assert found.startswith(b"HTTP/1.1 413 ")
+    assert b"100 Continue" not in found

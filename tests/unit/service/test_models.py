@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.unit.service.helpers import SEGMENTERS, SPEC
+from triton_sam.errors import NotFound
+from triton_sam.service import models
+from triton_sam.service.models import Models, Served, choose
+from triton_sam.settings import Settings
+
+
+@pytest.mark.parametrize(
+    ("wanted", "name"),
+    [
+        (None, "sam2"),  # the first that bears its family's name
+        ("sam2", "sam2"),
+        ("sam3", "sam3"),
+        ("sam2.1_large", "sam2.1_large"),
+        ("sam2.1:large", "sam2.1_large"),
+        (SPEC.id, "sam2"),
+        (SPEC.variant_name, "sam2"),
+        ("sam3:tracker", "sam3"),
+    ],
+)
+def test_every_name_of_a_model(wanted: str | None, name: str) -> None:
+    assert choose(SEGMENTERS, wanted) == Served(name, SEGMENTERS[name])
+
+
+def test_a_family_without_a_default_means_its_first() -> None:
+    only = {"sam2.1_large": SEGMENTERS["sam2.1_large"]}
+    assert choose(only, "sam2").name == "sam2.1_large"
+    assert choose(only, None).name == "sam2.1_large"
+
+
+def test_what_is_not_served() -> None:
+    with pytest.raises(NotFound, match=r"'sam1'.*sam2\.1_large, sam2, sam3"):
+        choose(SEGMENTERS, "sam1")
+    with pytest.raises(NotFound, match="triton-sam setup"):
+        choose({}, None)
+
+
+def test_the_repository_is_not_read_for_every_click(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(models.time, "monotonic", lambda: now)
+    asked = []
+
+    async def run() -> None:
+        nonlocal now
+        known = Models(lambda: asked.append(1) or SEGMENTERS)  # type: ignore[func-returns-value]
+        for _ in range(5):
+            await known.find(None)
+        assert len(asked) == 1
+        now += 2
+        await known.find(None)
+        assert len(asked) == 2
+
+    asyncio.run(run())
+
+
+def test_limits_are_the_models_own() -> None:
+    settings = Settings(max_points=7, max_objects=8, max_prompt_bytes=9)
+    limits = Served("sam3", SEGMENTERS["sam3"]).limits(settings)
+    assert (limits.max_points, limits.max_objects, limits.max_bytes, limits.mask_side) == (7, 8, 9, 288)

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import contextlib
+import socket
+
+import httpx
+import pytest
+
+from tests.unit.service.helpers import CLICK, TIMEOUT, Fake, listening
+from triton_sam.errors import ServerError
+from triton_sam.service.thread import ServiceThread
+
+
+def test_the_service_answers_as_soon_as_it_is_entered_and_no_longer_than_that() -> None:
+    fake = Fake()
+    with listening(fake) as port:
+        answer = httpx.get(f"http://127.0.0.1:{port}/health", trust_env=False)
+        assert answer.json()["state"] == "ready"
+        assert "server" not in answer.headers
+        assert len(fake.subscribers) == 1
+    with pytest.raises(OSError), socket.create_connection(("127.0.0.1", port), timeout=5):
+        pytest.fail("it still listens")
+    assert fake.transport.closed
+    assert fake.subscribers == []
+
+
+def test_a_port_that_was_taken_meanwhile() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(ServerError, match=str(port)), ServiceThread(Fake().app(), "127.0.0.1", port):
+            pytest.fail("entered")
+
+
+def test_idle_connections_hinder_nobody() -> None:
+    with listening(Fake()) as port, contextlib.ExitStack() as stack:
+        for _ in range(100):
+            stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT))
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=TIMEOUT) as client:
+            assert client.post("/v1/segment", json=CLICK).status_code == 200
+
+
+def test_doubled_slashes_over_a_socket() -> None:
+    with listening(Fake()) as port, socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT) as connection:
+        connection.sendall(b"GET //health HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n")
+        assert connection.recv(65536).startswith(b"HTTP/1.1 200 ")
+
+
+def test_a_stop_does_not_wait_for_what_hangs() -> None:
+    fake = Fake()
+    fake.transport.hold()
+    with listening(fake) as port:
+        connection = socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT)
+        connection.sendall(b"POST /v1/segment HTTP/1.1\r\nHost: here\r\nContent-Length: 2\r\n\r\n{}")
+        assert connection.recv(65536).startswith(b"HTTP/1.1 400 ")
+    with connection:
+        assert connection.recv(65536) == b""
