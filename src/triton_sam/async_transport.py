@@ -5,8 +5,13 @@ A connection belongs to the event loop on which it is first used.
 
 from __future__ import annotations
 
+import asyncio
+import io
+import json
 from collections.abc import Mapping
+from http import HTTPStatus
 from typing import Any, Protocol
+from urllib.parse import quote
 
 import numpy.typing as npt
 
@@ -15,6 +20,8 @@ from triton_sam.wire import Address, Call, as_our_error
 
 #: Triton 25.06. In older ones a native cancel that meets the end of its request can end the whole server.
 _NATIVE_CANCEL_SINCE = (2, 59)
+_HEADER_LENGTH = "Inference-Header-Content-Length"
+_LARGE_BODY = 2**19
 
 
 class AsyncTransport(Protocol):
@@ -29,46 +36,74 @@ class AsyncTransport(Protocol):
 
 
 class HttpAsyncTransport:
-    """tritonclient's aiohttp client."""
+    """tritonclient's requests and answers over aiohttp.
+
+    Not tritonclient's own aiohttp client: that sends a body in one piece, and a large image would hold up the loop.
+    """
 
     def __init__(self, address: Address, timeout: float, headers: Mapping[str, str]) -> None:
         self._address = address
+        self._base = f"{'https' if address.tls else 'http'}://{address.target}"
         self._timeout = timeout
         # aiohttp offers compression by itself, and Triton would then spend more time on it than on the mask.
         self._headers = {"Accept-Encoding": "identity", **headers}
-        self._client: Any = None
+        self._session: Any = None
 
     def _connected(self) -> Any:
-        if self._client is None:
-            import tritonclient.http.aio as http
+        if self._session is None:
+            import aiohttp
 
             # No limit on connections: the dispatcher has one, and a cancel must never wait for what it cancels.
-            self._client = http.InferenceServerClient(
-                self._address.target, ssl=self._address.tls, conn_limit=0, conn_timeout=self._timeout
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(total=self._timeout)
             )
-        return self._client
+        return self._session
 
     async def infer(self, call: Call) -> Mapping[str, npt.NDArray[Any]]:
-        import tritonclient.http.aio as http
+        import tritonclient.http as http
 
+        client = http.InferenceServerClient
         try:
-            answer = await self._connected().infer(
-                call.model,
-                request_tensors(http, call),
-                outputs=[http.InferRequestedOutput(name) for name in call.outputs],
-                headers=dict(self._headers),  # tritonclient writes each request's length into what it is given
-                parameters=dict(call.parameters),
+            outputs = [http.InferRequestedOutput(name) for name in call.outputs]
+            body, header_length = client.generate_request_body(
+                request_tensors(http, call), outputs=outputs, parameters=dict(call.parameters)
             )
-            return output_arrays(answer, call)
+            answer, header_length = await self._post(f"/v2/models/{quote(call.model)}/infer", body, header_length)
+            return output_arrays(client.parse_response_body(answer, header_length=header_length), call)
+        except asyncio.TimeoutError as error:
+            raise as_our_error(TimeoutError(), self._address.target) from error
         except Exception as error:
             raise as_our_error(error, self._address.target) from error
+
+    async def _post(self, path: str, body: bytes, header_length: int | None) -> tuple[bytes, int | None]:
+        """(body of the answer, length of its JSON part); tritonclient's exception for everything but 200."""
+        headers = dict(self._headers)
+        if header_length is not None:
+            headers[_HEADER_LENGTH] = str(header_length)
+        data = io.BytesIO(body) if len(body) > _LARGE_BODY else body
+        async with self._connected().post(self._base + path, data=data, headers=headers) as response:
+            answer = await response.read()
+            if response.status != HTTPStatus.OK:
+                from tritonclient.utils import InferenceServerException
+
+                raise InferenceServerException(_message_of(answer), status=str(response.status))
+            length = response.headers.get(_HEADER_LENGTH)
+        return answer, None if length is None else int(length)
 
     async def can_cancel_natively(self) -> bool:
         return False  # Triton never notices that an HTTP client is gone
 
     async def close(self) -> None:
-        if self._client is not None:
-            await self._client.close()
+        if self._session is not None:
+            await self._session.close()
+
+
+def _message_of(body: bytes) -> str:
+    """The sentence of an error's body."""
+    try:
+        return str(json.loads(body)["error"])
+    except (ValueError, LookupError, TypeError):
+        return body[:200].decode("utf-8", "replace") or "the server gave no reason"
 
 
 class GrpcAsyncTransport:

@@ -51,7 +51,9 @@ class LogLevel(str, enum.Enum):
 HttpPort = Annotated[int, typer.Option(min=0, max=65535, help="HTTP port; 0 takes a free one.")]
 GrpcPort = Annotated[int, typer.Option(min=0, max=65535, help="gRPC port.")]
 MetricsPort = Annotated[int, typer.Option(min=0, max=65535, help="Prometheus metrics port.")]
-ServicePort = Annotated[int, typer.Option(min=0, max=65535, help="Port of the service (health, models).")]
+ServicePort = Annotated[
+    int, typer.Option(min=0, max=65535, help="Port of the service: HTTP for tools and pages, docs at /docs.")
+]
 
 
 def _version(value: bool) -> None:

@@ -100,7 +100,10 @@ class Dispatcher:
             superseded = [older for older in book.pending.values() if latest_wins and not older.in_air]
             book.pending[ticket.sequence] = ticket
         self._drop(superseded)
-        self._loop.call_soon_threadsafe(self._begin, ticket, work)
+        if asyncio._get_running_loop() is self._loop:
+            self._begin(ticket, work)
+        else:
+            self._loop.call_soon_threadsafe(self._begin, ticket, work)
         return ticket
 
     def submit(self, call: Call, session: str, *, latest_wins: bool = False) -> Ticket:

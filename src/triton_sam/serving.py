@@ -64,7 +64,7 @@ class Running:
             "gRPC": f"grpc://{self.reach}:{self.ports.grpc}",
             "metrics": f"http://{self.reach}:{self.ports.metrics}/metrics",
         }
-        return urls | ({"service": f"http://{self.reach}:{self.ports.service}/health"} if self.has_service else {})
+        return urls | ({"service": f"http://{self.reach}:{self.ports.service}"} if self.has_service else {})
 
 
 def prepare(

@@ -136,11 +136,11 @@ def test_health_tells_the_truth_while_the_server_is_gone(running: Running) -> No
     os.kill(running.supervisor.process.process.pid, signal.SIGKILL)
     eventually(lambda: running.supervisor.status["state"] != "ready", "noticing")
     with pytest.raises(urllib.error.HTTPError) as refused:
-        urllib.request.urlopen(running.urls["service"], timeout=5)
+        urllib.request.urlopen(f"{running.urls['service']}/health", timeout=5)
     refused.value.close()
     assert refused.value.code == 503
     eventually(lambda: running.supervisor.status["restarts"] != restarts, "the restart")
-    with urllib.request.urlopen(running.urls["service"], timeout=5) as healthy:
+    with urllib.request.urlopen(f"{running.urls['service']}/health", timeout=5) as healthy:
         assert healthy.status == 200
 
 

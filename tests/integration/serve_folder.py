@@ -45,6 +45,6 @@ def eventually(condition: Callable[[], object], what: str) -> None:
 
 def health(running: Running) -> dict[str, Any]:
     """What the service tells; it must be healthy."""
-    with urllib.request.urlopen(running.urls["service"], timeout=10) as response:
+    with urllib.request.urlopen(f"{running.urls['service']}/health", timeout=10) as response:
         told: dict[str, Any] = json.loads(response.read())
     return told

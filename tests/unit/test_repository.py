@@ -243,7 +243,7 @@ def test_nothing_is_made_to_remove_nothing(repository: Path) -> None:
 
 def change_config(repository: Path, name: str) -> None:
     config = repository / name / "config.pbtxt"
-    config.write_text(config.read_text() + "default_model_filename: \"of another release\"\n")
+    config.write_text(config.read_text() + 'default_model_filename: "of another release"\n')
 
 
 @pytest.mark.parametrize("name", ["sam2", "sam2_encoder", "sam2_decoder"])

@@ -306,7 +306,7 @@ def test_what_the_server_is_told(
 
 def test_the_service_has_an_address_too(settings: Settings) -> None:
     running = Running(SimpleNamespace(), Ports(), "127.0.0.1", {}, True)  # type: ignore[arg-type]
-    assert running.urls["service"] == "http://127.0.0.1:8080/health"
+    assert running.urls["service"] == "http://127.0.0.1:8080"
 
 
 def test_a_server_that_does_not_start_is_stopped(

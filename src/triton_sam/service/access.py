@@ -15,6 +15,7 @@ from triton_sam.service.faults import error_response
 
 #: What tells only that the service is there, or how it is used.
 _OPEN_PATHS = frozenset({"/health", "/docs", "/docs/oauth2-redirect", "/redoc", "/openapi.json"})
+DOCS_FILES = "/docs-files"
 SUBPROTOCOL = "triton-sam"
 _TOKEN_SUBPROTOCOL = "bearer."
 
@@ -44,11 +45,14 @@ class BearerToken:
         self._token = token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        is_open = scope["type"] != "http" or scope["path"] in _OPEN_PATHS
-        if is_open or is_token(bearer(Headers(scope=scope)), self._token):
+        if scope["type"] != "http" or _is_open(scope["path"]) or is_token(bearer(Headers(scope=scope)), self._token):
             await self._app(scope, receive, send)
         else:
             await error_response(not_authorised())(scope, receive, send)
+
+
+def _is_open(path: str) -> bool:
+    return path in _OPEN_PATHS or path.startswith(f"{DOCS_FILES}/")
 
 
 def not_authorised() -> NotAuthorised:

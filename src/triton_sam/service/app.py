@@ -7,12 +7,13 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from fastapi import APIRouter, FastAPI
+from fastapi_offline import FastAPIOffline
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 
 from triton_sam import __version__
 from triton_sam.service import faults, schemas
-from triton_sam.service.access import BearerToken, SingleSlashes
+from triton_sam.service.access import DOCS_FILES, BearerToken, SingleSlashes
 from triton_sam.service.backend import Backend
 from triton_sam.service.gateway import Gateway
 from triton_sam.service.hover import hover_router
@@ -48,35 +49,37 @@ def create_app(backend: Backend, settings: Settings) -> FastAPI:
         async with gateway.opened():
             yield
 
-    app = _Application(
+    app = FastAPIOffline(  # the usual one has its pages load scripts from the internet
         title="triton-sam",
         version=__version__,
         description=_DESCRIPTION,
         lifespan=lifespan,
         middleware=_middleware(settings, metrics, routers),
+        static_url=DOCS_FILES,
     )
-    app.needs_token = settings.token is not None
     faults.install(app)
     for router in routers:
         app.include_router(router)
+    _describe_bodies(app, needs_token=settings.token is not None)
     return app
 
 
-class _Application(FastAPI):
-    """FastAPI, with the bodies that are read by hand in its document."""
+def _describe_bodies(app: FastAPI, *, needs_token: bool) -> None:
+    """Adds the bodies that are read by hand, and the token, to the OpenAPI document."""
+    generate = app.openapi
 
-    needs_token = False
-
-    def openapi(self) -> dict[str, Any]:
-        if self.openapi_schema is None:
-            document = super().openapi()
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            document = generate()
             components = document.setdefault("components", {})
             components.setdefault("schemas", {}).update(schemas.request_schemas())
-            if self.needs_token:
+            if needs_token:
                 components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
                 document["security"] = [{"token": []}]
-        assert self.openapi_schema is not None
-        return self.openapi_schema
+            app.openapi_schema = document
+        return app.openapi_schema
+
+    app.openapi = openapi  # type: ignore[method-assign]
 
 
 def _middleware(settings: Settings, metrics: ServiceMetrics, routers: tuple[APIRouter, ...]) -> list[Middleware]:

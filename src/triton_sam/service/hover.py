@@ -22,8 +22,9 @@ from triton_sam.service.gateway import Gateway, json_output
 from triton_sam.service.telemetry import ServiceMetrics
 
 POLICY_VIOLATION, TRY_AGAIN_LATER = 1008, 1013
-#: Answers that may wait for a client that does not read them.
+#: Answers that may wait for a client that does not read them; notices are small, and a page counts by them.
 _MAX_UNSENT = 16
+_MAX_NOTICES = 1024
 _LONGEST_ID = 200
 _FAREWELL_SECONDS = 2.0
 _RESULT, _SUPERSEDED, _ERROR = "result", "superseded", "error"
@@ -173,9 +174,10 @@ class _HoverSocket:
             answer = _Answer(number, _ERROR, name, json.dumps(error_document(content))[1:-1])
         self._metrics.hovers.labels(answer.outcome).inc()
         self._unsent.append(answer)
-        if len(self._unsent) > _MAX_UNSENT:
+        notices = sum(other.outcome == _SUPERSEDED for other in self._unsent)
+        if notices > _MAX_NOTICES:
             self._unsent = deque(other for other in self._unsent if other.outcome != _SUPERSEDED)
-        if len(self._unsent) > _MAX_UNSENT:
+        if len(self._unsent) - notices > _MAX_UNSENT:
             self._closed = True
             self._overflowed.set()
         self._something_to_send.set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from triton_sam.prompts import PromptLimits
 from triton_sam.settings import Settings
 from triton_sam.specs import ModelSpec
 
-#: Asking again reads the model repository, and a click shall not wait for a disk.
+#: Asking again reads the model repository.
 _FRESH_SECONDS = 1.0
 _LONGEST_NAME = 100
 
@@ -66,13 +67,22 @@ class Models:
         self._ask = ask
         self._known: Mapping[str, ModelSpec] = {}
         self._fresh_until = 0.0
+        self._asking: asyncio.Task[None] | None = None
 
     async def all(self) -> Mapping[str, ModelSpec]:
-        """Triton name -> row."""
-        if time.monotonic() >= self._fresh_until:
+        """Triton name -> row; as it was a moment ago, because a click shall not wait for a disk."""
+        if time.monotonic() >= self._fresh_until and self._asking is None:
+            self._asking = asyncio.create_task(self._ask_again())
+        if not self._known and self._asking is not None:
+            await asyncio.shield(self._asking)
+        return self._known
+
+    async def _ask_again(self) -> None:
+        try:
             self._known = await run_in_threadpool(self._ask)
             self._fresh_until = time.monotonic() + _FRESH_SECONDS
-        return self._known
+        finally:
+            self._asking = None
 
     async def find(self, wanted: str | None) -> Served:
         """As :func:`choose`, among what is served now."""
