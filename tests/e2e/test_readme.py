@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -40,25 +41,26 @@ def test_every_block_is_run_somewhere() -> None:
 
 
 @pytest.fixture(scope="module")
-def port(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    """The README's own `triton-sam serve`, on a free port."""
-    port = free_port()
-    options = ["--http-port", str(port), "--grpc-port=0", "--metrics-port=0", "--service-port=0"]
+def ports(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, int]]:
+    """The README's own `triton-sam serve`, on free ports: Triton's and the service's."""
+    port, service = free_port(), free_port()
+    options = ["--http-port", str(port), "--grpc-port=0", "--metrics-port=0", "--service-port", str(service)]
     command = [*SERVE.split(), *options]
     with subprocess.Popen(command, env=environment(port), stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             assert any("serving until" in line for line in process.stdout), "the README's server did not start"
-            yield port
+            yield port, service
         finally:
             process.terminate()
             process.wait(timeout=60)
 
 
-def test_the_tour(port: int, tmp_path: Path) -> None:
+def test_the_tour(ports: tuple[int, int], tmp_path: Path) -> None:
+    port, service = ports
     python_so_far = ""
     for language, code in BLOCKS:
-        code = code.replace("localhost:8000", f"localhost:{port}")
+        code = code.replace("localhost:8000", f"localhost:{port}").replace("localhost:8080", f"localhost:{service}")
         if code.startswith(("make", "triton-sam serve")) or language == "text":
             continue
         if code.startswith("rm "):
@@ -83,8 +85,10 @@ def pixels(path: Path, mode: str) -> np.ndarray:
 
 def check_results(folder: Path) -> None:
     """The command line, curl and Python were asked for the same spoon."""
-    found = [pixels(folder / name, "L") > 127 for name in ("mask.png", "curl-mask.png", "spoon.png")]
-    assert iou(found[0], found[1]) == 1.0
+    names = ("mask.png", "curl-mask.png", "spoon.png", "service-mask.png")
+    found = [pixels(folder / name, "L") > 127 for name in names]
+    assert iou(found[0], found[1]) == iou(found[0], found[3]) == 1.0
+    assert json.loads((folder / "service-result.json").read_text())["mask"]["encoding"] == "rle"
     # The Python block decodes the spoon beside three other objects: another batch, another order of sums.
     assert iou(found[0], found[2]) > 0.999
     assert 0.01 < found[0].mean() < 0.1
