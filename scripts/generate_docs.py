@@ -13,8 +13,8 @@ from typing import Any
 
 import typer.main
 
-from triton_sam.bench.__main__ import markdown
 from triton_sam.bench.measure import Figure
+from triton_sam.bench.report import markdown
 from triton_sam.catalog import CATALOG
 from triton_sam.cli import app
 from triton_sam.profiles import PROFILES
@@ -24,6 +24,7 @@ from triton_sam.specs import exported_graphs
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ("README.md", "docs/cli.md", "docs/settings.md", "docs/models.md", "docs/performance.md")
 RESULT = ROOT / "docs" / "performance.json"
+SERVICE_RESULTS = tuple(ROOT / "docs" / name for name in ("hover.json", "service.json"))
 EXPORTS = ROOT / "docs" / "exports.json"
 _PART = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -119,7 +120,16 @@ def profiles_table() -> str:
 
 def performance_table() -> str:
     """The latest recorded run of `make bench`."""
-    document = json.loads(RESULT.read_text())
+    return _recorded(RESULT)
+
+
+def service_table() -> str:
+    """The latest recorded runs of `triton-sam bench hover` and `service`."""
+    return "\n".join(_recorded(path) for path in SERVICE_RESULTS)
+
+
+def _recorded(path: Path) -> str:
+    document = json.loads(path.read_text())
     figures = [Figure(**{k: v for k, v in row.items() if k != "reached"}) for row in document["figures"]]
     return markdown(figures, document["machine"])
 
@@ -131,6 +141,7 @@ PARTS = {
     "exports": exports_table,
     "profiles": profiles_table,
     "performance": performance_table,
+    "service": service_table,
 }
 
 

@@ -9,11 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
-from rich.text import Text
 
 from triton_sam.catalog import DEFAULT_MODEL
-from triton_sam.console import err, out
 
 if TYPE_CHECKING:
     from triton_sam.bench.measure import Figure
@@ -22,6 +19,7 @@ if TYPE_CHECKING:
 bench_app = typer.Typer(help="Measure this machine; each command starts a server of its own.", no_args_is_help=True)
 
 
+OutputOption = Annotated[Path | None, typer.Option(help="Write the figures to this file too, as JSON.")]
 ModelOption = Annotated[str, typer.Option(help="Id of the model.")]
 
 
@@ -39,6 +37,7 @@ def hover(
     rate: Annotated[float, typer.Option(min=0.1, help="Hovers a second, of each.")] = 60.0,
     protocol: Annotated[list[Protocol] | None, typer.Option(help="Default: both.")] = None,
     model: ModelOption = DEFAULT_MODEL,
+    output: OutputOption = None,
 ) -> None:
     """Hover faster than the server can decode: what is executed, and how soon the last hover is answered."""
     from triton_sam.bench.hover import Load, measure_hover
@@ -50,20 +49,21 @@ def hover(
             for chosen in protocol or list(Protocol)
             for figure in measure_hover(running, sample, load, chosen.value)
         ]
-    _report(figures)
+    _report(figures, output)
 
 
 @bench_app.command()
 def service(
     rounds: Annotated[int, typer.Option(min=1, help="Clicks of each kind.")] = 100,
     model: ModelOption = DEFAULT_MODEL,
+    output: OutputOption = None,
 ) -> None:
     """What the service adds to a click, and whether slow senders disturb others."""
     from triton_sam.bench.service import overhead
 
     with _served(model) as (running, sample):
         figures = list(overhead(running, sample, rounds))
-    _report(figures)
+    _report(figures, output)
 
 
 @contextlib.contextmanager
@@ -79,15 +79,12 @@ def _served(model: str) -> Iterator[tuple[Running, Path]]:
         yield running, sample_photograph()
 
 
-def _report(figures: list[Figure]) -> None:
-    """Prints the table; exit code 1 where a bar is missed."""
-    table = Table("what", "measured", "bar", "detail")
-    for figure in figures:
-        bar = "" if figure.bar is None else f"<= {figure.bar:.3g}"
-        measured = Text(f"{figure.value:.3g} {figure.unit}", style="" if figure.reached else "red")
-        table.add_row(figure.name, measured, bar, figure.detail)
-    out.print(table)
-    missed = [figure.name for figure in figures if not figure.reached]
-    if missed:
-        err.print(f"not reached: {'; '.join(missed)}")
+def _report(figures: list[Figure], output: Path | None) -> None:
+    """Prints the table and writes it where asked; exit code 1 where a bar is missed."""
+    from triton_sam.bench import report
+
+    report.show(figures)
+    if output is not None:
+        report.write(figures, output)
+    if not all(figure.reached for figure in figures):
         raise typer.Exit(1)

@@ -14,9 +14,18 @@ from triton_sam.serving import Running
 pytestmark = [pytest.mark.triton, pytest.mark.timeout(600)]
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = """
+import asyncio
 import sys
 import numpy
-from triton_sam import SAM2TritonClient
+from triton_sam import SAM2TritonClient, SpeculativeSAM2Client, queue_multiple_requests, wait_for_latest_result
+
+async def hover(url):
+    async with SpeculativeSAM2Client(url) as client:
+        client.set_image(picture)
+        tasks = await queue_multiple_requests(client, [numpy.array([[365, 290]])] * 9, [numpy.array([1])] * 9, "s")
+        assert client.cancel_session_requests("s") == 8
+        masks, iou = await wait_for_latest_result(tasks, client, "s")
+        assert masks.shape == (1, 1, 256, 256) and iou.shape == (1, 1)
 
 http, grpc, picture = sys.argv[1:]
 for url in (http, grpc):
@@ -29,6 +38,7 @@ for url in (http, grpc):
         assert found.masks.png().startswith(b"\\x89PNG") and found.masks.rle()["size"] == [400, 600]
         assert client.segment([[365, 290]], format="polygon").encoded[0]["data"]
         print(int(found.masks.masks.sum()), numpy.__version__)
+    asyncio.run(hover(url))
 for heavy in ("onnxruntime", "cv2", "pytriton", "fastapi", "torch"):
     assert heavy not in sys.modules
 """

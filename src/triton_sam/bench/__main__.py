@@ -3,23 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
-import json
-import os
-import platform
 import sys
 import time
-from dataclasses import asdict
 from pathlib import Path
 
-from rich.table import Table
-from rich.text import Text
-
-from triton_sam import __version__
-from triton_sam.bench import measure
+from triton_sam.bench import measure, report
 from triton_sam.bench.measure import BareGraphs, Figure
 from triton_sam.catalog import DEFAULT_MODEL, FAMILY_DEFAULTS, get_spec
-from triton_sam.console import err, out
 from triton_sam.demo import sample_photograph
 from triton_sam.errors import InvalidInput
 from triton_sam.model_folders import newest_version
@@ -47,31 +37,6 @@ def collect(model_id: str, rounds: int) -> list[Figure]:
     return figures
 
 
-def machine() -> dict[str, str]:
-    """What the figures depend on."""
-    cpu = platform.processor() or platform.machine()
-    for line in Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []:
-        if line.startswith("model name"):
-            cpu = line.partition(":")[2].strip()
-            break
-    versions = {name: importlib.metadata.version(name) for name in ("onnxruntime", "numpy", "nvidia-pytriton")}
-    return {
-        "cpu": f"{cpu}, {len(os.sched_getaffinity(0))} cores",
-        "python": platform.python_version(),
-        "triton-sam": __version__,
-        **versions,
-    }
-
-
-def markdown(figures: list[Figure], about: dict[str, str]) -> str:
-    """The table of docs/performance.md."""
-    rows = ["| what | measured | bar | detail |", "|---|---|---|---|"]
-    for figure in figures:
-        bar = "" if figure.bar is None else f"<= {figure.bar:.3g} {figure.unit}"
-        rows.append(f"| {figure.name} | {figure.value:.3g} {figure.unit} | {bar} | {figure.detail} |")
-    return "\n".join([*rows, "", "; ".join(f"{name} {value}" for name, value in about.items()), ""])
-
-
 def main() -> int:
     """Runs the benchmark; exit code 1 when a bar is not reached."""
     parser = argparse.ArgumentParser(prog="python -m triton_sam.bench", description=__doc__)
@@ -87,22 +52,13 @@ def main() -> int:
         spec = get_spec(FAMILY_DEFAULTS.get(options.model, options.model))
     except InvalidInput as error:
         parser.error(str(error))
-    about = machine()
+    about = report.machine()
     figures = collect(spec.id, options.rounds)
-    table = Table("what", "measured", "bar", "detail")
-    for figure in figures:
-        bar = "" if figure.bar is None else f"<= {figure.bar:.3g}"
-        measured = Text(f"{figure.value:.3g} {figure.unit}", style="green" if figure.reached else "red")
-        table.add_row(figure.name, measured, bar, figure.detail)
-    out.print(table)
+    report.show(figures)
     options.output.mkdir(parents=True, exist_ok=True)
-    document = {"machine": about, "figures": [asdict(figure) | {"reached": figure.reached} for figure in figures]}
-    (options.output / "result.json").write_text(json.dumps(document, indent=2) + "\n")
-    (options.output / "result.md").write_text(markdown(figures, about))
-    missed = [figure.name for figure in figures if not figure.reached]
-    if missed:
-        err.print(f"not reached: {'; '.join(missed)}")
-    return 1 if missed else 0
+    report.write(figures, options.output / "result.json")
+    (options.output / "result.md").write_text(report.markdown(figures, about))
+    return 0 if all(figure.reached for figure in figures) else 1
 
 
 if __name__ == "__main__":

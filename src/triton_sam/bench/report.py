@@ -1,0 +1,61 @@
+"""Figures for people and for files."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import platform
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.table import Table
+from rich.text import Text
+
+from triton_sam import __version__
+from triton_sam.bench.measure import Figure
+from triton_sam.console import err, out
+
+
+def show(figures: list[Figure]) -> None:
+    """Prints the table, and which bars were missed."""
+    table = Table("what", "measured", "bar", "detail")
+    for figure in figures:
+        bar = "" if figure.bar is None else f"<= {figure.bar:.3g}"
+        measured = Text(f"{figure.value:.3g} {figure.unit}", style="green" if figure.reached else "red")
+        table.add_row(figure.name, measured, bar, figure.detail)
+    out.print(table)
+    missed = [figure.name for figure in figures if not figure.reached]
+    if missed:
+        err.print(f"not reached: {'; '.join(missed)}")
+
+
+def write(figures: list[Figure], path: Path) -> None:
+    """As JSON, with the machine they depend on."""
+    document = {"machine": machine(), "figures": [asdict(figure) | {"reached": figure.reached} for figure in figures]}
+    path.write_text(json.dumps(document, indent=2) + "\n")
+
+
+def machine() -> dict[str, str]:
+    """What the figures depend on."""
+    cpu = platform.processor() or platform.machine()
+    for line in Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []:
+        if line.startswith("model name"):
+            cpu = line.partition(":")[2].strip()
+            break
+    versions = {name: importlib.metadata.version(name) for name in ("onnxruntime", "numpy", "nvidia-pytriton")}
+    return {
+        "cpu": f"{cpu}, {len(os.sched_getaffinity(0))} cores",
+        "python": platform.python_version(),
+        "triton-sam": __version__,
+        **versions,
+    }
+
+
+def markdown(figures: list[Figure], about: dict[str, str]) -> str:
+    """The table of docs/performance.md."""
+    rows = ["| what | measured | bar | detail |", "|---|---|---|---|"]
+    for figure in figures:
+        bar = "" if figure.bar is None else f"<= {figure.bar:.3g} {figure.unit}"
+        rows.append(f"| {figure.name} | {figure.value:.3g} {figure.unit} | {bar} | {figure.detail} |")
+    return "\n".join([*rows, "", "; ".join(f"{name} {value}" for name, value in about.items()), ""])
