@@ -8,13 +8,14 @@ from __future__ import annotations
 import asyncio
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 from urllib.parse import quote
 
 import numpy.typing as npt
 
+from triton_sam.errors import InternalError
 from triton_sam.transport import grpc_options, output_arrays, request_tensors
 from triton_sam.wire import Address, Call, as_our_error
 
@@ -22,6 +23,8 @@ from triton_sam.wire import Address, Call, as_our_error
 _NATIVE_CANCEL_SINCE = (2, 59)
 _HEADER_LENGTH = "Inference-Header-Content-Length"
 _LARGE_BODY = 2**19
+_VERSION_SECONDS = 5.0
+_T = TypeVar("_T")
 
 
 class AsyncTransport(Protocol):
@@ -62,14 +65,23 @@ class HttpAsyncTransport:
     async def infer(self, call: Call) -> Mapping[str, npt.NDArray[Any]]:
         import tritonclient.http as http
 
-        client = http.InferenceServerClient
-        try:
+        def write() -> tuple[bytes, int | None]:
             outputs = [http.InferRequestedOutput(name) for name in call.outputs]
-            body, header_length = client.generate_request_body(
+            body, header_length = http.InferenceServerClient.generate_request_body(
                 request_tensors(http, call), outputs=outputs, parameters=dict(call.parameters)
             )
-            answer, header_length = await self._post(f"/v2/models/{quote(call.model)}/infer", body, header_length)
-            return output_arrays(client.parse_response_body(answer, header_length=header_length), call)
+            return body, header_length
+
+        def read(answer: bytes, header_length: int | None) -> dict[str, npt.NDArray[Any]]:
+            try:
+                result = http.InferenceServerClient.parse_response_body(answer, header_length=header_length)
+                return output_arrays(result, call)
+            except Exception as error:
+                raise InternalError(f"the server's answer cannot be read ({type(error).__name__})") from error
+
+        try:
+            body, header_length = await _by_size(call, write)
+            return read(*await self._post(f"/v2/models/{quote(call.model)}/infer", body, header_length))
         except asyncio.TimeoutError as error:
             raise as_our_error(TimeoutError(), self._address.target) from error
         except Exception as error:
@@ -114,7 +126,7 @@ class GrpcAsyncTransport:
         self._timeout = timeout
         self._headers = dict(headers)
         self._client: Any = None
-        self._can_cancel: bool | None = None
+        self._can_cancel: asyncio.Task[bool | None] | None = None
 
     def _connected(self) -> Any:
         if self._client is None:
@@ -129,9 +141,10 @@ class GrpcAsyncTransport:
         import tritonclient.grpc.aio as grpc
 
         try:
+            tensors = await _by_size(call, lambda: request_tensors(grpc, call))
             answer = await self._connected().infer(
                 call.model,
-                request_tensors(grpc, call),
+                tensors,
                 outputs=[grpc.InferRequestedOutput(name) for name in call.outputs],
                 headers=self._headers,
                 client_timeout=self._timeout,
@@ -143,16 +156,31 @@ class GrpcAsyncTransport:
 
     async def can_cancel_natively(self) -> bool:
         if self._can_cancel is None:
-            try:
-                metadata = await self._connected().get_server_metadata(headers=self._headers)
-            except Exception:  # asked again next time; until then the safe answer
-                return False
-            self._can_cancel = survives_native_cancel(str(metadata.version))
-        return self._can_cancel
+            self._can_cancel = asyncio.create_task(self._ask_version())
+        survives = await asyncio.shield(self._can_cancel)
+        if survives is None:  # asked again next time; until then the safe answer
+            self._can_cancel = None
+        return bool(survives)
+
+    async def _ask_version(self) -> bool | None:
+        """None where the server does not say."""
+        try:
+            metadata = await self._connected().get_server_metadata(
+                headers=self._headers, client_timeout=min(self._timeout, _VERSION_SECONDS)
+            )
+        except Exception:
+            return None
+        return survives_native_cancel(str(metadata.version))
 
     async def close(self) -> None:
         if self._client is not None:
             await self._client.close()
+
+
+async def _by_size(call: Call, action: Callable[[], _T]) -> _T:
+    """The result of ``action``, which copies the call's inputs: on a thread where they are large."""
+    size = sum(array.nbytes for array in call.inputs.values())
+    return await asyncio.to_thread(action) if size > _LARGE_BODY else action()
 
 
 def survives_native_cancel(version: str) -> bool:

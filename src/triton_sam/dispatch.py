@@ -13,15 +13,15 @@ import itertools
 import logging
 import threading
 import uuid
-from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy.typing as npt
 
 from triton_sam.async_transport import AsyncTransport
-from triton_sam.errors import Cancelled, InternalError, TritonSamError
+from triton_sam.errors import Cancelled, DeadlineExceeded, InternalError, InvalidInput, TritonSamError
+from triton_sam.fairqueue import FairQueue
 from triton_sam.wire import Call
 
 log = logging.getLogger(__name__)
@@ -33,6 +33,7 @@ Work = Callable[[Send], Awaitable[Outputs]]
 #: One is being decoded, one waits on the server, one is about to supersede that.
 _HOVERS_IN_AIR = 3
 _DRAIN_SECONDS = 5.0
+_MANY = 1024
 _DROPPED = "the request was cancelled or superseded by a newer one of its session"
 
 
@@ -63,6 +64,7 @@ class _Session:
     pending: dict[int, Ticket] = field(default_factory=dict)
     """Not yet answered to the caller; oldest first."""
     in_air: int = 0
+    hovers_in_air: int = 0
 
 
 class Dispatcher:
@@ -81,10 +83,13 @@ class Dispatcher:
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
         self._sessions: dict[str, _Session] = {}
+        self._closed = False
         # From here on: touched on the loop only.
         self._running: dict[Ticket, asyncio.Task[None]] = {}
         self._in_air = 0
-        self._waiting: deque[tuple[Ticket, asyncio.Future[None]]] = deque()
+        # Sessions take turns here too: a server that does so never sees who waits in the client.
+        self._waiting: FairQueue[tuple[Ticket, asyncio.Future[None]]] = FairQueue(_MANY)
+        self._tidy_at = _MANY
         self._telling: set[asyncio.Task[None]] = set()
 
     def start(self, work: Work, session: str, *, latest_wins: bool = False) -> Ticket:
@@ -94,6 +99,8 @@ class Dispatcher:
         anyway is worth showing while the mouse moves on.
         """
         with self._lock:
+            if self._closed:
+                raise InvalidInput("the connection is closed: make a new one")
             ticket = Ticket(session, next(self._numbers), latest_wins)
             book = self._sessions.setdefault(session, _Session())
             book.newest = ticket.sequence
@@ -102,8 +109,8 @@ class Dispatcher:
         self._drop(superseded)
         if asyncio._get_running_loop() is self._loop:
             self._begin(ticket, work)
-        else:
-            self._loop.call_soon_threadsafe(self._begin, ticket, work)
+        elif not self._on_loop(self._begin, ticket, work):
+            self._settle(ticket, Cancelled(_DROPPED))
         return ticket
 
     def submit(self, call: Call, session: str, *, latest_wins: bool = False) -> Ticket:
@@ -146,12 +153,21 @@ class Dispatcher:
             book = self._sessions.get(session)
             return 0 if book is None else len(book.pending)
 
-    def abort(self, error: TritonSamError) -> int:
-        """Answers everything with ``error`` at once, because the server has gone; returns how many that were."""
+    def abort(self, error: TritonSamError, models: Collection[str] | None = None) -> int:
+        """Answers what was sent to ``models`` (None: everything) with ``error`` at once, because they have gone.
+
+        Returns:
+            How many requests that were.
+        """
         with self._lock:
-            tickets = [ticket for book in self._sessions.values() for ticket in book.pending.values()]
+            tickets = [
+                ticket
+                for book in self._sessions.values()
+                for ticket in book.pending.values()
+                if models is None or ticket.model in models
+            ]
         count = sum(self._settle(ticket, error) for ticket in tickets)
-        self._loop.call_soon_threadsafe(self._hang_up)
+        self._on_loop(self._hang_up, tickets)
         return count
 
     def on_server(self, session: str) -> str:
@@ -162,11 +178,12 @@ class Dispatcher:
         """Sends a cancel for a session, by its name on the server; does not wait for the answer."""
         parameters: dict[str, str | int | bool] = {"session_id": session_id, "cancel": True, **what}
         call = Call(model, {}, ("result_json",), parameters)
-        self._loop.call_soon_threadsafe(lambda: self._keep(self._loop.create_task(self._tell(call))))
+        self._on_loop(lambda: self._keep(self._loop.create_task(self._tell(call))))
 
     async def close(self) -> None:
         """Drops what is pending, lets the server answer what is in the air, closes the connection. On the loop."""
         with self._lock:
+            self._closed = True
             sessions = list(self._sessions)
         for session in sessions:
             self.cancel(session)
@@ -184,8 +201,16 @@ class Dispatcher:
     def _drop(self, tickets: list[Ticket]) -> int:
         dropped = [ticket for ticket in tickets if self._settle(ticket, Cancelled(_DROPPED))]
         if tickets:
-            self._loop.call_soon_threadsafe(self._stop, tickets)
+            self._on_loop(self._stop, tickets)
         return len(dropped)
+
+    def _on_loop(self, action: Callable[..., object], *arguments: object) -> bool:
+        """Has something done on the loop; False where that has ended, and everything with it."""
+        try:
+            self._loop.call_soon_threadsafe(action, *arguments)
+        except RuntimeError:
+            return False
+        return True
 
     def _settle(self, ticket: Ticket, answer: Outputs | TritonSamError) -> bool:
         """Answers a ticket; False where it has its answer already, or its caller has gone."""
@@ -211,20 +236,25 @@ class Dispatcher:
 
     def _begin(self, ticket: Ticket, work: Work) -> None:
         if not ticket.done:
-            self._running[ticket] = self._loop.create_task(self._run(ticket, work))
+            task = self._running[ticket] = self._loop.create_task(self._run(ticket, work))
+            # Not at the end of the coroutine: one that is cancelled before its first step never comes there.
+            task.add_done_callback(lambda _: self._end(ticket))
+
+    def _end(self, ticket: Ticket) -> None:
+        del self._running[ticket]
+        self._settle(ticket, Cancelled("the connection was given up before the answer came"))
 
     async def _run(self, ticket: Ticket, work: Work) -> None:
-        answer: Outputs | TritonSamError = Cancelled("the connection was given up before the answer came")
         try:
-            answer = await work(lambda call: self._send(ticket, call))
+            answer: Outputs | TritonSamError = await work(lambda call: self._send(ticket, call))
         except TritonSamError as error:
             answer = error
+            if isinstance(error, DeadlineExceeded) and ticket.model is not None:
+                self.tell(ticket.model, self.on_server(ticket.session), only=ticket.sequence)
         except Exception as error:
             log.exception("a request failed in a way that the transport does not know")
             answer = InternalError(f"the request failed in the client ({type(error).__name__})")
-        finally:
-            del self._running[ticket]
-            self._settle(ticket, answer)
+        self._settle(ticket, answer)
 
     async def _send(self, ticket: Ticket, call: Call) -> Outputs:
         await self._take_off(ticket, call.model)
@@ -238,8 +268,11 @@ class Dispatcher:
     async def _take_off(self, ticket: Ticket, model: str) -> None:
         """Waits until the request may be sent."""
         turn = self._loop.create_future()
-        self._waiting.append((ticket, turn))
+        self._waiting.put((ticket, turn), ticket.session)
         self._let_go()
+        if len(self._waiting) > self._tidy_at:  # those that were cancelled meanwhile
+            self._waiting.take(lambda waiting: waiting[1].done())
+            self._tidy_at = max(_MANY, 2 * len(self._waiting))
         try:
             await turn
         except asyncio.CancelledError:
@@ -252,30 +285,33 @@ class Dispatcher:
             raise Cancelled(_DROPPED)
 
     def _let_go(self) -> None:
-        """Gives the turn to those that may be sent now, oldest first."""
+        """Gives the turn to those that may be sent now, in turns between sessions."""
         held: list[tuple[Ticket, asyncio.Future[None]]] = []
         while self._waiting and self._in_air < self._max_in_air:
-            ticket, turn = self._waiting.popleft()
+            ticket, turn = self._waiting.pop()
             if turn.done() or ticket.done:
                 turn.cancel()
                 continue
             with self._lock:
                 book = self._sessions.setdefault(ticket.session, _Session(ticket.sequence))
-                if ticket.latest_wins and book.in_air >= _HOVERS_IN_AIR:
+                if ticket.latest_wins and book.hovers_in_air >= _HOVERS_IN_AIR:
                     held.append((ticket, turn))
                     continue
                 book.in_air += 1
+                book.hovers_in_air += ticket.latest_wins
+                ticket.in_air = True
             self._in_air += 1
-            ticket.in_air = True
             turn.set_result(None)
-        self._waiting.extendleft(reversed(held))
+        for ticket, turn in held:
+            self._waiting.put((ticket, turn), ticket.session)
 
     def _land(self, ticket: Ticket) -> None:
-        ticket.in_air = False
         self._in_air -= 1
         with self._lock:
+            ticket.in_air = False
             book = self._sessions[ticket.session]
             book.in_air -= 1
+            book.hovers_in_air -= ticket.latest_wins
             self._close_if_idle(ticket.session, book)
         self._let_go()
 
@@ -303,9 +339,11 @@ class Dispatcher:
         if await self._transport.can_cancel_natively():
             task.cancel()
 
-    def _hang_up(self) -> None:
-        for task in self._running.values():
-            task.cancel()
+    def _hang_up(self, tickets: list[Ticket]) -> None:
+        for ticket in tickets:
+            task = self._running.get(ticket)
+            if task is not None:
+                task.cancel()
 
     async def _tell(self, call: Call) -> None:
         try:

@@ -42,6 +42,27 @@ class NotAuthorised(TritonSamError):
     http_status = 401
 
 
+class Forbidden(TritonSamError):
+    """A web page that may not use the service."""
+
+    triton_code = "PERMISSION_DENIED"
+    http_status = 403
+
+
+class MethodNotAllowed(TritonSamError):
+    """The service has this path, but not for this method."""
+
+    triton_code = "UNSUPPORTED"
+    http_status = 405
+
+
+class RequestTimeout(TritonSamError):
+    """The body of a request to the service stopped coming."""
+
+    triton_code = "DEADLINE_EXCEEDED"
+    http_status = 408
+
+
 class Unsupported(TritonSamError):
     """The request is well formed, but this model or this build cannot do it."""
 

@@ -6,10 +6,8 @@ import asyncio
 import concurrent.futures
 import json
 import threading
-import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any
 
@@ -22,9 +20,9 @@ from triton_sam.async_transport import AsyncTransport, connect_async
 from triton_sam.client import ImageLike, Segmentation
 from triton_sam.dispatch import Dispatcher, Outputs, Send, Ticket
 from triton_sam.errors import Cancelled, ImageExpired, InvalidInput
-from triton_sam.images import file_bytes
 from triton_sam.io_thread import IoThread
 from triton_sam.link import ModelLink, retry_options
+from triton_sam.pending_images import PendingImage, PendingImages
 from triton_sam.settings import get_settings
 from triton_sam.transport import Transport, connect
 from triton_sam.user_prompts import checked
@@ -46,23 +44,6 @@ class SessionStatus:
     @property
     def pending(self) -> int:
         return self.requested - self.completed - self.cancelled - self.failed
-
-
-@dataclass(eq=False, slots=True)
-class _Image:
-    """An image on its way to the server, or there.
-
-    Attributes:
-        session: its encode's own, on the server.
-        key: the server's name for it; data: its file, as soon as that was read.
-        waiting: predictions on it that have no answer yet.
-    """
-
-    session: str
-    key: concurrent.futures.Future[str] = field(default_factory=concurrent.futures.Future)
-    data: bytes | None = None
-    waiting: int = 0
-    renewing: concurrent.futures.Future[str] | None = None
 
 
 class SpeculativeSAM2Client:
@@ -111,9 +92,8 @@ class SpeculativeSAM2Client:
             self._io.loop,
             max_in_air=max_in_air,
         )
-        self._images = ThreadPoolExecutor(4, thread_name_prefix="triton-sam-image")
+        self._images = PendingImages(self._link, lambda model, session: self._dispatcher.tell(model, session, before=2))
         self._lock = threading.Lock()
-        self._image: _Image | None = None
         self._statuses: dict[str, SessionStatus] = {}
         self._closed = False
 
@@ -130,62 +110,15 @@ class SpeculativeSAM2Client:
             image: a path, the bytes of an image file, [H,W(,3|4)] uint8 (RGB), or a Pillow image.
         """
         self._check_open()
-        entry = _Image(f"image {uuid.uuid4().hex}")
-        with self._lock:
-            previous, self._image = self._image, entry
-        self._images.submit(self._encode, entry, image)
-        self._drop_if_unwanted(previous)
-        if not _in_event_loop():
-            try:
-                entry.key.result()
-            except BaseException:
-                with self._lock:
-                    if self._image is entry:
-                        self._image = previous
-                raise
+        self._images.set(image, wait=not _in_event_loop())
 
     async def image_ready(self) -> str:
         """Waits until the present image is encoded; its key on the server, or what went wrong."""
-        return await asyncio.shield(asyncio.wrap_future(self._current().key))
-
-    def _current(self) -> _Image:
-        with self._lock:
-            image = self._image
-        if image is None:
-            raise InvalidInput("there is no image yet: call set_image first")
-        return image
-
-    def _encode(self, entry: _Image, image: ImageLike) -> None:
+        image = self._images.take()
         try:
-            entry.data = file_bytes(image)
-            entry.key.set_result(self._link.encode(entry.data, {"session_id": entry.session, "sequence": 1}))
-        except BaseException as error:
-            entry.key.set_exception(error)
-
-    def _drop_if_unwanted(self, image: _Image | None) -> None:
-        """Cancels the encode of an image that is no longer the present one and that no prediction waits for."""
-        with self._lock:
-            wanted = image is None or image is self._image or image.waiting > 0 or image.key.done()
-        name = self._link.known_name
-        if image is not None and name is not None and not wanted:
-            self._dispatcher.tell(name, image.session, before=2)
-
-    async def _renewed_key(self, entry: _Image, expired: str) -> str:
-        """Encodes an expired image again, once for all predictions that found it expired."""
-        with self._lock:
-            if entry.renewing is None and entry.key.result() == expired:
-                assert entry.data is not None  # it was encoded from something
-                entry.renewing = self._images.submit(self._link.encode, entry.data)
-            renewing = entry.renewing
-        if renewing is None:
-            return entry.key.result()
-        key = await asyncio.shield(asyncio.wrap_future(renewing))
-        with self._lock:
-            if entry.renewing is renewing:
-                entry.renewing = None
-                entry.key = concurrent.futures.Future()
-                entry.key.set_result(key)
-        return key
+            return await self._images.key(image)
+        finally:
+            self._images.release(image)
 
     # -- predictions -----------------------------------------------------------------------------------------
 
@@ -245,19 +178,18 @@ class SpeculativeSAM2Client:
 
     def _begin(self, document: Mapping[str, Any], names: Sequence[str], session_id: str) -> Ticket:
         self._check_open()
-        image = self._current()
+        image = self._images.take()
 
         async def work(send: Send) -> Outputs:
-            key = await asyncio.shield(asyncio.wrap_future(image.key))
+            key = await self._images.key(image)
             try:
                 return await self._click(send, key, document, names)
             except ImageExpired:  # made again, once: twice in a row means a cache that is too small
-                return await self._click(send, await self._renewed_key(image, key), document, names)
+                return await self._click(send, await self._images.renewed_key(image, key), document, names)
 
         with self._lock:
             status = self._statuses.get(session_id) or SessionStatus(latest_wins=self._latest_wins)
             self._statuses[session_id] = replace(status, requested=status.requested + 1)
-            image.waiting += 1
         ticket = self._dispatcher.start(work, session_id, latest_wins=status.latest_wins)
         ticket.future.add_done_callback(lambda future: self._count(session_id, image, future))
         return ticket
@@ -300,16 +232,15 @@ class SpeculativeSAM2Client:
             self._statuses.pop(session_id, None)
         return count
 
-    def _count(self, session_id: str, image: _Image, future: concurrent.futures.Future[Outputs]) -> None:
+    def _count(self, session_id: str, image: PendingImage, future: concurrent.futures.Future[Outputs]) -> None:
         cancelled = future.cancelled() or isinstance(future.exception(), Cancelled)
         name = "cancelled" if cancelled else "completed" if future.exception() is None else "failed"
         with self._lock:
-            image.waiting -= 1
             status = self._statuses.get(session_id)
             if status is not None and status.pending > 0:  # it may have been cleaned up, and begun anew, meanwhile
                 changed: dict[str, Any] = {name: getattr(status, name) + 1}
                 self._statuses[session_id] = replace(status, **changed)
-        self._drop_if_unwanted(image)
+        self._images.release(image)
 
     # -- the end ---------------------------------------------------------------------------------------------
 
@@ -323,10 +254,12 @@ class SpeculativeSAM2Client:
             if self._closed:
                 return
             self._closed = True
-        self._io.submit(self._dispatcher.close()).result()
-        self._io.close()
-        self._images.shutdown(wait=True)
-        self._link.transport.close()
+        try:
+            self._images.close()
+            self._io.submit(self._dispatcher.close()).result()
+        finally:
+            self._io.close()
+            self._link.transport.close()
 
     async def aclose(self) -> None:
         """As :meth:`close`, without blocking the event loop."""
@@ -379,6 +312,10 @@ async def wait_for_latest_result(
             if not task.cancelled():
                 raise  # it is we who are cancelled
             result = None
+        except Exception:
+            client.cancel_session_requests(session_id, keep_latest=False)
+            await asyncio.gather(*newest_first[index + 1 :], return_exceptions=True)
+            raise
         if result is not None:
             client.cancel_session_requests(session_id)
             await asyncio.gather(*newest_first[index + 1 :], return_exceptions=True)

@@ -12,7 +12,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from types import TracebackType
 
@@ -30,6 +30,10 @@ _LOOK_SECONDS = 1.0
 _RETRY_SECONDS = 0.5
 _RESTARTS_ALLOWED = 5
 _RESTART_WINDOW = 60.0
+
+
+#: Gets the reason and the names of the models that were lost.
+LossCallback = Callable[[str, tuple[str, ...]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,8 @@ class Status:
     restarts: int = 0
     reloads: int = 0
     reason: str = ""
+    lost: tuple[str, ...] = ()
+    """models that do not serve while it recovers"""
 
 
 class Supervisor:
@@ -82,7 +88,7 @@ class Supervisor:
         self._missed_pings = 0
         self._updates = Updates(options.repository, options.models)
         self._next_look = 0.0
-        self._loss_callbacks: list[Callable[[str], None]] = []
+        self._loss_callbacks: list[LossCallback] = []
         self._thread: threading.Thread | None = None
         self._pinger: threading.Thread | None = None
 
@@ -101,10 +107,10 @@ class Supervisor:
             raise ServerError("the server is not running")
         return self._process
 
-    def on_loss(self, callback: Callable[[str], None]) -> Callable[[], None]:
-        """Calls ``callback`` with the reason, from the supervising thread, as soon as a loss is noticed.
+    def on_loss(self, callback: LossCallback) -> Callable[[], None]:
+        """Calls ``callback`` with the reason and the lost models, from the supervising thread, when a loss is noticed.
 
-        Whoever waits for an answer of the lost process would wait for ever: Triton does not tell.
+        Whoever waits for an answer of a lost process would wait for ever: Triton does not tell.
 
         Returns:
             A function that ends this.
@@ -207,22 +213,36 @@ class Supervisor:
             )
             models = sorted({*dead.values(), *broken_off.values()})
             what = f"the process of {', '.join(models)} died " + ("idle" if idle else "with requests in flight")
-            self._recover(what, (lambda: self._reload(models)) if idle else self._restart)
+            if idle:
+                self._recover(what, lambda: self._reload(models), models)
+            else:
+                self._recover(what, self._restart)
         elif self._missed_pings >= self._ping_policy.missed:
             self._recover(f"no answer to {self._missed_pings} pings", self._restart)
         elif time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + _LOOK_SECONDS
             self._updates.look_and_load(process)
 
-    def _recover(self, what: str, mend: Callable[[], None]) -> None:
+    def _recover(self, what: str, mend: Callable[[], None], lost: Sequence[str] = ()) -> None:
+        """Mends; ``lost`` names the models that do not serve meanwhile, all of them where it is left out."""
         self._status.state, self._status.reason = "recovering", what
+        self._lose(tuple(lost or self.options.models))
         log.warning("%s: recovering", what)
-        for callback in list(self._loss_callbacks):
-            callback(what)
         started = time.monotonic()
         mend()
-        self._status.state = "ready"
+        self._status.state, self._status.lost = "ready", ()
         log.warning("%s: serving again after %.1f s", what, time.monotonic() - started)
+
+    def _lose(self, models: tuple[str, ...]) -> None:
+        """Notes which models do not serve any more, and tells whoever waits for them."""
+        known, self._status.lost = self._status.lost, models
+        if known == models:
+            return
+        for callback in list(self._loss_callbacks):
+            try:
+                callback(self._status.reason, models)
+            except Exception:
+                log.exception("somebody who was to be told of a loss failed")
 
     def _reload(self, models: list[str]) -> None:
         try:
@@ -237,6 +257,7 @@ class Supervisor:
 
     def _restart(self) -> None:
         """Until it serves again; SetupError when that takes too many tries, or when it shall stop anyway."""
+        self._lose(self.options.models)
         self.process.stop(drain=False)
         while True:
             now = time.monotonic()

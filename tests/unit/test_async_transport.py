@@ -119,7 +119,8 @@ def test_an_old_or_silent_grpc_server_is_not_cancelled_natively(monkeypatch: pyt
         asked = []
 
         class Client:
-            async def get_server_metadata(self, headers: Mapping[str, str]) -> Any:
+            async def get_server_metadata(self, headers: Mapping[str, str], client_timeout: float) -> Any:
+                assert client_timeout <= 5
                 asked.append(headers)
                 if len(asked) == 1:
                     raise OSError("not there yet")

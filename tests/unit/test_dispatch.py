@@ -11,7 +11,7 @@ import pytest
 
 from tests.unit.fake_server import FakeAsyncTransport, point_of
 from triton_sam.dispatch import Dispatcher, Outputs, Send
-from triton_sam.errors import Cancelled, InternalError, InvalidInput, Unavailable
+from triton_sam.errors import Cancelled, DeadlineExceeded, InternalError, InvalidInput, Unavailable
 from triton_sam.wire import Call, click_inputs
 
 
@@ -241,5 +241,68 @@ def test_from_many_threads() -> None:
         loop = asyncio.get_running_loop()
         answers = await asyncio.gather(*(loop.run_in_executor(None, hover, f"s{n}") for n in range(4)))
         assert answers == [49] * 4
+
+    run(test)
+
+
+def test_losing_the_server_spares_what_is_begun_afterwards_and_other_models() -> None:
+    async def test(dispatcher: Dispatcher, transport: FakeAsyncTransport) -> None:
+        lost = asyncio.create_task(dispatcher.infer(click(1, "sam1"), "a"))
+        other = asyncio.create_task(dispatcher.infer(click(2, "sam2"), "b"))
+        await until(transport.arrived, 2)
+        assert dispatcher.abort(Unavailable("sam1 is gone"), ["sam1"]) == 1
+        later = dispatcher.submit(click(3, "sam1"), "a")
+        with pytest.raises(Unavailable):
+            await lost
+        transport.open_gate()
+        assert x_of(await other) == 2
+        assert x_of(await dispatcher.wait(later)) == 3
+
+    run(test, held=True)
+
+
+def test_a_hover_passes_plain_requests_of_its_session() -> None:
+    async def test(dispatcher: Dispatcher, transport: FakeAsyncTransport) -> None:
+        plain = [dispatcher.submit(click(x), "s") for x in range(5)]
+        await until(transport.arrived, 5)
+        newest = dispatcher.submit(click(9), "s", latest_wins=True)
+        await until(transport.arrived, 1)
+        transport.open_gate()
+        assert x_of(await dispatcher.wait(newest)) == 9
+        for ticket in plain:
+            with pytest.raises(Cancelled):
+                await dispatcher.wait(ticket)
+
+    run(test, held=True)
+
+
+def test_sessions_take_turns_in_the_client_too() -> None:
+    async def test(dispatcher: Dispatcher, transport: FakeAsyncTransport) -> None:
+        greedy = [dispatcher.submit(click(x), "greedy") for x in range(50)]
+        await until(transport.arrived, 1)
+        modest = dispatcher.submit(click(99), "modest")
+        transport.open_gate()
+        await asyncio.gather(*(dispatcher.wait(ticket) for ticket in (*greedy, modest)))
+        assert [point_of(call) for call in transport.calls].index(99) <= 3
+
+    run(test, held=True, max_in_air=1)
+
+
+def test_the_server_is_told_of_a_request_that_took_too_long() -> None:
+    async def test(dispatcher: Dispatcher, transport: FakeAsyncTransport) -> None:
+        transport.failure = DeadlineExceeded("no answer within the time limit")
+        with pytest.raises(DeadlineExceeded):
+            await dispatcher.infer(click(1), "s")
+        await until(transport.told, 1)
+        assert transport.cancels[0]["only"] == transport.calls[0].parameters["sequence"]
+
+    run(test)
+
+
+def test_after_the_end() -> None:
+    async def test(dispatcher: Dispatcher, transport: FakeAsyncTransport) -> None:
+        await dispatcher.close()
+        with pytest.raises(InvalidInput, match="closed"):
+            dispatcher.submit(click(1), "s")
 
     run(test)

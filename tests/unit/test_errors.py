@@ -6,13 +6,16 @@ from triton_sam import errors
 from triton_sam.errors import (
     Cancelled,
     DeadlineExceeded,
+    Forbidden,
     ImageExpired,
     InternalError,
     InterruptedDownload,
     InvalidInput,
+    MethodNotAllowed,
     NotAuthorised,
     NotFound,
     QueueFull,
+    RequestTimeout,
     ServerError,
     ServerUnreachable,
     SetupError,
@@ -38,7 +41,16 @@ ANSWERS = (
     DeadlineExceeded,
     InternalError,
 )
-LOCAL = (ServerUnreachable, SetupError, WeightsError, InterruptedDownload, ServerError)
+LOCAL = (
+    Forbidden,
+    MethodNotAllowed,
+    RequestTimeout,
+    ServerUnreachable,
+    SetupError,
+    WeightsError,
+    InterruptedDownload,
+    ServerError,
+)
 
 
 def _all_classes(root: type[TritonSamError]) -> set[type[TritonSamError]]:

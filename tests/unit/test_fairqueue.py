@@ -5,7 +5,7 @@ from collections import defaultdict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triton_sam.backend.fairqueue import FairQueue
+from triton_sam.fairqueue import FairQueue
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers()), max_size=40))

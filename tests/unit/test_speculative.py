@@ -14,7 +14,7 @@ import pytest
 
 from tests.unit.fake_server import FakeAsyncTransport, FakeTransport, point_of
 from triton_sam import SpeculativeSAM2Client, queue_multiple_requests, wait_for_latest_result
-from triton_sam.errors import Cancelled, ImageExpired, InvalidInput, Unavailable
+from triton_sam.errors import Cancelled, ImageExpired, InvalidInput, ServerUnreachable, Unavailable
 from triton_sam.speculative import Prediction
 
 PICTURE = b"picture"
@@ -264,6 +264,57 @@ def test_an_expired_image_is_encoded_again_once_for_all() -> None:
         server.expired |= {"picture 2", "picture 3"}
         with pytest.raises(ImageExpired):
             await client.predict_async([[9, 1]], [1])
+
+    run(body)
+
+
+def test_a_renewal_that_failed_is_tried_again() -> None:
+    async def body(client: SpeculativeSAM2Client, server: FakeAsyncTransport, blocking: FakeTransport) -> None:
+        server.expired.add(await client.image_ready())
+        blocking.failure = ServerUnreachable("restarting")
+        with pytest.raises(ServerUnreachable):
+            await client.predict_async([[1, 1]], [1])
+        blocking.failure = None
+        assert x_of(await client.predict_async([[2, 1]], [1])) == 2
+
+    run(body)
+
+
+def test_images_that_were_replaced_before_they_were_sent_are_not_sent() -> None:
+    async def body(client: SpeculativeSAM2Client, server: FakeAsyncTransport, blocking: FakeTransport) -> None:
+        await client.image_ready()
+        blocking.gate.clear()
+        for number in range(20):
+            client.set_image(b"slice %d" % number)
+        blocking.gate.set()
+        assert x_of(await client.predict_async([[1, 1]], [1])) == 1
+        sent = [call.inputs["image"].tobytes() for call in blocking.encodes]
+        assert b"slice 19" in sent
+        assert len(sent) <= 1 + 4 + 1, "the first, one on each thread, and the last"
+
+    run(body)
+
+
+def test_an_error_that_many_meet_does_not_grow() -> None:
+    async def body(client: SpeculativeSAM2Client, server: FakeAsyncTransport, blocking: FakeTransport) -> None:
+        client.set_image("/nowhere/at/all.png")
+        depths = []
+        for _ in range(20):
+            with pytest.raises(InvalidInput) as caught:
+                await client.predict_async([[1, 1]], [1])
+            depths.append(len(caught.traceback))
+        assert depths[0] == depths[-1]
+
+    run(body)
+
+
+def test_an_error_of_the_newest_ends_the_others() -> None:
+    async def body(client: SpeculativeSAM2Client, server: FakeAsyncTransport, blocking: FakeTransport) -> None:
+        server.failure = InvalidInput("wrong")
+        tasks = await queue_multiple_requests(client, [[[1, 1]]] * 4, [[1]] * 4, "s")
+        with pytest.raises(InvalidInput):
+            await wait_for_latest_result(tasks, client, "s")
+        assert all(task.done() for task in tasks)
 
     run(body)
 

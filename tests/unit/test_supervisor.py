@@ -107,8 +107,8 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     made = World(tmp_path)
     original = Supervisor._recover
 
-    def recover(self: Supervisor, what: str, mend: Callable[[], None]) -> None:
-        original(self, what, mend)
+    def recover(self: Supervisor, *arguments: Any) -> None:
+        original(self, *arguments)
         made.recovered.put(self.status)
 
     monkeypatch.setattr(Supervisor, "_recover", recover)
@@ -132,7 +132,7 @@ def running(world: World, options: ServerOptions) -> Iterator[Supervisor]:
 
 def status_of(**changes: object) -> dict[str, object]:
     """The status of a server that serves."""
-    quiet = {"state": "ready", "restarts": 0, "reloads": 0, "reason": ""}
+    quiet = {"state": "ready", "restarts": 0, "reloads": 0, "reason": "", "lost": ()}
     return {**quiet, "versions": {"sam2": "1", "other": "1"}, "problems": {}, **changes}
 
 
@@ -282,6 +282,37 @@ def test_it_is_not_healthy_while_it_recovers(world: World, running: Supervisor) 
     world.lives[0].alive = False
     world.recovered.get(timeout=WAIT)
     assert [status["state"] for status in seen] == ["recovering"]
+    assert seen[0]["lost"] == running.options.models
+
+
+def test_a_lost_server_is_told_of_at_once_and_a_fault_of_who_is_told_does_not_matter(
+    world: World, running: Supervisor
+) -> None:
+    told: queue.Queue[tuple[object, ...]] = queue.Queue()
+
+    def fails(reason: str, lost: tuple[str, ...]) -> None:
+        raise RuntimeError("my own fault")
+
+    running.on_loss(fails)
+    unsubscribe = running.on_loss(lambda reason, lost: told.put((reason, lost, running.status["state"])))
+    world.hold_requests("sam2", 2)
+    world.dead.add(STUB)
+    reason = "the process of sam2 died with requests in flight"
+    assert told.get(timeout=WAIT) == (reason, ("sam2", "other"), "recovering")
+    world.recovered.get(timeout=WAIT)
+    unsubscribe()
+    world.lives[1].alive = False
+    world.recovered.get(timeout=WAIT)
+    assert told.empty()
+
+
+def test_an_idle_death_is_a_loss_of_that_model_only(world: World, running: Supervisor) -> None:
+    told: list[tuple[str, ...]] = []
+    running.on_loss(lambda _, lost: told.append(lost))
+    world.hold_requests("sam2", 0)
+    world.dead.add(STUB)
+    assert world.recovered.get(timeout=WAIT)["lost"] == ()
+    assert told == [("sam2",)]
 
 
 # giving up

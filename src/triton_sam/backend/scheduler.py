@@ -15,12 +15,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from triton_sam.backend.cache import EmbeddingCache
-from triton_sam.backend.fairqueue import FairQueue
 from triton_sam.backend.jobs import Job, Metrics, QueueLimits
 from triton_sam.backend.sessions import SessionBook
 from triton_sam.engines.base import Decoded, Engine
 from triton_sam.engines.priority import lower_this_thread
 from triton_sam.errors import Cancelled, InternalError, QueueFull, TritonSamError, Unavailable
+from triton_sam.fairqueue import FairQueue
 from triton_sam.images import EncodedImage
 
 log = logging.getLogger(__name__)
@@ -242,6 +242,12 @@ class Scheduler:
         except Exception:
             log.exception("counting %s failed", name)
 
+    def _gauge(self, name: str, value: float) -> None:
+        try:
+            self._metrics.set(name, value)
+        except Exception:
+            log.exception("keeping %s failed", name)
+
     def _drop_gone_and_late(self, jobs: list[Job]) -> list[Job]:
         """Answers those that nobody waits for or that waited too long; returns the others."""
         gone = [job for job in jobs if job.reply.is_cancelled()]
@@ -362,7 +368,7 @@ class Scheduler:
                 self._fail(job, failure or InternalError("encoding failed"))
             return
         self._count("encodes")
-        self._metrics.set("cache_bytes", self._cache.bytes)
+        self._gauge("cache_bytes", self._cache.bytes)
 
 
 def _is_newer(job: Job, than: Job) -> bool:
