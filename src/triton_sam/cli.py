@@ -86,7 +86,10 @@ def serve(
     service_port: ServicePort = 8080,
     model_repository: RepositoryOption = None,
     host: Annotated[
-        str, typer.Option(help="Address to listen on; others than loopback open it to the network.")
+        str, typer.Option(help="Address of the service; others than loopback open it to the network.")
+    ] = "127.0.0.1",
+    triton_host: Annotated[
+        str, typer.Option(help="Address of Triton itself, which checks nothing: for trusted networks only.")
     ] = "127.0.0.1",
     raw: Annotated[bool, typer.Option("--raw", help="Load the plain encoder and decoder models too.")] = False,
     log_level: Annotated[LogLevel, typer.Option(help="What Triton writes to its log.")] = LogLevel.warning,
@@ -108,6 +111,7 @@ def serve(
             segmenters,
             settings,
             bind=host,
+            triton_bind=triton_host,
             ports=ports,
             raw=raw,
             log_level=log_level.value,

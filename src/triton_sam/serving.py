@@ -30,6 +30,9 @@ from triton_sam.weights import ProgressFactory, WeightStore
 
 log = logging.getLogger(__name__)
 
+OPEN_SERVICE_WARNING = (
+    "the service is open to the network without a token: set TRITON_SAM_TOKEN, and put a proxy with TLS in front"
+)
 EXPOSED_WARNING = (
     "the embedded server is open to the network: it is for trusted hosts only, without TLS, tokens or the fixes of "
     "newer releases; serve others with the same model repository in NVIDIA's container, 26.06 or newer"
@@ -54,7 +57,8 @@ class Running:
     ports: Ports
     reach: str
     segmenters: dict[str, ModelSpec]
-    has_service: bool
+    service_reach: str | None = None
+    """None where no service runs."""
 
     @property
     def urls(self) -> dict[str, str]:
@@ -64,7 +68,9 @@ class Running:
             "gRPC": f"grpc://{self.reach}:{self.ports.grpc}",
             "metrics": f"http://{self.reach}:{self.ports.metrics}/metrics",
         }
-        return urls | ({"service": f"http://{self.reach}:{self.ports.service}"} if self.has_service else {})
+        if self.service_reach is not None:
+            urls["service"] = f"http://{self.service_reach}:{self.ports.service}"
+        return urls
 
 
 def prepare(
@@ -106,6 +112,7 @@ def serving(
     settings: Settings,
     *,
     bind: str = "127.0.0.1",
+    triton_bind: str = "127.0.0.1",
     ports: Ports | None = None,
     raw: bool = False,
     log_level: str = "warning",
@@ -117,15 +124,19 @@ def serving(
     """Serves until the block is left, then drains and stops everything; models for foreign tools are served too.
 
     Args:
+        bind: where the service listens, which checks what comes; triton_bind: where Triton does, which does not.
         raw: load the plain encoders and decoders too.
         shall_stop: looked at several times a second; true stops the server as leaving the block does.
         environment: variables for the server's processes, for example TRITON_SAM_CACHE_BYTES.
     """
-    if ":" in bind:
-        raise SetupError(f"{bind} is an IPv6 address and the embedded server listens on IPv4: use 127.0.0.1 or 0.0.0.0")
-    ports = _with_free_ports(ports or Ports(), bind)
-    if not is_loopback(bind):
+    for address in (bind, triton_bind):
+        if ":" in address:
+            raise SetupError(f"{address} is an IPv6 address and the servers listen on IPv4: use 127.0.0.1 or 0.0.0.0")
+    ports = _with_free_ports(ports or Ports(), triton_bind)
+    if not is_loopback(triton_bind):
         log.warning(EXPOSED_WARNING)
+    if with_service and not is_loopback(bind) and settings.token is None:
+        log.warning(OPEN_SERVICE_WARNING)
     names = list(segmenters)
     if raw:
         names += [name for segmenter in segmenters for name in raw_names(segmenter)]
@@ -134,7 +145,7 @@ def serving(
         repository=repository.resolve(),
         models=tuple(names),
         state=settings.home,
-        host=bind,
+        host=triton_bind,
         http_port=ports.http,
         grpc_port=ports.grpc,
         metrics_port=ports.metrics,
@@ -167,7 +178,12 @@ def serving(
                 on_loss=supervisor.on_loss,
             )
             stack.enter_context(ServiceThread(create_app(backend, settings), bind, ports.service))
-        yield Running(supervisor, ports, options.reach, segmenters, has_service)
+        yield Running(supervisor, ports, options.reach, segmenters, reach_of(bind) if has_service else None)
+
+
+def reach_of(bind: str) -> str:
+    """The address at which this machine reaches what listens on ``bind``."""
+    return "127.0.0.1" if bind == "0.0.0.0" else bind
 
 
 def is_loopback(address: str) -> bool:

@@ -273,6 +273,7 @@ def test_serve_passes_its_options_on(tmp_path: Path, monkeypatch: pytest.MonkeyP
     before = signal.getsignal(signal.SIGTERM)
     try:
         words = "serve sam2:tiny --http-port 1 --grpc-port 2 --metrics-port 3 --service-port 0 --host 0.0.0.0 --raw"
+        words += " --triton-host 127.0.0.2"
         done = runner.invoke(cli.app, [*words.split(), "--log-level", "info", "--model-repository", str(tmp_path)])
     finally:
         signal.signal(signal.SIGTERM, before)
@@ -281,7 +282,13 @@ def test_serve_passes_its_options_on(tmp_path: Path, monkeypatch: pytest.MonkeyP
     arguments, options = asked["serving"]
     assert arguments == (tmp_path, {"sam2": get_spec(DEFAULT_MODEL)}, get_settings())
     assert isinstance(options.pop("shall_stop"), Interrupts)
-    assert options == {"bind": "0.0.0.0", "ports": serving.Ports(1, 2, 3, 0), "raw": True, "log_level": "info"}
+    assert options == {
+        "bind": "0.0.0.0",
+        "triton_bind": "127.0.0.2",
+        "ports": serving.Ports(1, 2, 3, 0),
+        "raw": True,
+        "log_level": "info",
+    }
 
 
 # segment

@@ -10,13 +10,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 
 from triton_sam import host, serving
 from triton_sam.catalog import DEFAULT_MODEL, get_spec
 from triton_sam.errors import InvalidInput, ServerError, SetupError
 from triton_sam.repository import write_models, write_plain_model
 from triton_sam.server import ServerOptions
-from triton_sam.serving import EXPOSED_WARNING, Ports, Running, is_loopback, prepare
+from triton_sam.serving import EXPOSED_WARNING, OPEN_SERVICE_WARNING, Ports, Running, is_loopback, prepare
 from triton_sam.settings import Settings
 from triton_sam.specs import ModelSpec
 from triton_sam.supervisor import PingPolicy
@@ -240,6 +241,9 @@ class FakeSupervisor:
     def stop(self) -> None:
         self.steps.append("stop")
 
+    def on_loss(self, callback: object) -> Callable[[], None]:
+        return lambda: None
+
 
 @pytest.fixture
 def supervisors(monkeypatch: pytest.MonkeyPatch) -> list[FakeSupervisor]:
@@ -305,7 +309,7 @@ def test_what_the_server_is_told(
 
 
 def test_the_service_has_an_address_too(settings: Settings) -> None:
-    running = Running(SimpleNamespace(), Ports(), "127.0.0.1", {}, True)  # type: ignore[arg-type]
+    running = Running(SimpleNamespace(), Ports(), "127.0.0.1", {}, "127.0.0.1")  # type: ignore[arg-type]
     assert running.urls["service"] == "http://127.0.0.1:8080"
 
 
@@ -370,7 +374,25 @@ def test_a_server_that_is_open_to_the_network(
 ) -> None:
     with (
         caplog.at_level(logging.WARNING),
-        serving.serving(tmp_path, {"sam2": SPEC}, settings, bind=bind, ports=FREE, with_service=False) as running,
+        serving.serving(
+            tmp_path, {"sam2": SPEC}, settings, triton_bind=bind, ports=FREE, with_service=False
+        ) as running,
     ):
         assert running.reach == reach
     assert (EXPOSED_WARNING in caplog.messages) is warned
+
+
+@pytest.mark.parametrize(("token", "warned"), [(None, True), ("secret", False)])
+@pytest.mark.usefixtures("supervisors")
+def test_a_service_that_is_open_to_the_network_leaves_triton_closed(
+    token: str | None, warned: bool, tmp_path: Path, settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    guarded = settings.model_copy(update={"token": None if token is None else SecretStr(token)})
+    with (
+        caplog.at_level(logging.WARNING),
+        serving.serving(tmp_path, {"sam2": SPEC}, guarded, bind="0.0.0.0", ports=FREE) as running,
+    ):
+        assert running.supervisor.options.host == "127.0.0.1"
+        assert running.urls["service"].startswith("http://127.0.0.1:")
+    assert (OPEN_SERVICE_WARNING in caplog.messages) is warned
+    assert EXPOSED_WARNING not in caplog.messages

@@ -241,6 +241,8 @@ def test_an_encode_that_is_superseded_and_waited_for_by_nobody_is_dropped() -> N
         wanted = asyncio.create_task(client.predict_async([[1, 1]], [1], "s"))
         await asyncio.sleep(0)
         client.set_image(b"third")
+        while len(blocking.encodes) < 3:  # until the server has it
+            await asyncio.sleep(0.001)
         client.set_image(b"fourth")
         await arrived(server.told)
         assert [told["before"] for told in server.cancels] == [2]
