@@ -46,7 +46,7 @@ def _guarded(action: Callable[[], _T]) -> _T:
     except UnidentifiedImageError:
         raise InvalidInput("the image is no known format: send a PNG, JPEG, TIFF, WebP, BMP or GIF file") from None
     except Image.DecompressionBombError:
-        raise InvalidInput("the image has far more pixels than allowed: send a smaller one") from None
+        raise TooLarge("the image has far more pixels than allowed: send a smaller one") from None
     except MemoryError:
         raise InvalidInput("the image needs more memory than the server has: send a smaller one") from None
     except Exception as error:  # Pillow's decoders raise nearly every built-in exception on damaged files

@@ -205,7 +205,9 @@ def _one_or_many(entry: Mapping[str, Any], limits: PromptLimits, where: str = ""
 def _refuse_unknown(entry: Mapping[str, Any], known: frozenset[str], name: str) -> None:
     unknown = sorted(set(entry) - known)
     if unknown:
-        raise InvalidInput(f"{name} has the unknown key {unknown[0]!r}: known are {', '.join(sorted(known))}")
+        raise InvalidInput(
+            f"{name} has the unknown key {_short(unknown[0][:60])}: known are {', '.join(sorted(known))}"
+        )
 
 
 def _empty(value: Any) -> bool:

@@ -55,20 +55,30 @@ class Settings(BaseSettings):
     )
     max_body_bytes: int = Field(default=96 * MIB, gt=0, description="largest body of a request to the service")
     service_requests: int = Field(default=256, gt=0, description="requests that the service works on at a time")
+    service_connections: int = Field(
+        default=2048, gt=0, description="connections to the service at a time; at most half of the open files allowed"
+    )
     service_sockets: int = Field(default=256, gt=0, description="hover sockets that are open at a time")
     service_seconds: float = Field(default=120.0, gt=0, description="longest time for one request to the service")
     body_seconds: float = Field(default=30.0, gt=0, description="longest pause between two parts of a request's body")
 
     @field_validator("token", mode="before")
     @classmethod
-    def _empty_is_no_token(cls, value: Any) -> Any:
-        return None if isinstance(value, str) and not value.strip() else value
+    def _checked_token(cls, value: Any) -> Any:
+        text = value.get_secret_value() if isinstance(value, SecretStr) else value
+        if not isinstance(text, str):
+            return value
+        text = text.strip()  # a file's line end came with it; no header can carry it
+        if not (text.isascii() and text.isprintable()):
+            raise ValueError("a token has printable ASCII characters only, because a header carries it")
+        return text or None
 
     @field_validator("cors_origins", mode="before")
     @classmethod
     def _split_origins(cls, value: Any) -> Any:
         listed = value.split(",") if isinstance(value, str) else value
-        return tuple(str(origin).strip().rstrip("/") for origin in listed if str(origin).strip())
+        # A browser sends its origin in lower case, and it is compared letter by letter.
+        return tuple(str(origin).strip().rstrip("/").lower() for origin in listed if str(origin).strip())
 
     @property
     def repository(self) -> Path:
@@ -85,4 +95,5 @@ def get_settings() -> Settings:
         wrong = error.errors()[0]
         name = str(wrong["loc"][0]).upper()
         name = name if name.startswith("TRITON_") else f"TRITON_SAM_{name}"
-        raise SetupError(f"{name} cannot be {wrong['input']!r}: {wrong['msg']}") from None
+        value = "what it is" if name.endswith("_TOKEN") else repr(wrong["input"])  # a secret stays one
+        raise SetupError(f"{name} cannot be {value}: {wrong['msg']}") from None

@@ -80,9 +80,14 @@ def is_token(offered: str, token: str) -> bool:
 def is_welcome(headers: Headers, origins: Sequence[str]) -> bool:
     """Whether a socket comes from no web page, from one of this host, or from one that was allowed."""
     origin = headers.get("origin")
-    if origin is None or "*" in origins or origin.rstrip("/") in origins:
+    if origin is None or "*" in origins:
+        return True
+    origin = origin.lower()
+    if origin.rstrip("/") in (allowed.lower() for allowed in origins):
         return True
     try:
-        return bool(urlsplit(origin).netloc) and urlsplit(origin).netloc.lower() == headers.get("host", "").lower()
+        page = urlsplit(origin)
     except ValueError:
         return False
+    # The service cannot tell whether a proxy in front of it speaks TLS: either scheme is its own.
+    return page.scheme in ("http", "https") and bool(page.netloc) and page.netloc == headers.get("host", "").lower()

@@ -57,6 +57,7 @@ def create_app(backend: Backend, settings: Settings) -> FastAPI:
         middleware=_middleware(settings, metrics, routers),
         static_url=DOCS_FILES,
     )
+    app.state.settings = settings  # whoever listens for it has limits of its own
     faults.install(app)
     for router in routers:
         app.include_router(router)

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from triton_sam.async_transport import AsyncTransport
 from triton_sam.specs import ModelSpec
 
-OnLoss = Callable[[Callable[[str], None]], Callable[[], None]]
+LossCallback = Callable[[str, tuple[str, ...]], None]
+OnLoss = Callable[[LossCallback], Callable[[], None]]
 
 
-def never_lost(callback: Callable[[str], None]) -> Callable[[], None]:
+def never_lost(callback: LossCallback) -> Callable[[], None]:
     """For a server that nobody watches: the callback is never called, and there is nothing to unsubscribe."""
     return lambda: None
 
@@ -25,8 +26,8 @@ class Backend:
         segmenters: Triton name -> catalogue row of what is served now. May read files, so it is called on threads.
         triton_url: Triton's HTTP address.
         metrics_url: where Triton's own metrics are; None where they cannot be had.
-        on_loss: subscribes a callback, which gets the reason, on the supervisor's thread, at the moment when the
-            server is given up; returns the unsubscribe.
+        on_loss: subscribes a callback, which gets the reason and the lost models, on the supervisor's thread, at the
+            moment when they are given up; returns the unsubscribe.
         transport: in place of a connection to ``triton_url``, for tests.
     """
 

@@ -36,7 +36,7 @@ def from_text(data: bytes, longest: int) -> tuple[bytes, str]:
     Args:
         longest: the most raw bytes that an embedding has here; what unpacks to more is not unpacked.
     """
-    text_bound = 2 * longest  # base64 needs 4/3, and may have line ends
+    text_bound = max(1, 2 * longest)  # base64 needs 4/3, and may have line ends; 0 would mean no bound to zlib
     if data[:2] == _GZIP_SIGNATURE:
         unpacker = zlib.decompressobj(_GZIP_WINDOW)
         try:

@@ -18,6 +18,7 @@ from triton_sam.errors import (
     DeadlineExceeded,
     InternalError,
     InvalidInput,
+    MethodNotAllowed,
     NotFound,
     ServerUnreachable,
     TritonSamError,
@@ -25,6 +26,9 @@ from triton_sam.errors import (
 )
 
 log = logging.getLogger(__name__)
+
+_LONGEST_MESSAGE = 500
+_FAILED = "the model server failed on this request: its log has the reason"
 
 _HEADERS: dict[int, dict[str, str]] = {
     401: {"WWW-Authenticate": "Bearer"},
@@ -34,24 +38,6 @@ _HEADERS: dict[int, dict[str, str]] = {
 }
 
 
-class RequestTimeout(TritonSamError):
-    """The request's body stopped coming."""
-
-    http_status = 408
-
-
-class MethodNotAllowed(TritonSamError):
-    """The path is there, but not for this method."""
-
-    http_status = 405
-
-
-class Forbidden(TritonSamError):
-    """A web page that may not use the service."""
-
-    http_status = 403
-
-
 def code_of(error: TritonSamError) -> str:
     """``InvalidInput`` -> ``invalid_input``."""
     return re.sub(r"(?<!^)(?=[A-Z])", "_", type(error).__name__).lower()
@@ -59,7 +45,10 @@ def code_of(error: TritonSamError) -> str:
 
 def error_document(error: TritonSamError) -> dict[str, Any]:
     """The JSON shape of an error."""
-    return {"error": {"code": code_of(error), "message": str(error)}}
+    message = str(error)
+    if len(message) > _LONGEST_MESSAGE:  # it quotes something of the request, which may be megabytes
+        message = f"{message[: _LONGEST_MESSAGE - 3]}..."
+    return {"error": {"code": code_of(error), "message": message}}
 
 
 def error_response(error: TritonSamError, headers: Mapping[str, str] | None = None) -> Response:
@@ -72,20 +61,22 @@ def error_response(error: TritonSamError, headers: Mapping[str, str] | None = No
     )
 
 
-def shown(error: TritonSamError, address: str) -> TritonSamError:
+def shown(error: TritonSamError, address: str | None = None) -> TritonSamError:
     """What a caller may see of an error that came from behind: no addresses, no paths, no internals.
 
     Args:
-        address: Triton's ``host:port``, which the messages of :mod:`triton_sam.wire` name.
+        address: Triton's ``host:port``, which the messages of :mod:`triton_sam.wire` name; None where they cannot be.
     """
+    if type(error) is InternalError and str(error) == _FAILED:  # has been here already
+        return error
     if isinstance(error, ServerUnreachable):
         public: TritonSamError = Unavailable("the model server is not reachable now: try again in a moment")
     elif isinstance(error, DeadlineExceeded):
         public = DeadlineExceeded("the model server did not answer within the time limit: try again, or send less")
-    elif type(error) is Unavailable and address in str(error):
+    elif type(error) is Unavailable and address is not None and address in str(error):
         public = Unavailable("the model is being loaded: try again in a moment")
     elif error.http_status == HTTPStatus.INTERNAL_SERVER_ERROR:
-        public = InternalError("the model server failed on this request: its log has the reason")
+        public = InternalError(_FAILED)
     else:
         return error
     log.warning("answered with %r because of: %s", code_of(public), error)
@@ -101,7 +92,8 @@ def install(app: FastAPI) -> None:
 
 async def _ours(request: Request, error: Exception) -> Response:
     assert isinstance(error, TritonSamError)
-    return error_response(error)
+    hides = isinstance(error, ServerUnreachable) or error.http_status == HTTPStatus.INTERNAL_SERVER_ERROR
+    return error_response(shown(error) if hides else error)
 
 
 async def _from_framework(request: Request, error: Exception) -> Response:

@@ -6,14 +6,21 @@ import contextlib
 import re
 from collections.abc import AsyncIterator
 
+from python_multipart.multipart import parse_options_header
 from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
+from starlette.types import Message, Receive
 
-from triton_sam.errors import InvalidInput
+from triton_sam.errors import InvalidInput, TooLarge
 
 LONGEST_NAME = 200
 _MAX_FILES, _MAX_FIELDS = 4, 32
+#: Of a text field; a file's part has no such limit.
+_MAX_PART_BYTES = 4096
+_MAX_TEXT_BYTES = _MAX_FIELDS * _MAX_PART_BYTES
+#: Python has others whose decoders take minutes for a megabyte, and the framework takes whichever it is told.
+_ALPHABETS = frozenset({b"utf-8", b"utf8", b"us-ascii", b"ascii"})
 _YES, _NO = frozenset({"true", "1", "yes", "on"}), frozenset({"false", "0", "no", "off", ""})
 _WHOLE_NUMBER = re.compile(r"-?[0-9]{1,9}")
 
@@ -67,8 +74,13 @@ class Form:
 @contextlib.asynccontextmanager
 async def read_form(request: Request) -> AsyncIterator[Form]:
     """The form of a request; its files are open while the block is."""
+    kind, options = parse_options_header(request.headers.get("content-type"))
+    if options.get(b"charset", b"utf-8").lower() not in _ALPHABETS:
+        raise InvalidInput("the form's charset is not supported: send it as utf-8, or leave charset out")
+    if kind == b"application/x-www-form-urlencoded":
+        request = Request(request.scope, _bounded(request.receive))
     try:
-        data = await request.form(max_files=_MAX_FILES, max_fields=_MAX_FIELDS)
+        data = await request.form(max_files=_MAX_FILES, max_fields=_MAX_FIELDS, max_part_size=_MAX_PART_BYTES)
     except (HTTPException, ValueError) as error:  # the framework wraps its own parser's refusals only in part
         reason = error.detail if isinstance(error, HTTPException) else error
         raise InvalidInput(f"the form cannot be read ({reason}): send multipart/form-data") from None
@@ -76,6 +88,21 @@ async def read_form(request: Request) -> AsyncIterator[Form]:
         yield Form(data)
     finally:
         await request.close()
+
+
+def _bounded(receive: Receive) -> Receive:
+    """For a form without files, whose parser works through megabytes of separators on the event loop."""
+    seen = 0
+
+    async def bounded() -> Message:
+        nonlocal seen
+        message = await receive()
+        seen += len(message.get("body", b""))
+        if seen > _MAX_TEXT_BYTES:
+            raise TooLarge(f"the form has more than {_MAX_TEXT_BYTES:,} bytes: send files as multipart/form-data")
+        return message
+
+    return bounded
 
 
 def checked_name(value: object, field: str) -> str | None:

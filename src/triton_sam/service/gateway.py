@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from starlette.requests import Request
@@ -39,7 +39,7 @@ class Gateway:
         transport = self.backend.transport or connect_async(self._address, self.settings.service_seconds, {})
         dispatcher = Dispatcher(transport, asyncio.get_running_loop(), max_in_air=_MAX_IN_AIR)
         self._dispatcher = dispatcher
-        unsubscribe = self.backend.on_loss(lambda reason: _abort(dispatcher, reason))
+        unsubscribe = self.backend.on_loss(lambda reason, lost: _abort(dispatcher, reason, lost))
         try:
             yield
         finally:
@@ -52,10 +52,10 @@ class Gateway:
         dispatcher = self._running()
         ticket = dispatcher.submit(call, session, latest_wins=latest_wins)
         # Looked at after the submit: a server that is lost before it aborts this ticket, one lost after is seen here.
-        state = self.backend.status().get("state")
-        if state != "ready":
+        status = self.backend.status()
+        if status.get("state") != "ready" and not _spares(status, call.model):
             dispatcher.withdraw(ticket)
-            raise Unavailable(f"the model server is {state}: try again in a moment")
+            raise Unavailable(f"the model server is {status.get('state')}: try again in a moment")
         return ticket
 
     async def infer(
@@ -91,14 +91,20 @@ class Gateway:
         return self._dispatcher
 
 
+def _spares(status: Mapping[str, object], model: str) -> bool:
+    """Whether a recovery is about other models only."""
+    lost = status.get("lost")
+    return status.get("state") == "recovering" and isinstance(lost, tuple | list) and bool(lost) and model not in lost
+
+
 async def _withdraw_when_gone(request: Request, ticket: Ticket, dispatcher: Dispatcher) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
     dispatcher.withdraw(ticket)
 
 
-def _abort(dispatcher: Dispatcher, reason: str) -> None:
-    dispatcher.abort(Unavailable(f"the model server is being restarted ({reason}): try again in a moment"))
+def _abort(dispatcher: Dispatcher, reason: str, lost: tuple[str, ...]) -> None:
+    dispatcher.abort(Unavailable(f"the model server is being restarted ({reason}): try again in a moment"), lost)
 
 
 def user_session(name: str | None) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import uuid
 from collections import deque
 from concurrent.futures import Future
@@ -15,15 +16,18 @@ from fastapi import APIRouter, WebSocket
 from starlette.websockets import WebSocketDisconnect
 
 from triton_sam.dispatch import Outputs
-from triton_sam.errors import Cancelled, InvalidInput, TritonSamError
+from triton_sam.errors import Cancelled, Forbidden, InternalError, InvalidInput, TritonSamError
 from triton_sam.service import access, calls
-from triton_sam.service.faults import Forbidden, error_document, error_response
+from triton_sam.service.faults import error_document, error_response
 from triton_sam.service.gateway import Gateway, json_output
 from triton_sam.service.telemetry import ServiceMetrics
+
+log = logging.getLogger(__name__)
 
 POLICY_VIOLATION, TRY_AGAIN_LATER = 1008, 1013
 #: Answers that may wait for a client that does not read them; notices are small, and a page counts by them.
 _MAX_UNSENT = 16
+_MAX_UNSENT_BYTES = 8 * 1024 * 1024
 _MAX_NOTICES = 1024
 _LONGEST_ID = 200
 _FAREWELL_SECONDS = 2.0
@@ -140,12 +144,13 @@ class _HoverSocket:
         try:
             if text is None:
                 raise InvalidInput("a hover message is JSON text, not bytes")
-            document = await calls.by_size(len(text), lambda: calls.json_object(text))
+            most = calls.most_parts_of_a_message(self._gateway.settings)
+            document = await calls.by_size(len(text), lambda: calls.json_object(text, most))
             name = _checked_id(document.pop("id", None))
             call = await calls.segment_call(self._gateway, document, len(text))
             ticket = self._gateway.submit(call, self._session, latest_wins=True)
         except TritonSamError as error:
-            self._answer(number, name, error)
+            self._answer(number, name, self._gateway.public(error))
         else:
             # Answers come on the loop, but a lost server is told of on its supervisor's thread.
             ticket.future.add_done_callback(
@@ -157,6 +162,9 @@ class _HoverSocket:
             self._answer(number, name, json_output(future.result()).decode())
         except TritonSamError as error:
             self._answer(number, name, self._gateway.public(error))
+        except Exception:  # nobody else would answer this message
+            log.exception("a hover's answer failed in a way that nobody expected")
+            self._answer(number, name, InternalError("the service failed on this message: its log has the reason"))
 
     # -- out --------------------------------------------------------------------------------------------------
 
@@ -177,10 +185,15 @@ class _HoverSocket:
         notices = sum(other.outcome == _SUPERSEDED for other in self._unsent)
         if notices > _MAX_NOTICES:
             self._unsent = deque(other for other in self._unsent if other.outcome != _SUPERSEDED)
-        if len(self._unsent) - notices > _MAX_UNSENT:
+        if len(self._unsent) - notices > _MAX_UNSENT or self._bytes_behind() > _MAX_UNSENT_BYTES:
             self._closed = True
             self._overflowed.set()
         self._something_to_send.set()
+
+    def _bytes_behind(self) -> int:
+        """Bytes that wait, without the largest answer: a single one may be as large as it is."""
+        sizes = [len(answer.name) + len(answer.body) for answer in self._unsent]
+        return sum(sizes) - max(sizes, default=0)
 
     async def _send(self) -> None:
         while True:

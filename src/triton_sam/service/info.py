@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import urllib.error
 import urllib.request
 from typing import Any
@@ -9,10 +10,11 @@ from typing import Any
 from fastapi import APIRouter
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from triton_sam.errors import Unavailable
-from triton_sam.service import schemas
+from triton_sam.service import access, schemas
 from triton_sam.service.gateway import Gateway
 from triton_sam.service.telemetry import ServiceMetrics
 
@@ -34,10 +36,16 @@ def info_router(gateway: Gateway, metrics: ServiceMetrics) -> APIRouter:
             503: {"model": schemas.Health, "description": "Masks are not served now; the reason is told"},
         },
     )
-    async def health() -> JSONResponse:
-        """200 while masks are served, 503 otherwise, with the reason; the versions, and what hinders a newer one."""
-        known = gateway.backend.status()
-        return JSONResponse(dict(known), status_code=200 if known["state"] == "ready" else 503)
+    async def health(request: Request) -> JSONResponse:
+        """200 while masks are served, 503 otherwise, with the reason; the versions, and what hinders a newer one.
+
+        Where the service has a token, whoever does not send it learns the state only.
+        """
+        known = dict(gateway.backend.status())
+        token = gateway.settings.token
+        knows_all = token is None or access.is_token(access.bearer(request.headers), token.get_secret_value())
+        shown = known if knows_all else {"state": known["state"]}
+        return JSONResponse(shown, status_code=200 if known["state"] == "ready" else 503)
 
     @router.get("/models", summary="What is served", responses=schemas.refusals())
     async def models() -> list[schemas.ModelRow]:
@@ -83,5 +91,5 @@ def _fetch(url: str | None) -> bytes:
     try:
         with opener.open(url, timeout=_METRICS_SECONDS) as answer:
             return bytes(answer.read(_METRICS_BYTES))
-    except (OSError, ValueError, urllib.error.URLError):
+    except (OSError, ValueError, urllib.error.URLError, http.client.HTTPException):
         raise Unavailable("the model server's metrics cannot be had now: try again in a moment") from None

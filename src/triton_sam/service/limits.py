@@ -6,37 +6,89 @@ import anyio
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from triton_sam.errors import DeadlineExceeded, QueueFull, TooLarge, TritonSamError
-from triton_sam.service.faults import RequestTimeout, error_response
+from triton_sam.errors import DeadlineExceeded, QueueFull, RequestTimeout, TooLarge, TritonSamError
+from triton_sam.service.faults import error_response
 
 #: Must be answered above all when the service is busy.
 _ALWAYS_ADMITTED = frozenset({"/health", "/metrics"})
+_ARRIVING_PER_SLOT = 4
 _LINGER_SECONDS = 5.0
 _LINGER_BYTES = 128 * 1024 * 1024
 _CLOSE = {"Connection": "close"}
 
 
 class Admission:
-    """Refuses a request while enough others are being worked on."""
+    """Refuses a request while enough others are being worked on.
+
+    Work begins when a body has come completely: whoever sends slowly keeps nobody else out. Of bodies that are still
+    coming more are allowed, but not any number.
+    """
 
     def __init__(self, app: ASGIApp, *, at_a_time: int) -> None:
         self._app = app
         self._at_a_time = at_a_time
-        self._inside = 0
+        self._most_arriving = _ARRIVING_PER_SLOT * at_a_time
+        self._working = 0
+        self._arriving = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"] in _ALWAYS_ADMITTED:
             await self._app(scope, receive, send)
             return
-        if self._inside >= self._at_a_time:
-            refusal = QueueFull(f"{self._at_a_time} requests are being worked on already: try again in a moment")
+        visit = _Visit(self, receive, send)
+        try:
+            visit.arrive(has_body=_has_body(Headers(scope=scope)))
+        except QueueFull as refusal:
             await error_response(refusal)(scope, receive, send)
             return
-        self._inside += 1
         try:
-            await self._app(scope, receive, send)
+            await self._app(scope, visit.receive, visit.send)
         finally:
-            self._inside -= 1
+            visit.leave()
+
+    def count(self, *, working: int = 0, arriving: int = 0) -> None:
+        """Adds to what is going on; QueueFull, and nothing is added, where that would be too much."""
+        if working > 0 and self._working + working > self._at_a_time:
+            raise QueueFull(f"{self._at_a_time} requests are being worked on already: try again in a moment")
+        if arriving > 0 and self._arriving + arriving > self._most_arriving:
+            raise QueueFull(f"{self._most_arriving} requests are being sent already: try again in a moment")
+        self._working += working
+        self._arriving += arriving
+
+
+class _Visit:
+    """One request on its way through :class:`Admission`."""
+
+    def __init__(self, admission: Admission, receive: Receive, send: Send) -> None:
+        self._admission = admission
+        self._receive = receive
+        self._send = send
+        self._arriving = self._working = False
+        self._answered = False
+
+    def arrive(self, *, has_body: bool) -> None:
+        self._admission.count(arriving=has_body, working=not has_body)
+        self._arriving, self._working = has_body, not has_body
+
+    def leave(self) -> None:
+        self._admission.count(arriving=-self._arriving, working=-self._working)
+
+    async def receive(self) -> Message:
+        """A refusal is raised here, so that it comes to the error handlers like every other one."""
+        message = await self._receive()
+        complete = message["type"] == "http.request" and not message.get("more_body", False)
+        if complete and self._arriving and not self._answered:  # what comes after a refusal is only swallowed
+            self._admission.count(working=1, arriving=-1)
+            self._arriving, self._working = False, True
+        return message
+
+    async def send(self, message: Message) -> None:
+        self._answered = True
+        await self._send(message)
+
+
+def _has_body(headers: Headers) -> bool:
+    return "transfer-encoding" in headers or headers.get("content-length", "0").strip("0 ") != ""
 
 
 class RequestLimits:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from triton_sam.errors import NotFound
 from triton_sam.prompts import PromptLimits
 from triton_sam.settings import Settings
 from triton_sam.specs import ModelSpec
+
+log = logging.getLogger(__name__)
 
 #: Asking again reads the model repository.
 _FRESH_SECONDS = 1.0
@@ -67,6 +70,7 @@ class Models:
         self._ask = ask
         self._known: Mapping[str, ModelSpec] = {}
         self._fresh_until = 0.0
+        self._failure: Exception | None = None
         self._asking: asyncio.Task[None] | None = None
 
     async def all(self) -> Mapping[str, ModelSpec]:
@@ -75,13 +79,19 @@ class Models:
             self._asking = asyncio.create_task(self._ask_again())
         if not self._known and self._asking is not None:
             await asyncio.shield(self._asking)
+        if not self._known and self._failure is not None:
+            raise self._failure.with_traceback(None)  # or it would grow with everyone who is told
         return self._known
 
     async def _ask_again(self) -> None:
         try:
             self._known = await run_in_threadpool(self._ask)
-            self._fresh_until = time.monotonic() + _FRESH_SECONDS
+            self._failure = None
+        except Exception as error:  # what was known is better than nothing, and a click shall not fail for it
+            log.exception("what is served cannot be read")
+            self._failure = error
         finally:
+            self._fresh_until = time.monotonic() + _FRESH_SECONDS
             self._asking = None
 
     async def find(self, wanted: str | None) -> Served:

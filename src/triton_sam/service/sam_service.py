@@ -17,11 +17,13 @@ from triton_sam.errors import InternalError, InvalidInput, TooLarge
 from triton_sam.service import calls, embeddings, schemas
 from triton_sam.service.forms import Form, checked_name, read_form
 from triton_sam.service.gateway import Gateway, json_output, output, user_session
-from triton_sam.service.models import Served
+from triton_sam.service.models import Served, choose
 from triton_sam.settings import Settings
 from triton_sam.wire import Call, text_tensor
 
 _FORM = "multipart/form-data"
+#: A session's name, with every character of it escaped, and room to spare.
+_CANCEL_BYTES = 4096
 _PNG = schemas.answer_of("The mask of the image's size, 8 bits: 0 and 255", "image/png", binary=True)
 _ENCODING = {
     "name": "encoding",
@@ -94,13 +96,13 @@ def sam_service_router(gateway: Gateway) -> APIRouter:
             asked = _click(form) | {"image_size": _image_size(form, gateway.settings)}
             wanted = form.name("model_version")
             data = await form.file("model")
-        served = await gateway.models.find(wanted)
-        known = await gateway.models.all()
+        known = await gateway.models.all()  # once: the bound on its bytes belongs to the rows that are chosen from
+        served = choose(known, wanted)
         longest = embeddings.longest(Served(name, spec) for name, spec in known.items())
         raw, digest = await run_in_threadpool(lambda: embeddings.from_text(data, longest))
         maker = makers.maker(digest)
         if wanted is None and maker in known:
-            served = await gateway.models.find(maker)
+            served = choose(known, maker)
         call = await run_in_threadpool(lambda: _embedding_call(served, raw, asked, gateway.settings))
         return await _png(await gateway.infer(request, call))
 
@@ -169,8 +171,7 @@ async def _session_to_cancel(request: Request) -> str | None:
     if named is not None:
         return named
     if "json" in request.headers.get("content-type", "").lower():
-        body = await request.body()
-        document = await calls.by_size(len(body), lambda: calls.json_object(body))
+        document = calls.json_object(await calls.short_body(request, _CANCEL_BYTES), _CANCEL_BYTES)
         return checked_name(document.get("session_id"), "session_id")
     async with read_form(request) as form:
         return form.name("session_id")

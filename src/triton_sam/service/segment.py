@@ -42,7 +42,7 @@ def segment_router(gateway: Gateway) -> APIRouter:
     )
     async def segment(request: Request) -> Response:
         body = await request.body()
-        document = await calls.by_size(len(body), lambda: calls.json_object(body))
+        document = await calls.by_size(len(body), lambda: calls.json_object(body, calls.most_parts(gateway.settings)))
         session = checked_name(document.pop("session_id", None), "session_id")
         latest_wins = document.pop("latest_wins", False)
         if not isinstance(latest_wins, bool):

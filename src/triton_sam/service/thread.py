@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import resource
 import threading
 from types import TracebackType
 
@@ -10,6 +11,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from triton_sam.errors import ServerError
+from triton_sam.service.protocol import SocketProtocol, http_protocol
 
 #: A hover message is a few hundred bytes; the largest that makes sense carries a mask_input.
 _LARGEST_MESSAGE = 1024 * 1024
@@ -17,8 +19,14 @@ _KEEP_ALIVE_SECONDS = 20
 _SHUTDOWN_SECONDS = 5
 
 
+def _affordable(connections: int) -> int:
+    """No more than half of the files that this process may open: the supervisor and Triton's logs need some too."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return connections if files == resource.RLIM_INFINITY else max(1, min(connections, files // 2))
+
+
 class ServiceThread:
-    """Listens while the block is open."""
+    """Listens while the block is open. The application is one of :func:`triton_sam.service.app.create_app`."""
 
     def __init__(self, app: FastAPI, host: str, port: int) -> None:
         config = uvicorn.Config(
@@ -26,8 +34,8 @@ class ServiceThread:
             host=host,
             port=port,
             loop="auto",
-            http="httptools",
-            ws="websockets-sansio",
+            http=http_protocol(_affordable(app.state.settings.service_connections)),
+            ws=SocketProtocol,
             ws_max_size=_LARGEST_MESSAGE,
             lifespan="on",
             log_level="warning",

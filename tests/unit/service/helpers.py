@@ -182,7 +182,7 @@ class Fake:
         """As the supervisor does it, on a thread of its own."""
         self.state = "recovering"
         for callback in self.subscribers:
-            thread = threading.Thread(target=callback, args=(reason,))
+            thread = threading.Thread(target=callback, args=(reason, ("sam2",)))
             thread.start()
             thread.join()
 

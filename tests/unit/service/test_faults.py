@@ -40,7 +40,7 @@ def failing_with(error: Exception) -> Fake:
         (errors.Cancelled, "cancelled"),
         (errors.DeadlineExceeded, "deadline_exceeded"),
         (errors.ServerUnreachable, "server_unreachable"),
-        (faults.RequestTimeout, "request_timeout"),
+        (errors.RequestTimeout, "request_timeout"),
     ],
 )
 def test_codes(error: type[errors.TritonSamError], code: str) -> None:

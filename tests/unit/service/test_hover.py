@@ -14,7 +14,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
-from tests.unit.service.helpers import CLICK, KEY, TIMEOUT, Fake, listening, mask_result
+from tests.unit.service.helpers import CLICK, KEY, TIMEOUT, Fake, FakeTransport, listening, mask_result
 from triton_sam.errors import ImageExpired
 from triton_sam.service import hover
 from triton_sam.service.gateway import Gateway
@@ -288,21 +288,64 @@ def test_whoever_does_not_read_makes_no_memory_grow() -> None:
             deaf = DeafSocket()
             socket = hover._HoverSocket(deaf, gateway, ServiceMetrics())  # type: ignore[arg-type]
             running = asyncio.create_task(socket.run())
-            for index in range(500):  # masks grow old, and superseded ones are dropped first
+            for index in range(3 * hover._MAX_NOTICES):  # masks grow old, and superseded ones are dropped first
                 deaf.say({**CLICK, "id": index})
                 while not deaf.incoming.empty():
                     await asyncio.sleep(0)
-                assert len(socket._unsent) <= hover._MAX_UNSENT
+                assert len(socket._unsent) <= hover._MAX_NOTICES + hover._MAX_UNSENT
             assert not running.done()
             for _ in range(2 * hover._MAX_UNSENT):
                 deaf.say({"id": "bad"})
             await asyncio.wait_for(running, TIMEOUT)
             assert deaf.closed_with == hover.TRY_AGAIN_LATER
-            assert len(socket._unsent) <= hover._MAX_UNSENT + 1
+            assert len(socket._unsent) <= hover._MAX_NOTICES + hover._MAX_UNSENT + 1
         names = [str(task.get_coro()) for task in asyncio.all_tasks()]
         assert not [name for name in names if "_HoverSocket" in name]
 
     asyncio.run(run())
+
+
+def answers_of(socket: hover._HoverSocket) -> list[str]:
+    return [answer.outcome for answer in socket._unsent]
+
+
+def test_unsent_bytes_are_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hover, "_MAX_UNSENT_BYTES", 1000)
+
+    async def run() -> None:
+        gateway = Gateway(Fake().backend, Settings())
+        socket = hover._HoverSocket(DeafSocket(), gateway, ServiceMetrics())  # type: ignore[arg-type]
+        socket._answer(3, "3", json.dumps("x" * 5000))  # one alone may be large
+        assert not socket._overflowed.is_set()
+        socket._answer(2, "2", json.dumps("x" * 600))
+        assert not socket._overflowed.is_set()
+        socket._answer(1, "1", json.dumps("x" * 600))
+        assert socket._overflowed.is_set()
+        assert answers_of(socket) == ["result"] * 3
+
+    asyncio.run(run())
+
+
+def test_an_answer_that_nobody_expected(caplog: pytest.LogCaptureFixture) -> None:
+    fake = Fake()
+    fake.transport.answer = lambda call: {"result_json": np.array([b"\xff"], dtype=object)}
+    with listening(fake) as port, hovering(port) as socket:
+        say(socket, **CLICK, id=1)
+        answer = hear(socket)
+        assert answer["id"] == 1
+        assert answer["error"]["code"] == "internal_error"
+        fake.transport.answer = FakeTransport().answer
+        say(socket, **CLICK, id=2)
+        assert "result" in hear(socket)
+    assert "nobody expected" in caplog.text
+
+
+def test_a_message_of_too_many_parts() -> None:
+    with listening(Fake()) as port, hovering(port) as socket:
+        socket.send('{"points":[' + "[]," * 100_000 + "0]}")
+        assert hear(socket)["error"]["code"] == "too_large"
+        say(socket, **CLICK, id=2)
+        assert "result" in hear(socket)
 
 
 def test_an_unsent_mask_that_is_older_than_another_counts_as_superseded() -> None:

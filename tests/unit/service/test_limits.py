@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import http.client
 import json
 import socket
@@ -127,3 +128,50 @@ def test_whoever_asks_before_sending_is_not_invited() -> None:
         found = talk(port, head)
     assert found.startswith(b"HTTP/1.1 413 ")
     assert b"100 Continue" not in found
+
+
+def test_slow_senders_take_no_places() -> None:
+    """Of whoever works there is one, of whoever sends there are four."""
+    head = b"POST /v1/segment HTTP/1.1\r\nHost: here\r\nContent-Length: %d\r\n\r\n" % len(BODY)
+    with listening(Fake(), service_requests=1) as port, contextlib.ExitStack() as stack:
+        url = f"http://127.0.0.1:{port}"
+        client = stack.enter_context(httpx.Client(base_url=url, trust_env=False, timeout=TIMEOUT))
+        slow = [stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT)) for _ in range(3)]
+        for connection in slow:
+            connection.sendall(head + BODY[:1])
+        while "triton_sam_service_in_progress 4.0" not in client.get("/metrics").text:
+            pass
+        assert client.post("/v1/segment", content=BODY).status_code == 200
+        assert client.get("/models").status_code == 200
+        fourth = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT))
+        fourth.sendall(head + BODY[:1])
+        while "triton_sam_service_in_progress 5.0" not in client.get("/metrics").text:
+            pass
+        refused = client.post("/v1/segment", content=BODY)
+        assert "4 requests are being sent" in refusal(refused, 429, "queue_full")
+        assert refused.headers["retry-after"] == "1"
+        assert client.get("/models").status_code == 200
+        for connection in (*slow, fourth):
+            connection.sendall(BODY[1:])
+            assert connection.recv(65536).startswith(b"HTTP/1.1 200 ")
+        assert client.post("/v1/segment", content=BODY).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/v1/segment", "/v1/images", "/cancel_pending"])
+def test_a_refusal_after_the_body(path: str) -> None:
+    fake = Fake()
+    fake.transport.hold()
+
+    async def run() -> None:
+        async with client_of(fake, service_requests=1, max_body_bytes=1000) as client:
+            working = asyncio.create_task(client.post("/v1/segment", json=CLICK))
+            await fake.transport.reached(calls=1)
+            answer = await client.post(path, files={"image": ("a", b"a")})
+            assert "1 requests" in refusal(answer, 429, "queue_full")
+            assert answer.headers["retry-after"] == "1"
+            refusal(await client.post(path, content=bytes(2000)), 413, "too_large")  # which needs no place
+            fake.transport.release()
+            assert (await working).status_code == 200
+            assert (await client.post("/v1/segment", json=CLICK)).status_code == 200
+
+    asyncio.run(run())

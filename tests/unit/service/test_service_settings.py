@@ -12,6 +12,7 @@ def test_defaults() -> None:
     assert settings.max_body_bytes == 96 * MIB
     assert settings.service_requests == 256
     assert settings.service_sockets == 256
+    assert settings.service_connections == 2048
     assert settings.service_seconds == 120.0
     assert settings.body_seconds == 30.0
 
@@ -36,6 +37,7 @@ def test_an_empty_token_is_none(empty: str, monkeypatch: pytest.MonkeyPatch) -> 
         ("", ()),
         ("*", ("*",)),
         ("https://a.example", ("https://a.example",)),
+        ("HTTPS://A.example", ("https://a.example",)),
         (" https://a.example/ , http://b:80,", ("https://a.example", "http://b:80")),
     ],
 )

@@ -1,0 +1,150 @@
+"""What uvicorn leaves open: connections that never send a head, that never read an answer, or that are too many."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+
+HEAD_SECONDS = 20.0
+LOOK_SECONDS = 20.0
+#: About 1 MiB of answers to pings, which nobody may leave unread.
+MOST_PONGS = 8192
+
+
+class _Reader:
+    """Looks from time to time whether a client takes what waits for it; ends the connection where it does not.
+
+    A transport that is closed still waits for its buffer to be read, for ever; only an abort ends that.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, transport: asyncio.Transport) -> None:
+        self._loop = loop
+        self._transport = transport
+        self._waited = 0
+        self._timer = loop.call_later(LOOK_SECONDS, self._look)
+
+    def drained(self) -> None:
+        """The buffer was nearly empty in between, so what is in it later is new."""
+        self._waited = 0
+
+    def stop(self) -> None:
+        self._timer.cancel()
+
+    def _look(self) -> None:
+        waits = self._transport.get_write_buffer_size()
+        if self._waited and waits >= self._waited:
+            self._transport.abort()
+            return
+        self._waited = waits
+        self._timer = self._loop.call_later(LOOK_SECONDS, self._look)
+
+
+class HttpProtocol(HttpToolsProtocol):
+    """HTTP with a time limit for a request's head, and a limit on connections."""
+
+    most_connections = 2048
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._reader: _Reader | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > self.most_connections:  # sockets count too
+            transport.abort()
+            return
+        self._reader = _Reader(self.loop, transport)
+        self._expect_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timers()
+        self._unset_keepalive_if_required()  # uvicorn forgets it after a reset
+        super().connection_lost(exc)
+
+    def handle_websocket_upgrade(self) -> None:
+        self._stop_timers()  # the socket has its own
+        super().handle_websocket_upgrade()
+
+    def on_message_begin(self) -> None:
+        self._expect_head()  # anew: the first bytes may come at the end of a long pause
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        self._stop_head_timer()
+        super().on_headers_complete()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if not self.transport.is_closing():
+            self._expect_head()
+
+    def resume_writing(self) -> None:
+        if self._reader is not None:
+            self._reader.drained()
+        super().resume_writing()
+
+    def _expect_head(self) -> None:
+        self._stop_head_timer()
+        self._head_timer = self.loop.call_later(HEAD_SECONDS, self._head_is_late)
+
+    def _head_is_late(self) -> None:
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._expect_head()  # half a pipelined head: the request before it has a time limit of its own
+        else:
+            self.transport.abort()
+
+    def _stop_head_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _stop_timers(self) -> None:
+        self._stop_head_timer()
+        if self._reader is not None:
+            self._reader.stop()
+            self._reader = None
+
+
+def http_protocol(most_connections: int) -> type[HttpProtocol]:
+    """The class for a server with so many connections; uvicorn's configuration has no field for it."""
+    return type("HttpProtocol", (HttpProtocol,), {"most_connections": most_connections})
+
+
+class SocketProtocol(WebSocketsSansIOProtocol):
+    """WebSockets that end when their client does not read."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._reader: _Reader | None = None
+        self._unread_pongs = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._reader = _Reader(self.loop, self.transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._reader is not None:
+            self._reader.stop()
+        super().connection_lost(exc)
+
+    def resume_writing(self) -> None:
+        if self._reader is not None:
+            self._reader.drained()
+        super().resume_writing()
+
+    def handle_ping(self) -> None:
+        super().handle_ping()
+        # Answers to pings pass by every flow control. They are counted, because a large mask may wait before them.
+        self._unread_pongs = self._unread_pongs + 1 if self.transport.get_write_buffer_size() else 0
+        if self._unread_pongs > MOST_PONGS:
+            self.transport.abort()
+
+    async def send(self, message: Any) -> None:
+        await super().send(message)
+        if self.initial_response is not None and self.close_sent:
+            # A refusal with a reason ends the handshake as well; uvicorn would log it as an error of ours.
+            self.handshake_complete = True
