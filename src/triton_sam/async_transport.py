@@ -58,7 +58,9 @@ class HttpAsyncTransport:
 
             # No limit on connections: the dispatcher has one, and a cancel must never wait for what it cancels.
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(total=self._timeout)
+                connector=aiohttp.TCPConnector(limit=0),
+                timeout=aiohttp.ClientTimeout(total=self._timeout),
+                cookie_jar=aiohttp.DummyCookieJar(),
             )
         return self._session
 
