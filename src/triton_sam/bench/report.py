@@ -21,8 +21,8 @@ def show(figures: list[Figure]) -> None:
     """Prints the table, and which bars were missed."""
     table = Table("what", "measured", "bar", "detail")
     for figure in figures:
-        bar = "" if figure.bar is None else f"<= {figure.bar:.3g}"
-        measured = Text(f"{figure.value:.3g} {figure.unit}", style="green" if figure.reached else "red")
+        bar = "" if figure.bar is None else f"<= {_short(figure.bar)}"
+        measured = Text(f"{_short(figure.value)} {figure.unit}", style="green" if figure.reached else "red")
         table.add_row(figure.name, measured, bar, figure.detail)
     out.print(table)
     missed = [figure.name for figure in figures if not figure.reached]
@@ -56,6 +56,11 @@ def markdown(figures: list[Figure], about: dict[str, str]) -> str:
     """The table of docs/performance.md."""
     rows = ["| what | measured | bar | detail |", "|---|---|---|---|"]
     for figure in figures:
-        bar = "" if figure.bar is None else f"<= {figure.bar:.3g} {figure.unit}"
-        rows.append(f"| {figure.name} | {figure.value:.3g} {figure.unit} | {bar} | {figure.detail} |")
+        bar = "" if figure.bar is None else f"<= {_short(figure.bar)} {figure.unit}".rstrip()
+        rows.append(f"| {figure.name} | {_short(figure.value)} {figure.unit} | {bar} | {figure.detail} |")
     return "\n".join([*rows, "", "; ".join(f"{name} {value}" for name, value in about.items()), ""])
+
+
+def _short(value: float) -> str:
+    """Three figures, without an exponent."""
+    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
