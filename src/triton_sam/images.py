@@ -6,6 +6,7 @@ become RGB, and 16-bit images are scaled by the bit depth that they really use.
 
 from __future__ import annotations
 
+import base64
 import io
 import warnings
 from collections.abc import Callable
@@ -129,6 +130,15 @@ def _deep_to_eight_bits(values: npt.NDArray[Any]) -> RgbArray:
     if spread <= 0:
         return np.zeros(values.shape, np.uint8)
     return ((numbers - low) * (255.0 / spread) + 0.5).astype(np.uint8)
+
+
+def from_base64(text: str, field: str) -> bytes:
+    """base64, or a data URL, of an image file -> its bytes; InvalidInput that names the field."""
+    bare = text.rpartition(",")[2] if text.startswith("data:") else text
+    try:
+        return base64.b64decode(bare.encode("ascii").translate(None, b" \t\r\n"), validate=True)
+    except ValueError as error:  # binascii.Error is one, and so is text that is not ASCII
+        raise InvalidInput(f"{field} is no base64 ({error}): send base64 of an image file, or a data URL") from None
 
 
 def file_bytes(

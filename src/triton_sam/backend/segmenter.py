@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import hashlib
 import json
 import logging
@@ -36,7 +34,7 @@ from triton_sam.errors import InternalError, InvalidInput, TritonSamError, Unava
 from triton_sam.flight import FlightCounter
 from triton_sam.geometry import Frame
 from triton_sam.host import SHARED_MEMORY
-from triton_sam.images import EncodedImage, check_size
+from triton_sam.images import EncodedImage, check_size, from_base64
 from triton_sam.model_folders import served_spec
 from triton_sam.prompts import Prompt, PromptLimits, parse_prompt
 from triton_sam.settings import Settings, get_settings
@@ -369,11 +367,7 @@ def _image_bytes(request: Any, max_bytes: int) -> bytes | None:
     if text is None:
         return None
     check_size(len(text) * 3 // 4, max_bytes)
-    try:
-        bare = text.rpartition(",")[2] if text.startswith("data:") else text
-        return base64.b64decode("".join(bare.split()), validate=True)
-    except (binascii.Error, ValueError) as error:
-        raise InvalidInput(f"image_b64 is no base64 ({error})") from None
+    return from_base64(text, "image_b64")
 
 
 def _embedding_hash(array: npt.NDArray[np.float32]) -> str:

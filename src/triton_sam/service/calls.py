@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import json
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -12,7 +10,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 
 from triton_sam.errors import InvalidInput, TooLarge, Unsupported
-from triton_sam.images import EncodedImage
+from triton_sam.images import EncodedImage, from_base64
 from triton_sam.prompts import Prompt, prompt_from_mapping
 from triton_sam.service.forms import checked_name
 from triton_sam.service.gateway import Gateway
@@ -21,7 +19,6 @@ from triton_sam.settings import Settings
 from triton_sam.wire import Call, image_inputs, text_tensor
 
 _T = TypeVar("_T")
-_BLANKS = b" \t\r\n\v\f"
 #: A smaller text is checked sooner than a thread takes it over; a larger one would keep everybody else waiting.
 _SMALL = 64 * 1024
 #: Of a segment request; everything else in it belongs to the prompt.
@@ -97,7 +94,9 @@ async def segment_call(gateway: Gateway, document: Mapping[str, Any], size: int)
     if key is not None:
         _, text = await by_size(size, lambda: checked_prompt(asked, served, gateway.settings))
         return Call(served.name, {"image_key": text_tensor(key), "prompt_json": text_tensor(text)}, ("result_json",))
-    return await run_in_threadpool(lambda: image_call(served, decoded(str(image)), asked, gateway.settings))
+    return await run_in_threadpool(
+        lambda: image_call(served, from_base64(str(image), "image"), asked, gateway.settings)
+    )
 
 
 def checked_prompt(asked: Mapping[str, Any], served: Served, settings: Settings) -> tuple[Prompt, str]:
@@ -120,12 +119,3 @@ def image_call(served: Served, image: bytes, asked: Mapping[str, Any] | None, se
         prompt.check_inside(*encoded.size)
         inputs["prompt_json"] = text_tensor(text)
     return Call(served.name, inputs, ("result_json",))
-
-
-def decoded(text: str) -> bytes:
-    """base64 or a data URL -> the bytes of a file."""
-    bare = text.rpartition(",")[2] if text.startswith("data:") else text
-    try:
-        return base64.b64decode(bare.encode("ascii").translate(None, _BLANKS), validate=True)
-    except (binascii.Error, ValueError) as error:
-        raise InvalidInput(f"image is no base64 ({error}): send base64 of an image file, or a data URL") from None
