@@ -80,7 +80,7 @@ class PendingImages:
     async def key(self, image: PendingImage) -> str:
         """The image's key; each caller gets an exception of its own, because one that is raised again grows."""
         try:
-            return await asyncio.shield(asyncio.wrap_future(image.key))
+            return await _shared(image.key)
         except Cancelled:
             raise ImageExpired("the image was replaced before it was encoded: set it again") from None
         except TritonSamError as error:
@@ -98,7 +98,7 @@ class PendingImages:
         # Outside of the lock, because a renewal that has ended already calls at once.
         renewing.add_done_callback(lambda renewed: self._renewed(image, renewed))
         try:
-            return await asyncio.shield(asyncio.wrap_future(renewing))
+            return await _shared(renewing)
         except TritonSamError as error:
             raise type(error)(*error.args) from None
 
@@ -147,3 +147,11 @@ class PendingImages:
                 image.renewing = None
                 if not renewed.cancelled() and renewed.exception() is None:
                     image.key = renewed
+
+
+async def _shared(future: concurrent.futures.Future[str]) -> str:
+    """The result of a future that others wait for too: who is cancelled does not take it with him."""
+    inner = asyncio.wrap_future(future)
+    # What went wrong is told to those who still wait; asyncio would print it for each one who does not.
+    inner.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return await asyncio.shield(inner)

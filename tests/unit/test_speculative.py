@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 import time
 from collections.abc import Callable, Coroutine
@@ -293,6 +294,32 @@ def test_images_that_were_replaced_before_they_were_sent_are_not_sent() -> None:
         sent = [call.inputs["image"].tobytes() for call in blocking.encodes]
         assert b"slice 19" in sent
         assert len(sent) <= 1 + 4 + 1, "the first, one on each thread, and the last"
+
+    run(body)
+
+
+def test_who_no_longer_waits_for_an_image_is_not_told_of_its_error() -> None:
+    async def body(client: SpeculativeSAM2Client, server: FakeAsyncTransport, blocking: FakeTransport) -> None:
+        await client.image_ready()
+        printed: list[dict[str, Any]] = []
+        for loop in (asyncio.get_running_loop(), client._io.loop):
+            loop.set_exception_handler(lambda _, context: printed.append(context))
+        blocking.gate.clear()
+        blocking.failure = ServerUnreachable("gone")
+        client.set_image(b"doomed")
+        ready = asyncio.create_task(client.image_ready())
+        task = asyncio.create_task(client.predict_async([[1, 1]], [1], "s"))
+        await asyncio.sleep(0)
+        ready.cancel()
+        client.cancel_session_requests("s", keep_latest=False)
+        assert await task is None
+        blocking.gate.set()
+        with pytest.raises(ServerUnreachable):
+            await client.image_ready()
+        blocking.failure = None
+        del ready, task
+        gc.collect()
+        assert printed == []
 
     run(body)
 

@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from tests.unit.service.helpers import CLICK, Fake, ask, client_of, image_file, refusal
 from triton_sam import errors
 from triton_sam.errors import TooLarge
+from triton_sam.images import from_base64
 from triton_sam.prompts import mask_to_base64
 from triton_sam.service import calls, embeddings, faults
 from triton_sam.settings import Settings, get_settings
@@ -83,7 +84,7 @@ def test_cancelling_needs_few_bytes() -> None:
 
 def test_base64_with_blanks() -> None:
     text = base64.b64encode(b"an image file").decode()
-    assert calls.decoded("data:image/png;base64," + "\r\n ".join(text)) == b"an image file"
+    assert from_base64("data:image/png;base64," + "\r\n ".join(text), "image") == b"an image file"
     with pytest.raises(errors.InvalidInput, match="base64"):
         calls.decoded("größe")
 
