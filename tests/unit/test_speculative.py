@@ -317,6 +317,8 @@ def test_who_no_longer_waits_for_an_image_is_not_told_of_its_error() -> None:
         with pytest.raises(ServerUnreachable):
             await client.image_ready()
         blocking.failure = None
+        client.set_image(b"fine")  # lets go of the other one
+        await client.image_ready()
         del ready, task
         gc.collect()
         assert printed == []

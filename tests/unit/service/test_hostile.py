@@ -86,7 +86,7 @@ def test_base64_with_blanks() -> None:
     text = base64.b64encode(b"an image file").decode()
     assert from_base64("data:image/png;base64," + "\r\n ".join(text), "image") == b"an image file"
     with pytest.raises(errors.InvalidInput, match="base64"):
-        calls.decoded("größe")
+        from_base64("größe", "image")
 
 
 def test_what_is_echoed_is_short() -> None:
