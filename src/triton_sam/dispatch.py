@@ -22,6 +22,7 @@ import numpy.typing as npt
 from triton_sam.async_transport import AsyncTransport
 from triton_sam.errors import Cancelled, DeadlineExceeded, InternalError, InvalidInput, TritonSamError
 from triton_sam.fairqueue import FairQueue
+from triton_sam.io_thread import running_loop
 from triton_sam.wire import Call
 
 log = logging.getLogger(__name__)
@@ -107,7 +108,7 @@ class Dispatcher:
             superseded = [older for older in book.pending.values() if latest_wins and not older.in_air]
             book.pending[ticket.sequence] = ticket
         self._drop(superseded)
-        if asyncio._get_running_loop() is self._loop:
+        if running_loop() is self._loop:
             self._begin(ticket, work)
         elif not self._on_loop(self._begin, ticket, work):
             self._settle(ticket, Cancelled(_DROPPED))

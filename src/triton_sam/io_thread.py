@@ -35,3 +35,11 @@ class IoThread:
         if self._thread.is_alive():
             self.loop.call_soon_threadsafe(self.loop.stop)
             self._thread.join()
+
+
+def running_loop() -> asyncio.AbstractEventLoop | None:
+    """The event loop that the calling thread runs just now; None outside of one."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None

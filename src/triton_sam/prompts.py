@@ -16,15 +16,16 @@ import base64
 import binascii
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from triton_sam.errors import InvalidInput
+from triton_sam.errors import InvalidInput, Unsupported
 from triton_sam.masks import FORMATS
+from triton_sam.settings import Settings
 
 FOREGROUND, BACKGROUND = 1, 0
 #: No image is larger; beyond it float32 could not name a pixel.
@@ -61,6 +62,11 @@ class Prompt:
     image_size: tuple[int, int] | None = None
     """(width, height); only needed beside a bare embedding that the server no longer knows."""
 
+    def check_kinds(self, known: Collection[str], model_id: str) -> None:
+        """Raises Unsupported where it asks in a way that the model does not know, for example in words."""
+        if self.text is not None and "text" not in known:
+            raise Unsupported(f"{model_id} takes points, boxes and masks, not text")
+
     def check_inside(self, width: int, height: int) -> None:
         """Raises InvalidInput that names the first point or box outside a ``width`` x ``height`` image."""
         for which, prompt in enumerate(self.objects):
@@ -91,6 +97,11 @@ class PromptLimits:
     max_objects: int = 64
     max_bytes: int = 32 * 1024 * 1024
     mask_side: int | None = 256
+
+    @classmethod
+    def of(cls, settings: Settings, mask_side: int) -> PromptLimits:
+        """Those that a machine's settings give to a model."""
+        return cls(settings.max_points, settings.max_objects, settings.max_prompt_bytes, mask_side)
 
 
 def parse_prompt(text: str | bytes, limits: PromptLimits | None = None) -> Prompt:

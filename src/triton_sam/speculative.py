@@ -20,7 +20,7 @@ from triton_sam.async_transport import AsyncTransport, connect_async
 from triton_sam.client import ImageLike, Segmentation
 from triton_sam.dispatch import Dispatcher, Outputs, Send, Ticket
 from triton_sam.errors import Cancelled, ImageExpired, InvalidInput
-from triton_sam.io_thread import IoThread
+from triton_sam.io_thread import IoThread, running_loop
 from triton_sam.link import ModelLink, retry_options
 from triton_sam.pending_images import PendingImage, PendingImages
 from triton_sam.settings import get_settings
@@ -110,7 +110,7 @@ class SpeculativeSAM2Client:
             image: a path, the bytes of an image file, [H,W(,3|4)] uint8 (RGB), or a Pillow image.
         """
         self._check_open()
-        self._images.set(image, wait=not _in_event_loop())
+        self._images.set(image, wait=running_loop() is None)
 
     async def image_ready(self) -> str:
         """Waits until the present image is encoded; its key on the server, or what went wrong."""
@@ -321,11 +321,3 @@ async def wait_for_latest_result(
             await asyncio.gather(*newest_first[index + 1 :], return_exceptions=True)
             return result
     return None
-
-
-def _in_event_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from triton_sam.errors import InvalidInput
+from triton_sam.errors import InvalidInput, Unsupported
 from triton_sam.masks import FORMATS
 from triton_sam.prompts import (
     Prompt,
@@ -19,6 +19,7 @@ from triton_sam.prompts import (
     parse_prompt,
     prompt_from_mapping,
 )
+from triton_sam.settings import Settings
 
 SMALL = PromptLimits(max_points=5, max_objects=3, max_bytes=2000, mask_side=4)
 
@@ -516,3 +517,15 @@ def test_any_json_with_our_keys_parses_or_is_refused_in_one_line(document: dict[
 @given(st.text(max_size=40) | st.binary(max_size=40))
 def test_any_text_parses_or_is_refused(text: str | bytes) -> None:
     _parses_or_is_refused(text)
+
+
+def test_limits_of_a_machine_and_a_model() -> None:
+    limits = PromptLimits.of(Settings(max_points=7, max_objects=8, max_prompt_bytes=9), 288)
+    assert (limits.max_points, limits.max_objects, limits.max_bytes, limits.mask_side) == (7, 8, 9, 288)
+
+
+def test_words_for_a_model_that_knows_none() -> None:
+    asked = prompt_from_mapping({"text": "a spoon"})
+    asked.check_kinds({"points", "text"}, "sam3:text")
+    with pytest.raises(Unsupported, match="sam2:tiny takes points, boxes and masks, not text"):
+        asked.check_kinds({"points"}, "sam2:tiny")

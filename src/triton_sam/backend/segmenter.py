@@ -30,7 +30,7 @@ from triton_sam.backend.scheduler import Scheduler
 from triton_sam.catalog import get_spec
 from triton_sam.engines.base import Decoded, Embedding
 from triton_sam.engines.onnx import OnnxEngine
-from triton_sam.errors import InternalError, InvalidInput, TritonSamError, Unavailable, Unsupported
+from triton_sam.errors import InternalError, InvalidInput, TritonSamError, Unavailable
 from triton_sam.flight import FlightCounter
 from triton_sam.geometry import Frame
 from triton_sam.host import SHARED_MEMORY
@@ -132,9 +132,7 @@ class TritonPythonModel:
         engine.warm_up()
         masks.full_size(np.zeros((2, 2), np.float32), Frame(2, 2, 2, self.spec.resize))  # loads OpenCV
         self._settings: Settings = settings
-        self._limits = PromptLimits(
-            settings.max_points, settings.max_objects, settings.max_prompt_bytes, self.spec.decoder.mask_side
-        )
+        self._limits = PromptLimits.of(settings, self.spec.decoder.mask_side)
         self._cache = EmbeddingCache(settings.cache_bytes)
         self._metrics = TritonMetrics(args["model_name"])
         self.flight = FlightCounter(args["model_name"])
@@ -206,8 +204,7 @@ class TritonPythonModel:
         if text is None:
             return None
         prompt = parse_prompt(text, self._limits)
-        if prompt.text is not None and "text" not in self.spec.prompts:
-            raise Unsupported(f"{self.spec.id} takes points, boxes and masks, not text")
+        prompt.check_kinds(self.spec.prompts, self.spec.id)
         return prompt
 
     def _submit_image(self, job: Callable[[str], Job], image: bytes, prompt: Prompt | None) -> None:

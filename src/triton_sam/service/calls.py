@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 
-from triton_sam.errors import InvalidInput, TooLarge, Unsupported
+from triton_sam.errors import InvalidInput, TooLarge
 from triton_sam.images import EncodedImage, from_base64
-from triton_sam.prompts import Prompt, prompt_from_mapping
+from triton_sam.prompts import Prompt, PromptLimits, prompt_from_mapping
 from triton_sam.service.forms import checked_name
 from triton_sam.service.gateway import Gateway
 from triton_sam.service.models import Served
@@ -101,9 +101,8 @@ async def segment_call(gateway: Gateway, document: Mapping[str, Any], size: int)
 
 def checked_prompt(asked: Mapping[str, Any], served: Served, settings: Settings) -> tuple[Prompt, str]:
     """The prompt, and its text for Triton."""
-    prompt = prompt_from_mapping(asked, served.limits(settings))
-    if prompt.text is not None and "text" not in served.spec.prompts:
-        raise Unsupported(f"{served.spec.id} takes points, boxes and masks, not text")
+    prompt = prompt_from_mapping(asked, PromptLimits.of(settings, served.spec.decoder.mask_side))
+    prompt.check_kinds(served.spec.prompts, served.spec.id)
     text = json.dumps(asked)
     if len(text) > settings.max_prompt_bytes:
         raise TooLarge(f"the prompt has {len(text):,} bytes and {settings.max_prompt_bytes:,} are allowed")

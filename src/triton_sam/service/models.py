@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from starlette.concurrency import run_in_threadpool
 
 from triton_sam.errors import NotFound
-from triton_sam.prompts import PromptLimits
-from triton_sam.settings import Settings
 from triton_sam.specs import ModelSpec
 
 log = logging.getLogger(__name__)
@@ -33,12 +31,6 @@ class Served:
     def embedding_shape(self) -> tuple[int, ...]:
         """[1,C,h,w] of what outside tools call "the embedding"."""
         return dict(self.spec.encoder.outputs)[self.spec.encoder.embedding]
-
-    def limits(self, settings: Settings) -> PromptLimits:
-        """How much one prompt may ask of it."""
-        return PromptLimits(
-            settings.max_points, settings.max_objects, settings.max_prompt_bytes, self.spec.decoder.mask_side
-        )
 
 
 def choose(segmenters: Mapping[str, ModelSpec], wanted: str | None) -> Served:

@@ -134,7 +134,7 @@ def test_fields_that_fastapi_itself_refuses() -> None:
     assert refusal(asyncio.run(run()), 400, "invalid_input").startswith("value is not right")
 
 
-def test_before_the_start_and_after_the_end() -> None:
+def test_before_the_start() -> None:
     async def run() -> httpx.Response:
         transport = httpx.ASGITransport(Fake().app())
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:

@@ -8,7 +8,6 @@ from tests.unit.service.helpers import SEGMENTERS, SPEC
 from triton_sam.errors import NotFound, SetupError
 from triton_sam.service import models
 from triton_sam.service.models import Models, Served, choose
-from triton_sam.settings import Settings
 from triton_sam.specs import ModelSpec
 
 
@@ -59,12 +58,6 @@ def test_the_repository_is_not_read_for_every_click(monkeypatch: pytest.MonkeyPa
             await asyncio.sleep(0)
 
     asyncio.run(run())
-
-
-def test_limits_are_the_models_own() -> None:
-    settings = Settings(max_points=7, max_objects=8, max_prompt_bytes=9)
-    limits = Served("sam3", SEGMENTERS["sam3"]).limits(settings)
-    assert (limits.max_points, limits.max_objects, limits.max_bytes, limits.mask_side) == (7, 8, 9, 288)
 
 
 def test_a_repository_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
