@@ -6,7 +6,7 @@ ONCE ?=
 DEMO_PORTS ?=
 STAMP = $(VENV)/.installed-$(1)
 
-.PHONY: help demo test check format bench docs clean
+.PHONY: help demo test browser check format bench docs clean
 
 help:
 	@echo "make demo [ONCE=1]   from nothing to a mask (ONCE=1 stops after the picture)"
@@ -18,8 +18,12 @@ help:
 demo: $(call STAMP,demo)
 	$(BIN)/triton-sam demo $(if $(ONCE),--once) $(DEMO_PORTS)
 
-test: check
+test: check browser
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+# Without one the browser tests are skipped, unless TRITON_SAM_REQUIRE_BROWSER is set.
+browser:
+	@scripts/install_browser.sh || [ -z "$$TRITON_SAM_REQUIRE_BROWSER" ]
 
 check: $(call STAMP,dev)
 	$(BIN)/ruff check .

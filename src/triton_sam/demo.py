@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from PIL import Image
 from triton_sam.client import SAM2TritonClient
 from triton_sam.errors import SetupError
 from triton_sam.masks import overlay
+from triton_sam.photographs import photograph_folder
 
 SAMPLE_NAME = "coffee.png"
 """A cup of coffee, public domain (CC0), out of scikit-image's wheel."""
@@ -35,10 +35,10 @@ class DemoResult:
 
 def sample_photograph(name: str = SAMPLE_NAME) -> Path:
     """A photograph that an installed package brings along."""
-    spec = importlib.util.find_spec("skimage")
-    if spec is None or spec.origin is None:
+    folder = photograph_folder()
+    if folder is None:
         raise SetupError("the sample photograph comes with scikit-image: pip install 'triton-sam[demo]'")
-    return Path(spec.origin).parent / "data" / name
+    return folder / name
 
 
 def run_demo(url: str, model: str, folder: Path) -> DemoResult:

@@ -16,6 +16,9 @@ from triton_sam.service.faults import error_response
 #: What tells only that the service is there, or how it is used.
 _OPEN_PATHS = frozenset({"/health", "/docs", "/docs/oauth2-redirect", "/redoc", "/openapi.json"})
 DOCS_FILES = "/docs-files"
+PAGE_FILES, SAMPLES = "/app", "/samples"
+#: The web page and its sample images are the same everywhere; the page asks its user for the token.
+_PAGE_PATHS = frozenset({"/", "/favicon.ico", SAMPLES})
 SUBPROTOCOL = "triton-sam"
 _TOKEN_SUBPROTOCOL = "bearer."
 
@@ -52,7 +55,12 @@ class BearerToken:
 
 
 def _is_open(path: str) -> bool:
-    return path in _OPEN_PATHS or path.startswith(f"{DOCS_FILES}/")
+    return path in _OPEN_PATHS or path.startswith(f"{DOCS_FILES}/") or is_page(path)
+
+
+def is_page(path: str) -> bool:
+    """Whether a path belongs to the web page: a file that came with a package, and no work for a model."""
+    return path in _PAGE_PATHS or path.startswith((f"{PAGE_FILES}/", f"{SAMPLES}/"))
 
 
 def not_authorised() -> NotAuthorised:

@@ -12,6 +12,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 
 from triton_sam import __version__
+from triton_sam.photographs import photograph_folder
 from triton_sam.service import faults, schemas
 from triton_sam.service.access import DOCS_FILES, BearerToken, SingleSlashes
 from triton_sam.service.backend import Backend
@@ -19,7 +20,10 @@ from triton_sam.service.gateway import Gateway
 from triton_sam.service.hover import hover_router
 from triton_sam.service.info import info_router
 from triton_sam.service.limits import Admission, RequestLimits
+from triton_sam.service.page import page_router
+from triton_sam.service.preview import preview_router
 from triton_sam.service.sam_service import sam_service_router
+from triton_sam.service.samples import samples_router
 from triton_sam.service.segment import segment_router
 from triton_sam.service.telemetry import ServiceMetrics, Telemetry
 from triton_sam.settings import Settings
@@ -40,8 +44,11 @@ def create_app(backend: Backend, settings: Settings) -> FastAPI:
     routers = (
         segment_router(gateway),
         hover_router(gateway, metrics),
+        preview_router(settings),
         sam_service_router(gateway),
         info_router(gateway, metrics),
+        samples_router(photograph_folder()),
+        page_router(),
     )
 
     @contextlib.asynccontextmanager
@@ -85,7 +92,7 @@ def _describe_bodies(app: FastAPI, *, needs_token: bool) -> None:
 
 def _middleware(settings: Settings, metrics: ServiceMetrics, routers: tuple[APIRouter, ...]) -> list[Middleware]:
     """From the outside in: even a refusal has its request id and may be read by an allowed web page."""
-    paths = {str(getattr(route, "path", "")) for router in routers for route in router.routes}
+    paths = {str(getattr(route, "path_format", "")) for router in routers for route in router.routes}
     layers = [Middleware(SingleSlashes)]
     if settings.cors_origins:
         layers.append(
@@ -94,7 +101,7 @@ def _middleware(settings: Settings, metrics: ServiceMetrics, routers: tuple[APIR
                 allow_origins=list(settings.cors_origins),
                 allow_methods=["GET", "POST"],
                 allow_headers=["Authorization", "Content-Type", "X-Request-ID"],
-                expose_headers=["X-Request-ID", "Retry-After", "Cancelled-By-Client"],
+                expose_headers=["X-Request-ID", "Retry-After", "Cancelled-By-Client", "X-Image-Size"],
             )
         )
     layers.append(Middleware(Telemetry, metrics=metrics, routes=frozenset(paths)))

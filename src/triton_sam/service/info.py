@@ -16,6 +16,7 @@ from starlette.responses import JSONResponse, Response
 from triton_sam.errors import Unavailable
 from triton_sam.service import access, schemas
 from triton_sam.service.gateway import Gateway
+from triton_sam.service.models import choose
 from triton_sam.service.telemetry import ServiceMetrics
 
 _METRICS_SECONDS = 5.0
@@ -24,7 +25,7 @@ _PLAIN = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def info_router(gateway: Gateway, metrics: ServiceMetrics) -> APIRouter:
-    """``/health``, ``/models``, ``/metrics`` and what Triton itself does not have under ``/v2``."""
+    """``/health``, ``/models``, ``/v1/limits``, ``/metrics`` and what Triton itself does not have under ``/v2``."""
     router = APIRouter(tags=["about the server"])
 
     @router.get(
@@ -55,6 +56,10 @@ def info_router(gateway: Gateway, metrics: ServiceMetrics) -> APIRouter:
     async def v2_models() -> list[schemas.ModelRow]:
         return await _rows(gateway)
 
+    @router.get("/v1/limits", summary="What one request may have", responses=schemas.refusals())
+    async def limits() -> schemas.Limits:
+        return schemas.Limits.model_validate(gateway.settings, from_attributes=True)
+
     @router.get(
         "/metrics",
         summary="The service's own metrics",
@@ -78,9 +83,20 @@ def info_router(gateway: Gateway, metrics: ServiceMetrics) -> APIRouter:
 
 
 async def _rows(gateway: Gateway) -> list[Any]:
+    segmenters = await gateway.models.all()
+    default = choose(segmenters, None).name if segmenters else None
     return [
-        schemas.ModelRow(name=name, id=spec.id, family=spec.family, title=spec.title, licence=spec.licence)
-        for name, spec in (await gateway.models.all()).items()
+        schemas.ModelRow(
+            name=name,
+            id=spec.id,
+            family=spec.family,
+            title=spec.title,
+            licence=spec.licence,
+            prompts=sorted(spec.prompts),
+            side=spec.side,
+            default=name == default,
+        )
+        for name, spec in segmenters.items()
     ]
 
 

@@ -7,6 +7,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from triton_sam.errors import DeadlineExceeded, QueueFull, RequestTimeout, TooLarge, TritonSamError
+from triton_sam.service.access import is_page
 from triton_sam.service.faults import error_response
 
 #: Must be answered above all when the service is busy.
@@ -32,7 +33,8 @@ class Admission:
         self._arriving = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] in _ALWAYS_ADMITTED:
+        # Nor do the page's files wait for models, or count as work: opening it would take a dozen places at once.
+        if scope["type"] != "http" or scope["path"] in _ALWAYS_ADMITTED or is_page(scope["path"]):
             await self._app(scope, receive, send)
             return
         visit = _Visit(self, receive, send)

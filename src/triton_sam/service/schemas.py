@@ -45,6 +45,29 @@ class ModelRow(BaseModel):
     family: str
     title: str
     licence: str
+    prompts: list[str] = Field(description="kinds that it takes: boxes, masks, points, text")
+    side: int = Field(description="of the square that it sees, pixels; a larger image is scaled down to it")
+    default: bool = Field(description="whether a request that names no model gets this one")
+
+
+class Limits(BaseModel):
+    """What one request may have; more is refused with 413."""
+
+    max_image_bytes: int = Field(description="of an image file")
+    max_image_pixels: int = Field(description="width x height of an image")
+    max_points: int = Field(description="of one object")
+    max_objects: int = Field(description="of one request")
+
+
+class SampleRow(BaseModel):
+    """An image to try things on."""
+
+    name: str
+    title: str = Field(description="for people")
+    credit: str = Field(description="whose it is, and on which terms it may be shown")
+    width: int
+    height: int
+    address: str = Field(description="of the image file, relative to the service's own")
 
 
 class Health(BaseModel):
@@ -141,6 +164,12 @@ class ImageForm(BaseModel):
     session_id: str = Field(default="", max_length=200, description=_SESSION)
 
 
+class PreviewForm(BaseModel):
+    model_config = _example(image="(an image file)")
+
+    image: bytes = Field(description="an image file")
+
+
 class EmbeddedModelForm(BaseModel):
     """An image, or only a session whose waiting requests shall be cancelled."""
 
@@ -182,11 +211,11 @@ class CancelForm(BaseModel):
 
 # -- the document ----------------------------------------------------------------------------------------------
 
-_REQUESTS = (SegmentRequest, ImageForm, EmbeddedModelForm, FromModelForm, PredictionForm, CancelForm)
+_REQUESTS = (SegmentRequest, ImageForm, PreviewForm, EmbeddedModelForm, FromModelForm, PredictionForm, CancelForm)
 _REFUSALS = {
     400: "The request is wrong: the message says what, and the mend",
     401: "The token is missing or wrong",
-    404: "No such model, or an image_key that the server does not (or no longer) know",
+    404: "No such model or sample, or an image_key that the server does not (or no longer) know",
     408: "The body stopped coming",
     413: "More bytes or pixels than are allowed",
     429: "Too many requests at a time; Retry-After tells when to try again",

@@ -58,18 +58,20 @@ class Telemetry:
     def __init__(self, app: ASGIApp, *, metrics: ServiceMetrics, routes: Collection[str]) -> None:
         """
         Args:
-            routes: the paths that get a label of their own. None of ours has a parameter in it.
+            routes: the paths that get a label of their own. One with a parameter, ``/samples/{name}``, is the label of
+                all that begins as it does.
         """
         self._app = app
         self._metrics = metrics
-        self._routes = routes
+        self._routes = frozenset(route for route in routes if "{" not in route)
+        self._templates = {route.partition("{")[0]: route for route in routes if "{" in route}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         request_id = _request_id(Headers(scope=scope).get("x-request-id", ""))
-        route = scope["path"] if scope["path"] in self._routes else "other"
+        route = self._label(scope["path"])
         status = 0
 
         async def named(message: Message) -> None:
@@ -96,6 +98,11 @@ class Telemetry:
             self._metrics.seconds.labels(route).observe(time.perf_counter() - started)
             method = scope["method"] if scope["method"] in _METHODS else "other"
             self._metrics.requests.labels(route, method, str(status or _GONE)).inc()
+
+    def _label(self, path: str) -> str:
+        if path in self._routes:
+            return path
+        return next((route for begin, route in self._templates.items() if path.startswith(begin)), "other")
 
 
 def _request_id(offered: str) -> str:

@@ -37,10 +37,27 @@ def test_with_the_right_token() -> None:
     assert ask("GET", "/models", settings=TOKEN, headers=lower).status_code == 200
 
 
-@pytest.mark.parametrize("path", ["/health", "/docs", "/redoc", "/openapi.json"])
+@pytest.mark.parametrize("path", ["/health", "/docs", "/redoc", "/openapi.json", "/samples", "/samples/cells"])
 def test_open_paths(path: str) -> None:
     assert ask("GET", path, settings=TOKEN).status_code == 200
     assert ask("GET", f"http://test/{path}", settings=TOKEN).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/", "/favicon.ico", "/app/nothing.js", "/app/lib/nothing.js", "/samples/nothing"])
+def test_the_page_asks_for_the_token_itself(path: str) -> None:
+    assert ask("GET", path, settings=TOKEN).status_code in (200, 404)
+    assert ask("POST", path, settings=TOKEN).status_code == 405
+
+
+@pytest.mark.parametrize("path", ["/app", "/apple", "/samplesx", "/v1/limits", "/v1/preview", "/app/../v1/limits"])
+def test_paths_that_look_like_the_pages(path: str) -> None:
+    answer = ask("GET", f"http://test{path}", settings=TOKEN)
+    refusal(answer, 401, "not_authorised")
+
+
+def test_a_way_out_of_the_pages_folder_leads_nowhere() -> None:
+    """The dots are the path's own here: no client has taken them out."""
+    refusal(ask("GET", "http://test/app/%2e%2e/v1/limits", settings=TOKEN), 404, "not_found")
 
 
 def test_the_token_is_in_the_document() -> None:

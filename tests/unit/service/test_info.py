@@ -14,6 +14,7 @@ from triton_sam.catalog import DEFAULT_MODEL, get_spec
 from triton_sam.host import free_port
 from triton_sam.service.app import create_app
 from triton_sam.service.backend import Backend
+from triton_sam.service.models import choose
 from triton_sam.settings import Settings
 
 
@@ -52,10 +53,31 @@ def test_models(path: str) -> None:
     answer = ask("GET", path, Fake(segmenters={"sam2": spec}))
     assert answer.status_code == 200
     assert answer.json() == [
-        {"name": "sam2", "id": DEFAULT_MODEL, "family": "sam2", "title": spec.title, "licence": spec.licence}
+        {
+            "name": "sam2",
+            "id": DEFAULT_MODEL,
+            "family": "sam2",
+            "title": spec.title,
+            "licence": spec.licence,
+            "prompts": ["boxes", "masks", "points"],
+            "side": spec.side,
+            "default": True,
+        }
     ]
     assert ask("GET", path, Fake(segmenters={})).json() == []
-    assert [row["name"] for row in ask("GET", path).json()] == list(SEGMENTERS)
+    rows = ask("GET", path).json()
+    assert [row["name"] for row in rows] == list(SEGMENTERS)
+    assert [row["name"] for row in rows if row["default"]] == [choose(SEGMENTERS, None).name]
+
+
+def test_limits() -> None:
+    answer = ask("GET", "/v1/limits", settings={"max_points": 7, "max_objects": 5})
+    assert answer.json() == {
+        "max_image_bytes": Settings().max_image_bytes,
+        "max_image_pixels": Settings().max_image_pixels,
+        "max_points": 7,
+        "max_objects": 5,
+    }
 
 
 def test_the_version_is_told() -> None:

@@ -97,6 +97,10 @@ def test_every_route_is_described(document: dict[str, Any]) -> None:
         "/cancel_pending",
         "/v1/images",
         "/v1/segment",
+        "/v1/preview",
+        "/v1/limits",
+        "/samples",
+        "/samples/{name}",
         "/health",
         "/models",
         "/metrics",
@@ -129,5 +133,10 @@ def test_every_request_has_an_example_that_fits(document: dict[str, Any]) -> Non
 
 def test_files_are_binary(document: dict[str, Any]) -> None:
     components = document["components"]["schemas"]
-    for form, field in (("ImageForm", "image"), ("EmbeddedModelForm", "image"), ("FromModelForm", "model")):
+    for form, field in (
+        ("ImageForm", "image"),
+        ("PreviewForm", "image"),
+        ("EmbeddedModelForm", "image"),
+        ("FromModelForm", "model"),
+    ):
         assert components[form]["properties"][field]["format"] == "binary"

@@ -1,0 +1,182 @@
+/**
+ * What a person has made of one image: objects in the order of drawing. Every function here takes a document and gives
+ * a new one (or the same, where nothing changes); nothing is changed in place, so that undo is a list of documents.
+ *
+ * @typedef {import("./mask.js").Mask} Mask
+ * @typedef {{x: number, y: number, label: 0|1}} Point  whole original pixels; 1 object, 0 background
+ * @typedef {{mask: Mask, score: number}} Candidate
+ * @typedef {object} Thing  one object; the word "object" means too much in JavaScript
+ * @property {string} id
+ * @property {string} name
+ * @property {string} colour  "#rrggbb"
+ * @property {boolean} visible
+ * @property {Point[]} points
+ * @property {number[]|null} box  x0, y0, x1, y1 in original pixels
+ * @property {number|null} pick  which candidate the person wants; null: the one with the best score
+ * @property {{key: string, candidates: Candidate[]}|null} answer  the latest one, and the prompt that it answers
+ * @property {Mask|null} added  painted by hand, on top of whatever the model says
+ * @property {Mask|null} removed  erased by hand
+ * @typedef {{things: Thing[], activeId: string|null, made: number}} Document  things[0] lies at the bottom
+ */
+import { nextColour } from "./palette.js";
+import { emptyMask } from "./mask.js";
+import { subtract, union } from "./mask_ops.js";
+
+/** @returns {Document} */
+export const newDocument = () => ({ things: [], activeId: null, made: 0 });
+
+/** @param {Document} document @returns {Thing|null} the object that clicks refine */
+export const activeThing = (document) => document.things.find((thing) => thing.id === document.activeId) ?? null;
+
+function withNewThing(document, fields) {
+  const made = document.made + 1;
+  const thing = {
+    id: `object-${made}`,
+    name: `Object ${made}`,
+    colour: nextColour(document.things.map((other) => other.colour)),
+    visible: true,
+    points: [],
+    box: null,
+    pick: null,
+    answer: null,
+    added: null,
+    removed: null,
+    ...fields,
+  };
+  return { things: [...document.things, thing], activeId: thing.id, made };
+}
+
+function changed(document, id, change) {
+  const things = document.things.map((thing) => (thing.id === id ? change(thing) : thing));
+  return things.some((thing, index) => thing !== document.things[index]) ? { ...document, things } : document;
+}
+
+/** A click: refines the active object, or begins one. A first click cannot take away: there is nothing yet. */
+export function addPoint(document, point) {
+  const active = activeThing(document);
+  if (active) return changed(document, active.id, (thing) => ({ ...thing, points: [...thing.points, point], visible: true }));
+  return point.label === 1 ? withNewThing(document, { points: [point] }) : document;
+}
+
+/** A box is the beginning of an object of its own: people drag one after the other. */
+export const addBox = (document, box) => withNewThing(document, { box });
+
+/**
+ * A brush stroke on the active object, or on a new one.
+ * @param {Mask} stroke
+ * @param {boolean} erases
+ */
+export function paint(document, stroke, erases) {
+  const active = activeThing(document);
+  if (!active) return erases ? document : withNewThing(document, { added: stroke });
+  const none = emptyMask(stroke.width, stroke.height);
+  return changed(document, active.id, (thing) => ({
+    ...thing,
+    visible: true,
+    added: erases ? thing.added && subtract(thing.added, stroke) : union(thing.added ?? none, stroke),
+    removed: erases ? union(thing.removed ?? none, stroke) : thing.removed && subtract(thing.removed, stroke),
+  }));
+}
+
+/** @param {number|null} pick */
+export const choose = (document, id, pick) =>
+  changed(document, id, (thing) => (thing.pick === pick ? thing : { ...thing, pick }));
+
+/** Name, colour or visibility. */
+export const describe = (document, id, fields) =>
+  changed(document, id, (thing) =>
+    Object.entries(fields).every(([name, value]) => thing[name] === value) ? thing : { ...thing, ...fields });
+
+export function remove(document, id) {
+  const things = document.things.filter((thing) => thing.id !== id);
+  if (things.length === document.things.length) return document;
+  return { ...document, things, activeId: document.activeId === id ? null : document.activeId };
+}
+
+/** @param {number} by  1: one nearer to the top */
+export function move(document, id, by) {
+  const from = document.things.findIndex((thing) => thing.id === id);
+  const to = from + by;
+  if (from < 0 || to < 0 || to >= document.things.length) return document;
+  const things = [...document.things];
+  things.splice(to, 0, ...things.splice(from, 1));
+  return { ...document, things };
+}
+
+/** @param {string|null} id  null: the next click begins a new object */
+export const activate = (document, id) => (document.activeId === id ? document : { ...document, activeId: id });
+
+/**
+ * The change that gives an answer to whoever asks its question.
+ * @param {string} key of {@link promptKey}
+ * @returns {(document: Document) => Document} for many documents: what they share stays shared
+ */
+export function answering(key, candidates) {
+  const answered = new Map();
+  return (document) => {
+    const things = document.things.map((thing) => {
+      if (thing.answer?.key === key || !hasPrompt(thing) || promptKey(thing) !== key) return thing;
+      if (!answered.has(thing)) answered.set(thing, { ...thing, answer: { key, candidates } });
+      return answered.get(thing);
+    });
+    return things.some((thing, index) => thing !== document.things[index]) ? { ...document, things } : document;
+  };
+}
+
+// -- what is asked -----------------------------------------------------------------------------------------------
+
+/** Whether the model is asked at all: what is only painted needs no model. */
+export const hasPrompt = (thing) => thing.points.length > 0 || thing.box !== null;
+
+/** One point is ambiguous (a sleeve, a coat, a person?), so the model shall say all that it may mean. */
+const wantsSeveral = (thing) =>
+  thing.pick !== null || (thing.points.length === 1 && thing.points[0].label === 1 && thing.box === null);
+
+/** @returns {object} the prompt's fields of /v1/segment */
+export function promptOf(thing) {
+  const prompt = { multimask: wantsSeveral(thing), format: "rle" };
+  if (thing.points.length) {
+    prompt.points = thing.points.map(({ x, y }) => [x, y]);
+    prompt.labels = thing.points.map(({ label }) => label);
+  }
+  if (thing.box) prompt.box = thing.box;
+  return prompt;
+}
+
+const keys = new WeakMap();
+
+/** @returns {string} equal for equal questions */
+export function promptKey(thing) {
+  if (!keys.has(thing)) keys.set(thing, JSON.stringify(promptOf(thing)));
+  return keys.get(thing);
+}
+
+/** Whether the newest prompt has no answer yet. */
+export const isWaiting = (thing) => hasPrompt(thing) && thing.answer?.key !== promptKey(thing);
+
+/** The object as it would be after a click here, for a preview. @returns {Thing|null} null where a click does nothing */
+export function hovered(document, point) {
+  return activeThing(addPoint(document, point));
+}
+
+// -- what is seen ------------------------------------------------------------------------------------------------
+
+/** @returns {Candidate|null} the chosen one, or that with the best score */
+export function chosen(candidates, pick) {
+  if (!candidates?.length) return null;
+  if (pick !== null && candidates[pick]) return candidates[pick];
+  return candidates.reduce((best, other) => (other.score > best.score ? other : best));
+}
+
+const masks = new WeakMap();
+
+/** @returns {Mask|null} what the model says, with what was painted and erased; null while there is nothing */
+export function maskOf(thing) {
+  if (!masks.has(thing)) {
+    let mask = chosen(thing.answer?.candidates, thing.pick)?.mask ?? null;
+    if (thing.added) mask = mask ? union(mask, thing.added) : thing.added;
+    if (mask && thing.removed) mask = subtract(mask, thing.removed);
+    masks.set(thing, mask);
+  }
+  return masks.get(thing);
+}

@@ -1,0 +1,58 @@
+/** An image at its own size and at halves of it, so that drawing it small does not read all of its pixels each time. */
+
+const SMALLEST_SIDE = 512;
+
+export class Pyramid {
+  /** @param {ImageBitmap} bitmap  belongs to the pyramid from now on */
+  constructor(bitmap) {
+    this.width = bitmap.width;
+    this.height = bitmap.height;
+    this._levels = [bitmap];
+    while (Math.max(this._top.width, this._top.height) > 2 * SMALLEST_SIDE) this._levels.push(half(this._top));
+  }
+
+  get _top() {
+    return this._levels[this._levels.length - 1];
+  }
+
+  /**
+   * @param {CanvasRenderingContext2D} context
+   * @param {import("../core/view.js").View} view
+   */
+  draw(context, view) {
+    const wanted = this.width * view.scale;
+    // The smallest level that need not be enlarged; single pixels stay sharp squares when a person looks closely.
+    const level = this._levels.findLast((candidate) => candidate.width >= wanted) ?? this._levels[0];
+    context.imageSmoothingEnabled = view.scale < 2;
+    context.imageSmoothingQuality = "medium";
+    const { canvas } = context;
+    // Only the visible part: a browser would work through everything that lies beside the canvas too.
+    const x0 = Math.max(0, -view.x / view.scale);
+    const y0 = Math.max(0, -view.y / view.scale);
+    const x1 = Math.min(this.width, (canvas.width - view.x) / view.scale);
+    const y1 = Math.min(this.height, (canvas.height - view.y) / view.scale);
+    if (x1 <= x0 || y1 <= y0) return;
+    const shrink = level.width / this.width;
+    context.drawImage(
+      level,
+      x0 * shrink, y0 * shrink, (x1 - x0) * shrink, (y1 - y0) * shrink,
+      x0 * view.scale + view.x, y0 * view.scale + view.y, (x1 - x0) * view.scale, (y1 - y0) * view.scale,
+    );
+  }
+
+  /** Gives the memory back. */
+  close() {
+    for (const level of this._levels) level.close?.();
+    this._levels = [];
+  }
+}
+
+function half(level) {
+  const canvas = document.createElement("canvas");
+  canvas.width = Math.max(1, Math.round(level.width / 2));
+  canvas.height = Math.max(1, Math.round(level.height / 2));
+  const context = canvas.getContext("2d");
+  context.imageSmoothingQuality = "high";
+  context.drawImage(level, 0, 0, canvas.width, canvas.height);
+  return canvas;
+}

@@ -1,0 +1,114 @@
+/**
+ * Masks -> pixels of the screen. Only what is visible is touched, so that a 6000 x 4000 mask costs no more than a small one,
+ * and the screen's pixel shows the mask's pixel under its centre: at 1:1 exactly the mask.
+ *
+ * @typedef {import("../core/mask.js").Mask} Mask
+ * @typedef {import("../core/view.js").View} View
+ * @typedef {{x0: number, y0: number, x1: number, y1: number}} Box  device pixels, ends exclusive
+ * @typedef {{colour: [number, number, number], fill: number, line: number}} Look
+ *   fill: 0 to 1, how much of the inside is covered; line: the outline's width in device pixels, 0 for none
+ */
+import { columnSpans } from "../core/mask_ops.js";
+
+/** A buffer of screen pixels that masks are painted into. */
+export class Raster {
+  constructor(width, height) {
+    this.width = width;
+    this.height = height;
+    this.image = new ImageData(width, height);
+    this._pixels = new Uint32Array(this.image.data.buffer);
+    this._covered = new Uint8Array(width * height);
+    /** @type {Box|null} */
+    this.dirty = null;
+  }
+
+  /** Empties what was painted. @returns {Box|null} where that was */
+  clear() {
+    const box = this.dirty;
+    if (box) fillBox(this._pixels, this.width, box, 0);
+    this.dirty = null;
+    return box;
+  }
+
+  /** Paints over what is there. @param {Mask} mask @param {View} view @param {Look} look @returns {Box|null} where */
+  paint(mask, view, look) {
+    const box = this._cover(mask, view);
+    if (!box) return null;
+    this._colour(box, look, view, mask);
+    fillBox(this._covered, this.width, box, 0);
+    this.dirty = union(this.dirty, box);
+    return box;
+  }
+
+  /** Marks the screen pixels that a mask covers; a column of the screen lies in one column of the mask. */
+  _cover(mask, { scale, x: left, y: top }) {
+    const { offsets, spans } = columnSpans(mask);
+    const { width, height } = this;
+    const covered = this._covered;
+    const first = Math.max(0, Math.ceil(left - 0.5));
+    const last = Math.min(width, Math.ceil(mask.width * scale + left - 0.5));
+    let [x0, y0, x1, y1] = [width, height, 0, 0];
+    for (let x = first; x < last; x++) {
+      const column = Math.floor((x + 0.5 - left) / scale);
+      for (let index = offsets[column]; index < offsets[column + 1]; index++) {
+        const from = Math.max(0, Math.ceil(spans[2 * index] * scale + top - 0.5));
+        const to = Math.min(height, Math.ceil(spans[2 * index + 1] * scale + top - 0.5));
+        if (from >= to) continue;
+        for (let at = from * width + x, end = to * width; at < end; at += width) covered[at] = 1;
+        if (from < y0) y0 = from;
+        if (to > y1) y1 = to;
+        if (x < x0) x0 = x;
+        x1 = x + 1;
+      }
+    }
+    return x1 > x0 ? { x0, y0, x1, y1 } : null;
+  }
+
+  _colour({ x0, y0, x1, y1 }, { colour: [r, g, b], fill, line }, view, mask) {
+    const { width, height } = this;
+    const [covered, pixels] = [this._covered, this._pixels];
+    const packed = (r | (g << 8) | (b << 16)) >>> 0;
+    const inside = (packed | (Math.round(fill * 255) << 24)) >>> 0;
+    const border = (packed | (255 << 24)) >>> 0;
+    const ends = {
+      left: Math.max(0, Math.ceil(view.x - 0.5)),
+      right: Math.min(width, Math.ceil(mask.width * view.scale + view.x - 0.5)) - 1,
+      top: Math.max(0, Math.ceil(view.y - 0.5)),
+      bottom: Math.min(height, Math.ceil(mask.height * view.scale + view.y - 0.5)) - 1,
+    };
+    for (let y = y0; y < y1; y++) {
+      // Beyond the screen and beyond the image nobody knows whether the mask goes on, so there is no border there.
+      const up = Math.max(ends.top, y - line) * width;
+      const down = Math.min(ends.bottom, y + line) * width;
+      const row = y * width;
+      for (let x = x0; x < x1; x++) {
+        if (!covered[row + x]) continue;
+        const isBorder =
+          line > 0 &&
+          !(
+            covered[up + x] &&
+            covered[down + x] &&
+            covered[row + Math.max(ends.left, x - line)] &&
+            covered[row + Math.min(ends.right, x + line)]
+          );
+        if (isBorder) pixels[row + x] = border;
+        else if (fill > 0) pixels[row + x] = inside;
+      }
+    }
+  }
+}
+
+function fillBox(values, width, { x0, y0, x1, y1 }, value) {
+  for (let y = y0; y < y1; y++) values.fill(value, y * width + x0, y * width + x1);
+}
+
+/** @param {Box|null} a @param {Box|null} b @returns {Box|null} */
+export function union(a, b) {
+  if (!a || !b) return a ?? b;
+  return {
+    x0: Math.min(a.x0, b.x0),
+    y0: Math.min(a.y0, b.y0),
+    x1: Math.max(a.x1, b.x1),
+    y1: Math.max(a.y1, b.y1),
+  };
+}

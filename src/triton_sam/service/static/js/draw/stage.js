@@ -1,0 +1,169 @@
+/**
+ * The image and what lies over it, on four canvases: the picture, the masks that were kept, the mask under the mouse, and
+ * points and cursors. Each is drawn anew only when something of its own has changed.
+ *
+ * @typedef {import("../core/mask.js").Mask} Mask
+ * @typedef {object} Scene  what is to be seen
+ * @property {{mask: Mask, colour: [number, number, number]}[]} masks  the first lies at the bottom
+ * @property {{fill: number, outline: boolean}} look
+ * @property {{mask: Mask, colour: [number, number, number]}|null} preview
+ * @property {(context: CanvasRenderingContext2D, view: import("../core/view.js").View, unit: number) => void} marks
+ */
+import { Pyramid } from "./pyramid.js";
+import { Raster } from "./raster.js";
+import { fitted, moved, zoomed } from "../core/view.js";
+
+const OUTLINE = 1.5;
+const PREVIEW_OUTLINE = 2;
+const PREVIEW_FILL = 0.38;
+const LAYERS = ["picture", "masks", "preview", "marks"];
+
+export class Stage {
+  /**
+   * @param {HTMLElement} surface  the element that holds the four canvases
+   * @param {() => void} onView  called when another part of the image is to be seen
+   */
+  constructor(surface, onView) {
+    this.surface = surface;
+    this._onView = onView;
+    this._contexts = Object.fromEntries(
+      LAYERS.map((layer) => [layer, surface.querySelector(`#${layer}`).getContext("2d")]),
+    );
+    this._stale = new Set();
+    this._frame = 0;
+    this._isFitted = true;
+    /** @type {Pyramid|null} */
+    this.picture = null;
+    /** @type {import("../core/view.js").View} */
+    this.view = { scale: 1, x: 0, y: 0 };
+    this.unit = 1;
+    this._rasters = null;
+    /** @type {Scene} */
+    this.scene = { masks: [], look: { fill: 0.5, outline: true }, preview: null, marks: () => {} };
+    new ResizeObserver(() => this._resize()).observe(surface);
+  }
+
+  get size() {
+    const { width, height } = this._contexts.picture.canvas;
+    return { width, height };
+  }
+
+  /** @param {ImageBitmap|null} bitmap */
+  show(bitmap) {
+    this.picture?.close();
+    this.picture = bitmap && new Pyramid(bitmap);
+    this.surface.hidden = bitmap === null;
+    this._resize();
+    this.fit();
+  }
+
+  fit() {
+    if (this.picture) this.setView(fitted(this.picture, this.size));
+    this._isFitted = true;
+  }
+
+  /** One pixel of the image is one of the screen; what is in the middle stays there. */
+  showActualSize() {
+    this.zoom(1 / this.view.scale);
+  }
+
+  setView(view) {
+    this._isFitted = false;
+    this.view = view;
+    Object.assign(this.surface.dataset, { scale: view.scale, x: view.x, y: view.y }); // for tests, and for the curious
+    this.refresh(...LAYERS);
+    this._onView();
+  }
+
+  /** @param {number} x @param {number} y device pixels */
+  zoom(factor, x = this.size.width / 2, y = this.size.height / 2) {
+    if (this.picture) this.setView(zoomed(this.view, factor, x, y, this.picture, this.size));
+  }
+
+  move(dx, dy) {
+    if (this.picture) this.setView(moved(this.view, dx, dy, this.picture, this.size));
+  }
+
+  /** Draws these layers with the next frame. */
+  refresh(...layers) {
+    for (const layer of layers) this._stale.add(layer);
+    this._frame ||= requestAnimationFrame(() => this.drawNow());
+  }
+
+  /** Draws what is stale at once, for a mask that somebody waits for. */
+  drawNow() {
+    cancelAnimationFrame(this._frame);
+    this._frame = 0;
+    const stale = this._stale;
+    this._stale = new Set();
+    if (!this.picture || !this._rasters) return;
+    if (stale.has("picture")) this._drawPicture();
+    if (stale.has("masks")) this._drawMasks();
+    if (stale.has("preview")) this._drawPreview();
+    if (stale.has("marks")) this._drawMarks();
+  }
+
+  _resize() {
+    const { clientWidth, clientHeight } = this.surface;
+    if (!clientWidth || !clientHeight) return;
+    this.unit = window.devicePixelRatio || 1;
+    const width = Math.round(clientWidth * this.unit);
+    const height = Math.round(clientHeight * this.unit);
+    if (width === this.size.width && height === this.size.height && this._rasters) return;
+    const [dx, dy] = [(width - this.size.width) / 2, (height - this.size.height) / 2];
+    for (const { canvas } of Object.values(this._contexts)) {
+      canvas.width = width;
+      canvas.height = height;
+      canvas.style.width = `${clientWidth}px`;
+      canvas.style.height = `${clientHeight}px`;
+    }
+    this._rasters = { masks: new Raster(width, height), preview: new Raster(width, height) };
+    if (this._isFitted) this.fit();
+    else this.move(dx, dy);
+    this.drawNow(); // a canvas that was resized is empty: drawing with the next frame would flicker
+  }
+
+  _drawPicture() {
+    const context = this._contexts.picture;
+    const { width, height } = context.canvas;
+    const { view, picture } = this;
+    context.clearRect(0, 0, width, height);
+    context.fillStyle = "#fff"; // what the model sees under transparent parts
+    context.fillRect(view.x, view.y, picture.width * view.scale, picture.height * view.scale);
+    picture.draw(context, view);
+  }
+
+  _drawMasks() {
+    const { fill, outline } = this.scene.look;
+    const line = outline ? Math.max(1, Math.round(OUTLINE * this.unit)) : 0;
+    this._layer("masks", (raster) => {
+      for (const { mask, colour } of this.scene.masks) raster.paint(mask, this.view, { colour, fill, line });
+    });
+  }
+
+  _drawPreview() {
+    const { preview } = this.scene;
+    const line = Math.max(1, Math.round(PREVIEW_OUTLINE * this.unit));
+    this._layer("preview", (raster) => {
+      if (preview) raster.paint(preview.mask, this.view, { colour: preview.colour, fill: PREVIEW_FILL, line });
+    });
+  }
+
+  /** Old pixels go and new ones come in one step, so that there is never an empty frame. */
+  _layer(name, paint) {
+    const raster = this._rasters[name];
+    const context = this._contexts[name];
+    const boxes = [raster.clear()];
+    paint(raster);
+    boxes.push(raster.dirty);
+    for (const box of boxes) {
+      if (box) context.putImageData(raster.image, 0, 0, box.x0, box.y0, box.x1 - box.x0, box.y1 - box.y0);
+    }
+  }
+
+  _drawMarks() {
+    const context = this._contexts.marks;
+    context.clearRect(0, 0, context.canvas.width, context.canvas.height);
+    this.scene.marks(context, this.view, this.unit);
+  }
+}

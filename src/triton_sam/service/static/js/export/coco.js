@@ -1,0 +1,41 @@
+/**
+ * Objects as a COCO document.
+ *
+ * @typedef {import("../core/mask.js").Mask} Mask
+ * @typedef {{name: string, width: number, height: number}} Picture Original pixels.
+ */
+
+import { area, bounds, toCocoRle } from "../core/mask.js";
+
+/**
+ * @param {Picture} picture
+ * @param {Array<{name: string, mask: Mask, score?: number | null}>} objects
+ * @returns {object} For JSON: info, one image, an annotation an object and a category a name, in order of
+ *   appearance.
+ */
+export function cocoDocument(picture, objects) {
+  const names = [...new Set(objects.map(({ name }) => name))];
+  const categoryIds = new Map(names.map((name, index) => [name, index + 1]));
+  return {
+    info: { description: "Segmented with triton-sam" },
+    images: [{ id: 1, file_name: picture.name, width: picture.width, height: picture.height }],
+    annotations: objects.map((object, index) => annotation(object, index + 1, categoryIds.get(object.name))),
+    categories: names.map((name) => ({ id: categoryIds.get(name), name, supercategory: "object" })),
+  };
+}
+
+function annotation({ mask, score }, id, categoryId) {
+  const box = bounds(mask) ?? { x: 0, y: 0, width: 0, height: 0 };
+  return {
+    id,
+    image_id: 1,
+    category_id: categoryId,
+    segmentation: toCocoRle(mask),
+    area: area(mask),
+    bbox: [box.x, box.y, box.width, box.height],
+    // COCO's own files have RLE for crowds only, but readers take the form from the segmentation; a crowd
+    // would be left out of training and forgiven in evaluation, and these are single objects.
+    iscrowd: 0,
+    ...(score == null ? {} : { score }),
+  };
+}

@@ -1,0 +1,90 @@
+/** Greyscale PNG, written by hand: a canvas has only 8 bit RGBA, which is wrong for labels. */
+
+import { crc32 } from "./crc.js";
+
+const SIGNATURE = Uint8Array.of(0x89, 0x50, 0x4e, 0x47, 0x0d, 0x0a, 0x1a, 0x0a);
+const GREY = 0;
+const FILTER_UP = 2;
+const LONGEST_SIDE = 2 ** 31 - 1;
+// Rows go to the compressor in blocks of about this size: a call a row costs more than the row.
+const BLOCK_BYTES = 1 << 18;
+
+/**
+ * A PNG of one grey channel, made row by row, so that the raw picture is never held as a whole.
+ *
+ * @param {number} width Pixels.
+ * @param {number} height Pixels.
+ * @param {8 | 16} bitDepth
+ * @param {(y: number, row: Uint8Array | Uint16Array) => void} fillRow Called once for each y from 0 on, to
+ *   write the row's values into `row` [width], which comes zeroed: Uint8Array for 8 bits, Uint16Array for 16.
+ * @returns {Promise<Blob>} Of type image/png.
+ */
+export async function greyPng(width, height, bitDepth, fillRow) {
+  const isSide = (side) => Number.isInteger(side) && side > 0 && side <= LONGEST_SIDE;
+  if (!isSide(width) || !isSide(height)) throw new Error(`A PNG cannot have ${width} x ${height} pixels.`);
+  if (bitDepth !== 8 && bitDepth !== 16) throw new Error(`A grey PNG has 8 or 16 bits, not ${bitDepth}.`);
+  const parts = [SIGNATURE, ...chunk("IHDR", header(width, height, bitDepth))];
+  const rows = filteredRows(width, height, bitDepth, fillRow);
+  // Not "for await", which Safari's streams do not have.
+  const reader = rows.pipeThrough(new CompressionStream("deflate")).getReader();
+  for (let next = await reader.read(); !next.done; next = await reader.read()) {
+    parts.push(...chunk("IDAT", next.value));
+  }
+  parts.push(...chunk("IEND", new Uint8Array(0)));
+  return new Blob(parts, { type: "image/png" });
+}
+
+function header(width, height, bitDepth) {
+  const bytes = new Uint8Array(13);
+  const view = new DataView(bytes.buffer);
+  view.setUint32(0, width);
+  view.setUint32(4, height);
+  bytes.set([bitDepth, GREY], 8);
+  return bytes;
+}
+
+function chunk(type, body) {
+  const head = new Uint8Array(8);
+  new DataView(head.buffer).setUint32(0, body.length);
+  head.set(new TextEncoder().encode(type), 4);
+  const tail = new Uint8Array(4);
+  new DataView(tail.buffer).setUint32(0, crc32(body, crc32(head.subarray(4))));
+  return [head, body, tail];
+}
+
+/** The rows as PNG has them: the filter's number, then each byte less the one above, 0 for most of a mask. */
+function filteredRows(width, height, bitDepth, fillRow) {
+  const row = bitDepth === 16 ? new Uint16Array(width) : new Uint8Array(width);
+  const rowBytes = (width * bitDepth) / 8;
+  const rowsInBlock = Math.max(1, Math.floor(BLOCK_BYTES / (rowBytes + 1)));
+  let above = new Uint8Array(rowBytes);
+  let current = new Uint8Array(rowBytes);
+  let y = 0;
+  return new ReadableStream({
+    pull(controller) {
+      const past = Math.min(height, y + rowsInBlock);
+      const block = new Uint8Array((past - y) * (rowBytes + 1));
+      for (let at = 0; y < past; y += 1) {
+        row.fill(0);
+        fillRow(y, row);
+        toBigEndian(row, current);
+        block[at++] = FILTER_UP;
+        for (let index = 0; index < rowBytes; index += 1) block[at++] = current[index] - above[index];
+        [above, current] = [current, above];
+      }
+      controller.enqueue(block);
+      if (y === height) controller.close();
+    },
+  });
+}
+
+function toBigEndian(row, bytes) {
+  if (row.BYTES_PER_ELEMENT === 1) {
+    bytes.set(row);
+    return;
+  }
+  for (let index = 0; index < row.length; index += 1) {
+    bytes[2 * index] = row[index] >> 8;
+    bytes[2 * index + 1] = row[index];
+  }
+}

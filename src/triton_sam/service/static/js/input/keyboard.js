@@ -1,0 +1,69 @@
+/** Keys -> actions. Who types a name is left alone. */
+import { SHORTCUTS, chord } from "./shortcuts.js";
+
+const ARROWS = { arrowleft: [-1, 0], arrowright: [1, 0], arrowup: [0, -1], arrowdown: [0, 1] };
+const STEP = 4;
+const FAR = 40;
+
+export class Keyboard {
+  /**
+   * @param {HTMLElement} surface
+   * @param {import("../interaction.js").Interaction} interaction
+   * @param {import("./pointer.js").PointerInput} pointer
+   * @param {Record<string, (value: unknown) => void>} actions by the names in SHORTCUTS
+   */
+  constructor(surface, interaction, pointer, actions) {
+    this._surface = surface;
+    this._interaction = interaction;
+    this._pointer = pointer;
+    this._actions = actions;
+    document.addEventListener("keydown", (event) => this._down(event));
+    document.addEventListener("keyup", (event) => event.key === " " && this._hold(false));
+    addEventListener("blur", () => this._hold(false));
+    surface.addEventListener("blur", () => interaction.hideCrosshair());
+  }
+
+  _down(event) {
+    if (event.altKey || document.querySelector("dialog[open]")) return;
+    const isOnSurface = document.activeElement === this._surface;
+    if (isTyping(event.target)) return;
+    if (isOnSurface && this._steer(event)) {
+      event.preventDefault();
+      return;
+    }
+    const pressed = chord(event);
+    const shortcut = SHORTCUTS.find(({ keys }) => keys.includes(pressed));
+    if (!shortcut || (shortcut.surfaceOnly && !isOnSurface && document.activeElement !== document.body)) return;
+    event.preventDefault();
+    this._actions[shortcut.action](shortcut.value);
+  }
+
+  /** Keys that mean something else on buttons. @returns {boolean} whether it was one */
+  _steer(event) {
+    const key = event.key.toLowerCase();
+    if (event.ctrlKey || event.metaKey) return false;
+    if (key in ARROWS) {
+      const step = event.shiftKey ? FAR : STEP;
+      this._interaction.nudge(ARROWS[key][0] * step, ARROWS[key][1] * step);
+      return true;
+    }
+    if (key === "enter") {
+      this._interaction.press(event.shiftKey);
+      return true;
+    }
+    if (key === " ") {
+      this._hold(true);
+      return true;
+    }
+    return false;
+  }
+
+  _hold(isHeld) {
+    this._pointer.isPanKeyHeld = isHeld;
+    this._surface.classList.toggle("panning", isHeld);
+  }
+}
+
+/** Fields take letters; a slider or a list of models takes arrows only. */
+const isTyping = (target) =>
+  target instanceof HTMLElement && target.matches("input:not([type=range]):not([type=color]), textarea, select");

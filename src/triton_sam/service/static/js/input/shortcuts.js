@@ -1,0 +1,52 @@
+/**
+ * Every shortcut, once: the keyboard and the help sheet read the same list.
+ *
+ * @typedef {object} Shortcut
+ * @property {string} group
+ * @property {string} text  what it does
+ * @property {string} shown  the keys, as people say them
+ * @property {string[]} keys  KeyboardEvent.key in small letters, with "ctrl+" and "shift+" before it where they count
+ * @property {string} [action]  what is called; none for those that only the help sheet shows
+ * @property {unknown} [value]
+ * @property {boolean} [surfaceOnly]  only while the image has the focus
+ */
+
+/** @type {Shortcut[]} */
+export const SHORTCUTS = [
+  { group: "On the image", text: "Keep what is shown, or add to the object", shown: "Click", keys: [] },
+  { group: "On the image", text: "Take away", shown: "Shift+Click, right click", keys: [] },
+  { group: "On the image", text: "Box around a new object", shown: "Drag", keys: [] },
+  { group: "On the image", text: "Zoom to the mouse", shown: "Wheel, pinch", keys: [] },
+  { group: "On the image", text: "Move the view", shown: "Space+Drag, middle button", keys: [] },
+  { group: "On the image", text: "Move the crosshair", shown: "Arrows (Shift: far)", keys: [] },
+  { group: "On the image", text: "Click under the crosshair", shown: "Enter, Shift+Enter", keys: [] },
+  { group: "Objects", text: "Next object", shown: "N", keys: ["n"], action: "finish" },
+  { group: "Objects", text: "Mask 1, 2 or 3", shown: "1 2 3", keys: ["1"], action: "pick", value: 0 },
+  { group: "", text: "", shown: "", keys: ["2"], action: "pick", value: 1 },
+  { group: "", text: "", shown: "", keys: ["3"], action: "pick", value: 2 },
+  { group: "Objects", text: "The model's own choice of mask", shown: "0", keys: ["0"], action: "pick", value: null },
+  { group: "Objects", text: "Hide or show the object", shown: "H", keys: ["h"], action: "toggle" },
+  { group: "Objects", text: "Delete the object", shown: "Delete", keys: ["delete", "backspace"], action: "remove", surfaceOnly: true },
+  { group: "Objects", text: "Undo", shown: "Ctrl+Z", keys: ["ctrl+z"], action: "undo" },
+  { group: "Objects", text: "Redo", shown: "Ctrl+Shift+Z, Ctrl+Y", keys: ["ctrl+shift+z", "ctrl+y"], action: "redo" },
+  { group: "Tools", text: "Point and box", shown: "V", keys: ["v"], action: "tool", value: "point" },
+  { group: "Tools", text: "Brush", shown: "B", keys: ["b"], action: "tool", value: "brush" },
+  { group: "Tools", text: "Eraser", shown: "E", keys: ["e"], action: "tool", value: "eraser" },
+  { group: "Tools", text: "Move the view", shown: "M", keys: ["m"], action: "tool", value: "pan" },
+  { group: "Tools", text: "Smaller or larger brush", shown: "[ ]", keys: ["["], action: "brush", value: 1 / 1.25 },
+  { group: "", text: "", shown: "", keys: ["]"], action: "brush", value: 1.25 },
+  { group: "View", text: "Zoom in, zoom out", shown: "+ −", keys: ["+", "shift++", "="], action: "zoom", value: 1.25 },
+  { group: "", text: "", shown: "", keys: ["-", "shift+_"], action: "zoom", value: 0.8 },
+  { group: "View", text: "Fit the image", shown: "F", keys: ["f"], action: "fit" },
+  { group: "View", text: "Actual size, 100 %", shown: "A", keys: ["a", "shift+!", "shift+1"], action: "actual" },
+  { group: "View", text: "Open an image", shown: "O", keys: ["o"], action: "open" },
+  { group: "View", text: "Stop what is being drawn", shown: "Esc", keys: ["escape"], action: "escape" },
+  { group: "View", text: "This sheet", shown: "?", keys: ["?", "shift+?", "f1"], action: "help" },
+];
+
+/** @param {KeyboardEvent} event @returns {string} */
+export function chord(event) {
+  const control = event.ctrlKey || event.metaKey ? "ctrl+" : "";
+  const shift = event.shiftKey ? "shift+" : "";
+  return control + shift + event.key.toLowerCase();
+}

@@ -1,0 +1,282 @@
+/**
+ * What the tools do: gestures on the image become changes of the document. Gestures come in device pixels of the canvas.
+ *
+ * Events: "tool" when tool, sign or brush have changed, "cursor" when the mouse is elsewhere.
+ */
+import * as documents from "./core/document.js";
+import { strokeMask, subtract, union } from "./core/mask_ops.js";
+import { emptyMask } from "./core/mask.js";
+import { nearestPixel, pixelAt, toImage } from "./core/view.js";
+import { drawBox, drawBrush, drawCrosshair, drawPoint } from "./draw/marks.js";
+import { rgb } from "./core/palette.js";
+
+const LEAST_BOX = 3;
+
+export class Interaction extends EventTarget {
+  /**
+   * @param {import("./app.js").App} app
+   * @param {import("./draw/stage.js").Stage} stage
+   */
+  constructor(app, stage) {
+    super();
+    this._app = app;
+    this._stage = stage;
+    /** @type {"point"|"brush"|"eraser"|"pan"} */
+    this.tool = "point";
+    /** @type {0|1} what a plain click means */
+    this.sign = 1;
+    /** Original pixels. */
+    this.brushRadius = 12;
+    this.look = { fill: 0.5, style: "both" };
+    /** @type {{x: number, y: number}|null} the mouse, original pixels */
+    this.cursor = null;
+    this._box = null;
+    this._stroke = null;
+    this._crosshair = null;
+    app.addEventListener("document", () => this._showDocument());
+    app.addEventListener("preview", ({ detail }) => this._showPreview(detail));
+    app.addEventListener("picture", () => this._showPicture());
+  }
+
+  setTool(tool) {
+    this.cancel();
+    this.tool = tool;
+    this._app.clearPreview();
+    this._changed();
+  }
+
+  setSign(sign) {
+    this.sign = sign;
+    this._changed();
+  }
+
+  setBrush(radius) {
+    this.brushRadius = Math.min(200, Math.max(0.5, radius));
+    this._changed();
+  }
+
+  /** @param {{fill: number, style: "both"|"fill"|"outline"}} look */
+  setLook(look) {
+    this.look = look;
+    this._showDocument();
+  }
+
+  // -- gestures ----------------------------------------------------------------------------------------------------
+
+  /** The mouse without a button. @param {boolean} takes whether a click here would take away @param {number} when */
+  hover(x, y, takes, when) {
+    this._at(x, y);
+    const pixel = this._pixel(x, y);
+    if (this.tool !== "point" || !pixel) {
+      this._app.clearPreview();
+      return;
+    }
+    this._app.hover({ ...pixel, label: this._label(takes) }, when);
+  }
+
+  leave() {
+    this.cursor = null;
+    this._app.clearPreview();
+    this._refreshMarks();
+    this.dispatchEvent(new Event("cursor"));
+  }
+
+  click(x, y, takes) {
+    const pixel = this._pixel(x, y);
+    if (!pixel) return;
+    if (this.tool === "point") this._point(pixel, this._label(takes));
+    else if (this._paints) this._app.change((document) => documents.paint(document, this._dab(x, y), this._erases(takes)));
+  }
+
+  /** @returns {boolean} whether a drag does something with this tool, other than moving the view */
+  get drags() {
+    return this.tool !== "pan";
+  }
+
+  dragStart(x, y, takes) {
+    this._app.clearPreview();
+    const at = toImage(this._stage.view, x, y);
+    if (this._paints) this._stroke = { points: [at], erases: this._erases(takes), mask: this._dab(x, y) };
+    else this._box = { from: at, to: at };
+    this._showDocument();
+  }
+
+  dragMove(x, y) {
+    this._at(x, y);
+    const at = toImage(this._stage.view, x, y);
+    if (this._stroke) {
+      const last = this._stroke.points.at(-1);
+      this._stroke.points.push(at);
+      this._stroke.mask = union(this._stroke.mask, this._strokeOf([last, at]));
+      this._showDocument();
+    } else if (this._box) {
+      this._box.to = at;
+      this._refreshMarks();
+    }
+  }
+
+  dragEnd() {
+    const [stroke, box] = [this._stroke, this._box && this._boxOf(this._box)];
+    this.cancel();
+    if (stroke) this._app.change((document) => documents.paint(document, stroke.mask, stroke.erases));
+    else if (box) this._app.change((document) => documents.addBox(document, box));
+  }
+
+  /** A drag that was none: a second finger came, or Escape. */
+  cancel() {
+    const wasPainting = this._stroke !== null;
+    this._box = this._stroke = null;
+    if (wasPainting) this._showDocument();
+    this._refreshMarks();
+  }
+
+  // -- the keyboard ------------------------------------------------------------------------------------------------
+
+  /** Moves the crosshair by screen pixels; it begins in the middle. */
+  nudge(dx, dy) {
+    const { picture, view, size, unit } = this._stage;
+    if (!picture) return;
+    const least = Math.max(1, Math.round(unit / view.scale));
+    const from = this._crosshair ?? nearestPixel(view, size.width / 2, size.height / 2, picture);
+    const within = (value, length) => Math.min(length - 1, Math.max(0, value));
+    this._crosshair = {
+      x: within(from.x + dx * least, picture.width),
+      y: within(from.y + dy * least, picture.height),
+    };
+    this.cursor = this._crosshair;
+    this.dispatchEvent(new Event("cursor"));
+    this._refreshMarks();
+    if (this.tool === "point") this._app.hover({ ...this._crosshair, label: this.sign }, performance.now());
+  }
+
+  /** A click under the crosshair. */
+  press(takes) {
+    if (!this._crosshair) this.nudge(0, 0);
+    else if (this.tool === "point") this._point(this._crosshair, this._label(takes));
+  }
+
+  hideCrosshair() {
+    if (!this._crosshair) return;
+    this._crosshair = null;
+    this._refreshMarks();
+  }
+
+  finish() {
+    this._app.adjust((document) => documents.activate(document, null));
+  }
+
+  // -- inside ------------------------------------------------------------------------------------------------------
+
+  get _paints() {
+    return this.tool === "brush" || this.tool === "eraser";
+  }
+
+  _label(takes) {
+    return takes ? 1 - this.sign : this.sign;
+  }
+
+  _erases(takes) {
+    return (this.tool === "eraser") !== takes;
+  }
+
+  _point(pixel, label) {
+    const point = { ...pixel, label };
+    if (documents.hovered(this._app.document, point)) this._app.change((document) => documents.addPoint(document, point));
+  }
+
+  _pixel(x, y) {
+    return this._stage.picture && pixelAt(this._stage.view, x, y, this._stage.picture);
+  }
+
+  _at(x, y) {
+    this._crosshair = null;
+    this.cursor = this._stage.picture && toImage(this._stage.view, x, y);
+    this._refreshMarks();
+    this.dispatchEvent(new Event("cursor"));
+  }
+
+  _dab(x, y) {
+    return this._strokeOf([toImage(this._stage.view, x, y)]);
+  }
+
+  _strokeOf(points) {
+    const { width, height } = this._stage.picture;
+    return strokeMask(width, height, points, this.brushRadius);
+  }
+
+  /** @returns {number[]|null} x0, y0, x1, y1 within the image; null where there is hardly one */
+  _boxOf({ from, to }) {
+    const { width, height } = this._stage.picture;
+    const edge = (value, length) => Math.round(Math.min(length, Math.max(0, value)));
+    const [x0, x1] = [edge(from.x, width), edge(to.x, width)].sort((a, b) => a - b);
+    const [y0, y1] = [edge(from.y, height), edge(to.y, height)].sort((a, b) => a - b);
+    return x1 - x0 >= LEAST_BOX && y1 - y0 >= LEAST_BOX ? [x0, y0, x1, y1] : null;
+  }
+
+  // -- what is seen ------------------------------------------------------------------------------------------------
+
+  _showPicture() {
+    this.cancel();
+    this._crosshair = null;
+    this._stage.show(this._app.bitmap);
+    this._app.bitmap = null; // it is the stage's from now on, memory included
+  }
+
+  _showDocument() {
+    const { document } = this._app;
+    const { fill, style } = this.look;
+    const masks = document.things
+      .filter((thing) => thing.visible || (this._stroke && thing.id === document.activeId))
+      .map((thing) => ({ mask: this._maskOf(thing, document), colour: rgb(thing.colour) }));
+    if (this._stroke && !this._stroke.erases && !document.activeId) {
+      masks.push({ mask: this._stroke.mask, colour: rgb(documents.paint(document, this._stroke.mask, false).things.at(-1).colour) });
+    }
+    this._stage.scene.masks = masks.filter(({ mask }) => mask);
+    this._stage.scene.look = { fill: style === "outline" ? 0 : fill, outline: style !== "fill" };
+    this._stage.refresh("masks");
+    this._refreshMarks();
+  }
+
+  /** While a stroke is drawn, it is seen on the object before it is a step. */
+  _maskOf(thing, document) {
+    const mask = documents.maskOf(thing);
+    if (!this._stroke || thing.id !== document.activeId) return mask;
+    const { mask: stroke, erases } = this._stroke;
+    const base = mask ?? emptyMask(stroke.width, stroke.height);
+    return erases ? subtract(base, stroke) : union(base, stroke);
+  }
+
+  /** @param {{moved: number, serverMs: number}|null} timing of the answer that is shown; null where none is */
+  _showPreview(timing) {
+    const { preview } = this._app;
+    this._stage.scene.preview = preview && { mask: preview.mask, colour: rgb(preview.colour) };
+    this._stage.refresh("preview");
+    this._stage.drawNow();
+    if (!timing) return;
+    // For the browser's own profiler, and for whoever observes it: from the mouse's move to the drawn mask.
+    performance.measure("hover", { start: timing.moved, end: performance.now(), detail: { serverMs: timing.serverMs } });
+    performance.clearMeasures("hover");
+  }
+
+  _refreshMarks() {
+    this._stage.scene.marks = (context, view, unit) => this._drawMarks(context, view, unit);
+    this._stage.refresh("marks");
+  }
+
+  _drawMarks(context, view, unit) {
+    const active = documents.activeThing(this._app.document);
+    if (active?.visible) {
+      if (active.box) drawBox(context, view, active.box, active.colour, unit);
+      for (const point of active.points) drawPoint(context, view, point, unit);
+    }
+    const box = this._box && this._boxOf(this._box);
+    if (box) drawBox(context, view, box, "#0b5cc2", unit);
+    if (this._paints && this.cursor && !this._crosshair) drawBrush(context, view, this.cursor, this.brushRadius, unit);
+    if (this._crosshair) drawCrosshair(context, view, this._crosshair, unit);
+  }
+
+  _changed() {
+    this._refreshMarks();
+    this.dispatchEvent(new Event("tool"));
+  }
+}

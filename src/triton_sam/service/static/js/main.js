@@ -1,0 +1,72 @@
+/** Puts the page together. */
+import { App } from "./app.js";
+import * as documents from "./core/document.js";
+import { Stage } from "./draw/stage.js";
+import { Keyboard } from "./input/keyboard.js";
+import { PointerInput } from "./input/pointer.js";
+import { Interaction } from "./interaction.js";
+import { MaskChoice } from "./ui/choice.js";
+import { startHelp, startToken } from "./ui/dialogs.js";
+import { $ } from "./ui/dom.js";
+import { startExports } from "./ui/exports.js";
+import { startFiles, startSamples } from "./ui/files.js";
+import { startHint } from "./ui/hint.js";
+import { startModels } from "./ui/models.js";
+import { notice } from "./ui/notices.js";
+import { ObjectList } from "./ui/objects.js";
+import { EncodeProgress } from "./ui/progress.js";
+import { startStatus } from "./ui/status.js";
+import { startTheme } from "./ui/theme.js";
+import { startTools } from "./ui/tools.js";
+
+const app = new App();
+let showView = () => {};
+const stage = new Stage($("surface"), () => showView());
+const interaction = new Interaction(app, stage);
+const pointer = new PointerInput($("surface"), stage, interaction);
+
+startTheme();
+startToken(app);
+showView = startStatus(app, stage, interaction);
+new EncodeProgress(app.images);
+new ObjectList(app);
+const choice = new MaskChoice(app);
+startHint(app, interaction);
+startExports(app, stage);
+const { choose } = startFiles(app);
+const showHelp = startHelp();
+const tools = startTools(app, stage, interaction);
+
+const onActive = (action) => () => {
+  const active = documents.activeThing(app.document);
+  if (active) app.change((document) => action(document, active));
+};
+new Keyboard($("surface"), interaction, pointer, {
+  finish: () => interaction.finish(),
+  pick: (pick) => choice.pick(pick),
+  toggle: onActive((document, { id, visible }) => documents.describe(document, id, { visible: !visible })),
+  remove: onActive((document, { id }) => documents.remove(document, id)),
+  undo: () => app.undo(),
+  redo: () => app.redo(),
+  tool: (tool) => interaction.setTool(tool),
+  brush: (factor) => interaction.setBrush(interaction.brushRadius * factor),
+  zoom: (factor) => stage.zoom(factor),
+  fit: () => stage.fit(),
+  actual: () => stage.showActualSize(),
+  open: choose,
+  escape: () => pointer.abandon(),
+  help: showHelp,
+});
+
+app.addEventListener("notice", ({ detail }) => notice(detail.kind, detail.text));
+app.addEventListener("picture", () => {
+  $("welcome").hidden = true;
+  $("picture-name").textContent = app.picture.name;
+  $("surface").setAttribute("aria-label", `Image ${app.picture.name}`);
+  document.title = `${app.picture.name} · triton-sam`;
+  tools.enable();
+});
+
+startSamples(app);
+await Promise.all([app.restore(), startModels(app)]);
+document.documentElement.dataset.ready = "yes";

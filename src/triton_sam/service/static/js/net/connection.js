@@ -1,0 +1,94 @@
+/**
+ * Whether the server is there. Whoever has a request that failed waits here until it makes sense to try again, so that there
+ * is one place that asks the server, one sentence on the screen, and no storm when it comes back.
+ *
+ * Events: "state" when {@link Connection.state} has changed.
+ */
+import { Problem } from "./problems.js";
+
+const FIRST_PAUSE = 500;
+const LONGEST_PAUSE = 5000;
+
+export class Connection extends EventTarget {
+  /** @param {import("./service.js").Service} service */
+  constructor(service) {
+    super();
+    this._service = service;
+    /** @type {"connecting"|"ready"|"away"|"locked"} */
+    this.state = "connecting";
+    /** @type {Problem|null} why it is not ready */
+    this.problem = null;
+    this._waiting = null;
+    this._unlock = null;
+    this._quickFailures = 0;
+    window.addEventListener("online", () => this._wake?.());
+  }
+
+  /**
+   * Does a request until it succeeds or is refused for good.
+   * @template T
+   * @param {() => Promise<T>} request
+   * @param {AbortSignal} [signal]
+   * @returns {Promise<T>}
+   */
+  async persist(request, signal) {
+    for (;;) {
+      try {
+        const result = await request();
+        this._quickFailures = 0;
+        this._become("ready", null);
+        return result;
+      } catch (error) {
+        const waits = error instanceof Problem && (error.passes || error.code === "not_authorised");
+        if (!waits) throw error;
+        await this.lost(error);
+        signal?.throwIfAborted();
+      }
+    }
+  }
+
+  /** @param {Problem} problem what told that the server cannot be used now @returns {Promise<void>} when it can again */
+  lost(problem) {
+    if (problem.code === "not_authorised") {
+      this._become("locked", problem);
+      this._waiting ??= new Promise((resolve) => (this._unlock = resolve)).finally(() => (this._waiting = null));
+    } else {
+      this._become("away", problem);
+      this._waiting ??= this._untilReady().finally(() => (this._waiting = null));
+    }
+    return this._waiting;
+  }
+
+  /** @param {string} token the one that a person has given */
+  unlock(token) {
+    this._service.token = token;
+    this._become("connecting", null);
+    this._unlock?.();
+    this._unlock = null;
+  }
+
+  async _untilReady() {
+    // Health may be good while requests fail (a full queue): so there is a pause before the first look too.
+    let pause = FIRST_PAUSE * 2 ** Math.min(3, this._quickFailures++);
+    for (;;) {
+      await this._sleep(pause);
+      if (await this._service.isReady()) return;
+      pause = Math.min(LONGEST_PAUSE, pause * 1.5);
+    }
+  }
+
+  /** Until the time is over, or the browser says that the network is back. */
+  _sleep(milliseconds) {
+    return new Promise((resolve) => {
+      this._wake = resolve;
+      setTimeout(resolve, milliseconds);
+    });
+  }
+
+  _become(state, problem) {
+    const isNews = state !== this.state || problem?.code !== this.problem?.code;
+    this.state = state;
+    this.problem = problem;
+    if (isNews) this.dispatchEvent(new Event("state"));
+  }
+}

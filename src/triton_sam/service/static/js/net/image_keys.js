@@ -1,0 +1,104 @@
+/**
+ * The open image on the server: encoded once for each model, and again by itself when the server has forgotten it.
+ *
+ * Events: "state" when {@link ImageKeys.state} has changed.
+ * @typedef {{phase: "none"|"sending"|"encoding"|"ready"|"refused", share?: number, since?: number, error?: unknown}} State
+ */
+export class ImageKeys extends EventTarget {
+  /**
+   * @param {import("./service.js").Service} service
+   * @param {import("./connection.js").Connection} connection
+   */
+  constructor(service, connection) {
+    super();
+    this._service = service;
+    this._connection = connection;
+    this._file = null;
+    this._model = "";
+    /** Model -> key, as far as known; kept with the work, so that a reload need not send the image again. */
+    this.known = {};
+    this._asked = null;
+    this._begin = null;
+    this._abort = new AbortController();
+    /** @type {State} */
+    this.state = { phase: "none" };
+  }
+
+  /** @param {Blob|null} file @param {Record<string, string>} [known] keys of an earlier visit */
+  open(file, known = {}) {
+    this._file = file;
+    this.known = { ...known };
+    this._restart();
+  }
+
+  /** @param {string} model */
+  use(model) {
+    if (model === this._model) return;
+    this._model = model;
+    this._restart();
+  }
+
+  get model() {
+    return this._model;
+  }
+
+  /** The key for the model in use, or null while there is none. */
+  get key() {
+    return this.known[this._model] ?? null;
+  }
+
+  /** @returns {Promise<string>} the key; rejects where the image is refused, or was closed meanwhile */
+  ready() {
+    if (this.key) return Promise.resolve(this.key);
+    if (this._file && this._model) this._asked ??= this._encode(this._abort.signal);
+    // The list of models may come after the first click.
+    this._asked ??= new Promise((resolve) => (this._begin = resolve));
+    return this._asked;
+  }
+
+  /** @param {string} key one that the server does not know any more */
+  forget(key) {
+    for (const [model, known] of Object.entries(this.known)) if (known === key) delete this.known[model];
+    if (!this.key) this._asked = null;
+  }
+
+  _restart() {
+    this._abort.abort(new DOMException("another image or model was chosen", "AbortError"));
+    this._abort = new AbortController();
+    this._asked = null;
+    this._become({ phase: this.key ? "ready" : "none" });
+    if (!this._file || !this._model) return;
+    const key = this.ready();
+    key.catch(() => {}); // told through the state
+    this._begin?.(key);
+    this._begin = null;
+  }
+
+  async _encode(signal) {
+    const model = this._model;
+    const file = this._file;
+    try {
+      const answer = await this._connection.persist(() => {
+        this._become({ phase: "sending", share: 0 });
+        return this._service.encode(file, model, (share) => this._sent(share, signal), signal);
+      }, signal);
+      signal.throwIfAborted();
+      this.known[model] = answer.image_key;
+      this._become({ phase: "ready" });
+      return answer.image_key;
+    } catch (error) {
+      if (!signal.aborted) this._become({ phase: "refused", error });
+      throw error;
+    }
+  }
+
+  _sent(share, signal) {
+    if (signal.aborted) return;
+    this._become(share < 1 ? { phase: "sending", share } : { phase: "encoding", since: performance.now() });
+  }
+
+  _become(state) {
+    this.state = state;
+    this.dispatchEvent(new Event("state"));
+  }
+}

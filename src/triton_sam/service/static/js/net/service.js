@@ -1,0 +1,103 @@
+/** The service's routes, one method each. Addresses are relative to the page, which may live behind a path prefix. */
+import { Problem, problemOf } from "./problems.js";
+
+const HOVER_PROTOCOL = "triton-sam";
+
+export class Service {
+  constructor(base = document.baseURI) {
+    this._base = new URL(".", base);
+    /** Sent with every request; empty where the server wants none. */
+    this.token = "";
+  }
+
+  /** @returns {string} */
+  address(path) {
+    return new URL(path, this._base).href;
+  }
+
+  /** @returns {Promise<{id: string, name: string, title: string, licence: string, default: boolean}[]>} */
+  models = () => this._json("models");
+
+  /** @returns {Promise<{name: string, title: string, credit: string, address: string}[]>} */
+  samples = () => this._json("samples");
+
+  /** @returns {Promise<{max_image_bytes: number, max_image_pixels: number}>} */
+  limits = () => this._json("v1/limits");
+
+  /** @returns {Promise<boolean>} whether masks are served now */
+  async isReady() {
+    try {
+      return (await fetch(this.address("health"), { cache: "no-store" })).ok;
+    } catch {
+      return false;
+    }
+  }
+
+  /** @param {object} body @param {AbortSignal} [signal] @returns {Promise<object>} result_json */
+  segment(body, signal) {
+    const headers = { "Content-Type": "application/json" };
+    return this._json("v1/segment", { method: "POST", body: JSON.stringify(body), headers, signal });
+  }
+
+  /** @param {Blob} file what the browser cannot show @returns {Promise<Blob>} the same as JPEG */
+  async preview(file, signal) {
+    return (await this._fetch("v1/preview", { method: "POST", body: form({ image: file }), signal })).blob();
+  }
+
+  /**
+   * Sends an image to be encoded.
+   * @param {Blob} file
+   * @param {string} model
+   * @param {(share: number) => void} onSent  how much of it is on the server, 0 to 1
+   * @param {AbortSignal} signal
+   * @returns {Promise<{image_key: string, width: number, height: number}>}
+   */
+  encode(file, model, onSent, signal) {
+    // Not fetch: it does not tell how much of a body has been sent.
+    return new Promise((resolve, reject) => {
+      const request = new XMLHttpRequest();
+      request.open("POST", this.address("v1/images"));
+      if (this.token) request.setRequestHeader("Authorization", `Bearer ${this.token}`);
+      request.upload.onprogress = ({ loaded, total }) => onSent(total ? loaded / total : 0);
+      request.upload.onload = () => onSent(1);
+      request.onload = () => {
+        if (request.status === 200) resolve(JSON.parse(request.responseText));
+        else reject(problemOf(request.status, request.responseText));
+      };
+      request.onerror = () => reject(new Problem("unreachable"));
+      request.onabort = () => reject(signal.reason);
+      signal.addEventListener("abort", () => request.abort(), { once: true });
+      request.send(form({ image: file, model }));
+    });
+  }
+
+  /** @returns {WebSocket} */
+  hoverSocket() {
+    const address = new URL("v1/hover", this._base);
+    address.protocol = address.protocol.replace("http", "ws");
+    return new WebSocket(address, this.token ? [HOVER_PROTOCOL, `bearer.${this.token}`] : [HOVER_PROTOCOL]);
+  }
+
+  async _json(path, options) {
+    return (await this._fetch(path, options)).json();
+  }
+
+  async _fetch(path, { headers = {}, ...options } = {}) {
+    const authorised = this.token ? { ...headers, Authorization: `Bearer ${this.token}` } : headers;
+    let answer;
+    try {
+      answer = await fetch(this.address(path), { ...options, headers: authorised });
+    } catch (error) {
+      if (error.name === "AbortError") throw error;
+      throw new Problem("unreachable");
+    }
+    if (!answer.ok) throw problemOf(answer.status, await answer.text());
+    return answer;
+  }
+}
+
+function form(fields) {
+  const data = new FormData();
+  for (const [name, value] of Object.entries(fields)) data.append(name, value);
+  return data;
+}

@@ -1,0 +1,47 @@
+/** The help sheet, and the question for a token. */
+import { SHORTCUTS } from "../input/shortcuts.js";
+import { sentence } from "../net/problems.js";
+import { $, element } from "./dom.js";
+import { prefer, preference } from "./preferences.js";
+
+const TOKEN = "token";
+const EXPLANATIONS = {
+  "On the image": "Move the mouse: the page shows what a click would give. Click to keep it, click again to make it better, " +
+    "and begin the next object with New object. On a touch screen tap, drag a box, and use two fingers to zoom and move.",
+};
+
+export function startHelp() {
+  const groups = Map.groupBy
+    ? Map.groupBy(SHORTCUTS.filter(({ group }) => group), ({ group }) => group)
+    : new Map([["Shortcuts", SHORTCUTS.filter(({ group }) => group)]]);
+  for (const [group, shortcuts] of groups) {
+    $("help-body").append(element("h3", {}, group));
+    if (EXPLANATIONS[group]) $("help-body").append(element("p", {}, EXPLANATIONS[group]));
+    $("help-body").append(
+      element("dl", { class: "keys" }, ...shortcuts.map(({ shown, text }) =>
+        element("div", {}, element("dt", {}, element("kbd", {}, shown)), element("dd", {}, text)))),
+    );
+  }
+  const show = () => $("help-dialog").showModal();
+  $("help").onclick = show;
+  return show;
+}
+
+/** @param {import("../app.js").App} app */
+export function startToken(app) {
+  const dialog = $("token-dialog");
+  app.service.token = preference(TOKEN, "");
+  app.connection.addEventListener("state", () => {
+    const isLocked = app.connection.state === "locked";
+    if (!isLocked || dialog.open) return;
+    $("token-text").textContent = app.service.token ? sentence(app.connection.problem) : "Who runs it can give you one.";
+    $("token").value = "";
+    dialog.showModal();
+  });
+  dialog.addEventListener("cancel", (event) => event.preventDefault()); // without it there is nothing to do here
+  $("token-form").onsubmit = () => {
+    const token = $("token").value.trim();
+    prefer(TOKEN, token);
+    app.unlock(token);
+  };
+}

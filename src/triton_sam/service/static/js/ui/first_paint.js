@@ -1,0 +1,7 @@
+// Not a module: it must run before the first paint, or a dark page would flash white.
+try {
+  const theme = localStorage.getItem("triton-sam.theme");
+  if (theme === "light" || theme === "dark") document.documentElement.dataset.theme = theme;
+} catch {
+  // Storage may be forbidden: then the system's choice it is.
+}

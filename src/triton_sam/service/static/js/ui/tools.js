@@ -1,0 +1,65 @@
+/** Tool bar, sliders and the panel that is a sheet on small screens. */
+import { canRedo, canUndo } from "../core/history.js";
+import { $, radioGroup } from "./dom.js";
+import { prefer, preference } from "./preferences.js";
+
+/**
+ * @param {import("../app.js").App} app
+ * @param {import("../draw/stage.js").Stage} stage
+ * @param {import("../interaction.js").Interaction} interaction
+ */
+export function startTools(app, stage, interaction) {
+  const markTool = radioGroup($("tool-group"), "tool", (tool) => interaction.setTool(tool));
+  const markSign = radioGroup($("sign-group"), "sign", (sign) => interaction.setSign(Number(sign)));
+  interaction.addEventListener("tool", () => {
+    markTool(interaction.tool);
+    markSign(interaction.sign);
+    $("surface").dataset.tool = interaction.tool;
+    $("brush-size-box").hidden = interaction.tool !== "brush" && interaction.tool !== "eraser";
+    $("brush-size").value = String(Math.round(2 * interaction.brushRadius));
+    prefer("brush", interaction.brushRadius);
+  });
+  $("brush-size").oninput = () => interaction.setBrush(Number($("brush-size").value) / 2);
+  interaction.setBrush(Number(preference("brush", "12")) || 12);
+
+  $("undo").onclick = () => app.undo();
+  $("redo").onclick = () => app.redo();
+  $("fit").onclick = () => stage.fit();
+  $("new-object").onclick = () => {
+    interaction.finish();
+    showPanel(false);
+  };
+  app.addEventListener("document", () => {
+    $("undo").disabled = !canUndo(app.history);
+    $("redo").disabled = !canRedo(app.history);
+  });
+  startLook(interaction);
+  $("show-panel").onclick = () => showPanel($("show-panel").getAttribute("aria-expanded") === "false");
+  $("hide-panel").onclick = () => showPanel(false);
+  return { enable: () => ($("fit").disabled = false) };
+}
+
+function startLook(interaction) {
+  const opacity = $("opacity");
+  opacity.value = preference("opacity", "50");
+  let style = preference("look", "both");
+  const show = () => interaction.setLook({ fill: Number(opacity.value) / 100, style });
+  const mark = radioGroup($("look-group"), "look", (chosen) => {
+    style = chosen;
+    mark(style);
+    prefer("look", style);
+    show();
+  });
+  opacity.oninput = () => {
+    prefer("opacity", opacity.value);
+    show();
+  };
+  mark(style);
+  show();
+}
+
+function showPanel(isOpen) {
+  $("panel").classList.toggle("open", isOpen);
+  $("show-panel").setAttribute("aria-expanded", String(isOpen));
+  if (isOpen) $("hide-panel").focus();
+}

