@@ -22,9 +22,9 @@ from PIL import Image
 
 from triton_sam.errors import InvalidInput, SetupError
 from triton_sam.geometry import Frame, ResizePolicy
+from triton_sam.run_lengths import BoolArray, from_rle, rle, rle_of_logits
 
 FORMATS = ("png", "rle", "polygon", "bits", "logits")
-BoolArray = npt.NDArray[np.bool_]
 _OVERLAY_COLOURS = (
     (30, 144, 255),
     (255, 99, 71),
@@ -33,6 +33,8 @@ _OVERLAY_COLOURS = (
     (186, 85, 211),
     (0, 206, 209),
 )
+#: Pixels from which the outline of a mask is quicker to follow than its area is to fill.
+_LARGE = 2**21
 _PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
 
@@ -51,12 +53,27 @@ def full_size(logits: npt.NDArray[np.float32], frame: Frame) -> BoolArray:
     reference implementation uses; padding of the model's square is cut off on the way.
     """
     cv2 = _cv2()
-    if frame.policy is ResizePolicy.PAD:
-        square = cv2.resize(logits, (frame.side, frame.side), interpolation=cv2.INTER_LINEAR)
-        width, height = frame.resized
-        logits = np.ascontiguousarray(square[:height, :width])
-    resized = cv2.resize(logits, (frame.width, frame.height), interpolation=cv2.INTER_LINEAR)
+    resized = cv2.resize(_unpadded(logits, frame), (frame.width, frame.height), interpolation=cv2.INTER_LINEAR)
     return np.asarray(resized > 0)
+
+
+def full_size_rle(logits: npt.NDArray[np.float32], frame: Frame) -> dict[str, Any]:
+    """The JSON form of :func:`full_size` as COCO RLE; of a large image it never makes the pixels."""
+    head = {"encoding": "rle", "width": frame.width, "height": frame.height}
+    inner = _unpadded(logits, frame)
+    if frame.width * frame.height < _LARGE or frame.height < 2 * inner.shape[0]:
+        return head | {"data": rle(full_size(logits, frame))}
+    return head | {"data": rle_of_logits(inner, frame.height, frame.width)}
+
+
+def _unpadded(logits: npt.NDArray[np.float32], frame: Frame) -> npt.NDArray[np.float32]:
+    """[h,w] logits of the model's square -> those of the image alone."""
+    if frame.policy is not ResizePolicy.PAD:
+        return logits
+    cv2 = _cv2()
+    square = cv2.resize(logits, (frame.side, frame.side), interpolation=cv2.INTER_LINEAR)
+    width, height = frame.resized
+    return np.ascontiguousarray(square[:height, :width])
 
 
 def encode(mask: BoolArray, form: str) -> dict[str, Any]:
@@ -119,63 +136,6 @@ def png(mask: BoolArray) -> bytes:
 
 def _png_chunk(name: bytes, body: bytes) -> bytes:
     return struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
-
-
-def rle(mask: BoolArray) -> dict[str, Any]:
-    """[H,W] bool -> COCO's compressed RLE, ``{"size": [H, W], "counts": str}``, equal to pycocotools' own."""
-    height, width = mask.shape
-    columns = np.ascontiguousarray(mask.T).ravel()
-    changes = np.flatnonzero(columns[1:] != columns[:-1]) + 1
-    edges = np.concatenate(([0], changes, [columns.size]))
-    counts = np.diff(edges)
-    if columns.size and columns[0]:
-        counts = np.concatenate(([0], counts))
-    return {"size": [height, width], "counts": _pack_counts(counts)}
-
-
-def _pack_counts(counts: npt.NDArray[np.int64]) -> str:
-    """COCO's text form: differences to the count two before, in groups of 5 bits, lowest first, from '0' on."""
-    deltas = counts.copy()
-    deltas[3:] -= counts[1:-2]
-    characters = []
-    for delta in deltas.tolist():
-        more = True
-        while more:
-            group = delta & 0x1F
-            delta >>= 5
-            more = delta != (-1 if group & 0x10 else 0)
-            characters.append(chr((group | 0x20 if more else group) + 48))
-    return "".join(characters)
-
-
-def _unpack_counts(text: str) -> list[int]:
-    counts: list[int] = []
-    value = shift = 0
-    for character in text:
-        code = ord(character) - 48
-        value |= (code & 0x1F) << shift
-        shift += 5
-        if code & 0x20:
-            continue
-        if code & 0x10:
-            value |= -1 << shift
-        counts.append(value + counts[-2] if len(counts) > 2 else value)
-        value = shift = 0
-    return counts
-
-
-def from_rle(document: Mapping[str, Any]) -> BoolArray:
-    """COCO's RLE (compressed or a list of counts) -> [H,W] bool."""
-    height, width = (int(side) for side in document["size"])
-    counts = document["counts"]
-    if isinstance(counts, bytes):
-        counts = counts.decode("ascii")
-    runs = np.asarray(_unpack_counts(counts) if isinstance(counts, str) else counts, dtype=np.int64)
-    if runs.sum() != height * width or (runs < 0).any():
-        raise InvalidInput(f"the RLE does not fill {width} x {height} pixels")
-    values = np.zeros(len(runs), np.bool_)
-    values[1::2] = True
-    return np.ascontiguousarray(np.repeat(values, runs).reshape(width, height).T)
 
 
 def polygons(mask: BoolArray, tolerance: float = 0.7) -> list[list[float]]:

@@ -20,8 +20,9 @@ from triton_sam.errors import (
     Unavailable,
     from_status,
 )
-from triton_sam.masks import BoolArray, MaskSet, decode, unpack_bits
+from triton_sam.masks import MaskSet, decode, unpack_bits
 from triton_sam.prompts import ObjectPrompt, mask_to_base64
+from triton_sam.run_lengths import BoolArray
 
 _SCHEMES = {"http": (False, False), "https": (False, True), "grpc": (True, False), "grpcs": (True, True)}
 #: What gRPC says when there is no server, as opposed to a server that says UNAVAILABLE.

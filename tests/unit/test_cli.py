@@ -25,7 +25,7 @@ from triton_sam.doctor import FINE, NOTE, WRONG, Finding
 from triton_sam.errors import ServerError, SetupError
 from triton_sam.host import free_port
 from triton_sam.interrupts import Interrupts
-from triton_sam.masks import from_rle
+from triton_sam.run_lengths import from_rle
 from triton_sam.settings import get_settings
 
 runner = CliRunner()

@@ -3,7 +3,6 @@ from __future__ import annotations
 import base64
 import io
 import sys
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 from PIL import Image, ImageDraw
-from pycocotools import mask as coco
 
 from triton_sam import masks
 from triton_sam.errors import InvalidInput, SetupError
 from triton_sam.geometry import Frame, ResizePolicy
 from triton_sam.masks import MaskSet
+from triton_sam.run_lengths import from_rle
 
 Mask = npt.NDArray[np.bool_]
 
@@ -60,50 +59,6 @@ def test_png_of_a_view_into_a_larger_array() -> None:
 
 def test_png_of_a_mask_is_small() -> None:
     assert len(masks.png(disc(1000, 1500, 700, 500, 300))) < 20_000
-
-
-# RLE
-
-
-@settings(deadline=None)
-@given(any_mask)
-def test_rle_is_what_pycocotools_writes(mask: Mask) -> None:
-    expected = coco.encode(np.asfortranarray(mask.astype(np.uint8)))
-    found = masks.rle(mask)
-    assert found["size"] == list(mask.shape) == list(expected["size"])
-    assert isinstance(found["counts"], str)
-    assert found["counts"].encode() == expected["counts"]
-
-
-def test_rle_of_long_runs_is_what_pycocotools_writes() -> None:
-    for mask in (
-        disc(1000, 1500, 700, 500, 300),
-        np.zeros((900, 800), bool),
-        np.ones((900, 800), bool),
-        np.random.default_rng(0).random((200, 300)) > 0.5,
-    ):
-        expected = coco.encode(np.asfortranarray(mask.astype(np.uint8)))
-        assert masks.rle(mask)["counts"].encode() == expected["counts"]
-
-
-@settings(deadline=None)
-@given(any_mask)
-def test_rle_can_be_read_back_in_every_form(mask: Mask) -> None:
-    np.testing.assert_array_equal(masks.from_rle(masks.rle(mask)), mask)
-    np.testing.assert_array_equal(masks.from_rle(coco.encode(np.asfortranarray(mask.astype(np.uint8)))), mask)
-    runs, value = [0], False
-    for pixel in mask.T.ravel().tolist():
-        if pixel != value:
-            runs.append(0)
-            value = pixel
-        runs[-1] += 1
-    np.testing.assert_array_equal(masks.from_rle({"size": list(mask.shape), "counts": runs}), mask)
-
-
-@pytest.mark.parametrize("counts", [[3], [5], [], [2, 3], [5, -1], [-1, 5], "", "3", "P" * 40 + "0", "zz"])
-def test_an_rle_that_does_not_fill_the_image(counts: Any) -> None:
-    with pytest.raises(InvalidInput, match="2 x 2"):
-        masks.from_rle({"size": [2, 2], "counts": counts})
 
 
 # encode and decode
@@ -370,7 +325,7 @@ def test_the_best_mask_has_the_highest_score(mask_set: MaskSet) -> None:
 def test_a_mask_set_writes_each_of_its_masks(mask_set: MaskSet, index: int) -> None:
     mask = mask_set.masks[index]
     assert mask_set.png(index) == masks.png(mask)
-    np.testing.assert_array_equal(masks.from_rle(mask_set.rle(index)), mask)
+    np.testing.assert_array_equal(from_rle(mask_set.rle(index)), mask)
     assert mask_set.polygons(index) == masks.polygons(mask)
 
 

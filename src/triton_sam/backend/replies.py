@@ -15,10 +15,13 @@ import numpy.typing as npt
 from triton_sam import masks
 from triton_sam.backend.jobs import Job
 from triton_sam.engines.base import Decoded
+from triton_sam.run_lengths import BoolArray
 
 #: What a request without a list of outputs gets: Triton then asks for all, and JSON of a million floats helps nobody.
 DEFAULT_OUTPUTS = frozenset({"result_json", "image_key", "scores"})
 ALL_OUTPUTS = DEFAULT_OUTPUTS | {"masks", "low_res_logits", "embedding"}
+#: Made of a mask's pixels; the others are made of the logits.
+_PIXEL_FORMS = frozenset({"png", "polygon", "bits"})
 
 
 def wanted_outputs(requested: Set[str]) -> frozenset[str]:
@@ -60,7 +63,8 @@ def build_reply(job: Job, decoded: list[Decoded], answerer: Answerer, wanted: Se
     packed = []
     for index, answer in enumerate(decoded):
         for logits, score in zip(answer.logits, answer.scores, strict=True):
-            full = None if form == "logits" and "masks" not in wanted else masks.full_size(logits, job.embedding.frame)
+            needs_pixels = "masks" in wanted or ("result_json" in wanted and form in _PIXEL_FORMS)
+            full = masks.full_size(logits, job.embedding.frame) if needs_pixels else None
             if full is not None and "masks" in wanted:
                 packed.append(np.packbits(full, axis=1))
             if "result_json" in wanted:
@@ -76,7 +80,7 @@ def build_reply(job: Job, decoded: list[Decoded], answerer: Answerer, wanted: Se
 
 
 def _entry(
-    form: str, logits: npt.NDArray[np.float32], full: masks.BoolArray | None, job: Job, wanted: Set[str]
+    form: str, logits: npt.NDArray[np.float32], full: BoolArray | None, job: Job, wanted: Set[str]
 ) -> dict[str, Any]:
     """The JSON form of one mask; data that travels as a tensor of the same answer is not sent twice."""
     assert job.embedding is not None
@@ -89,7 +93,9 @@ def _entry(
         return head | {"data": base64.b64encode(logits.astype("<f4").tobytes()).decode("ascii")}
     if form == "bits" and "masks" in wanted:
         return head
-    assert full is not None  # made for every form but logits
+    if form == "rle":
+        return masks.full_size_rle(logits, frame)
+    assert full is not None  # the other forms are made of pixels
     return masks.encode(full, form)
 
 

@@ -47,6 +47,7 @@ export class App extends EventTarget {
     this.history = histories.newHistory(documents.newDocument());
     /** @type {{mask: import("./core/mask.js").Mask, colour: string, x: number, y: number}|null} */
     this.preview = null;
+    this._hoverPlace = null;
     this.latency = null;
     addEventListener("pagehide", () => this._saveNow());
     document.addEventListener("visibilitychange", () => document.hidden && this._saveNow());
@@ -203,12 +204,15 @@ export class App extends EventTarget {
    * @param {number} moved when the mouse was there, performance.now()
    */
   hover(point, moved) {
-    const thing = documents.hovered(this.document, point);
     const imageKey = this.images.key;
+    const place = `${point.x} ${point.y} ${point.label} ${imageKey}`;
+    if (place === this._hoverPlace) return; // a mouse tells of much less than a pixel
+    const thing = documents.hovered(this.document, point);
     if (!thing || !imageKey) {
       this.clearPreview();
       return;
     }
+    this._hoverPlace = place;
     const promptKey = documents.promptKey(thing);
     const question = {
       body: { ...documents.promptOf(thing), image_key: imageKey, model: this.images.model },
@@ -220,6 +224,7 @@ export class App extends EventTarget {
   }
 
   clearPreview() {
+    this._hoverPlace = null;
     this._hover.drop();
     if (!this.preview) return;
     this.preview = null;

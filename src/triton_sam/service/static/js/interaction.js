@@ -33,6 +33,8 @@ export class Interaction extends EventTarget {
     this._box = null;
     this._stroke = null;
     this._crosshair = null;
+    this._resting = null;
+    app.images.addEventListener("state", () => app.images.state.phase === "ready" && this.hoverAgain());
     app.addEventListener("document", () => this._showDocument());
     app.addEventListener("preview", ({ detail }) => this._showPreview(detail));
     app.addEventListener("picture", () => this._showPicture());
@@ -65,6 +67,7 @@ export class Interaction extends EventTarget {
 
   /** The mouse without a button. @param {boolean} takes whether a click here would take away @param {number} when */
   hover(x, y, takes, when) {
+    this._resting = { x, y };
     this._at(x, y);
     const pixel = this._pixel(x, y);
     if (this.tool !== "point" || !pixel) {
@@ -74,7 +77,13 @@ export class Interaction extends EventTarget {
     this._app.hover({ ...pixel, label: this._label(takes) }, when);
   }
 
+  /** The mouse rests, but something else has changed: Shift is pressed, or the image is ready now. */
+  hoverAgain(takes = false) {
+    if (this._resting && this.cursor) this.hover(this._resting.x, this._resting.y, takes, performance.now());
+  }
+
   leave() {
+    this._resting = null;
     this.cursor = null;
     this._app.clearPreview();
     this._refreshMarks();

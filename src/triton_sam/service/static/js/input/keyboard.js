@@ -18,13 +18,19 @@ export class Keyboard {
     this._pointer = pointer;
     this._actions = actions;
     document.addEventListener("keydown", (event) => this._down(event));
-    document.addEventListener("keyup", (event) => event.key === " " && this._hold(false));
+    document.addEventListener("keyup", (event) => this._up(event));
     addEventListener("blur", () => this._hold(false));
     surface.addEventListener("blur", () => interaction.hideCrosshair());
   }
 
+  _up(event) {
+    if (event.key === " ") this._hold(false);
+    if (event.key === "Shift") this._interaction.hoverAgain(false);
+  }
+
   _down(event) {
     if (event.altKey || document.querySelector("dialog[open]")) return;
+    if (event.key === "Shift" && !event.repeat) this._interaction.hoverAgain(true);
     const isOnSurface = document.activeElement === this._surface;
     if (isTyping(event.target)) return;
     if (isOnSurface && this._steer(event)) {

@@ -24,6 +24,9 @@ export class PointerInput {
     /** While the space bar is held, a drag moves the view. */
     this.isPanKeyHeld = false;
     surface.addEventListener("pointermove", (event) => this._move(event));
+    // Plain moves wait for the next frame, which is most of what this page adds to the server's time.
+    this._hasRawMoves = "onpointerrawupdate" in surface;
+    if (this._hasRawMoves) surface.addEventListener("pointerrawupdate", (event) => this._hover(event));
     surface.addEventListener("pointerdown", (event) => this._down(event));
     surface.addEventListener("pointerup", (event) => this._up(event));
     surface.addEventListener("pointercancel", (event) => this._cancel(event));
@@ -60,10 +63,12 @@ export class PointerInput {
     if (this._fingers.has(event.pointerId)) this._fingers.set(event.pointerId, place);
     if (this._pinch) this._movePinch();
     else if (this._press?.id === event.pointerId) this._drag(event, place);
-    else if (!this._press && event.pointerType !== "touch") {
-      if (this.isPanKeyHeld) return;
-      this._interaction.hover(...place, event.shiftKey, event.timeStamp);
-    }
+    else if (!this._hasRawMoves) this._hover(event);
+  }
+
+  _hover(event) {
+    if (this._press || this._pinch || this.isPanKeyHeld || event.pointerType === "touch") return;
+    this._interaction.hover(...this._place(event), event.shiftKey, event.timeStamp);
   }
 
   _drag(event, place) {

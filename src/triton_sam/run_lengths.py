@@ -1,0 +1,120 @@
+"""COCO's run lengths: masks as columns of runs, and their text form.
+
+Runs go down the columns, from left to right: background, object, background, ... and fill the image.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from triton_sam.errors import InvalidInput
+
+BoolArray = npt.NDArray[np.bool_]
+Counts = npt.NDArray[np.int64]
+_GROUP_BITS = 5
+#: Counts are differences of two numbers below 2**31 at most: 32 bits and a sign.
+_MOST_GROUPS = 7
+
+
+def rle(mask: BoolArray) -> dict[str, Any]:
+    """[H,W] bool -> COCO's compressed RLE, ``{"size": [H, W], "counts": str}``, equal to pycocotools' own."""
+    height, width = mask.shape
+    columns = np.ascontiguousarray(mask.T).ravel()
+    changes = np.flatnonzero(columns[1:] != columns[:-1]) + 1
+    return _document(changes, bool(columns.size and columns[0]), height, width)
+
+
+def rle_of_logits(logits: npt.NDArray[np.float32], height: int, width: int) -> dict[str, Any]:
+    """[h,w] logits -> the RLE of ``resize(logits, (H, W)) > 0``, without making those H x W pixels.
+
+    Between two rows of logits a column of the enlarged image is a straight line, so it changes sign once at most: only
+    there pixels are looked at. A mask of 6000 x 4000 pixels costs what its outline costs. For H of at least twice h.
+    Bilinear with pixel centres at halves, as OpenCV's resize; where the enlarged logit is zero up to rounding (1e-7 of
+    its neighbours), the two may disagree about that pixel.
+    """
+    import cv2
+
+    rows = logits.shape[0]
+    # The rows stay as they are: this is the resize's horizontal half, [h,W], here with columns in memory order.
+    columns = np.ascontiguousarray(cv2.resize(logits, (width, rows), interpolation=cv2.INTER_LINEAR).T)
+    # What lies beyond the border is as the border is: interval k is between rows k - 1 and k, from 0 to h.
+    columns = np.concatenate((columns[:, :1], columns, columns[:, -1:]), axis=1)
+    places = ((np.arange(height) + 0.5) * (rows / height) - 0.5).astype(np.float32)
+    floors = np.floor(places)
+    below = places - floors
+    first = np.searchsorted(floors, np.arange(-1, rows + 1))  # of each interval's pixels; the last one is the end
+
+    is_object = columns > 0
+    at, interval = np.nonzero(is_object[:, 1:] != is_object[:, :-1])
+    upper, lower = columns[at, interval], columns[at, interval + 1]
+    # A window of as many pixels as the longest interval has; what is beyond an interval's own end does not count.
+    steps = np.arange(int(np.diff(first).max(initial=1)))
+    pixels = first[interval][:, None] + steps
+    share = below[np.minimum(pixels, height - 1)]
+    values = upper[:, None] * (np.float32(1) - share) + lower[:, None] * share
+    is_still = ((values > 0) == (upper > 0)[:, None]) & (pixels < first[interval + 1][:, None])
+    row = first[interval] + is_still.sum(axis=1)
+
+    top, bottom = is_object[:, 0], is_object[:, -1]
+    joints = np.flatnonzero(bottom[:-1] != top[1:]) + 1
+    changes, times = np.unique(np.concatenate((at * height + row, joints * height)), return_counts=True)
+    # A dip between two pixels changes the sign and changes it back before anybody looks.
+    return _document(changes[times % 2 == 1], bool(top[0]), height, width)
+
+
+def _document(changes: Counts, begins_with_object: bool, height: int, width: int) -> dict[str, Any]:
+    """``changes``: the pixels, counted down the columns, at which a run begins, but for the first."""
+    counts = np.diff(np.concatenate(([0], changes, [height * width])))
+    if begins_with_object:
+        counts = np.concatenate(([0], counts))
+    return {"size": [height, width], "counts": _pack_counts(counts)}
+
+
+def _pack_counts(counts: Counts) -> str:
+    """COCO's text form: differences to the count two before, in groups of 5 bits, lowest first, from '0' on."""
+    deltas = counts.copy()
+    deltas[3:] -= counts[1:-2]
+    # [N,7]: every group of every number; shifting keeps the sign, so that a number ends where only signs are left.
+    rest = deltas[:, None] >> (_GROUP_BITS * np.arange(_MOST_GROUPS + 1))
+    groups = rest[:, :-1] & 0x1F
+    is_last = rest[:, 1:] == -(groups >> 4)
+    is_last[:, -1] = True
+    length = is_last.argmax(axis=1)
+    number = np.arange(_MOST_GROUPS)
+    characters = groups + np.where(number < length[:, None], 0x20 + 48, 48)
+    text = characters[number <= length[:, None]].astype(np.uint8)
+    return str(text.tobytes(), "ascii")
+
+
+def _unpack_counts(text: str) -> list[int]:
+    counts: list[int] = []
+    value = shift = 0
+    for character in text:
+        code = ord(character) - 48
+        value |= (code & 0x1F) << shift
+        shift += 5
+        if code & 0x20:
+            continue
+        if code & 0x10:
+            value |= -1 << shift
+        counts.append(value + counts[-2] if len(counts) > 2 else value)
+        value = shift = 0
+    return counts
+
+
+def from_rle(document: Mapping[str, Any]) -> BoolArray:
+    """COCO's RLE (compressed or a list of counts) -> [H,W] bool."""
+    height, width = (int(side) for side in document["size"])
+    counts = document["counts"]
+    if isinstance(counts, bytes):
+        counts = counts.decode("ascii")
+    runs = np.asarray(_unpack_counts(counts) if isinstance(counts, str) else counts, dtype=np.int64)
+    if runs.sum() != height * width or (runs < 0).any():
+        raise InvalidInput(f"the RLE does not fill {width} x {height} pixels")
+    values = np.zeros(len(runs), np.bool_)
+    values[1::2] = True
+    return np.ascontiguousarray(np.repeat(values, runs).reshape(width, height).T)
