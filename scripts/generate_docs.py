@@ -25,6 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGES = ("README.md", "docs/cli.md", "docs/settings.md", "docs/models.md", "docs/performance.md")
 RESULT = ROOT / "docs" / "performance.json"
 SERVICE_RESULTS = tuple(ROOT / "docs" / name for name in ("hover.json", "service.json"))
+PAGE_RESULT = ROOT / "docs" / "page.json"
 EXPORTS = ROOT / "docs" / "exports.json"
 _PART = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -128,6 +129,11 @@ def service_table() -> str:
     return "\n".join(_recorded(path) for path in SERVICE_RESULTS)
 
 
+def page_table() -> str:
+    """The latest recorded run of `triton-sam bench page`."""
+    return _recorded(PAGE_RESULT)
+
+
 def _recorded(path: Path) -> str:
     document = json.loads(path.read_text())
     figures = [Figure(**{k: v for k, v in row.items() if k != "reached"}) for row in document["figures"]]
@@ -142,6 +148,7 @@ PARTS = {
     "profiles": profiles_table,
     "performance": performance_table,
     "service": service_table,
+    "page": page_table,
 }
 
 

@@ -256,6 +256,8 @@ def _print_urls(urls: dict[str, str], log_path: Path) -> None:
     for name, url in urls.items():
         out.print(f"  {name:8} {url}")
     out.print(f"  log      {log_path}")
+    if "service" in urls:
+        out.print(f"open {urls['service']} in a browser, or call it from your own tools")
 
 
 def _wait(supervisor: Any, interrupts: Interrupts) -> None:

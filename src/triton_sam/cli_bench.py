@@ -66,6 +66,20 @@ def service(
     _report(figures, output)
 
 
+@bench_app.command()
+def page(
+    rounds: Annotated[int, typer.Option(min=1, help="Hovers of each kind.")] = 60,
+    model: ModelOption = DEFAULT_MODEL,
+    output: OutputOption = None,
+) -> None:
+    """What the web page adds to the server's time, in a real Chromium (needs the extra "dev")."""
+    from triton_sam.bench.page import measure_page
+
+    with _served(model) as (running, sample):
+        figures = list(measure_page(running, sample, rounds))
+    _report(figures, output)
+
+
 @contextlib.contextmanager
 def _served(model: str) -> Iterator[tuple[Running, Path]]:
     """A server of its own on free ports, and a photograph."""

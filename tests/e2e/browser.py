@@ -9,8 +9,6 @@ import contextlib
 import hashlib
 import os
 import re
-import shutil
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -20,7 +18,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from triton_sam.errors import WeightsError
+from triton_sam.bench.chromium import chromium
+from triton_sam.errors import SetupError, WeightsError
 from triton_sam.fetch.npm import fetch_from_npm
 from triton_sam.specs import NpmSource
 
@@ -28,19 +27,6 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, WebError, WebSocket
 
 REQUIRED = "TRITON_SAM_REQUIRE_BROWSER"
-#: As scripts/install_browser.sh looks for them, after $CHROMIUM.
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-#: Nothing of it goes anywhere by itself: what the tests see on the network is the page's.
-ARGUMENTS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-)
 AXE = NpmSource("axe-core", "4.14.0", "axe.min.js")
 AXE_SHA256 = "20c09fe157a8a34a30e241aaa1fcdade657734f08ab379ecfbeb7d45cc46e878"
 _POLL_MS = 20
@@ -72,46 +58,15 @@ def missing(reason: str) -> NoReturn:
 # -- Chromium -----------------------------------------------------------------------------------------------------
 
 
-def find_chromium() -> str | None:
-    """The path of a Chromium that runs. Nothing is installed here: that is scripts/install_browser.sh."""
-    for name in (os.environ.get("CHROMIUM", ""), *NAMES):
-        path = shutil.which(name) if name else None
-        if path and _works(path):
-            return path
-    return None
-
-
-def _works(path: str) -> bool:
-    """Ubuntu has a ``chromium-browser`` that only says how to install one."""
-    try:
-        return subprocess.run([path, "--version"], capture_output=True, timeout=60, check=False).returncode == 0
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-
-
 @contextlib.contextmanager
-def chromium() -> Iterator[Browser]:
-    """A browser of its own; nothing of it is left afterwards.
-
-    While it is open this thread has a running event loop, and ``asyncio.run`` raises here: Playwright's synchronous
-    interface keeps its loop suspended in a greenlet. Tests of the page that need asyncio run it in another thread.
-    """
-    path = find_chromium()
-    if path is None:
-        missing("no Chromium here: scripts/install_browser.sh installs one, CHROMIUM=/path names one")
-    try:
-        from playwright.sync_api import Error, sync_playwright
-    except ImportError:
-        missing("Playwright is not installed: pip install -e '.[dev]'")
-    with sync_playwright() as playwright:
+def browser_or_skip() -> Iterator[Browser]:
+    """A browser of its own. Tests of the page that need asyncio run it in another thread: see :func:`chromium`."""
+    with contextlib.ExitStack() as stack:
         try:
-            browser = playwright.chromium.launch(executable_path=path, args=ARGUMENTS)
-        except Error as error:
-            missing(f"{path} does not start: {error.message.splitlines()[0]}")
-        try:
-            yield browser
-        finally:
-            browser.close()
+            browser = stack.enter_context(chromium())
+        except SetupError as error:
+            missing(str(error))
+        yield browser
 
 
 def new_context(browser: Browser, *, width: int, height: int, touch: bool, dark: bool, scale: float) -> BrowserContext:

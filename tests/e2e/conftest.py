@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.e2e.browser import OpenPage, PageLog, Traffic, axe_source, chromium, new_context
+from tests.e2e.browser import OpenPage, PageLog, Traffic, axe_source, browser_or_skip, new_context
 from triton_sam.settings import get_settings
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """One Chromium for a module, and not for the session: while it is open, ``asyncio.run`` raises in this thread."""
-    with chromium() as browser:
+    with browser_or_skip() as browser:
         yield browser
 
 

@@ -27,7 +27,8 @@ from tests.conftest import ServerFactory
 from triton_sam import SAM2TritonClient
 from triton_sam.bench.observe import counters
 from triton_sam.bench.service import slow_senders
-from triton_sam.masks import decode, from_rle
+from triton_sam.masks import decode
+from triton_sam.run_lengths import from_rle
 from triton_sam.serving import Running
 
 pytestmark = pytest.mark.triton

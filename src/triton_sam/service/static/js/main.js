@@ -58,6 +58,7 @@ new Keyboard($("surface"), interaction, pointer, {
   help: showHelp,
 });
 
+app.addEventListener("announce", ({ detail }) => ($("announcements").textContent = detail));
 app.addEventListener("notice", ({ detail }) => notice(detail.kind, detail.text));
 app.addEventListener("picture", () => {
   $("welcome").hidden = true;

@@ -31,7 +31,6 @@ export class ObjectList {
     $("no-objects").hidden = things.length > 0 || !this._app.picture;
     $("count-badge").hidden = things.length === 0;
     $("count-badge").textContent = String(things.length);
-    $("new-object").disabled = activeId === null;
   }
 
   _row(id) {

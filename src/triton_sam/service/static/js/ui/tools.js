@@ -25,11 +25,12 @@ export function startTools(app, stage, interaction) {
   $("undo").onclick = () => app.undo();
   $("redo").onclick = () => app.redo();
   $("fit").onclick = () => stage.fit();
-  $("new-object").onclick = () => {
+  $("new-object").onclick = $("next-object").onclick = () => {
     interaction.finish();
     showPanel(false);
   };
   app.addEventListener("document", () => {
+    $("new-object").disabled = $("next-object").hidden = app.document.activeId === null;
     $("undo").disabled = !canUndo(app.history);
     $("redo").disabled = !canRedo(app.history);
   });

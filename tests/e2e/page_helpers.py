@@ -1,0 +1,321 @@
+"""One open page as a person sees and uses it, and what the API says to the same questions.
+
+Places are given in original pixels of the image; what is on the canvases is compared with masks by the one rule that
+the page has: a pixel of the screen shows the mask's pixel under its centre.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import httpx
+import numpy as np
+import numpy.typing as npt
+
+from tests.e2e.browser import wait_until
+from triton_sam import host
+from triton_sam.masks import decode
+from triton_sam.service.app import create_app
+from triton_sam.service.backend import Backend
+from triton_sam.service.thread import ServiceThread
+from triton_sam.serving import Running
+from triton_sam.settings import Settings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from playwright.sync_api import Locator, Page, Request, WebSocket
+
+Mask = npt.NDArray[np.bool_]
+Pixels = npt.NDArray[np.uint8]
+#: Fixed places on the coffee sample, 600 x 400.
+SPOON, CUP, TABLE, SAUCER = (365, 290), (385, 120), (60, 60), (180, 250)
+CUP_BOX = (144, 16, 420, 224)
+COFFEE = (600, 400)
+#: Seconds until a mask must be there; an encode on two busy cores is part of it.
+PATIENCE = 60
+#: getImageData of a whole canvas, as base64.
+_READ = """(layer) => {
+  const canvas = document.getElementById(layer);
+  const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+  let text = "";
+  for (let at = 0; at < data.length; at += 32768) text += String.fromCharCode(...data.subarray(at, at + 32768));
+  return [canvas.width, canvas.height, btoa(text)];
+}"""
+_VIEW = """() => {
+  const surface = document.getElementById("surface");
+  const { left, top } = surface.getBoundingClientRect();
+  const { width, height } = document.getElementById("masks");
+  const { scale, x, y } = surface.dataset;
+  return [Number(scale), Number(x), Number(y), width, height, left, top, devicePixelRatio];
+}"""
+_FRAMES = """(count) => new Promise((resolve) => {
+  const next = () => (count-- > 0 ? requestAnimationFrame(next) : resolve());
+  next();
+})"""
+
+
+@dataclass(frozen=True)
+class View:
+    """Where the image is on the canvases. Device pixels, but for ``left`` and ``top``: CSS pixels of the window."""
+
+    scale: float
+    x: float
+    y: float
+    width: int
+    height: int
+    left: float
+    top: float
+    unit: float
+
+    def place(self, x: float, y: float) -> tuple[int, int]:
+        """The whole CSS pixel nearest to the middle of an image's pixel: a real mouse has no others."""
+        across = (self.x + (x + 0.5) * self.scale) / self.unit + self.left
+        down = (self.y + (y + 0.5) * self.scale) / self.unit + self.top
+        return int(across), int(down)
+
+    def image_point(self, across: float, down: float) -> tuple[float, float]:
+        """CSS pixels of the window -> original pixels, continuous."""
+        x = ((across - self.left) * self.unit - self.x) / self.scale
+        y = ((down - self.top) * self.unit - self.y) / self.scale
+        return x, y
+
+    def pixel(self, across: float, down: float) -> tuple[int, int]:
+        """CSS pixels of the window -> the original pixel that is there."""
+        x, y = self.image_point(across, down)
+        return int(np.floor(x)), int(np.floor(y))
+
+    def sample(self, mask: Mask) -> Mask:
+        """[H,W] of the image -> what the whole canvas must show of it."""
+        columns = np.floor((np.arange(self.width) + 0.5 - self.x) / self.scale).astype(int)
+        rows = np.floor((np.arange(self.height) + 0.5 - self.y) / self.scale).astype(int)
+        inside = ((rows >= 0) & (rows < mask.shape[0]))[:, None] & ((columns >= 0) & (columns < mask.shape[1]))
+        found = mask[np.clip(rows, 0, mask.shape[0] - 1)][:, np.clip(columns, 0, mask.shape[1] - 1)]
+        return np.asarray(found & inside)
+
+
+class Screen:
+    """A page of the service.
+
+    Attributes:
+        asked: bodies of /v1/segment and messages of /v1/hover, in the order in which the page has sent them.
+    """
+
+    def __init__(self, page: Page, service: str, token: str = "") -> None:
+        self.page = page
+        self.asked: list[dict[str, Any]] = []
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self.api = httpx.Client(base_url=service, timeout=120, trust_env=False, headers=headers)
+        page.on("request", self._began)
+        page.on("websocket", self._opened)
+        page.on("close", lambda _: self.api.close())
+
+    def _began(self, request: Request) -> None:
+        if urlsplit(request.url).path == "/v1/segment":
+            self.asked.append(request.post_data_json)
+
+    def _opened(self, socket: WebSocket) -> None:
+        socket.on("framesent", lambda frame: self.asked.append(json.loads(frame)))
+
+    # -- a person's hands ------------------------------------------------------------------------------------------
+
+    def open_sample(self, name: str = "coffee") -> None:
+        """By its card; returns when it is encoded."""
+        with self.page.expect_response("**/v1/images", timeout=PATIENCE * 1000) as encoded:
+            self.page.locator(f".sample[data-sample={name}]").and_(self.page.locator(":visible")).click()
+        assert encoded.value.ok
+        self.page.locator("#surface").wait_for()
+
+    def open_file(self, path: Path) -> None:
+        """By the file dialogue; returns when it is encoded."""
+        with self.page.expect_response("**/v1/images", timeout=PATIENCE * 1000) as encoded:
+            self.page.locator("#file").set_input_files(path)
+        assert encoded.value.ok, encoded.value.text()
+
+    def press(self, keys: str) -> None:
+        """A shortcut, with the focus on the image."""
+        self.page.locator("#surface").focus()
+        self.page.keyboard.press(keys)
+
+    def actual_size(self) -> View:
+        """1:1, with the whole of a small image in the window."""
+        self.press("a")
+        wait_until(self.page, lambda: self.view.scale == 1)
+        return self.view
+
+    def move(self, x: float, y: float) -> tuple[int, int]:
+        """The mouse to an original pixel; gives the one that it is really on."""
+        view = self.view
+        place = view.place(x, y)
+        self.page.mouse.move(*place)
+        return view.pixel(*place)
+
+    def click(self, x: float, y: float, *, button: Any = "left", shift: bool = False) -> tuple[int, int]:
+        """The original pixel that was clicked."""
+        pixel = self.move(x, y)
+        if shift:
+            self.page.keyboard.down("Shift")
+        self.page.mouse.down(button=button)
+        self.page.mouse.up(button=button)
+        if shift:
+            self.page.keyboard.up("Shift")
+        return pixel
+
+    def drag(self, *places: tuple[float, float], button: Any = "left") -> list[tuple[float, float]]:
+        """Through original pixels; gives the points of the mouse, original pixels, continuous."""
+        view = self.view
+        path = [view.place(*place) for place in places]
+        self.page.mouse.move(*path[0])
+        self.page.mouse.down(button=button)
+        for place in path[1:]:
+            self.page.mouse.move(*place)
+            self.frames(2)  # one event a frame: a browser gives several as one otherwise, which is the same stroke
+        self.page.mouse.up(button=button)
+        return [view.image_point(*place) for place in path]
+
+    # -- a person's eyes -------------------------------------------------------------------------------------------
+
+    @property
+    def view(self) -> View:
+        scale, x, y, width, height, left, top, unit = self.page.evaluate(_VIEW)
+        return View(scale, x, y, int(width), int(height), left, top, unit)
+
+    def frames(self, count: int = 2) -> None:
+        """So many frames later."""
+        self.page.evaluate(_FRAMES, count)
+
+    def canvas(self, layer: str = "masks") -> Pixels:
+        """[H,W,4], device pixels, RGBA."""
+        width, height, data = self.page.evaluate(_READ, layer)
+        return np.frombuffer(base64.b64decode(data), np.uint8).reshape(height, width, 4)
+
+    def covered(self, layer: str = "masks") -> Mask:
+        """[H,W], device pixels: where a canvas shows anything."""
+        return np.asarray(self.canvas(layer)[..., 3] > 0)
+
+    def still(self, layer: str = "masks") -> Pixels:
+        """The canvas after what was just done is drawn."""
+        self.frames(2)
+        return self.canvas(layer)
+
+    @property
+    def rows(self) -> Locator:
+        """The objects in the panel, the topmost first."""
+        return self.page.locator("#objects > li")
+
+    def names(self) -> list[str]:
+        return [row.locator(".name").input_value() for row in self.rows.all()]
+
+    def row(self, name: str) -> Locator:
+        return self.rows.filter(has=self.page.locator(f"input.name[aria-label='Name of {name}']"))
+
+    # -- what is so in the end -------------------------------------------------------------------------------------
+
+    def question(self, **prompt: Any) -> dict[str, Any]:
+        """The message with exactly this prompt (points, labels, box, multimask), when the page has sent it."""
+        wanted = {name: json.loads(json.dumps(value)) for name, value in prompt.items()}
+        names = ("points", "labels", "box", "multimask")
+
+        def found() -> dict[str, Any] | None:
+            return next((one for one in self.asked if {n: one[n] for n in names if n in one} == wanted), None)
+
+        try:
+            wait_until(self.page, found, PATIENCE / 2)
+        except AssertionError:
+            raise AssertionError(f"the page asked {self.asked} and not {wanted}") from None
+        body = found()
+        assert body is not None
+        assert body["format"] == "rle", "masks travel as run lengths"
+        return body
+
+    def answers(self, body: dict[str, Any]) -> list[tuple[Mask, float]]:
+        """(mask [H,W], score) of each candidate, in the model's order, from the API."""
+        answer = self.api.post("/v1/segment", json={name: value for name, value in body.items() if name != "id"})
+        assert answer.status_code == 200, answer.text
+        return [(decode(row), row["score"]) for row in answer.json()["masks"]]
+
+    def best(self, body: dict[str, Any]) -> Mask:
+        """The mask with the best score."""
+        return max(self.answers(body), key=lambda answer: answer[1])[0]
+
+    def asked_at(self, x: int, y: int, label: int = 1) -> dict[str, Any]:
+        """The question of one plain click."""
+        return self.question(points=[[x, y]], labels=[label], multimask=True)
+
+    def expect_mask(self, mask: Mask, layer: str = "masks", *, exact: bool = False) -> None:
+        """All pixels of a canvas, in the end.
+
+        Args:
+            exact: the view is 1:1 and shows all of the image, so that each of its pixels has been compared.
+        """
+        view = self.view
+        if exact:
+            height, width = mask.shape
+            assert view.scale == 1
+            assert view.x >= 0 and view.y >= 0 and view.x + width <= view.width and view.y + height <= view.height
+        expected = view.sample(mask)
+        assert expected.any(), "nothing would be compared"
+        self._until_equal(lambda: self.covered(layer), expected, layer)
+
+    def expect_objects(self, *objects: tuple[Mask, str]) -> None:
+        """Masks with their colours ("#rrggbb"), the bottom one first: each pixel has the colour of the topmost."""
+        view = self.view
+        owners = np.zeros((view.height, view.width), np.uint8)
+        for number, (mask, _) in enumerate(objects, 1):
+            owners[view.sample(mask)] = number
+        colours = [colour for _, colour in objects]
+        self._until_equal(lambda: owners_of(self.canvas(), colours), owners, "masks")
+
+    def expect_same(self, before: Pixels, layer: str = "masks") -> None:
+        self._until_equal(lambda: self.canvas(layer), before, layer)
+
+    def expect_empty(self, layer: str = "masks") -> None:
+        wait_until(self.page, lambda: not self.covered(layer).any())
+
+    def expect_notice(self, kind: str, text: str) -> None:
+        """A sentence of this kind that has these words."""
+        self.page.locator(f".notice[data-kind={kind}]", has_text=text).wait_for(timeout=PATIENCE * 1000)
+
+    def expect_no_notice(self, kind: str) -> None:
+        self.page.locator(f".notice[data-kind={kind}]").wait_for(state="detached", timeout=PATIENCE * 1000)
+
+    def _until_equal(self, read: Callable[[], npt.NDArray[Any]], expected: npt.NDArray[Any], what: str) -> None:
+        try:
+            wait_until(self.page, lambda: np.array_equal(read(), expected), PATIENCE / 3)
+        except AssertionError:
+            found = read()
+            assert found.shape == expected.shape, f"{what}: {found.shape} and not {expected.shape}"
+            count, shown = np.count_nonzero(found != expected), np.count_nonzero(found)
+            raise AssertionError(f"{what}: {count} values are wrong, {shown} are not 0") from None
+
+
+def owners_of(canvas: Pixels, colours: Sequence[str]) -> npt.NDArray[np.uint8]:
+    """[H,W]: 0 where nothing is drawn, i + 1 for colours[i], 255 for any other.
+
+    A canvas keeps colours multiplied by their alpha, and reading divides again: each is off by a little.
+    """
+    owners = np.where(canvas[..., 3] > 0, 255, 0).astype(np.uint8)
+    for number, colour in enumerate(colours, 1):
+        wanted = [int(colour[at : at + 2], 16) for at in (1, 3, 5)]
+        near = np.abs(canvas[..., :3].astype(int) - wanted).max(axis=-1) <= 3
+        owners[near & (canvas[..., 3] > 0)] = number
+    return owners
+
+
+@contextlib.contextmanager
+def service_of(running: Running, *, port: int = 0, **settings: Any) -> Iterator[str]:
+    """The address of one more service with settings of its own, in front of the same Triton: it starts at once."""
+    backend = Backend(
+        status=lambda: running.supervisor.status,
+        segmenters=lambda: running.segmenters,
+        triton_url=running.urls["HTTP"],
+    )
+    port = port or host.free_port("127.0.0.1")
+    with ServiceThread(create_app(backend, Settings(**settings)), "127.0.0.1", port):
+        yield f"http://127.0.0.1:{port}"
