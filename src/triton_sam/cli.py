@@ -120,6 +120,7 @@ def serve(
     ):
         out.print(f"ready after {time.monotonic() - started:.1f} s: {', '.join(segmenters)}")
         _print_urls(running.urls, running.supervisor.process.log_path)
+        _invite(running.urls)
         _wait(running.supervisor, interrupts)
 
 
@@ -161,6 +162,7 @@ def demo(
         out.print(f"look at {result.overlay} and {result.mask}")
         _print_urls(running.urls, running.supervisor.process.log_path)
         if not once:
+            _invite(running.urls)
             _wait(running.supervisor, interrupts)
 
 
@@ -256,8 +258,11 @@ def _print_urls(urls: dict[str, str], log_path: Path) -> None:
     for name, url in urls.items():
         out.print(f"  {name:8} {url}")
     out.print(f"  log      {log_path}")
+
+
+def _invite(urls: dict[str, str]) -> None:
     if "service" in urls:
-        out.print(f"open {urls['service']} in a browser, or call it from your own tools")
+        out.print(f"open {urls['service']} in a browser to try it")
 
 
 def _wait(supervisor: Any, interrupts: Interrupts) -> None:

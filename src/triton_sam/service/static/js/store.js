@@ -3,13 +3,16 @@
  * overwrite each other; a new tab takes up the newest record that no open tab holds.
  *
  * @typedef {{name: string, file: Blob}} SavedPicture
- * @typedef {{history: object, keys: Record<string, string>}} SavedWork
+ * @typedef {{history: import("./core/history.js").History, keys: Record<string, string>}} SavedWork
  */
+import { packed, unpacked } from "./core/saved_work.js";
 
 const DATABASE = "triton-sam";
 const TAB = "triton-sam.tab";
 /** Records of tabs that were closed; each may hold an image of many megabytes. */
 const KEPT_RECORDS = 4;
+const CLAIM_PATIENCE = 500;
+const STORES = ["pictures", "work", "masks"];
 
 const request = (asked) =>
   new Promise((resolve, reject) => {
@@ -20,11 +23,12 @@ const request = (asked) =>
 function openDatabase() {
   const asked = indexedDB.open(DATABASE, 1);
   asked.onupgradeneeded = () => {
-    asked.result.createObjectStore("pictures");
-    asked.result.createObjectStore("work");
+    for (const store of STORES) asked.result.createObjectStore(store);
   };
   return request(asked);
 }
+
+const masksOf = (tab) => IDBKeyRange.bound([tab, 0], [tab, Infinity]);
 
 /** Storage may be forbidden or full: the page then works as before, only without a memory. */
 export class Store {
@@ -33,7 +37,11 @@ export class Store {
     this._onFailure = onFailure;
     this._tab = "";
     this._database = null;
-    this._writing = Promise.resolve();
+    this._hasFailed = false;
+    // Writes wait until it is known whose record this is.
+    this._writing = new Promise((resolve) => (this._begin = resolve));
+    this._ids = new WeakMap();
+    this._lastId = 0;
   }
 
   /** @returns {Promise<(SavedPicture & SavedWork)|null>} what this tab had before, or what a closed one left */
@@ -42,24 +50,51 @@ export class Store {
       this._database = await openDatabase();
       this._tab = await this._ownRecord();
       const [picture, work] = await Promise.all([this._get("pictures", this._tab), this._get("work", this._tab)]);
-      return picture && work ? { ...picture, ...work } : null;
+      if (!picture || !work) return null;
+      const masks = await this._masks();
+      return { ...picture, ...work, history: unpacked(work.history, (id) => masks.get(id)) };
     } catch {
       this._fail();
       return null;
+    } finally {
+      this._begin();
     }
   }
 
   /** @param {SavedPicture} picture @param {SavedWork} work */
   savePicture(picture, work) {
+    this._ids = new WeakMap();
     return this._write((transaction) => {
+      transaction.objectStore("masks").delete(masksOf(this._tab));
       transaction.objectStore("pictures").put({ ...picture, saved: Date.now() }, this._tab);
-      transaction.objectStore("work").put(work, this._tab);
+      this._putWork(transaction, work);
     });
   }
 
   /** @param {SavedWork} work */
   saveWork(work) {
-    return this._write((transaction) => transaction.objectStore("work").put(work, this._tab));
+    return this._write((transaction) => this._putWork(transaction, work));
+  }
+
+  _putWork(transaction, work) {
+    const idOf = (mask) => {
+      if (!this._ids.has(mask)) {
+        this._ids.set(mask, ++this._lastId);
+        transaction.objectStore("masks").put(mask, [this._tab, this._lastId]);
+      }
+      return this._ids.get(mask);
+    };
+    transaction.objectStore("work").put({ ...work, history: packed(work.history, idOf) }, this._tab);
+  }
+
+  /** @returns {Promise<Map<number, import("./core/mask.js").Mask>>} */
+  async _masks() {
+    const store = this._database.transaction("masks").objectStore("masks");
+    const range = masksOf(this._tab);
+    const [keys, masks] = await Promise.all([request(store.getAllKeys(range)), request(store.getAll(range))]);
+    keys.forEach(([, id], index) => this._ids.set(masks[index], id));
+    this._lastId = keys.at(-1)?.[1] ?? 0;
+    return new Map(keys.map(([, id], index) => [id, masks[index]]));
   }
 
   async _ownRecord() {
@@ -75,13 +110,15 @@ export class Store {
   /** Held until the tab is closed. @returns {Promise<boolean>} false where another tab holds it (a duplicated one) */
   _claim(tab) {
     if (tab === this._claimed || !navigator.locks) return Promise.resolve(true); // no locks without TLS on other hosts
+    // After a reload the page before may hold it for another moment.
+    const signal = AbortSignal.timeout(CLAIM_PATIENCE);
     return new Promise((resolve) => {
-      navigator.locks.request(`${DATABASE}.${tab}`, { ifAvailable: true }, (lock) => {
-        resolve(lock !== null);
-        if (!lock) return undefined;
+      const hold = () => {
         this._claimed = tab;
+        resolve(true);
         return new Promise(() => {});
-      });
+      };
+      navigator.locks.request(`${DATABASE}.${tab}`, { signal }, hold).catch(() => resolve(false));
     });
   }
 
@@ -97,8 +134,12 @@ export class Store {
       .filter(({ tab }) => !open.has(`${DATABASE}.${tab}`))
       .sort((a, b) => b.saved - a.saved);
     const old = orphans.slice(KEPT_RECORDS);
-    await this._write((transaction) => {
-      for (const { tab } of old) for (const name of ["pictures", "work"]) transaction.objectStore(name).delete(tab);
+    await this._transact((transaction) => {
+      for (const { tab } of old) {
+        transaction.objectStore("pictures").delete(tab);
+        transaction.objectStore("work").delete(tab);
+        transaction.objectStore("masks").delete(masksOf(tab));
+      }
     });
     return orphans[0]?.tab ?? null;
   }
@@ -108,25 +149,27 @@ export class Store {
   }
 
   _write(change) {
-    if (!this._database) return Promise.resolve();
-    this._writing = this._writing.then(
-      () =>
-        new Promise((resolve) => {
-          try {
-            const transaction = this._database.transaction(["pictures", "work"], "readwrite");
-            change(transaction);
-            transaction.oncomplete = () => resolve();
-            transaction.onabort = transaction.onerror = () => resolve(this._fail());
-          } catch {
-            resolve(this._fail());
-          }
-        }),
-    );
+    this._writing = this._writing.then(() => this._transact(change));
     return this._writing;
   }
 
+  _transact(change) {
+    if (!this._database) return Promise.resolve();
+    return new Promise((resolve) => {
+      try {
+        const transaction = this._database.transaction(STORES, "readwrite");
+        transaction.oncomplete = () => resolve();
+        transaction.onabort = () => resolve(this._fail());
+        change(transaction);
+      } catch {
+        resolve(this._fail());
+      }
+    });
+  }
+
   _fail() {
-    if (this._database !== undefined) this._onFailure();
-    this._database = undefined;
+    if (!this._hasFailed) this._onFailure();
+    this._hasFailed = true;
+    this._database = null;
   }
 }

@@ -11,10 +11,9 @@ const EXPLANATIONS = {
 };
 
 export function startHelp() {
-  const groups = Map.groupBy
-    ? Map.groupBy(SHORTCUTS.filter(({ group }) => group), ({ group }) => group)
-    : new Map([["Shortcuts", SHORTCUTS.filter(({ group }) => group)]]);
-  for (const [group, shortcuts] of groups) {
+  const listed = SHORTCUTS.filter(({ group }) => group);
+  for (const group of new Set(listed.map((shortcut) => shortcut.group))) {
+    const shortcuts = listed.filter((shortcut) => shortcut.group === group);
     $("help-body").append(element("h3", {}, group));
     if (EXPLANATIONS[group]) $("help-body").append(element("p", {}, EXPLANATIONS[group]));
     $("help-body").append(
