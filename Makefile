@@ -18,8 +18,14 @@ help:
 demo: $(call STAMP,demo)
 	$(BIN)/triton-sam demo $(if $(ONCE),--once) $(DEMO_PORTS)
 
+# The unit tests share the cores; those with a server have them for themselves, as some look at what happens in time.
 test: check browser
+ifdef PYTEST_ARGS
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+else
+	$(BIN)/python -m pytest tests/unit --numprocesses auto
+	$(BIN)/python -m pytest tests/integration tests/faults tests/e2e
+endif
 
 # Without one the browser tests are skipped, unless TRITON_SAM_REQUIRE_BROWSER is set.
 browser:

@@ -55,14 +55,13 @@ class Restartable:
     def forget(self) -> None:
         """Has another image encoded, so that the page's is not there any more."""
         self._number = getattr(self, "_number", 9000) + 1
-        answer = httpx.post(f"{self.url}/v1/images", files={"image": fresh_picture(self._number)}, trust_env=False)
+        picture = {"image": fresh_picture(self._number)}
+        answer = httpx.post(f"{self.url}/v1/images", files=picture, timeout=120, trust_env=False)
         assert answer.status_code == 200
 
 
 @pytest.fixture(scope="module")
-def fragile(
-    repository: Path, spec: ModelSpec, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Restartable]:
+def fragile(repository: Path, spec: ModelSpec, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Restartable]:
     server = Restartable(repository, spec, tmp_path_factory.mktemp("fragile"))
     try:
         yield server
@@ -82,7 +81,7 @@ def first_object(screen: Screen) -> Mask:
 
 def shown_mask(screen: Screen, body: dict[str, object], before: Mask) -> None:
     """The canvas has the object of before and the answer to this prompt; the key in it may be an old one."""
-    image = screen.page.request.get(f"{screen.api.base_url}samples/coffee").body()
+    image = screen.api.get("/samples/coffee").content
     key = screen.api.post("/v1/images", files={"image": image}).json()["image_key"]
     screen.expect_mask(before | screen.best(body | {"image_key": key}))
 
@@ -154,7 +153,9 @@ def test_a_restarted_server_is_found_again(fragile: Restartable, open_page: Open
     screen.expect_mask(screen.best(body), "preview")
 
 
-@pytest.mark.parametrize(("status", "code", "sentence"), [(429, "queue_full", "busy"), (503, "unavailable", "restarting")])
+@pytest.mark.parametrize(
+    ("status", "code", "sentence"), [(429, "queue_full", "busy"), (503, "unavailable", "restarting")]
+)
 def test_a_busy_server_is_asked_again(
     server: Running, open_page: OpenPage, page_log: PageLog, status: int, code: str, sentence: str
 ) -> None:
@@ -180,20 +181,22 @@ def test_a_busy_server_is_asked_again(
     assert len(refused) == 3
 
 
+# The second cannot pass yet: a subprotocol of a WebSocket has no "/", "=" or " ", and a token may (docs/service.md).
+@pytest.mark.parametrize("token", ["open-sesame", "b3Blbi/zZXNhbWU= 1"])
 def test_a_token_is_asked_for_until_it_is_the_right_one(
-    server: Running, open_page: OpenPage, page_log: PageLog, browser_service: Callable[..., str]
+    browser_service: Callable[..., str], open_page: OpenPage, page_log: PageLog, token: str
 ) -> None:
     """The socket takes it too, and a reload does not ask again."""
     page_log.expect("status of 401")
-    url = browser_service(token="open sesame")
+    url = browser_service(token=token)
     page = open_page(url)
-    screen = Screen(page, url, token="open sesame")
+    screen = Screen(page, url, token=token)
     dialog = page.get_by_role("dialog", name="This server asks for a token")
     dialog.wait_for()
     dialog.get_by_label("Token").fill("wrong")
     dialog.get_by_role("button", name="Go on").click()
     dialog.get_by_text("The server does not take this token.").wait_for()
-    dialog.get_by_label("Token").fill("open sesame")
+    dialog.get_by_label("Token").fill(token)
     dialog.get_by_role("button", name="Go on").click()
     dialog.wait_for(state="hidden")
     page.locator("#status-connection[data-state=ready]").wait_for()
@@ -215,9 +218,7 @@ def browser_service(server: Running) -> Iterator[Callable[..., str]]:
         yield lambda **settings: stack.enter_context(service_of(server, **settings))
 
 
-def test_an_image_that_is_too_large_is_told(
-    start_small: str, open_page: OpenPage, page_log: PageLog
-) -> None:
+def test_an_image_that_is_too_large_is_told(start_small: str, open_page: OpenPage, page_log: PageLog) -> None:
     page_log.expect("status of 413")
     page = open_page(start_small)
     page.locator("#shelf .sample[data-sample=coffee]").click()

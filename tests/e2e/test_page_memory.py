@@ -35,11 +35,11 @@ def test_a_reload_loses_nothing_and_encodes_nothing(
     name = page.get_by_label("Name of Object 2")
     name.fill("Spoon")
     name.press("Enter")
-    page.get_by_role("button", name="Undo").click()
-    page.get_by_role("button", name="Redo").click()
     assert screen.names() == ["Spoon", "Object 1"]
     seen = traffic(page)
     before = len(seen.requests)
+    page.get_by_role("button", name="Undo").click()
+    page.get_by_role("button", name="Redo").click()
     page.reload()
     page.locator("#objects > li").nth(1).wait_for()
     screen.actual_size()

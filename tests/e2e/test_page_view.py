@@ -129,9 +129,7 @@ def test_the_keyboard_alone_is_enough(server: Running, open_page: OpenPage) -> N
 
 
 @pytest.fixture(scope="module")
-def two_models(
-    repository: Path, spec: ModelSpec, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Running]:
+def two_models(repository: Path, spec: ModelSpec, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """The default model, and one that says to be another: here it counts who is asked, not what it answers."""
     folder = tmp_path_factory.mktemp("two-models")
     models = folder / "model_repository"

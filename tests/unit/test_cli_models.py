@@ -9,7 +9,7 @@ import torch
 from typer.testing import CliRunner
 
 from tests.unit import test_cli as shared
-from triton_sam import cli, export_cache, profiles, setup_models
+from triton_sam import cli, console, export_cache, profiles, setup_models
 from triton_sam.catalog import CATALOG, DEFAULT_MODEL, FAMILY_DEFAULTS, get_spec
 from triton_sam.errors import InvalidInput
 from triton_sam.export_cache import ExportRequest
@@ -104,8 +104,9 @@ def test_a_checkpoint_of_another_model(
 # models
 
 
-def test_the_table_of_models(home: Path) -> None:
-    done = runner.invoke(cli.app, ["models"], env={"COLUMNS": "200"})
+def test_the_table_of_models(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(console.out, "_width", 200)  # it has taken the terminal's when it was imported
+    done = runner.invoke(cli.app, ["models"])
     assert done.exit_code == 0
     for spec in CATALOG.values():
         (row,) = [line for line in done.output.splitlines() if f" {spec.id} " in line]

@@ -1,4 +1,4 @@
-/** Brute force on bitmaps, against which the run lengths are held. */
+/** Brute force on bitmaps, against which the run lengths are held, and what fakes of the server are made of. */
 
 import { fromCocoRle } from "../../src/triton_sam/service/static/js/core/mask.js";
 
@@ -139,4 +139,38 @@ export function largeMask() {
   }
   const runs = [...edges, width * height].map((edge, index) => edge - (index ? edges[index - 1] : 0));
   return fromCocoRle({ size: [height, width], counts: packRuns(runs) });
+}
+
+/**
+ * @template T
+ * @param {() => number} random
+ * @param {Array<T>} choices
+ * @returns {T}
+ */
+export function oneOf(random, choices) {
+  return choices[Math.floor(random() * choices.length)];
+}
+
+/** @returns {{promise: Promise<any>, resolve: (value?: any) => void, reject: (error: any) => void}} */
+export function deferred() {
+  const result = {};
+  result.promise = new Promise((resolve, reject) => Object.assign(result, { resolve, reject }));
+  return result;
+}
+
+/** Until all that follows from settled promises has happened; no time need pass for that. */
+export const settled = () => new Promise((resolve) => setImmediate(resolve));
+
+/**
+ * An encoding on a server that a test answers: each call waits until the test resolves or rejects it.
+ *
+ * @param {Array<object>} calls Filled with {file, model, onSent, signal, resolve, reject}.
+ */
+export function fakeEncode(calls) {
+  return (file, model, onSent, signal) => {
+    const answer = deferred();
+    signal.addEventListener("abort", () => answer.reject(signal.reason), { once: true });
+    calls.push({ file, model, onSent, signal, resolve: answer.resolve, reject: answer.reject });
+    return answer.promise;
+  };
 }

@@ -152,7 +152,7 @@ def test_tritons_metrics(triton_metrics: str) -> None:
     assert answer.headers["content-type"].startswith("text/plain")
 
 
-@pytest.mark.parametrize("url", [None, f"http://127.0.0.1:{free_port()}/metrics"])
+@pytest.mark.parametrize("url", [None, f"http://127.0.0.1:{free_port()}/metrics"], ids=["unknown", "silent"])
 def test_tritons_metrics_that_cannot_be_had(url: str | None) -> None:
     answer = ask("GET", "/v2/metrics", Fake(metrics_url=url))
     assert "127.0.0.1" not in refusal(answer, 503, "unavailable")
