@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -49,8 +49,8 @@ def phone(server: Running, open_page: OpenPage) -> Screen:
 
 
 @pytest.fixture
-def fingers(phone: Screen) -> Iterator[Fingers]:
-    yield Fingers(phone.page)
+def fingers(phone: Screen) -> Fingers:
+    return Fingers(phone.page)
 
 
 def tap(screen: Screen, place: tuple[int, int]) -> tuple[int, int]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,7 @@ def masks(screen: Screen) -> list[Mask]:
 
 
 @pytest.fixture
-def export(screen: Screen, tmp_path: Path) -> Iterator[Export]:
+def export(screen: Screen, tmp_path: Path) -> Export:
     """Label of a button -> the file that it gave."""
 
     def export(label: str) -> Path:
@@ -71,7 +72,7 @@ def export(screen: Screen, tmp_path: Path) -> Iterator[Export]:
         begun.value.save_as(path)
         return path
 
-    yield export
+    return export
 
 
 def test_every_export_holds_the_apis_masks(screen: Screen, masks: list[Mask], export: Export) -> None:
@@ -143,7 +144,7 @@ def even_odd(rings: list[list[list[float]]]) -> Mask:
     inside = np.zeros(COFFEE[::-1], bool)
     for ring in rings:
         assert ring[0] == ring[-1], "a ring is closed"
-        for (x0, y0), (x1, y1) in zip(ring, ring[1:], strict=False):
+        for (x0, y0), (x1, y1) in itertools.pairwise(ring):
             assert x0 == x1 or y0 == y1, "an exact border goes along pixels"
             if x0 == x1:
                 inside[int(min(y0, y1)) : int(max(y0, y1)), int(x0) :] ^= True

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.triton
 
-FOLDER = Path(os.environ.get("PICTURES_FOLDER", Path(__file__).resolve().parents[2] / "docs" / "images"))
+FOLDER = Path(__file__).resolve().parents[2] / "docs" / "images"
 UPDATE = "UPDATE_PICTURES"
 QUALITY = 88
 #: Of 255. Fonts and their anti-aliasing differ between machines, and a latency is never the same twice; a page whose
@@ -107,7 +107,8 @@ def test_a_phone(server: Running, open_page: OpenPage) -> None:
         at = view.place(*place)
         page.touchscreen.tap(*at)
         masks.append(screen.best(screen.asked_at(*view.pixel(*at))))
-        screen.press("n")
+        page.get_by_role("button", name="Objects and export").tap()
+        page.get_by_role("button", name="New object").tap()
     screen.expect_mask(masks[0] | masks[1])
     check_picture(page, "phone")
 

@@ -204,7 +204,8 @@ test("another reason for being away is told, the same one is not", async (contex
   assert.deepEqual(states, ["away", "away", "ready"]);
 });
 
-test("who waits for a token stays locked when another request finds no server", { todo: "it says away, and nobody looks" }, async (context) => {
+const NOBODY_LOOKS = { todo: "it says away, and nobody looks" };
+test("who waits for a token stays locked when another request finds no server", NOBODY_LOOKS, async (context) => {
   const { connection, service, pass } = prepared(context);
   connection.lost(new Problem("not_authorised"));
   connection.lost(new Problem("unreachable"));

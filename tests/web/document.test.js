@@ -183,7 +183,8 @@ test("a prompt has the points with their labels and the box, each only where the
     labels: [1, 0],
   });
   const box = documents.addBox(documents.newDocument(), [0, 1, 5, 6]);
-  assert.deepEqual(documents.promptOf(documents.activeThing(box)), { multimask: false, format: "rle", box: [0, 1, 5, 6] });
+  const prompt = { multimask: false, format: "rle", box: [0, 1, 5, 6] };
+  assert.deepEqual(documents.promptOf(documents.activeThing(box)), prompt);
 });
 
 test("equal questions have equal keys, whatever the objects are called; others have others", () => {

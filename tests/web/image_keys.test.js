@@ -175,7 +175,9 @@ test("forgetting one key leaves those of other models", () => {
   assert.equal(images.key, "a");
 });
 
-test("who forgets a key twice, as a click and the mouse do, sends the image once", { todo: "the second one sends it again" }, async () => {
+const SENT_TWICE = { todo: "whoever asks after forget() begins another encoding" };
+
+test("who forgets a key twice, as a click and the mouse do, sends the image once", SENT_TWICE, async () => {
   const { images, calls } = prepared();
   images.use("small");
   images.open(file, { small: "expired" });
@@ -186,7 +188,7 @@ test("who forgets a key twice, as a click and the mouse do, sends the image once
   assert.equal(calls.length, 1);
 });
 
-test("forgetting another model's key leaves the encoding alone", { todo: "the next who asks begins another one" }, async () => {
+test("forgetting another model's key leaves the encoding alone", SENT_TWICE, async () => {
   const { images, calls } = prepared();
   images.use("small");
   images.open(file, { small: "expired" });
@@ -222,7 +224,9 @@ test("a closed image aborts its encoding, and there is no key", async () => {
   assert.deepEqual([images.key, images.state.phase], [null, "none"]);
 });
 
-test("who waits for a model while another image is opened is not left waiting", { todo: "the first promise never settles" }, async () => {
+const LEFT_WAITING = { todo: "the first promise never settles" };
+
+test("who waits for a model while another image is opened is not left waiting", LEFT_WAITING, async () => {
   const { images, calls } = prepared();
   images.open(file);
   let isSettled = false;

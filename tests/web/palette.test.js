@@ -13,6 +13,7 @@ function coloursOf(count) {
 test("ten objects have ten colours, and then they come round again in the same order", () => {
   const colours = coloursOf(30);
   const first = colours.slice(0, 10);
+  assert.equal(first[0], "#2f8fff");
   assert.equal(new Set(first).size, 10);
   assert.deepEqual(colours, [...first, ...first, ...first]);
   for (const colour of first) assert.match(colour, /^#[0-9a-f]{6}$/);

@@ -4,7 +4,8 @@ import test from "node:test";
 import { Problem, problemOf, sentence } from "../../src/triton_sam/service/static/js/net/problems.js";
 
 const PASSING = ["unreachable", "unavailable", "queue_full", "deadline_exceeded", "request_timeout"];
-const LASTING = ["not_authorised", "image_expired", "internal_error", "unsupported", "too_large", "invalid_input", "refused"];
+const OWN_SENTENCE = [...PASSING, "not_authorised", "image_expired", "internal_error", "unsupported"];
+const LASTING = [...OWN_SENTENCE.slice(PASSING.length), "too_large", "invalid_input", "refused"];
 
 test("what may succeed in a moment passes, and the rest does not", () => {
   for (const code of PASSING) assert.equal(new Problem(code).passes, true, code);
@@ -12,9 +13,8 @@ test("what may succeed in a moment passes, and the rest does not", () => {
 });
 
 test("each problem that the page knows has a sentence of its own, whatever the service says", () => {
-  const known = [...PASSING, "not_authorised", "image_expired", "internal_error", "unsupported"];
-  const sentences = known.map((code) => sentence(new Problem(code, "the service's own words")));
-  assert.equal(new Set(sentences).size, known.length);
+  const sentences = OWN_SENTENCE.map((code) => sentence(new Problem(code, "the service's own words")));
+  assert.equal(new Set(sentences).size, OWN_SENTENCE.length);
   for (const text of sentences) {
     assert.match(text, /^[A-Z].*\.$/);
     assert.doesNotMatch(text, /own words/);
@@ -66,11 +66,11 @@ test("a problem is an error with the service's code and words", () => {
 });
 
 test("the service's own refusal is read from its answer, whatever the status", () => {
-  const text = JSON.stringify({ error: { code: "image_expired", message: "the image is no longer cached: send it again" } });
-  const problem = problemOf(404, text);
+  const message = "the image is no longer cached: send it again";
+  const problem = problemOf(404, JSON.stringify({ error: { code: "image_expired", message } }));
   assert.ok(problem instanceof Problem);
   assert.equal(problem.code, "image_expired");
-  assert.equal(problem.detail, "the image is no longer cached: send it again");
+  assert.equal(problem.detail, message);
 });
 
 test("an answer that is not the service's is judged by its status", () => {
@@ -87,12 +87,12 @@ test("an answer that is not the service's is judged by its status", () => {
   for (const [status, text, code] of examples) assert.equal(problemOf(status, text).code, code, `${status} ${text}`);
 });
 
-test("a proxy's JSON is not taken for the service's", { todo: "its code is then undefined, and nothing is retried" }, () => {
+test("a proxy's JSON is not taken for the service's", { todo: "its code is undefined, and nothing retried" }, () => {
   for (const text of ['{"error": "Bad Gateway"}', '{"error": {}}', '{"error": {"message": "upstream"}}']) {
     assert.equal(problemOf(502, text).code, "unavailable", text);
   }
 });
 
-test("an image that a proxy refuses as too large is told in a whole sentence", { todo: "it ends with a colon and a stop" }, () => {
+test("an image that a proxy refuses is told in a whole sentence", { todo: "it ends with a colon and a stop" }, () => {
   assert.equal(sentence(problemOf(413, "<html></html>")), "This image is too large for the server.");
 });

@@ -17,7 +17,7 @@ const NOTHING = [0, 0, 0, 0];
 const filled = { colour: COLOUR, fill: 0.5, line: 0 };
 
 const whole = (random, low, high) => low + Math.floor(random() * (high - low));
-const pixelOf = (raster, x, y) => [...raster.image.data.subarray(4 * (y * raster.width + x), 4 * (y * raster.width + x) + 4)];
+const pixelOf = ({ image, width }, x, y) => [...image.data.subarray(4 * (y * width + x), 4 * (y * width + x) + 4)];
 
 /** Any view: whole and crooked scales, whole offsets as the page has them and others. */
 function randomView(random) {
@@ -75,7 +75,7 @@ function assertOutline(raster, truth, line, hint) {
 
 test("a pixel of the screen is covered if and only if the mask has the pixel under its middle", () => {
   const random = randomNumbers(51);
-  for (let round = 0; round < 1500; round += 1) {
+  for (let round = 0; round < 600; round += 1) {
     const bitmap = randomBitmap(random);
     const view = randomView(random);
     const raster = new Raster(whole(random, 1, 30), whole(random, 1, 30));
@@ -108,7 +108,7 @@ test("at 1:1 the screen is exactly the mask, and at 2:1 each of its pixels is fo
 
 test("an outline of one pixel lies where a neighbour in the image and on the screen is not the mask's", () => {
   const random = randomNumbers(52);
-  for (let round = 0; round < 400; round += 1) {
+  for (let round = 0; round < 200; round += 1) {
     const bitmap = randomBitmap(random);
     const view = randomView(random);
     const raster = new Raster(whole(random, 1, 25), whole(random, 1, 25));
@@ -119,7 +119,7 @@ test("an outline of one pixel lies where a neighbour in the image and on the scr
 
 test("a thick outline of a disc is as thick as it was wanted, and open where the disc leaves image or screen", () => {
   const random = randomNumbers(53);
-  for (let round = 0; round < 200; round += 1) {
+  for (let round = 0; round < 100; round += 1) {
     const [x0, y0, radius] = [random() * 30, random() * 30, random() * 18];
     const bitmap = bitmapOf(30, 28, (x, y) => Math.hypot(x + 0.5 - x0, y + 0.5 - y0) < radius);
     const view = { ...randomView(random), scale: oneOf(random, [0.5, 1, 1, 2]) };
@@ -130,7 +130,7 @@ test("a thick outline of a disc is as thick as it was wanted, and open where the
   }
 });
 
-test("a thick outline lies at a gap that is thinner than itself", { todo: "it looks only at the farthest pixel" }, () => {
+test("a thick outline lies at a gap that is thinner than itself", { todo: "it sees the farthest pixel only" }, () => {
   const bitmap = drawing("#########", "#########", "#########", "####.####", "#########", "#########", "#########");
   const view = { scale: 1, x: 0, y: 0 };
   const raster = new Raster(9, 7);
@@ -163,7 +163,7 @@ test("all that was painted lies in the dirty box, and clearing it leaves nothing
   const raster = new Raster(24, 20);
   for (let round = 0; round < 300; round += 1) {
     const boxes = Array.from({ length: whole(random, 0, 4) }, () =>
-      raster.paint(maskOf(randomBitmap(random)), randomView(random), { colour: COLOUR, fill: 1, line: whole(random, 0, 3) }));
+      raster.paint(maskOf(randomBitmap(random)), randomView(random), { ...filled, line: whole(random, 0, 3) }));
     const painted = bitmapOf(24, 20, (x, y) => pixelOf(raster, x, y)[3] > 0);
     assert.deepEqual(raster.dirty, boundsOf(painted));
     assert.deepEqual(raster.dirty, boxes.reduce(union, null));

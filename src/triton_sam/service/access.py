@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hmac
 import re
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ PAGE_FILES, SAMPLES = "/app", "/samples"
 #: The web page and its sample images are the same everywhere; the page asks its user for the token.
 _PAGE_PATHS = frozenset({"/", "/favicon.ico", SAMPLES})
 SUBPROTOCOL = "triton-sam"
-_TOKEN_SUBPROTOCOL = "bearer."
+_TOKEN_SUBPROTOCOL, _ENCODED_TOKEN_SUBPROTOCOL = "bearer.", "bearer64."
 
 
 class SingleSlashes:
@@ -75,9 +76,23 @@ def bearer(headers: Headers) -> str:
 
 
 def socket_token(headers: Headers, subprotocols: Sequence[str]) -> str:
-    """The token of a socket; a browser cannot set headers on one, so it may stand among the subprotocols."""
-    offered = [name[len(_TOKEN_SUBPROTOCOL) :] for name in subprotocols if name.startswith(_TOKEN_SUBPROTOCOL)]
-    return bearer(headers) or (offered[0] if offered else "")
+    """The token of a socket; a browser cannot set headers on one, so it may stand among the subprotocols.
+
+    Names of subprotocols have a small alphabet; a token with other characters in it stands there as base64url.
+    """
+    for name in subprotocols:
+        if name.startswith(_TOKEN_SUBPROTOCOL):
+            return bearer(headers) or name[len(_TOKEN_SUBPROTOCOL) :]
+        if name.startswith(_ENCODED_TOKEN_SUBPROTOCOL):
+            return bearer(headers) or _decoded(name[len(_ENCODED_TOKEN_SUBPROTOCOL) :])
+    return bearer(headers)
+
+
+def _decoded(text: str) -> str:
+    try:
+        return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode()
+    except ValueError:  # binascii.Error and UnicodeDecodeError are such
+        return ""
 
 
 def is_token(offered: str, token: str) -> bool:

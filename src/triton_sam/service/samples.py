@@ -112,11 +112,14 @@ def _rows(folder: Path | None) -> list[schemas.SampleRow]:
     for photograph, file in _present(folder):
         with Image.open(file) as picture:  # its head only
             size = picture.size
-        rows.append(_row(photograph.name, photograph.title, photograph.credit, size))
-    return [*rows, _row(_DRAWN, "Cells (drawn)", "Drawn by triton-sam; no photograph", cells.SIZE)]
+        rows.append(_row(photograph.name, photograph.title, photograph.credit, size, file.suffix))
+    return [*rows, _row(_DRAWN, "Cells (drawn)", "Drawn by triton-sam; no photograph", cells.SIZE, ".jpg")]
 
 
-def _row(name: str, title: str, credit: str, size: tuple[int, int]) -> schemas.SampleRow:
+def _row(name: str, title: str, credit: str, size: tuple[int, int], suffix: str) -> schemas.SampleRow:
     # No slash at the beginning: a proxy may have put the service behind a path of its own.
     address = f"{SAMPLES}/{name}".lstrip("/")
-    return schemas.SampleRow(name=name, title=title, credit=credit, width=size[0], height=size[1], address=address)
+    width, height = size
+    return schemas.SampleRow(
+        name=name, title=title, credit=credit, width=width, height=height, address=address, file=f"{name}{suffix}"
+    )

@@ -68,6 +68,7 @@ class SampleRow(BaseModel):
     width: int
     height: int
     address: str = Field(description="of the image file, relative to the service's own")
+    file: str = Field(description="a name for that file")
 
 
 class Health(BaseModel):

@@ -1,8 +1,8 @@
 /**
  * The page without its controls: one picture, its document, and the questions that go to the server for it.
  *
- * Events: "document" (objects, selection, undo), "picture" (another image), "preview", "latency",
- * "notice" (detail: {kind, text}), "announce" (detail: text, for screen readers).
+ * Events: "document" (objects, selection, undo), "picture" (another image), "opening" (detail: whether one is being
+ * opened), "preview", "latency", "notice" (detail: {kind, text, action}), "announce" (detail: text, for screen readers).
  *
  * @typedef {import("./core/document.js").Document} Document
  */
@@ -13,7 +13,7 @@ import { Answers, Asker } from "./net/asker.js";
 import { Connection } from "./net/connection.js";
 import { HoverSocket } from "./net/hover_socket.js";
 import { ImageKeys } from "./net/image_keys.js";
-import { sentence } from "./net/problems.js";
+import { Problem, sentence } from "./net/problems.js";
 import { Service } from "./net/service.js";
 import { decode } from "./picture_file.js";
 import { Store } from "./store.js";
@@ -40,15 +40,19 @@ export class App extends EventTarget {
     this._refused = new Set();
     this._abort = new AbortController();
     this._opening = 0;
+    this._openAbort = new AbortController();
     /** @type {{name: string, file: Blob, width: number, height: number}|null} */
     this.picture = null;
     /** @type {ImageBitmap|null} handed over to whoever draws it */
     this.bitmap = null;
     this.history = histories.newHistory(documents.newDocument());
-    /** @type {{mask: import("./core/mask.js").Mask, colour: string, x: number, y: number}|null} */
+    /** @type {{mask: import("./core/mask.js").Mask, colour: string}|null} what a click would give */
     this.preview = null;
     this._hoverPlace = null;
     this.latency = null;
+    /** @type {{max_image_bytes: number, max_image_pixels: number}|null} the server's, when they are known */
+    this.limits = null;
+    this._saved = null;
     addEventListener("pagehide", () => this._saveNow());
     document.addEventListener("visibilitychange", () => document.hidden && this._saveNow());
     this.images.addEventListener("state", () => this._imageState());
@@ -64,45 +68,102 @@ export class App extends EventTarget {
   /** Takes up what was left by the last visit. @returns {Promise<boolean>} whether there was something */
   async restore() {
     const saved = await this._store.open();
-    if (!saved || this._opening) return false;
-    return this._show(saved.name, saved.file, saved.history, saved.keys);
+    return saved !== null && !this._opening && this._showSaved(saved);
   }
 
-  /** @param {Blob} file @param {string} name */
+  /**
+   * Opens an image; the work on the one before is kept, and can be gone back to.
+   * @param {Blob|Promise<Blob>} file
+   * @param {string} name
+   */
   async open(file, name) {
+    const before = this._leaving();
     const history = histories.newHistory(documents.newDocument());
-    if (!(await this._show(name, file, history, {}))) return;
-    this._store.savePicture({ name, file }, this._work());
+    const begin = () => before && this._store.begin();
+    if (!(await this._show({ file, name, history, keys: {} }, begin))) return;
+    this._store.savePicture({ name, file: this.picture.file }, this._work());
+    this._offerReturn(before);
   }
 
-  async _show(name, file, history, keys) {
+  /** Goes back to the work of an earlier image. @param {string} record of the store */
+  async _return(record) {
+    const before = this._leaving();
+    this._saveNow();
+    const saved = await this._store.read(record);
+    if (saved && (await this._showSaved(saved))) this._offerReturn(before);
+  }
+
+  _showSaved(saved) {
+    return this._show(saved, () => this._store.adopt(saved));
+  }
+
+  /** @returns {{record: string, name: string}|null} the work that is being left, where there is some */
+  _leaving() {
+    return this.document.things.length ? { record: this._store.record, name: this.picture.name } : null;
+  }
+
+  _offerReturn(before) {
+    const action = before && { label: "Go back", run: () => this._return(before.record) };
+    this._notice("kept", before ? `Your work on ${before.name} is kept.` : "", action);
+  }
+
+  /**
+   * @param {{file: Blob|Promise<Blob>, name: string, history: object, keys: Record<string, string>}} work
+   * @param {() => void} onSwitch called when the work before is saved for the last time
+   * @returns {Promise<boolean>} whether it is shown
+   */
+  async _show({ file: coming, name, history, keys }, onSwitch) {
     const turn = ++this._opening;
-    let bitmap;
+    const opening = (isOpening) => this.dispatchEvent(new CustomEvent("opening", { detail: isOpening }));
+    this._openAbort.abort();
+    this._openAbort = new AbortController();
+    const { signal } = this._openAbort;
+    let shown;
     try {
-      bitmap = await decode(file, (unshown) => this.connection.persist(() => this.service.preview(unshown)));
+      opening(true);
+      const file = await coming;
+      this._checkSize(file.size, "bytes", this.limits?.max_image_bytes);
+      shown = await decode(file, (unshown) => this.connection.persist(() => this.service.preview(unshown, signal), signal));
+      this._checkSize(shown.bitmap.width * shown.bitmap.height, "pixels", this.limits?.max_image_pixels);
     } catch (error) {
       if (turn === this._opening) this._notice("picture", sentence(error));
       return false;
+    } finally {
+      if (turn === this._opening) opening(false);
     }
     if (turn !== this._opening) {
-      bitmap.close(); // the person has opened another one meanwhile
+      shown.bitmap.close(); // the person has opened another one meanwhile
       return false;
     }
-    this._abort.abort(new DOMException("another image was opened", "AbortError"));
-    this._abort = new AbortController();
-    this._hover.drop();
-    this._asking.clear();
-    this._refused.clear();
-    this.preview = null;
+    this._saveNow();
+    onSwitch();
+    this._forgetQuestions();
     this.history = history;
-    this.bitmap = bitmap;
-    this.picture = { name, file, width: bitmap.width, height: bitmap.height };
+    this.bitmap = shown.bitmap;
+    this.picture = { name, file: shown.file, width: shown.bitmap.width, height: shown.bitmap.height };
+    this._saved = history;
     this._clear("picture");
+    this._clear("prompt");
     this._emit("picture");
     this._emit("document");
-    this.images.open(file, keys);
+    this.images.open(shown.file, keys);
     this._askForAll();
     return true;
+  }
+
+  /** Told before megabytes are sent for nothing. */
+  _checkSize(size, unit, most) {
+    if (!most || size <= most) return;
+    const numbers = `${size.toLocaleString("en")} ${unit} and ${most.toLocaleString("en")} are allowed`;
+    throw new Problem("too_large", `the image has ${numbers}: send a smaller one`);
+  }
+
+  _forgetQuestions() {
+    this._abort.abort(new DOMException("another image or model was chosen", "AbortError"));
+    this._abort = new AbortController();
+    this._asking.clear();
+    this._refused.clear();
+    this.clearPreview();
   }
 
   _imageState() {
@@ -110,7 +171,9 @@ export class App extends EventTarget {
     if (phase === "refused") this._notice("picture", sentence(error));
     if (phase === "ready") {
       this._clear("picture");
+      this._announce("The image is ready.");
       this._hover.connect();
+      this._saved = null; // the key is worth keeping too
       this._save();
     }
   }
@@ -185,15 +248,11 @@ export class App extends EventTarget {
     this.history = histories.amend(this.history, documents.answering(key, candidates));
     this._emit("document");
     this._save();
-    this._announce(key);
-  }
-
-  _announce(key) {
     const thing = this.document.things.find((other) => other.answer?.key === key);
     const mask = thing && documents.maskOf(thing);
     if (!mask) return;
     const share = ((100 * area(mask)) / (mask.width * mask.height)).toFixed(1);
-    this.dispatchEvent(new CustomEvent("announce", { detail: `${thing.name}: ${share} % of the image.` }));
+    this._announce(`${thing.name}: ${share} % of the image.`);
   }
 
   // -- the mouse ---------------------------------------------------------------------------------------------------
@@ -216,7 +275,7 @@ export class App extends EventTarget {
     const promptKey = documents.promptKey(thing);
     const question = {
       body: { ...documents.promptOf(thing), image_key: imageKey, model: this.images.model },
-      promptKey, imageKey, point, moved, thing, document: this.document,
+      promptKey, imageKey, place, moved, thing, document: this.document,
     };
     const known = this._answers.get(imageKey, promptKey);
     if (known) this._preview(question, known);
@@ -237,18 +296,20 @@ export class App extends EventTarget {
     if (question.document === this.document) this._preview(question, answer.candidates, answer.serverMs);
   }
 
-  _preview({ thing, point, moved }, candidates, serverMs = 0) {
-    const best = documents.chosen(candidates, thing.pick);
-    this.preview = best && { mask: best.mask, colour: thing.colour, x: point.x, y: point.y };
+  _preview({ thing, promptKey, moved }, candidates, serverMs = 0) {
+    const mask = documents.maskOf({ ...thing, answer: { key: promptKey, candidates } });
+    this.preview = mask && { mask, colour: thing.colour };
     this.dispatchEvent(new CustomEvent("preview", { detail: { moved, serverMs } }));
   }
 
   _hoverRefused(question, problem) {
+    const isStillThere = () => this._hoverPlace === question.place;
     if (problem.code === "image_expired") {
+      this._hoverPlace = null; // the same place is asked about again when the image is ready
       this.images.forget(question.imageKey);
       this.images.ready().catch(() => {}); // told through its state
     } else if (problem.passes) {
-      this.connection.lost(problem).then(() => this._hover.ask(question));
+      this.connection.lost(problem).then(() => isStillThere() && this._hover.ask(question));
     }
     // Others are told when the person clicks; a mouse that only passes by shall not raise notices.
   }
@@ -257,8 +318,8 @@ export class App extends EventTarget {
 
   /** @param {string} model */
   useModel(model) {
-    this.clearPreview();
-    this._refused.clear();
+    if (model === this.images.model) return;
+    this._forgetQuestions();
     this.images.use(model);
     this._askForAll();
   }
@@ -285,11 +346,18 @@ export class App extends EventTarget {
   _saveNow() {
     clearTimeout(this._saveTimer);
     this._saveTimer = undefined;
-    if (this.picture) this._store.saveWork(this._work());
+    if (!this.picture || this._saved === this.history) return;
+    this._saved = this.history;
+    this._store.saveWork(this._work());
   }
 
-  _notice(kind, text) {
-    this.dispatchEvent(new CustomEvent("notice", { detail: { kind, text } }));
+  _announce(text) {
+    this.dispatchEvent(new CustomEvent("announce", { detail: text }));
+  }
+
+  /** @param {{label: string, run: () => void}|null} [action] what a person can do about it */
+  _notice(kind, text, action = null) {
+    this.dispatchEvent(new CustomEvent("notice", { detail: { kind, text, action } }));
   }
 
   _clear(kind) {

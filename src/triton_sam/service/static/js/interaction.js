@@ -6,11 +6,13 @@
 import * as documents from "./core/document.js";
 import { strokeMask, subtract, union } from "./core/mask_ops.js";
 import { emptyMask } from "./core/mask.js";
-import { nearestPixel, pixelAt, toImage } from "./core/view.js";
+import { nearestPixel, pixelAt, toImage, toScreen } from "./core/view.js";
 import { drawBox, drawBrush, drawCrosshair, drawPoint } from "./draw/marks.js";
 import { rgb } from "./core/palette.js";
 
 const LEAST_BOX = 3;
+/** CSS pixels that are to be seen around the crosshair. */
+const CROSSHAIR_MARGIN = 24;
 
 export class Interaction extends EventTarget {
   /**
@@ -79,6 +81,7 @@ export class Interaction extends EventTarget {
 
   /** The mouse rests, but something else has changed: Shift is pressed, or the image is ready now. */
   hoverAgain(takes = false) {
+    if (this._box || this._stroke || this._crosshair) return;
     if (this._resting && this.cursor) this.hover(this._resting.x, this._resting.y, takes, performance.now());
   }
 
@@ -105,21 +108,21 @@ export class Interaction extends EventTarget {
   dragStart(x, y, takes) {
     this._app.clearPreview();
     const at = toImage(this._stage.view, x, y);
-    if (this._paints) this._stroke = { points: [at], erases: this._erases(takes), mask: this._dab(x, y) };
+    if (this._paints) this._stroke = { last: at, erases: this._erases(takes), mask: this._dab(x, y) };
     else this._box = { from: at, to: at };
     this._showDocument();
   }
 
-  dragMove(x, y) {
-    this._at(x, y);
-    const at = toImage(this._stage.view, x, y);
+  /** @param {[number, number][]} places since the last time, in order: a mouse is quicker than the screen */
+  dragMove(places) {
+    this._at(...places.at(-1));
+    const points = places.map(([x, y]) => toImage(this._stage.view, x, y));
     if (this._stroke) {
-      const last = this._stroke.points.at(-1);
-      this._stroke.points.push(at);
-      this._stroke.mask = union(this._stroke.mask, this._strokeOf([last, at]));
+      this._stroke.mask = union(this._stroke.mask, this._strokeOf([this._stroke.last, ...points]));
+      this._stroke.last = points.at(-1);
       this._showDocument();
     } else if (this._box) {
-      this._box.to = at;
+      this._box.to = points.at(-1);
       this._refreshMarks();
     }
   }
@@ -153,9 +156,18 @@ export class Interaction extends EventTarget {
       y: within(from.y + dy * least, picture.height),
     };
     this.cursor = this._crosshair;
+    this._bringIntoView(this._crosshair);
     this.dispatchEvent(new Event("cursor"));
     this._refreshMarks();
     if (this.tool === "point") this._app.hover({ ...this._crosshair, label: this.sign }, performance.now());
+  }
+
+  _bringIntoView({ x, y }) {
+    const { view, size, unit } = this._stage;
+    const at = toScreen(view, x + 0.5, y + 0.5);
+    const beyond = (value, length) => Math.max(0, CROSSHAIR_MARGIN * unit - value) + Math.min(0, length - CROSSHAIR_MARGIN * unit - value);
+    const [dx, dy] = [beyond(at.x, size.width), beyond(at.y, size.height)];
+    if (dx || dy) this._stage.move(dx, dy);
   }
 
   /** A click under the crosshair. */

@@ -27,8 +27,12 @@ const pointer = new PointerInput($("surface"), stage, interaction);
 
 startTheme();
 startToken(app);
-showView = startStatus(app, stage, interaction);
-new EncodeProgress(app.images);
+const showScale = startStatus(app, stage, interaction);
+showView = () => {
+  showScale();
+  interaction.hoverAgain(); // another part of the image is under the mouse
+};
+new EncodeProgress(app);
 new ObjectList(app);
 const choice = new MaskChoice(app);
 startHint(app, interaction);
@@ -54,20 +58,25 @@ new Keyboard($("surface"), interaction, pointer, {
   fit: () => stage.fit(),
   actual: () => stage.showActualSize(),
   open: choose,
-  escape: () => pointer.abandon(),
+  escape: () => {
+    pointer.abandon();
+    tools.closePanel();
+  },
   help: showHelp,
 });
 
 app.addEventListener("announce", ({ detail }) => ($("announcements").textContent = detail));
-app.addEventListener("notice", ({ detail }) => notice(detail.kind, detail.text));
+app.addEventListener("notice", ({ detail }) => notice(detail.kind, detail.text, detail.action));
 app.addEventListener("picture", () => {
   $("welcome").hidden = true;
   $("picture-name").textContent = app.picture.name;
   $("surface").setAttribute("aria-label", `Image ${app.picture.name}`);
   document.title = `${app.picture.name} · triton-sam`;
+  $("surface").focus();
   tools.enable();
 });
 
 startSamples(app);
+app.connection.persist(() => app.service.limits()).then((limits) => (app.limits = limits), () => {});
 await Promise.all([app.restore(), startModels(app)]);
 document.documentElement.dataset.ready = "yes";

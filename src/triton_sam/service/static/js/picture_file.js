@@ -1,25 +1,27 @@
-/** A file -> pixels that the page can draw, equal to what the model sees. */
+/** A file -> pixels that the page can draw, and bytes that the server can read, of the same image. */
 import { Problem } from "./net/problems.js";
 
-const PNG_SIGNATURE = [0x89, 0x50, 0x4e, 0x47];
-const BIT_DEPTH_AT = 24;
 /** Canvases end here in most browsers. */
 const LONGEST_SIDE = 16_384;
+/** What both sides read. */
+const COMMON = ["image/png", "image/jpeg", "image/webp", "image/bmp", "image/gif"];
+const HEAD_BYTES = 32;
 
 /**
  * @param {Blob} file
  * @param {(file: Blob) => Promise<Blob>} convert asks the service for a JPEG of what the browser cannot show
- * @returns {Promise<ImageBitmap>} upright
+ * @returns {Promise<{bitmap: ImageBitmap, file: Blob}>} upright; the file is another one where the server cannot read it
  */
 export async function decode(file, convert) {
-  const bitmap = (await isDeep(file)) ? null : await bitmapOf(file);
-  const shown = bitmap ?? (await bitmapOf(await convert(file)));
-  if (!shown) throw new Problem("refused", "this file cannot be shown: open a PNG, JPEG, WebP or TIFF image");
-  if (Math.max(shown.width, shown.height) > LONGEST_SIDE) {
-    shown.close();
+  const own = looksOther(new Uint8Array(await file.slice(0, HEAD_BYTES).arrayBuffer())) ? null : await bitmapOf(file);
+  const bitmap = own ?? (await bitmapOf(await convert(file)));
+  if (!bitmap) throw new Problem("refused", "this file cannot be shown: open a PNG, JPEG, WebP or TIFF image");
+  if (Math.max(bitmap.width, bitmap.height) > LONGEST_SIDE) {
+    bitmap.close();
     throw new Problem("refused", `browsers draw up to ${LONGEST_SIDE} pixels a side: open a smaller image, or a part`);
   }
-  return shown;
+  const isReadable = !own || !file.type || COMMON.includes(file.type);
+  return { bitmap, file: isReadable ? file : await pngOf(bitmap) };
 }
 
 async function bitmapOf(file) {
@@ -30,8 +32,23 @@ async function bitmapOf(file) {
   }
 }
 
-/** 12 bits of a camera in a 16-bit file look black in a browser; the service scales them as the model sees them. */
-async function isDeep(file) {
-  const head = new Uint8Array(await file.slice(0, BIT_DEPTH_AT + 1).arrayBuffer());
-  return PNG_SIGNATURE.every((byte, index) => head[index] === byte) && head[BIT_DEPTH_AT] === 16;
+/**
+ * Whether a browser can show a file, but not as the model sees it: 12 bits of a camera in a 16-bit PNG look black, and
+ * browsers do not turn a WebP upright.
+ * @param {Uint8Array} head the file's first bytes
+ */
+export function looksOther(head) {
+  const text = (from, to) => String.fromCharCode(...head.slice(from, to));
+  const isDeepPng = text(1, 4) === "PNG" && head[24] === 16;
+  const isWebpWithExif = text(0, 4) === "RIFF" && text(8, 16) === "WEBPVP8X" && (head[20] & 0b1000) !== 0;
+  return isDeepPng || isWebpWithExif;
+}
+
+/** For formats that only browsers read, such as AVIF. */
+function pngOf(bitmap) {
+  const canvas = document.createElement("canvas");
+  canvas.width = bitmap.width;
+  canvas.height = bitmap.height;
+  canvas.getContext("2d").drawImage(bitmap, 0, 0);
+  return new Promise((resolve) => canvas.toBlob(resolve, "image/png"));
 }

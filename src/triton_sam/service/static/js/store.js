@@ -1,152 +1,204 @@
 /**
- * Work that outlives a reload, in the browser's own database. Every tab has a record of its own, so that two tabs do not
- * overwrite each other; a new tab takes up the newest record that no open tab holds.
+ * Work that outlives a reload, in the browser's own database: one record an image. Every tab has a record of its own, so
+ * that two tabs do not overwrite each other; a new tab takes up the newest record that no open tab holds.
  *
  * @typedef {{name: string, file: Blob}} SavedPicture
  * @typedef {{history: import("./core/history.js").History, keys: Record<string, string>}} SavedWork
+ * @typedef {SavedPicture & SavedWork & {record: string, ids: Map<object, number>}} Saved  ids: of its masks
  */
 import { packed, unpacked } from "./core/saved_work.js";
 
 const DATABASE = "triton-sam";
-const TAB = "triton-sam.tab";
-/** Records of tabs that were closed; each may hold an image of many megabytes. */
-const KEPT_RECORDS = 4;
-const CLAIM_PATIENCE = 500;
+const RECORD = "triton-sam.record";
 const STORES = ["pictures", "work", "masks"];
+/** Records that no tab holds; each may have an image of many megabytes. */
+const KEPT_RECORDS = 4;
+/** Without locks nobody knows which records are held, so more of them are kept. */
+const KEPT_WITHOUT_LOCKS = 12;
+const CLAIM_PATIENCE = 500;
 
-const request = (asked) =>
+const answered = (request) =>
   new Promise((resolve, reject) => {
-    asked.onsuccess = () => resolve(asked.result);
-    asked.onerror = () => reject(asked.error);
+    request.onsuccess = () => resolve(request.result);
+    request.onerror = () => reject(request.error);
   });
 
 function openDatabase() {
-  const asked = indexedDB.open(DATABASE, 1);
-  asked.onupgradeneeded = () => {
-    for (const store of STORES) asked.result.createObjectStore(store);
+  const request = indexedDB.open(DATABASE, 2);
+  request.onupgradeneeded = () => {
+    const { objectStoreNames } = request.result;
+    for (const store of STORES) if (!objectStoreNames.contains(store)) request.result.createObjectStore(store);
   };
-  return request(asked);
+  return answered(request);
 }
 
-const masksOf = (tab) => IDBKeyRange.bound([tab, 0], [tab, Infinity]);
+const masksOf = (record) => IDBKeyRange.bound([record, 0], [record, Infinity]);
+
+const newRecord = () => `${Date.now().toString(36)}-${Math.random().toString(36).slice(2, 8)}`;
 
 /** Storage may be forbidden or full: the page then works as before, only without a memory. */
 export class Store {
   /** @param {() => void} onFailure called once when nothing can be kept */
   constructor(onFailure) {
     this._onFailure = onFailure;
-    this._tab = "";
     this._database = null;
     this._hasFailed = false;
-    // Writes wait until it is known whose record this is.
-    this._writing = new Promise((resolve) => (this._begin = resolve));
     this._ids = new WeakMap();
     this._lastId = 0;
+    this._held = new Map();
+    /** Whose work this is. */
+    this.record = "";
+    // Writes wait until it is known.
+    this._writing = new Promise((resolve) => (this._start = resolve));
   }
 
-  /** @returns {Promise<(SavedPicture & SavedWork)|null>} what this tab had before, or what a closed one left */
+  /** @returns {Promise<Saved|null>} what this tab had before, or what a closed one left; for {@link adopt} */
   async open() {
     try {
       this._database = await openDatabase();
-      this._tab = await this._ownRecord();
-      const [picture, work] = await Promise.all([this._get("pictures", this._tab), this._get("work", this._tab)]);
-      if (!picture || !work) return null;
-      const masks = await this._masks();
-      return { ...picture, ...work, history: unpacked(work.history, (id) => masks.get(id)) };
+      this._become(await this._ownRecord());
+      return await this._read(this.record);
     } catch {
       this._fail();
       return null;
     } finally {
-      this._begin();
+      this._start();
     }
+  }
+
+  /** Leaves the record as it is and begins another. */
+  begin() {
+    const record = newRecord();
+    this._claim(record);
+    this._become(record);
+    this._prune().catch(() => {});
+  }
+
+  /** @param {string} record that was left @returns {Promise<Saved|null>} for {@link adopt} */
+  async read(record) {
+    await this._writing;
+    try {
+      if (this._database && (await this._claim(record))) return await this._read(record);
+    } catch {
+      this._fail();
+    }
+    return null;
+  }
+
+  /** From now on this is what is written. @param {Saved} saved */
+  adopt({ record, ids }) {
+    this._ids = new WeakMap(ids);
+    this._lastId = Math.max(0, ...ids.values());
+    this._become(record);
   }
 
   /** @param {SavedPicture} picture @param {SavedWork} work */
   savePicture(picture, work) {
-    this._ids = new WeakMap();
+    const { record } = this;
     return this._write((transaction) => {
-      transaction.objectStore("masks").delete(masksOf(this._tab));
-      transaction.objectStore("pictures").put({ ...picture, saved: Date.now() }, this._tab);
-      this._putWork(transaction, work);
+      this._ids = new WeakMap();
+      transaction.objectStore("masks").delete(masksOf(record));
+      transaction.objectStore("pictures").put({ ...picture, saved: Date.now() }, record);
+      this._putWork(transaction, record, work);
     });
   }
 
   /** @param {SavedWork} work */
   saveWork(work) {
-    return this._write((transaction) => this._putWork(transaction, work));
+    const { record } = this;
+    return this._write((transaction) => this._putWork(transaction, record, work));
   }
 
-  _putWork(transaction, work) {
+  _putWork(transaction, record, work) {
     const idOf = (mask) => {
       if (!this._ids.has(mask)) {
         this._ids.set(mask, ++this._lastId);
-        transaction.objectStore("masks").put(mask, [this._tab, this._lastId]);
+        transaction.objectStore("masks").put(mask, [record, this._lastId]);
       }
       return this._ids.get(mask);
     };
-    transaction.objectStore("work").put({ ...work, history: packed(work.history, idOf) }, this._tab);
+    transaction.objectStore("work").put({ ...work, history: packed(work.history, idOf) }, record);
   }
 
-  /** @returns {Promise<Map<number, import("./core/mask.js").Mask>>} */
-  async _masks() {
-    const store = this._database.transaction("masks").objectStore("masks");
-    const range = masksOf(this._tab);
-    const [keys, masks] = await Promise.all([request(store.getAllKeys(range)), request(store.getAll(range))]);
-    keys.forEach(([, id], index) => this._ids.set(masks[index], id));
-    this._lastId = keys.at(-1)?.[1] ?? 0;
-    return new Map(keys.map(([, id], index) => [id, masks[index]]));
+  async _read(record) {
+    const read = (store, action) => answered(action(this._database.transaction(store).objectStore(store)));
+    const range = masksOf(record);
+    const [picture, work, keys, masks] = await Promise.all([
+      read("pictures", (store) => store.get(record)),
+      read("work", (store) => store.get(record)),
+      read("masks", (store) => store.getAllKeys(range)),
+      read("masks", (store) => store.getAll(range)),
+    ]);
+    if (!picture || !work) return null;
+    const byId = new Map(keys.map(([, id], index) => [id, masks[index]]));
+    const ids = new Map(keys.map(([, id], index) => [masks[index], id]));
+    return { ...picture, ...work, history: unpacked(work.history, (id) => byId.get(id)), record, ids };
   }
+
+  // -- whose record it is --------------------------------------------------------------------------------------------
 
   async _ownRecord() {
-    const previous = sessionStorage.getItem(TAB);
-    let tab = previous && (await this._claim(previous)) ? previous : null;
-    if (!previous) tab = await this._orphan();
-    tab ??= `${Date.now().toString(36)}-${Math.random().toString(36).slice(2, 8)}`;
-    await this._claim(tab);
-    sessionStorage.setItem(TAB, tab);
-    return tab;
+    const previous = sessionStorage.getItem(RECORD);
+    if (previous && (await this._claim(previous))) return previous;
+    const orphan = previous ? null : await this._prune();
+    if (orphan && (await this._claim(orphan))) return orphan;
+    const record = newRecord();
+    await this._claim(record);
+    return record;
   }
 
-  /** Held until the tab is closed. @returns {Promise<boolean>} false where another tab holds it (a duplicated one) */
-  _claim(tab) {
-    if (tab === this._claimed || !navigator.locks) return Promise.resolve(true); // no locks without TLS on other hosts
+  _become(record) {
+    this.record = record;
+    try {
+      sessionStorage.setItem(RECORD, record);
+    } catch {
+      // A reload will not find it, and a new tab may.
+    }
+    for (const [other, release] of this._held) {
+      if (other === record) continue;
+      release();
+      this._held.delete(other);
+    }
+  }
+
+  /** Held until the tab is closed or has another. @returns {Promise<boolean>} false where another tab holds it */
+  _claim(record) {
+    if (this._held.has(record) || !navigator.locks) return Promise.resolve(true); // browsers have none on other hosts without TLS
     // After a reload the page before may hold it for another moment.
     const signal = AbortSignal.timeout(CLAIM_PATIENCE);
     return new Promise((resolve) => {
-      const hold = () => {
-        this._claimed = tab;
-        resolve(true);
-        return new Promise(() => {});
-      };
-      navigator.locks.request(`${DATABASE}.${tab}`, { signal }, hold).catch(() => resolve(false));
+      const hold = () =>
+        new Promise((release) => {
+          this._held.set(record, release);
+          resolve(true);
+        });
+      navigator.locks.request(`${DATABASE}.${record}`, { signal }, hold).catch(() => resolve(false));
     });
   }
 
-  /** The newest record that no open tab holds; the oldest ones are thrown away. */
-  async _orphan() {
-    if (!navigator.locks) return null;
-    const { held } = await navigator.locks.query();
+  /** Throws the oldest records away. @returns {Promise<string|null>} the newest one that no open tab holds */
+  async _prune() {
+    if (!this._database) return null;
+    const { held } = (await navigator.locks?.query()) ?? { held: [] };
     const open = new Set(held.map(({ name }) => name));
     const store = this._database.transaction("pictures").objectStore("pictures");
-    const [tabs, pictures] = await Promise.all([request(store.getAllKeys()), request(store.getAll())]);
-    const orphans = tabs
-      .map((tab, index) => ({ tab, saved: pictures[index].saved }))
-      .filter(({ tab }) => !open.has(`${DATABASE}.${tab}`))
+    const [records, pictures] = await Promise.all([answered(store.getAllKeys()), answered(store.getAll())]);
+    const free = records
+      .map((record, index) => ({ record, saved: pictures[index].saved }))
+      .filter(({ record }) => record !== this.record && !open.has(`${DATABASE}.${record}`))
       .sort((a, b) => b.saved - a.saved);
-    const old = orphans.slice(KEPT_RECORDS);
+    const old = free.slice(navigator.locks ? KEPT_RECORDS : KEPT_WITHOUT_LOCKS);
     await this._transact((transaction) => {
-      for (const { tab } of old) {
-        transaction.objectStore("pictures").delete(tab);
-        transaction.objectStore("work").delete(tab);
-        transaction.objectStore("masks").delete(masksOf(tab));
+      for (const { record } of old) {
+        transaction.objectStore("pictures").delete(record);
+        transaction.objectStore("work").delete(record);
+        transaction.objectStore("masks").delete(masksOf(record));
       }
     });
-    return orphans[0]?.tab ?? null;
+    return navigator.locks ? (free[0]?.record ?? null) : null;
   }
 
-  _get(store, key) {
-    return request(this._database.transaction(store).objectStore(store).get(key));
-  }
+  // -- writing -------------------------------------------------------------------------------------------------------
 
   _write(change) {
     this._writing = this._writing.then(() => this._transact(change));

@@ -19,7 +19,7 @@
  * @typedef {{things: Thing[], activeId: string|null, made: number}} Document  things[0] lies at the bottom
  */
 import { nextColour } from "./palette.js";
-import { emptyMask } from "./mask.js";
+import { emptyMask, equal } from "./mask.js";
 import { subtract, union } from "./mask_ops.js";
 
 /** @returns {Document} */
@@ -51,9 +51,10 @@ function changed(document, id, change) {
   return things.some((thing, index) => thing !== document.things[index]) ? { ...document, things } : document;
 }
 
-/** A click: refines the active object, or begins one. A first click cannot take away: there is nothing yet. */
+/** A click: refines the active object, or begins one. The first click cannot take away: the model knows nothing yet. */
 export function addPoint(document, point) {
   const active = activeThing(document);
+  if (active && point.label === 0 && !hasPrompt(active)) return document;
   if (active) return changed(document, active.id, (thing) => ({ ...thing, points: [...thing.points, point], visible: true }));
   return point.label === 1 ? withNewThing(document, { points: [point] }) : document;
 }
@@ -68,14 +69,17 @@ export const addBox = (document, box) => withNewThing(document, { box });
  */
 export function paint(document, stroke, erases) {
   const active = activeThing(document);
-  if (!active) return erases ? document : withNewThing(document, { added: stroke });
   const none = emptyMask(stroke.width, stroke.height);
-  return changed(document, active.id, (thing) => ({
-    ...thing,
+  if (equal(stroke, none)) return document; // beside the image
+  if (!active) return erases ? document : withNewThing(document, { added: stroke });
+  const painted = {
+    ...active,
     visible: true,
-    added: erases ? thing.added && subtract(thing.added, stroke) : union(thing.added ?? none, stroke),
-    removed: erases ? union(thing.removed ?? none, stroke) : thing.removed && subtract(thing.removed, stroke),
-  }));
+    added: erases ? active.added && subtract(active.added, stroke) : union(active.added ?? none, stroke),
+    removed: erases ? union(active.removed ?? none, stroke) : active.removed && subtract(active.removed, stroke),
+  };
+  if (active.visible && equal(maskOf(painted) ?? none, maskOf(active) ?? none)) return document;
+  return changed(document, active.id, () => painted);
 }
 
 /** @param {number|null} pick */

@@ -18,15 +18,15 @@ export function fitted(image, canvas) {
 
 /** @returns {View} the image's middle in the canvas' middle */
 export function centred(image, canvas, scale) {
-  return aligned({
+  return {
     scale,
     x: (canvas.width - image.width * scale) / 2,
     y: (canvas.height - image.height * scale) / 2,
-  });
+  };
 }
 
-/** Whole offsets: at 1:1 an image pixel is exactly one pixel of the screen. */
-const aligned = (view) => ({ scale: view.scale, x: Math.round(view.x), y: Math.round(view.y) });
+/** @returns {View} with whole offsets, for drawing: at 1:1 an image pixel is exactly one pixel of the screen */
+export const aligned = (view) => ({ scale: view.scale, x: Math.round(view.x), y: Math.round(view.y) });
 
 /** @returns {View} zoomed by a factor, with the image point under (x, y) staying there */
 export function zoomed(view, factor, x, y, image, canvas) {
@@ -42,11 +42,11 @@ export const moved = (view, dx, dy, image, canvas) => kept({ ...view, x: view.x 
 
 function kept(view, image, canvas) {
   const within = (offset, length, room) => Math.min(room - LEAST_LEFT, Math.max(LEAST_LEFT - length, offset));
-  return aligned({
+  return {
     scale: view.scale,
     x: within(view.x, image.width * view.scale, canvas.width),
     y: within(view.y, image.height * view.scale, canvas.height),
-  });
+  };
 }
 
 /** @returns {{x: number, y: number}} device pixels -> original pixels, continuous */

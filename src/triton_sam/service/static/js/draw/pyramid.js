@@ -32,10 +32,10 @@ export class Pyramid {
     const x1 = Math.min(this.width, (canvas.width - view.x) / view.scale);
     const y1 = Math.min(this.height, (canvas.height - view.y) / view.scale);
     if (x1 <= x0 || y1 <= y0) return;
-    const shrink = level.width / this.width;
+    const [shrinkX, shrinkY] = [level.width / this.width, level.height / this.height]; // levels have whole sides
     context.drawImage(
       level,
-      x0 * shrink, y0 * shrink, (x1 - x0) * shrink, (y1 - y0) * shrink,
+      x0 * shrinkX, y0 * shrinkY, (x1 - x0) * shrinkX, (y1 - y0) * shrinkY,
       x0 * view.scale + view.x, y0 * view.scale + view.y, (x1 - x0) * view.scale, (y1 - y0) * view.scale,
     );
   }

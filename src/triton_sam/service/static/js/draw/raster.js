@@ -77,24 +77,27 @@ export class Raster {
       bottom: Math.min(height, Math.ceil(mask.height * view.scale + view.y - 0.5)) - 1,
     };
     for (let y = y0; y < y1; y++) {
-      // Beyond the screen and beyond the image nobody knows whether the mask goes on, so there is no border there.
-      const up = Math.max(ends.top, y - line) * width;
-      const down = Math.min(ends.bottom, y + line) * width;
       const row = y * width;
       for (let x = x0; x < x1; x++) {
         if (!covered[row + x]) continue;
-        const isBorder =
-          line > 0 &&
-          !(
-            covered[up + x] &&
-            covered[down + x] &&
-            covered[row + Math.max(ends.left, x - line)] &&
-            covered[row + Math.min(ends.right, x + line)]
-          );
-        if (isBorder) pixels[row + x] = border;
+        if (line > 0 && this._isNearBorder(x, y, line, ends)) pixels[row + x] = border;
         else if (fill > 0) pixels[row + x] = inside;
       }
     }
+  }
+
+  /** Beyond the screen and beyond the image nobody knows whether the mask goes on, so there is no border there. */
+  _isNearBorder(x, y, line, { left, right, top, bottom }) {
+    const { width } = this;
+    const covered = this._covered;
+    const here = y * width + x;
+    for (let far = 1; far <= line; far++) {
+      if (y - far >= top && !covered[here - far * width]) return true;
+      if (y + far <= bottom && !covered[here + far * width]) return true;
+      if (x - far >= left && !covered[here - far]) return true;
+      if (x + far <= right && !covered[here + far]) return true;
+    }
+    return false;
   }
 }
 

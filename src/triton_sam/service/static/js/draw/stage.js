@@ -11,7 +11,7 @@
  */
 import { Pyramid } from "./pyramid.js";
 import { Raster } from "./raster.js";
-import { fitted, moved, zoomed } from "../core/view.js";
+import { aligned, fitted, moved, zoomed } from "../core/view.js";
 
 const OUTLINE = 1.5;
 const PREVIEW_OUTLINE = 2;
@@ -34,13 +34,25 @@ export class Stage {
     this._isFitted = true;
     /** @type {Pyramid|null} */
     this.picture = null;
-    /** @type {import("../core/view.js").View} */
+    /** @type {import("../core/view.js").View} as it is drawn, with whole offsets */
     this.view = { scale: 1, x: 0, y: 0 };
+    this._exact = this.view; // or many small steps of a zoom would add up what each of them rounds
     this.unit = 1;
     this._rasters = null;
     /** @type {Scene} */
     this.scene = { masks: [], look: { fill: 0.5, outline: true }, preview: null, marks: () => {} };
     new ResizeObserver(() => this._resize()).observe(surface);
+    this._watchDensity();
+  }
+
+  /** A window that is moved to another screen keeps its size in CSS pixels. */
+  _watchDensity() {
+    const query = matchMedia(`(resolution: ${window.devicePixelRatio}dppx)`);
+    const onChange = () => {
+      this._resize();
+      this._watchDensity();
+    };
+    query.addEventListener("change", onChange, { once: true });
   }
 
   get size() {
@@ -69,19 +81,20 @@ export class Stage {
 
   setView(view) {
     this._isFitted = false;
-    this.view = view;
-    Object.assign(this.surface.dataset, { scale: view.scale, x: view.x, y: view.y }); // for tests, and for the curious
+    this._exact = view;
+    this.view = aligned(view);
+    Object.assign(this.surface.dataset, this.view); // for tests, and for the curious
     this.refresh(...LAYERS);
     this._onView();
   }
 
   /** @param {number} x @param {number} y device pixels */
   zoom(factor, x = this.size.width / 2, y = this.size.height / 2) {
-    if (this.picture) this.setView(zoomed(this.view, factor, x, y, this.picture, this.size));
+    if (this.picture) this.setView(zoomed(this._exact, factor, x, y, this.picture, this.size));
   }
 
   move(dx, dy) {
-    if (this.picture) this.setView(moved(this.view, dx, dy, this.picture, this.size));
+    if (this.picture) this.setView(moved(this._exact, dx, dy, this.picture, this.size));
   }
 
   /** Draws these layers with the next frame. */

@@ -31,7 +31,7 @@ export class Keyboard {
   _down(event) {
     if (event.altKey || document.querySelector("dialog[open]")) return;
     if (event.key === "Shift" && !event.repeat) this._interaction.hoverAgain(true);
-    const isOnSurface = document.activeElement === this._surface;
+    const isOnSurface = [this._surface, document.body].includes(document.activeElement);
     if (isTyping(event.target)) return;
     if (isOnSurface && this._steer(event)) {
       event.preventDefault();
@@ -39,7 +39,7 @@ export class Keyboard {
     }
     const pressed = chord(event);
     const shortcut = SHORTCUTS.find(({ keys }) => keys.includes(pressed));
-    if (!shortcut || (shortcut.surfaceOnly && !isOnSurface && document.activeElement !== document.body)) return;
+    if (!shortcut || (shortcut.surfaceOnly && !isOnSurface)) return;
     event.preventDefault();
     this._actions[shortcut.action](shortcut.value);
   }

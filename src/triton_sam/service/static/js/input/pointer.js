@@ -5,6 +5,8 @@ const TREMBLE = { mouse: 3, pen: 6, touch: 10 };
 const WHEEL_ZOOM = 0.0015;
 /** Lines and pages of a wheel, in pixels. */
 const WHEEL_UNITS = [1, 24, 240];
+/** Where Ctrl and a click are the right button. */
+const IS_MAC = /^Mac/.test(globalThis.navigator?.platform ?? "");
 const MIDDLE = 1;
 const RIGHT = 2;
 
@@ -53,7 +55,7 @@ export class PointerInput {
     }
     if (this._press || this._fingers.size > 2) return;
     const pans = event.button === MIDDLE || this.isPanKeyHeld || !this._interaction.drags;
-    const takes = event.button === RIGHT || event.shiftKey;
+    const takes = event.button === RIGHT || event.shiftKey || (IS_MAC && event.ctrlKey);
     this._press = { id: event.pointerId, from: this._place(event), last: this._place(event), pans, takes, isDrag: false };
     if (event.button === MIDDLE) event.preventDefault(); // the browser's own way of scrolling
   }
@@ -83,7 +85,7 @@ export class PointerInput {
       this._stage.move(place[0] - press.last[0], place[1] - press.last[1]);
     } else {
       const events = event.getCoalescedEvents?.() ?? [];
-      for (const part of events.length ? events : [event]) this._interaction.dragMove(...this._place(part));
+      this._interaction.dragMove((events.length ? events : [event]).map((part) => this._place(part)));
     }
     press.last = place;
   }
@@ -92,7 +94,7 @@ export class PointerInput {
     this._fingers.delete(event.pointerId);
     if (this._pinch) {
       // The second finger's lift is no click.
-      if (this._fingers.size === 0) this._pinch = null;
+      this._pinch = this._fingers.size === 0 ? null : this._fingersNow();
       return;
     }
     const press = this._press;
@@ -105,7 +107,7 @@ export class PointerInput {
 
   _cancel(event) {
     this._fingers.delete(event.pointerId);
-    if (this._fingers.size === 0) this._pinch = null;
+    if (this._pinch) this._pinch = this._fingers.size === 0 ? null : this._fingersNow();
     if (this._press?.id === event.pointerId) this.abandon();
   }
 
@@ -121,7 +123,7 @@ export class PointerInput {
   }
 
   _fingersNow() {
-    const [a, b] = [...this._fingers.values()];
+    const [a, b = a] = [...this._fingers.values()];
     return { x: (a[0] + b[0]) / 2, y: (a[1] + b[1]) / 2, apart: Math.hypot(a[0] - b[0], a[1] - b[1]) };
   }
 

@@ -36,11 +36,14 @@ export class Connection extends EventTarget {
       try {
         const result = await request();
         this._quickFailures = 0;
-        this._become("ready", null);
+        this.found();
         return result;
       } catch (error) {
-        const waits = error instanceof Problem && (error.passes || error.code === "not_authorised");
-        if (!waits) throw error;
+        if (!(error instanceof Problem)) throw error;
+        if (!error.passes && error.code !== "not_authorised") {
+          this.found(); // who refuses is there
+          throw error;
+        }
         await this.lost(error);
         signal?.throwIfAborted();
       }
@@ -49,6 +52,7 @@ export class Connection extends EventTarget {
 
   /** @param {Problem} problem what told that the server cannot be used now @returns {Promise<void>} when it can again */
   lost(problem) {
+    if (this._unlock) return this._waiting; // whatever else fails meanwhile, it is the token that is waited for
     if (problem.code === "not_authorised") {
       this._become("locked", problem);
       this._waiting ??= new Promise((resolve) => (this._unlock = resolve)).finally(() => (this._waiting = null));
@@ -57,6 +61,11 @@ export class Connection extends EventTarget {
       this._waiting ??= this._untilReady().finally(() => (this._waiting = null));
     }
     return this._waiting;
+  }
+
+  /** The server has answered. One that wants a token answers some questions without it, which does not count. */
+  found() {
+    if (this.state !== "locked") this._become("ready", null);
   }
 
   /** @param {string} token the one that a person has given */
@@ -72,7 +81,10 @@ export class Connection extends EventTarget {
     let pause = FIRST_PAUSE * 2 ** Math.min(3, this._quickFailures++);
     for (;;) {
       await this._sleep(pause);
-      if (await this._service.isReady()) return;
+      if (await this._service.isReady()) {
+        this.found();
+        return;
+      }
       pause = Math.min(LONGEST_PAUSE, pause * 1.5);
     }
   }

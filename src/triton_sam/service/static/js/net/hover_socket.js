@@ -23,6 +23,7 @@ export class HoverSocket {
     this._onAnswer = onAnswer;
     this._onRefusal = onRefusal;
     this._socket = null;
+    this._isPausing = false;
     this._asked = null;
     this._next = null;
     this._number = 0;
@@ -43,7 +44,7 @@ export class HoverSocket {
 
   /** Opens the socket early, so that the first hover need not wait for it. */
   connect() {
-    if (this._socket || this._connection.state === "locked") return;
+    if (this._socket || this._isPausing || ["away", "locked"].includes(this._connection.state)) return;
     const socket = this._service.hoverSocket();
     this._socket = socket;
     socket.onopen = () => this._send();
@@ -73,6 +74,7 @@ export class HoverSocket {
     this._failures = 0;
     if (id !== this._asked?.id) return;
     const asked = this._finish();
+    if (result) this._connection.found();
     if (!asked.isDropped) {
       if (result) {
         const roundTripMs = performance.now() - asked.sent;
@@ -94,6 +96,7 @@ export class HoverSocket {
   async _closed(socket) {
     if (socket !== this._socket) return;
     this._socket = null;
+    this._isPausing = true;
     // What was asked is asked again, unless the mouse has moved on meanwhile.
     const asked = this._finish();
     if (asked && !asked.isDropped) this._next ??= asked.question;
@@ -101,6 +104,9 @@ export class HoverSocket {
     await this._connection.persist(() => this._service.models()).catch(() => {});
     // Where sockets never work, as behind some proxies, clicks do: the page goes on without asking all the time.
     const pause = Math.min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** this._failures++);
-    setTimeout(() => this.connect(), pause);
+    setTimeout(() => {
+      this._isPausing = false;
+      this.connect();
+    }, pause);
   }
 }

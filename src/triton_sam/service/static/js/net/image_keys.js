@@ -4,6 +4,14 @@
  * Events: "state" when {@link ImageKeys.state} has changed.
  * @typedef {{phase: "none"|"sending"|"encoding"|"ready"|"refused", share?: number, since?: number, error?: unknown}} State
  */
+import { Problem } from "./problems.js";
+
+/** Encodes that were forgotten at once, before it is called a fault. */
+const MOST_IN_A_ROW = 4;
+const FIRST_PAUSE = 500;
+/** A key that has lived so long was forgotten for a good reason. */
+const LONG = 30_000;
+
 export class ImageKeys extends EventTarget {
   /**
    * @param {import("./service.js").Service} service
@@ -18,7 +26,9 @@ export class ImageKeys extends EventTarget {
     /** Model -> key, as far as known; kept with the work, so that a reload need not send the image again. */
     this.known = {};
     this._asked = null;
-    this._begin = null;
+    this._begun = later();
+    this._forgotten = 0;
+    this._encodedAt = -Infinity;
     this._abort = new AbortController();
     /** @type {State} */
     this.state = { phase: "none" };
@@ -52,44 +62,57 @@ export class ImageKeys extends EventTarget {
     if (this.key) return Promise.resolve(this.key);
     if (this._file && this._model) this._asked ??= this._encode(this._abort.signal);
     // The list of models may come after the first click.
-    this._asked ??= new Promise((resolve) => (this._begin = resolve));
-    return this._asked;
+    return this._asked ?? this._begun.promise;
   }
 
   /** @param {string} key one that the server does not know any more */
   forget(key) {
+    // Hover and click may both tell of it: the second must not begin another encode.
+    if (this.key === key) {
+      this._asked = null;
+      this._forgotten = performance.now() - this._encodedAt > LONG ? 0 : this._forgotten + 1;
+    }
     for (const [model, known] of Object.entries(this.known)) if (known === key) delete this.known[model];
-    if (!this.key) this._asked = null;
   }
 
   _restart() {
     this._abort.abort(new DOMException("another image or model was chosen", "AbortError"));
     this._abort = new AbortController();
     this._asked = null;
+    this._forgotten = 0;
     this._become({ phase: this.key ? "ready" : "none" });
     if (!this._file || !this._model) return;
     const key = this.ready();
     key.catch(() => {}); // told through the state
-    this._begin?.(key);
-    this._begin = null;
+    this._begun.resolve(key);
+    this._begun = later();
   }
 
   async _encode(signal) {
     const model = this._model;
     const file = this._file;
     try {
+      if (this._forgotten > 1) await this._rest(signal);
       const answer = await this._connection.persist(() => {
         this._become({ phase: "sending", share: 0 });
         return this._service.encode(file, model, (share) => this._sent(share, signal), signal);
       }, signal);
       signal.throwIfAborted();
       this.known[model] = answer.image_key;
+      this._encodedAt = performance.now();
       this._become({ phase: "ready" });
       return answer.image_key;
     } catch (error) {
       if (!signal.aborted) this._become({ phase: "refused", error });
       throw error;
     }
+  }
+
+  /** Where keys are forgotten at once, asking again without a pause would only keep everybody busy. */
+  async _rest(signal) {
+    if (this._forgotten >= MOST_IN_A_ROW) throw new Problem("forgetful");
+    await new Promise((resolve) => setTimeout(resolve, FIRST_PAUSE * 2 ** this._forgotten));
+    signal.throwIfAborted();
   }
 
   _sent(share, signal) {
@@ -101,4 +124,11 @@ export class ImageKeys extends EventTarget {
     this.state = state;
     this.dispatchEvent(new Event("state"));
   }
+}
+
+function later() {
+  const made = {};
+  made.promise = new Promise((resolve) => (made.resolve = resolve));
+  made.promise.catch(() => {}); // there may be nobody who waits
+  return made;
 }

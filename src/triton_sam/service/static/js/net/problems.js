@@ -24,7 +24,7 @@ const SENTENCES = {
   deadline_exceeded: "The server takes longer than it should. Trying again.",
   request_timeout: "The connection is too slow for this image. Trying again.",
   not_authorised: "The server does not take this token.",
-  image_expired: "The server has forgotten the image, so it is encoded once more.",
+  forgetful: "The server forgets the image as soon as it is encoded: its cache is too small, or there are several servers.",
   internal_error: "The server failed on this one. Try again, or another point.",
   unsupported: "This model does not take such a prompt. Choose another model.",
 };
@@ -32,25 +32,30 @@ const SENTENCES = {
 /** @param {unknown} error @returns {string} one sentence for a person */
 export function sentence(error) {
   if (!(error instanceof Problem)) return "Something in this page went wrong. Reload it; your work is kept.";
-  if (error.code === "too_large") return `This image is too large for the server: ${ownWords(error.detail)}`;
-  return SENTENCES[error.code] ?? capital(error.detail || "The server refused that.");
+  if (error.code === "too_large") return tooLarge(error.detail);
+  return SENTENCES[error.code] ?? asSentence(error.detail || "the server refused that");
 }
 
 /** The service's messages end with the mend; "send" is its word for what a person here does by opening a file. */
-const ownWords = (detail) => capital(detail.replace(/^the image has /, "it has ").replace(/: send /, ". Open "), false);
-
-function capital(text, up = true) {
-  const whole = /[.!?]$/.test(text) ? text : `${text}.`;
-  return up ? whole.charAt(0).toUpperCase() + whole.slice(1) : whole;
+function tooLarge(detail) {
+  const reason = /^the image has (.*): send (.*)$/.exec(detail);
+  if (!reason) return "This image is too large for the server, or for a proxy before it. Open a smaller one.";
+  return `This image is too large for the server: it has ${reason[1]}. Open ${reason[2]}.`;
 }
 
-/** @param {Response|{status: number, text: string}} answer */
+function asSentence(text) {
+  return `${text.charAt(0).toUpperCase()}${text.slice(1)}${/[.!?]$/.test(text) ? "" : "."}`;
+}
+
+/** @param {number} status of an answer that is no success @param {string} text its body @returns {Problem} */
 export function problemOf(status, text) {
   try {
     const { code, message } = JSON.parse(text).error;
-    return new Problem(code, message);
+    if (typeof code === "string" && typeof message === "string") return new Problem(code, message);
   } catch {
-    // Not the service's own words: a proxy in between, or a server that is going down.
-    return new Problem(status >= 500 || status === 0 ? "unavailable" : status === 413 ? "too_large" : "refused", "");
+    // No JSON, or another one.
   }
+  // Not the service's own words: a proxy in between, or a server that is going down.
+  if (status === 413) return new Problem("too_large");
+  return new Problem(status >= 400 && status < 500 ? "refused" : "unavailable");
 }

@@ -2,6 +2,10 @@
 import { Problem, problemOf } from "./problems.js";
 
 const HOVER_PROTOCOL = "triton-sam";
+/** Networks can swallow a request without a word. */
+const HEALTH_PATIENCE = 5_000;
+const PATIENCE = 60_000;
+const ENCODE_PATIENCE = 600_000;
 
 export class Service {
   constructor(base = document.baseURI) {
@@ -21,13 +25,17 @@ export class Service {
   /** @returns {Promise<{name: string, title: string, credit: string, address: string}[]>} */
   samples = () => this._json("samples");
 
+  /** @param {string} address of a sample @returns {Promise<Blob>} */
+  sample = (address) => this._fetch(address);
+
   /** @returns {Promise<{max_image_bytes: number, max_image_pixels: number}>} */
   limits = () => this._json("v1/limits");
 
   /** @returns {Promise<boolean>} whether masks are served now */
   async isReady() {
     try {
-      return (await fetch(this.address("health"), { cache: "no-store" })).ok;
+      const signal = AbortSignal.timeout(HEALTH_PATIENCE);
+      return (await fetch(this.address("health"), { cache: "no-store", signal })).ok;
     } catch {
       return false;
     }
@@ -41,7 +49,7 @@ export class Service {
 
   /** @param {Blob} file what the browser cannot show @returns {Promise<Blob>} the same as JPEG */
   async preview(file, signal) {
-    return (await this._fetch("v1/preview", { method: "POST", body: form({ image: file }), signal })).blob();
+    return this._fetch("v1/preview", { method: "POST", body: form({ image: file }), signal });
   }
 
   /**
@@ -61,10 +69,12 @@ export class Service {
       request.upload.onprogress = ({ loaded, total }) => onSent(total ? loaded / total : 0);
       request.upload.onload = () => onSent(1);
       request.onload = () => {
-        if (request.status === 200) resolve(JSON.parse(request.responseText));
+        const answer = request.status === 200 ? parsed(request.responseText) : null;
+        if (answer) resolve(answer);
         else reject(problemOf(request.status, request.responseText));
       };
-      request.onerror = () => reject(new Problem("unreachable"));
+      request.onerror = request.ontimeout = () => reject(new Problem("unreachable"));
+      request.timeout = ENCODE_PATIENCE;
       request.onabort = () => reject(signal.reason);
       signal.addEventListener("abort", () => request.abort(), { once: true });
       request.send(form({ image: file, model }));
@@ -75,26 +85,46 @@ export class Service {
   hoverSocket() {
     const address = new URL("v1/hover", this._base);
     address.protocol = address.protocol.replace("http", "ws");
-    return new WebSocket(address, this.token ? [HOVER_PROTOCOL, `bearer.${this.token}`] : [HOVER_PROTOCOL]);
+    return new WebSocket(address, this.token ? [HOVER_PROTOCOL, `bearer64.${base64url(this.token)}`] : [HOVER_PROTOCOL]);
   }
 
   async _json(path, options) {
-    return (await this._fetch(path, options)).json();
+    return JSON.parse(await (await this._fetch(path, options)).text());
   }
 
-  async _fetch(path, { headers = {}, ...options } = {}) {
+  /** @returns {Promise<Blob>} the whole answer: one that is cut short counts as none */
+  async _fetch(path, { headers = {}, signal, ...options } = {}) {
     const authorised = this.token ? { ...headers, Authorization: `Bearer ${this.token}` } : headers;
+    const patience = AbortSignal.timeout(PATIENCE);
     let answer;
+    let body;
     try {
-      answer = await fetch(this.address(path), { ...options, headers: authorised });
-    } catch (error) {
-      if (error.name === "AbortError") throw error;
+      answer = await fetch(this.address(path), {
+        ...options,
+        headers: authorised,
+        signal: signal ? AbortSignal.any([signal, patience]) : patience,
+      });
+      body = await answer.blob();
+    } catch {
+      signal?.throwIfAborted();
       throw new Problem("unreachable");
     }
-    if (!answer.ok) throw problemOf(answer.status, await answer.text());
-    return answer;
+    if (!answer.ok) throw problemOf(answer.status, await body.text());
+    return body;
   }
 }
+
+/** @returns {object|null} null for what is no JSON, such as the page of a proxy */
+function parsed(text) {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return null;
+  }
+}
+
+/** Names of subprotocols have an alphabet of their own, and tokens have not. */
+const base64url = (text) => btoa(text).replaceAll("+", "-").replaceAll("/", "_").replaceAll("=", "");
 
 function form(fields) {
   const data = new FormData();

@@ -37,7 +37,8 @@ export function startToken(app) {
     $("token").value = "";
     dialog.showModal();
   });
-  dialog.addEventListener("cancel", (event) => event.preventDefault()); // without it there is nothing to do here
+  // Without a token there is nothing to do here, so whoever closes it is asked again.
+  dialog.addEventListener("close", () => app.connection.state === "locked" && dialog.showModal());
   $("token-form").onsubmit = () => {
     const token = $("token").value.trim();
     prefer(TOKEN, token);

@@ -42,15 +42,17 @@ export const iconButton = (name, label, onclick) =>
  */
 export function radioGroup(group, name, onChoose) {
   const buttons = () => [...group.querySelectorAll("[role=radio]")];
-  group.addEventListener("click", ({ target }) => {
+  group.addEventListener("click", ({ target, detail }) => {
     const button = target.closest("[role=radio]");
-    if (button) onChoose(button.dataset[name]);
+    if (!button) return;
+    onChoose(button.dataset[name]);
+    if (detail > 0) $("surface").focus(); // by mouse or finger: the image's keys shall work now
   });
   group.addEventListener("keydown", (event) => {
     const by = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
     if (!by) return;
     event.preventDefault();
-    const all = buttons();
+    const all = buttons().filter((button) => button.offsetParent !== null); // some have no room on a phone
     const next = all[(all.indexOf(document.activeElement) + by + all.length) % all.length];
     next.focus();
     onChoose(next.dataset[name]);

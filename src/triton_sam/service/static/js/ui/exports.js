@@ -34,14 +34,18 @@ export function startExports(app, stage) {
   for (const button of buttons) {
     button.onclick = async () => {
       const [ending, make] = KINDS[button.dataset.export];
+      const { picture } = app;
       const objects = objectsOf(app.document);
+      const waiting = app.document.things.filter((thing) => thing.visible && documents.isWaiting(thing));
+      button.disabled = true;
       try {
-        const blob = await make({ picture: app.picture, objects, pixels: stage.picture, look: stage.scene.look });
-        download(blob, `${stemOf(app.picture.name)}-${ending}`);
-        notice("export", "");
+        const blob = await make({ picture, objects, pixels: stage.picture, look: stage.scene.look });
+        download(blob, `${stemOf(picture.name)}-${ending}`);
+        notice("export", waiting.length ? `${waiting[0].name} still waits for its mask, and is exported as it was.` : "");
       } catch {
-        notice("export", "This file could not be made: there may be too little memory. Close other tabs and try again.");
+        notice("export", "This file could not be made. Try again, or hide some objects first.");
       }
+      button.disabled = false;
     };
   }
 }

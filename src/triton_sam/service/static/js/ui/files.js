@@ -3,7 +3,8 @@ import { sentence } from "../net/problems.js";
 import { $, element } from "./dom.js";
 import { notice } from "./notices.js";
 
-const IMAGE_NAME = /\.(png|jpe?g|tiff?|webp|bmp|gif|jp2|j2k|p[gpn]m|avif)$/i;
+/** Some systems do not know the types of these. */
+const IMAGE_NAME = /\.(png|jpe?g|tiff?|webp|bmp|gif|jp2|j2k|p[gpn]m)$/i;
 
 /** @param {import("../app.js").App} app */
 export function startFiles(app) {
@@ -48,19 +49,9 @@ function openFirst(data, open) {
 export async function startSamples(app) {
   const dialog = $("samples-dialog");
   $("show-samples").onclick = () => dialog.showModal();
-  let turn = 0;
-  const open = async (sample) => {
+  const open = (sample) => {
     dialog.close();
-    const mine = ++turn;
-    try {
-      const answer = await fetch(app.service.address(sample.address));
-      if (!answer.ok) throw new TypeError("no sample");
-      const file = await answer.blob();
-      const ending = file.type.split("/")[1].replace("jpeg", "jpg");
-      if (mine === turn) app.open(file, `${sample.name}.${ending}`);
-    } catch {
-      notice("picture", "The sample cannot be loaded now. Try again in a moment.");
-    }
+    app.open(app.connection.persist(() => app.service.sample(sample.address)), sample.file);
   };
   try {
     const samples = await app.connection.persist(() => app.service.samples());

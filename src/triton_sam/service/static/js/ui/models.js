@@ -30,6 +30,7 @@ export async function startModels(app) {
     select.title = `${chosen.title} (${chosen.licence})`;
     prefer("model", chosen.id);
     app.useModel(chosen.id);
+    $("surface").focus(); // or letters would choose another one
   };
   let wasAway = false;
   app.connection.addEventListener("state", () => {

@@ -39,9 +39,15 @@ export class ObjectList {
     const activate = () => app.adjust((document) => documents.activate(document, id));
     const swatch = element("input", { type: "color", class: "swatch" });
     swatch.onchange = () => change(documents.describe, { colour: swatch.value });
-    const name = element("input", { type: "text", class: "name", maxLength: 80, spellcheck: false, onfocus: activate });
+    const name = element("input", { type: "text", class: "name", maxLength: 80, spellcheck: false });
+    name.onpointerdown = activate; // not with the focus: Tab shall only look
     name.onchange = () => change(documents.describe, { name: name.value.trim() || name.defaultValue });
-    name.onkeydown = ({ key }) => key === "Enter" && name.blur();
+    name.onkeydown = ({ key }) => {
+      if (key !== "Enter") return;
+      activate();
+      name.blur();
+      $("surface").focus();
+    };
     const eye = iconButton("eye", "Hide", () => {
       const { visible } = app.document.things.find((thing) => thing.id === id);
       change(documents.describe, { visible: !visible });
@@ -50,8 +56,13 @@ export class ObjectList {
       change(documents.remove);
       $("surface").focus();
     });
-    const up = iconButton("up", "Bring forward", () => change(documents.move, 1));
-    const down = iconButton("down", "Send back", () => change(documents.move, -1));
+    const shift = (by) => {
+      change(documents.move, by);
+      const [wanted, other] = by > 0 ? [up, down] : [down, up];
+      (wanted.disabled ? other : wanted).focus(); // the row was put elsewhere, which takes the focus away
+    };
+    const up = iconButton("up", "Bring forward", () => shift(1));
+    const down = iconButton("down", "Send back", () => shift(-1));
     const facts = element("span", { class: "facts" });
     const line = element("div", { class: "object-line" }, swatch, name, eye, bin);
     const more = element("div", { class: "more" }, facts, up, down);

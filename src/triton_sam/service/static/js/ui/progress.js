@@ -8,21 +8,32 @@ const FIRST_GUESS = 4000;
 const PATIENCE = 250;
 
 export class EncodeProgress {
-  /** @param {import("../net/image_keys.js").ImageKeys} images */
-  constructor(images) {
-    this._images = images;
+  /** @param {import("../app.js").App} app */
+  constructor(app) {
+    this._images = app.images;
+    this._connection = app.connection;
+    this._isOpening = false;
     this._timer = null;
-    this._begun = null;
-    images.addEventListener("state", () => this._show());
+    this._busySince = null;
+    this._before = app.images.state;
+    app.images.addEventListener("state", () => this._show());
+    app.connection.addEventListener("state", () => this._show());
+    app.addEventListener("opening", ({ detail }) => {
+      this._isOpening = detail;
+      this._show();
+    });
   }
 
   _show() {
-    const { phase, since } = this._images.state;
-    if (phase === "ready" && this._began === "encoding") prefer(MEMORY, Math.round(performance.now() - this._since));
-    this._began = phase;
-    this._since = since;
-    const isBusy = phase === "sending" || phase === "encoding";
-    this._begun = isBusy ? (this._begun ?? performance.now()) : null;
+    const { state } = this._images;
+    if (state.phase === "ready" && this._before.phase === "encoding") {
+      prefer(MEMORY, Math.round(performance.now() - this._before.since));
+    }
+    this._before = state;
+    // While the server is away nothing goes on, and its own sentence is there.
+    const isBusy =
+      (this._isOpening || state.phase === "sending" || state.phase === "encoding") && this._connection.state !== "away";
+    this._busySince = isBusy ? (this._busySince ?? performance.now()) : null;
     clearInterval(this._timer);
     if (isBusy) this._timer = setInterval(() => this._tick(), 100);
     this._tick();
@@ -30,9 +41,14 @@ export class EncodeProgress {
 
   _tick() {
     const { phase, share, since } = this._images.state;
-    const isBusy = this._begun !== null && performance.now() - this._begun > PATIENCE;
-    $("progress").hidden = !isBusy;
-    if (!isBusy) return;
+    const isLong = this._busySince !== null && performance.now() - this._busySince > PATIENCE;
+    $("progress").hidden = !isLong;
+    if (!isLong) return;
+    if (this._isOpening) {
+      $("progress-text").textContent = "Opening the image";
+      $("progress-bar").removeAttribute("value");
+      return;
+    }
     if (phase === "sending") {
       $("progress-text").textContent = "Sending the image";
       $("progress-bar").value = share;

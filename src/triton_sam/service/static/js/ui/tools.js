@@ -35,9 +35,9 @@ export function startTools(app, stage, interaction) {
     $("redo").disabled = !canRedo(app.history);
   });
   startLook(interaction);
-  $("show-panel").onclick = () => showPanel($("show-panel").getAttribute("aria-expanded") === "false");
+  $("show-panel").onclick = () => showPanel(!isPanelOpen());
   $("hide-panel").onclick = () => showPanel(false);
-  return { enable: () => ($("fit").disabled = false) };
+  return { enable: () => ($("fit").disabled = false), closePanel: () => isPanelOpen() && showPanel(false) };
 }
 
 function startLook(interaction) {
@@ -59,8 +59,12 @@ function startLook(interaction) {
   show();
 }
 
+const isPanelOpen = () => $("panel").classList.contains("open");
+
 function showPanel(isOpen) {
+  const hadFocus = $("panel").contains(document.activeElement);
   $("panel").classList.toggle("open", isOpen);
   $("show-panel").setAttribute("aria-expanded", String(isOpen));
   if (isOpen) $("hide-panel").focus();
+  else if (hadFocus && $("show-panel").offsetParent) $("show-panel").focus();
 }
