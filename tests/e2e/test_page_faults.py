@@ -114,7 +114,8 @@ def test_a_forgotten_image_is_encoded_again_by_itself(
     screen.actual_size()
     screen.expect_mask(both)
     screen.press("n")
-    screen.click(*SAUCER)
+    with page.expect_response("**/v1/images"):
+        screen.click(*SAUCER)
     screen.expect_mask(both | screen.best(screen.asked_at(*SAUCER)))
     assert seen.requests.count("POST /v1/images") == encoded + 1
     assert not page.locator(".notice").count()
@@ -181,7 +182,7 @@ def test_a_busy_server_is_asked_again(
     assert len(refused) == 3
 
 
-# The second cannot pass yet: a subprotocol of a WebSocket has no "/", "=" or " ", and a token may (docs/service.md).
+# The second cannot be a subprotocol of a WebSocket as it is: those have no "/", "=" or " ", and a token may.
 @pytest.mark.parametrize("token", ["open-sesame", "b3Blbi/zZXNhbWU= 1"])
 def test_a_token_is_asked_for_until_it_is_the_right_one(
     browser_service: Callable[..., str], open_page: OpenPage, page_log: PageLog, token: str

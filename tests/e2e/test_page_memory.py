@@ -20,7 +20,7 @@ pytestmark = pytest.mark.triton
 def test_a_reload_loses_nothing_and_encodes_nothing(
     server: Running, open_page: OpenPage, traffic: Callable[[Page], Traffic]
 ) -> None:
-    """Right after the last change, as people do."""
+    """Right after the last change, as people do: what is written when the page goes must be committed at once."""
     page = open_page(server.urls["service"])
     screen = Screen(page, server.urls["service"])
     screen.open_sample()

@@ -127,6 +127,24 @@ test("an image that the server has forgotten is encoded again, and the question 
   assert.equal((await answer).imageKey, "k3");
 });
 
+test("a question is asked again a few times, ever later, where the image is forgotten each time", async (context) => {
+  context.mock.timers.enable({ apis: ["setTimeout"] });
+  const { asker, images, segments, encodings } = prepared({});
+  const answer = assert.rejects(asker.ask({ box: 1 }, always, never), { code: "forgetful" });
+  for (const [round, pause] of [0, 2000, 4000, 0].entries()) {
+    await settled();
+    assert.equal(encodings.length, round + 1);
+    encodings[round].resolve({ image_key: `k${round}` });
+    await settled();
+    assert.deepEqual(segments.at(-1).body, { box: 1, image_key: `k${round}`, model: "small" });
+    segments[round].reject(new Problem("image_expired"));
+    await settled();
+    context.mock.timers.tick(pause);
+  }
+  await answer;
+  assert.deepEqual([encodings.length, segments.length, images.state.phase], [4, 4, "refused"]);
+});
+
 test("an image that is refused refuses the question, and later ones too", async () => {
   const { asker, encodings } = prepared({});
   const problem = new Problem("too_large");

@@ -62,8 +62,8 @@ test("what passes is tried again when the server is ready again", async (context
 });
 
 test("what does not pass is thrown at once", async (context) => {
-  const { connection, service, pass } = prepared(context);
-  for (const error of [new Problem("invalid_input"), new Problem("image_expired"), new TypeError("a fault")]) {
+  const { connection, service, states, pass } = prepared(context);
+  for (const error of [new TypeError("a fault"), new Problem("invalid_input"), new Problem("image_expired")]) {
     let calls = 0;
     const request = async () => {
       calls += 1;
@@ -72,8 +72,82 @@ test("what does not pass is thrown at once", async (context) => {
     await assert.rejects(connection.persist(request), (thrown) => thrown === error);
     await pass(10_000);
     assert.equal(calls, 1);
+    const isRefusal = error instanceof Problem;
+    assert.deepEqual(states, isRefusal ? ["ready"] : [], "who refuses is there, and a fault of the page tells nothing");
   }
   assert.equal(service.looks, 0);
+});
+
+test("a server that refuses for good after it was away is there again", async (context) => {
+  const { connection, states, pass } = prepared(context);
+  connection.lost(new Problem("queue_full"));
+  await assert.rejects(connection.persist(failing("invalid_input")), { code: "invalid_input" });
+  assert.deepEqual([connection.state, connection.problem], ["ready", null]);
+  await pass(500);
+  assert.deepEqual(states, ["away", "ready"], "the look that was due tells nothing new");
+});
+
+test("a good health alone makes it ready: nobody need ask for a mask", async (context) => {
+  const { connection, service, states, pass } = prepared(context);
+  service.isUp = false;
+  let isBack = false;
+  connection.lost(new Problem("unreachable")).then(() => (isBack = true));
+  await pass(500);
+  assert.deepEqual([connection.state, service.looks, isBack], ["away", 1, false]);
+  service.isUp = true;
+  await pass(750);
+  assert.deepEqual([connection.state, connection.problem, service.looks, isBack], ["ready", null, 2, true]);
+  assert.deepEqual(states, ["away", "ready"]);
+});
+
+test("who has heard of the server says so: it is ready, and told once", async (context) => {
+  const { connection, states } = prepared(context);
+  connection.found();
+  connection.found();
+  assert.deepEqual([connection.state, connection.problem, states], ["ready", null, ["ready"]]);
+});
+
+test("a server that was found while away is ready at once, and who waits goes on after the look", async (context) => {
+  const { connection, service, states, pass } = prepared(context);
+  const request = failing("queue_full");
+  const result = connection.persist(request);
+  await settled();
+  connection.found();
+  assert.deepEqual([connection.state, connection.problem], ["ready", null]);
+  await pass(499);
+  assert.deepEqual([request.calls, service.looks], [1, 0], "a full server is not asked before the pause is over");
+  await pass(1);
+  assert.equal(await result, "done");
+  assert.deepEqual(states, ["away", "ready"]);
+});
+
+test("a server that is found does not shorten the next pause: only a request that succeeds does", async (context) => {
+  const { connection, pass } = prepared(context);
+  const request = failing("queue_full", "queue_full");
+  const result = connection.persist(request);
+  await settled();
+  await pass(500);
+  assert.equal(request.calls, 2);
+  connection.found();
+  await pass(999);
+  assert.equal(request.calls, 2);
+  await pass(1);
+  assert.equal(await result, "done");
+});
+
+test("a server that wants a token is not ready because it answers something without it", async (context) => {
+  const { connection, states } = prepared(context);
+  const request = failing("not_authorised");
+  const result = connection.persist(request);
+  await settled();
+  connection.found();
+  assert.equal(await connection.persist(failing()), "done");
+  await assert.rejects(connection.persist(failing("invalid_input")), { code: "invalid_input" });
+  assert.deepEqual([connection.state, connection.problem.code], ["locked", "not_authorised"]);
+  assert.equal(request.calls, 1);
+  connection.unlock("secret");
+  assert.equal(await result, "done");
+  assert.deepEqual(states, ["locked", "connecting", "ready"]);
 });
 
 test("while the server is away it is asked ever more seldom, but every 5 seconds", async (context) => {
@@ -180,7 +254,7 @@ test("a server that comes back and wants a token is locked then", async (context
   assert.equal(connection.state, "locked");
   connection.unlock("secret");
   assert.equal(await result, "done");
-  assert.deepEqual(states, ["away", "locked", "connecting", "ready"]);
+  assert.deepEqual(states, ["away", "ready", "locked", "connecting", "ready"]);
 });
 
 test("who gave up meanwhile is not tried again", async (context) => {
@@ -196,19 +270,34 @@ test("who gave up meanwhile is not tried again", async (context) => {
 });
 
 test("another reason for being away is told, the same one is not", async (context) => {
+  const { connection, pass } = prepared(context);
+  const told = [];
+  connection.addEventListener("state", () => told.push([connection.state, connection.problem?.code]));
+  for (const code of ["unreachable", "unreachable", "queue_full", "queue_full"]) connection.lost(new Problem(code));
+  assert.deepEqual(told, [["away", "unreachable"], ["away", "queue_full"]]);
+  await pass(500);
+  assert.deepEqual(told.slice(2), [["ready", undefined]]);
+});
+
+test("each time that a request fails after a good health is told", async (context) => {
   const { connection, states, pass } = prepared(context);
   const result = connection.persist(failing("unreachable", "unreachable", "queue_full"));
   await settled();
   for (const pause of [500, 1000, 2000]) await pass(pause);
   assert.equal(await result, "done");
-  assert.deepEqual(states, ["away", "away", "ready"]);
+  assert.deepEqual(states, ["away", "ready", "away", "ready", "away", "ready"]);
 });
 
-const NOBODY_LOOKS = { todo: "it says away, and nobody looks" };
-test("who waits for a token stays locked when another request finds no server", NOBODY_LOOKS, async (context) => {
-  const { connection, service, pass } = prepared(context);
-  connection.lost(new Problem("not_authorised"));
-  connection.lost(new Problem("unreachable"));
+test("who waits for a token stays locked when another request finds no server", async (context) => {
+  const { connection, service, states, pass } = prepared(context);
+  const settledWaits = [];
+  connection.lost(new Problem("not_authorised")).then(() => settledWaits.push("not_authorised"));
+  connection.lost(new Problem("unreachable")).then(() => settledWaits.push("unreachable"));
   await pass(60_000);
-  assert.ok(connection.state === "locked" || service.looks > 0, `${connection.state}, and ${service.looks} looks`);
+  assert.deepEqual([connection.state, connection.problem.code], ["locked", "not_authorised"]);
+  assert.deepEqual([service.looks, settledWaits], [0, []]);
+  connection.unlock("secret");
+  await settled();
+  assert.deepEqual(settledWaits, ["not_authorised", "unreachable"], "both try again with the token");
+  assert.deepEqual(states, ["locked", "connecting"]);
 });

@@ -57,7 +57,7 @@ function prepared(context) {
     },
     models: async () => [],
   };
-  const connection = { state: "ready", persist: (request) => request() };
+  const connection = { state: "ready", finds: 0, found: () => (connection.finds += 1), persist: (request) => request() };
   const hover = new HoverSocket(
     service,
     connection,
@@ -180,14 +180,29 @@ test("a refusal is told with its question, unless that was dropped, and the next
 });
 
 test("an answer to another question is not taken", (context) => {
-  const { hover, socket, shown } = opened(context);
+  const { hover, socket, shown, connection } = opened(context);
   hover.ask(question(1));
   socket.says({ id: 7, result });
   socket.says({ result });
-  assert.deepEqual(shown, []);
+  assert.deepEqual([shown, connection.finds], [[], 0]);
   socket.answers();
   socket.answers();
   assert.deepEqual(marks(shown), ["question 1"]);
+});
+
+test("an answer tells that the server is there, also one that nobody wants any more; a refusal does not", (context) => {
+  const { hover, socket, connection, shown } = opened(context);
+  hover.ask(question(1));
+  assert.equal(connection.finds, 0);
+  socket.answers();
+  assert.equal(connection.finds, 1);
+  hover.ask(question(2));
+  hover.drop();
+  socket.answers();
+  assert.deepEqual([connection.finds, marks(shown)], [2, ["question 1"]]);
+  hover.ask(question(3));
+  socket.says({ id: 3, error: { code: "queue_full", message: "64 requests wait: try again" } });
+  assert.equal(connection.finds, 2);
 });
 
 test("what was on its way when the socket closed is asked again on the next one", async (context) => {
@@ -280,9 +295,7 @@ test("a socket that opens but says nothing does not shorten the pause", async (c
   assert.equal(sockets.length, 3);
 });
 
-const AT_ONCE = { todo: "each move opens a socket at once" };
-
-test("a mouse that moves meanwhile does not shorten the pause", AT_ONCE, async (context) => {
+test("a mouse that moves meanwhile does not shorten the pause", async (context) => {
   const { hover, sockets, pass } = prepared(context);
   hover.connect();
   for (const pause of [250, 500, 1000]) {
@@ -295,36 +308,90 @@ test("a mouse that moves meanwhile does not shorten the pause", AT_ONCE, async (
   const before = sockets.length;
   for (const x of [1, 2, 3]) {
     hover.ask(question(x));
-    if (sockets.length > before) sockets.at(-1).goes();
+    hover.connect();
     await settled();
   }
   assert.equal(sockets.length, before, "of the pause of 2 s nothing has passed");
+  await pass(1999);
+  assert.equal(sockets.length, before);
+  await pass(1);
+  assert.equal(sockets.length, before + 1);
+  sockets.at(-1).opens();
+  assert.deepEqual(places(sockets.at(-1)), [3]);
 });
 
-test("a mouse that moves while the server is away opens nothing", AT_ONCE, async (context) => {
-  const { hover, sockets, socket, connection } = opened(context);
-  connection.persist = () => new Promise(() => {});
+test("a mouse that moves while it is found out why the socket closed opens nothing", async (context) => {
+  const { hover, sockets, socket, service, pass } = opened(context);
+  const answer = deferred();
+  service.models = () => answer.promise;
+  socket.goes();
+  for (const x of [1, 2]) {
+    hover.ask(question(x));
+    await pass(10_000);
+  }
+  assert.equal(sockets.length, 1);
+  answer.resolve([]);
+  await settled();
+  await pass(250);
+  sockets[1].opens();
+  assert.deepEqual([sockets.length, places(sockets[1])], [2, [2]]);
+});
+
+test("a mouse that moves while the server is away opens nothing", async (context) => {
+  const { hover, sockets, socket, connection, pass } = opened(context);
+  const back = deferred();
+  connection.persist = () => back.promise;
   connection.state = "away";
   socket.goes();
   await settled();
   for (const x of [1, 2, 3]) {
     hover.ask(question(x));
-    if (sockets.length > 1) sockets.at(-1).goes();
-    await settled();
+    await pass(20_000);
   }
   assert.equal(sockets.length, 1);
+  connection.state = "ready";
+  back.resolve();
+  await settled();
+  await pass(250);
+  sockets[1].opens();
+  assert.deepEqual([sockets.length, places(sockets[1])], [2, [3]]);
 });
 
-test("while a token is wanted no socket is opened", (context) => {
-  const { hover, sockets, connection } = prepared(context);
-  connection.state = "locked";
-  hover.connect();
+for (const state of ["away", "locked"]) {
+  test(`while the server is ${state} no socket is opened`, (context) => {
+    const { hover, sockets, connection } = prepared(context);
+    connection.state = state;
+    hover.connect();
+    hover.ask(question(1));
+    assert.equal(sockets.length, 0);
+    connection.state = "ready";
+    hover.connect();
+    sockets[0].opens();
+    assert.deepEqual(places(sockets[0]), [1]);
+  });
+
+  test(`a pause that ends while the server is ${state} opens no socket`, async (context) => {
+    const { hover, sockets, socket, connection, pass } = opened(context);
+    hover.ask(question(1));
+    socket.goes();
+    await settled();
+    connection.state = state;
+    await pass(600_000);
+    hover.ask(question(2));
+    assert.equal(sockets.length, 1);
+    connection.state = "ready";
+    hover.connect();
+    sockets[1].opens();
+    assert.deepEqual([sockets.length, places(sockets[1])], [2, [2]]);
+  });
+}
+
+test("a socket that is open goes on while requests fail", (context) => {
+  const { hover, socket, shown, connection } = opened(context);
+  connection.state = "away";
   hover.ask(question(1));
-  assert.equal(sockets.length, 0);
-  connection.state = "ready";
-  hover.connect();
-  sockets[0].opens();
-  assert.deepEqual(places(sockets[0]), [1]);
+  socket.answers();
+  assert.deepEqual([marks(shown), connection.finds], [["question 1"], 1]);
 });
 
 test("a server that is silent for 30 seconds is left, and the question asked on another socket", async (context) => {

@@ -175,9 +175,7 @@ test("forgetting one key leaves those of other models", () => {
   assert.equal(images.key, "a");
 });
 
-const SENT_TWICE = { todo: "whoever asks after forget() begins another encoding" };
-
-test("who forgets a key twice, as a click and the mouse do, sends the image once", SENT_TWICE, async () => {
+test("who forgets a key twice, as a click and the mouse do, sends the image once", async () => {
   const { images, calls } = prepared();
   images.use("small");
   images.open(file, { small: "expired" });
@@ -188,7 +186,7 @@ test("who forgets a key twice, as a click and the mouse do, sends the image once
   assert.equal(calls.length, 1);
 });
 
-test("forgetting another model's key leaves the encoding alone", SENT_TWICE, async () => {
+test("forgetting another model's key leaves the encoding alone", async () => {
   const { images, calls } = prepared();
   images.use("small");
   images.open(file, { small: "expired" });
@@ -224,9 +222,7 @@ test("a closed image aborts its encoding, and there is no key", async () => {
   assert.deepEqual([images.key, images.state.phase], [null, "none"]);
 });
 
-const LEFT_WAITING = { todo: "the first promise never settles" };
-
-test("who waits for a model while another image is opened is not left waiting", LEFT_WAITING, async () => {
+test("who waits for a model while another image is opened is not left waiting", async () => {
   const { images, calls } = prepared();
   images.open(file);
   let isSettled = false;
@@ -238,4 +234,154 @@ test("who waits for a model while another image is opened is not left waiting", 
   assert.equal(await second, "k");
   await settled();
   assert.ok(isSettled);
+});
+
+// -- a server that forgets at once ---------------------------------------------------------------------------------
+
+/** Images whose time the test has in hand, and a server that forgets each key as soon as it was made. */
+function forgetful(context) {
+  context.mock.timers.enable({ apis: ["setTimeout"] });
+  let now = 1000;
+  context.mock.method(performance, "now", () => now);
+  const all = prepared();
+  all.images.use("small");
+  all.images.open(file);
+  const pass = async (milliseconds) => {
+    now += milliseconds;
+    context.mock.timers.tick(milliseconds);
+    await settled();
+  };
+  /** The encoding under way ends, its key is forgotten after a while, and somebody asks again. */
+  const forgetOnce = async (lived) => {
+    const key = `key ${all.calls.length}`;
+    all.calls.at(-1).resolve({ image_key: key });
+    assert.equal(await all.images.ready(), key);
+    await pass(lived);
+    all.images.forget(key);
+    const asked = all.images.ready();
+    asked.catch(() => {});
+    await settled();
+    return { asked }; // bare, it would be waited for
+  };
+  return { ...all, pass, forgetOnce };
+}
+
+test("where keys are forgotten at once the image is sent again ever later, and then no more", async (context) => {
+  const { images, calls, phases, pass, forgetOnce } = forgetful(context);
+  await forgetOnce(0);
+  assert.equal(calls.length, 2, "once may happen: it is sent again at once");
+  for (const [pause, sent] of [[2000, 2], [4000, 3]]) {
+    const { asked } = await forgetOnce(0);
+    assert.equal(images.ready(), asked, "whoever asks meanwhile waits too");
+    await pass(pause - 1);
+    assert.equal(calls.length, sent, `before ${pause} ms`);
+    await pass(1);
+    assert.equal(calls.length, sent + 1, `after ${pause} ms`);
+    assert.equal(images.state.phase, "sending");
+  }
+  const { asked } = await forgetOnce(0);
+  const isForgetful = (error) => error instanceof Problem && error.code === "forgetful" && !error.passes;
+  await assert.rejects(asked, isForgetful);
+  assert.equal(images.state.phase, "refused");
+  assert.ok(isForgetful(images.state.error));
+  await pass(3_600_000);
+  await assert.rejects(images.ready(), isForgetful, "also later");
+  assert.equal(calls.length, 4);
+  assert.equal(phases.filter((phase) => phase === "refused").length, 1, "told once");
+});
+
+test("two who tell of the same key count once", async (context) => {
+  const { images, calls, forgetOnce } = forgetful(context);
+  await forgetOnce(0);
+  for (let teller = 0; teller < 10; teller += 1) images.forget("key 1");
+  await forgetOnce(0);
+  assert.equal(images.state.phase, "ready", "it rests, and has not given up");
+  assert.equal(calls.length, 2);
+});
+
+test("a key that lived for more than 30 seconds was forgotten for a good reason", async (context) => {
+  const { images, calls, pass, forgetOnce } = forgetful(context);
+  for (let round = 1; round <= 10; round += 1) {
+    await forgetOnce(30_001);
+    assert.equal(calls.length, round + 1, "it is sent again at once");
+  }
+  for (const pause of [0, 2000, 4000]) {
+    await forgetOnce(30_000);
+    await pass(pause);
+  }
+  const sent = calls.length;
+  const { asked } = await forgetOnce(30_000);
+  await assert.rejects(asked, { code: "forgetful" }, "30 seconds are not long");
+  assert.equal(calls.length, sent);
+  assert.equal(images.key, null);
+});
+
+test("one key that lives long ends the row", async (context) => {
+  const { calls, pass, forgetOnce } = forgetful(context);
+  for (const pause of [0, 2000, 4000]) {
+    await forgetOnce(0);
+    await pass(pause);
+  }
+  await forgetOnce(30_001);
+  assert.equal(calls.length, 5, "without a rest");
+  await forgetOnce(0);
+  assert.equal(calls.length, 6, "and the row begins anew");
+  await forgetOnce(0);
+  assert.equal(calls.length, 6);
+});
+
+test("a key of an earlier visit that is not known any more does not count", async (context) => {
+  const { images, calls, forgetOnce } = forgetful(context);
+  images.open(new Blob(["another"]), { small: "old" });
+  images.forget("old");
+  images.ready().catch(() => {});
+  assert.equal(calls.length, 2);
+  await forgetOnce(0);
+  assert.equal(calls.length, 3, "this is the first in the row");
+});
+
+test("another image or model begins anew, also after it was given up", async (context) => {
+  for (const change of [(images) => images.open(new Blob(["another"])), (images) => images.use("large")]) {
+    const { images, calls, pass, forgetOnce } = forgetful(context);
+    for (const pause of [0, 2000, 4000, 0]) {
+      await forgetOnce(0);
+      await pass(pause);
+    }
+    assert.equal(images.state.phase, "refused");
+    change(images);
+    assert.equal(images.state.phase, "sending");
+    assert.equal(calls.length, 5);
+    await forgetOnce(0);
+    assert.equal(calls.length, 6, "without a rest");
+    context.mock.reset();
+    context.mock.timers.reset();
+  }
+});
+
+test("who opens another image while it rests has that one sent, and the first not again", async (context) => {
+  const { images, calls, pass, forgetOnce } = forgetful(context);
+  await forgetOnce(0);
+  const { asked } = await forgetOnce(0);
+  const another = new Blob(["another"]);
+  images.open(another);
+  assert.equal(calls.length, 3);
+  const rejected = assert.rejects(asked, { name: "AbortError" });
+  await pass(60_000);
+  await rejected;
+  assert.deepEqual(calls.map((call) => call.file), [file, file, another]);
+  assert.equal(images.state.phase, "sending", "the old one tells nothing any more");
+  calls[2].resolve({ image_key: "k" });
+  assert.equal(await images.ready(), "k");
+});
+
+
+test("who waits while it rests is told at once that another image was opened", async (context) => {
+  const { images, forgetOnce } = forgetful(context);
+  await forgetOnce(0);
+  const { asked } = await forgetOnce(0);
+  let reason = null;
+  asked.catch((error) => (reason = error.name));
+  images.open(new Blob(["another"]));
+  await settled();
+  assert.equal(reason, "AbortError");
 });

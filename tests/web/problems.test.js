@@ -4,8 +4,8 @@ import test from "node:test";
 import { Problem, problemOf, sentence } from "../../src/triton_sam/service/static/js/net/problems.js";
 
 const PASSING = ["unreachable", "unavailable", "queue_full", "deadline_exceeded", "request_timeout"];
-const OWN_SENTENCE = [...PASSING, "not_authorised", "image_expired", "internal_error", "unsupported"];
-const LASTING = [...OWN_SENTENCE.slice(PASSING.length), "too_large", "invalid_input", "refused"];
+const OWN_SENTENCE = [...PASSING, "not_authorised", "forgetful", "internal_error", "unsupported"];
+const LASTING = [...OWN_SENTENCE.slice(PASSING.length), "image_expired", "too_large", "invalid_input", "refused"];
 
 test("what may succeed in a moment passes, and the rest does not", () => {
   for (const code of PASSING) assert.equal(new Problem(code).passes, true, code);
@@ -32,8 +32,8 @@ test("an image that is too large is told with the server's numbers, and what to 
       "it has 9 bytes and 8 are allowed. Open a smaller one.",
     ],
     [
-      "the image has 6 x 7 = 42 pixels and 40 are allowed",
-      "it has 6 x 7 = 42 pixels and 40 are allowed.",
+      "the image has far more pixels than allowed: send a smaller one",
+      "it has far more pixels than allowed. Open a smaller one.",
     ],
   ];
   for (const [detail, told] of examples) {
@@ -87,12 +87,21 @@ test("an answer that is not the service's is judged by its status", () => {
   for (const [status, text, code] of examples) assert.equal(problemOf(status, text).code, code, `${status} ${text}`);
 });
 
-test("a proxy's JSON is not taken for the service's", { todo: "its code is undefined, and nothing retried" }, () => {
+test("a proxy's JSON is not taken for the service's", () => {
   for (const text of ['{"error": "Bad Gateway"}', '{"error": {}}', '{"error": {"message": "upstream"}}']) {
     assert.equal(problemOf(502, text).code, "unavailable", text);
   }
 });
 
-test("an image that a proxy refuses is told in a whole sentence", { todo: "it ends with a colon and a stop" }, () => {
-  assert.equal(sentence(problemOf(413, "<html></html>")), "This image is too large for the server.");
+test("an image that a proxy or the limit of a request refuses is told without numbers, and what to do about it", () => {
+  const told = "This image is too large for the server, or for a proxy before it. Open a smaller one.";
+  assert.equal(sentence(problemOf(413, "<html></html>")), told);
+  assert.equal(sentence(new Problem("too_large")), told);
+  const message = "the request has more than 33,554,432 bytes: send less";
+  assert.equal(sentence(problemOf(413, JSON.stringify({ error: { code: "too_large", message } }))), told);
+});
+
+test("a server that forgets at once is told as such, and other codes that it sends are told in its words", () => {
+  assert.match(sentence(new Problem("forgetful")), /^The server forgets the image as soon as it is encoded: /);
+  assert.equal(sentence(new Problem("image_expired", "send it again")), "Send it again.");
 });

@@ -130,12 +130,24 @@ test("a thick outline of a disc is as thick as it was wanted, and open where the
   }
 });
 
-test("a thick outline lies at a gap that is thinner than itself", { todo: "it sees the farthest pixel only" }, () => {
+test("a thick outline lies at a gap that is thinner than itself", () => {
   const bitmap = drawing("#########", "#########", "#########", "####.####", "#########", "#########", "#########");
   const view = { scale: 1, x: 0, y: 0 };
   const raster = new Raster(9, 7);
   raster.paint(maskOf(bitmap), view, { ...filled, line: 2 });
   assertOutline(raster, bruteForce(raster, bitmap, view), 2, "one pixel is open");
+});
+
+test("an outline of any width covers every pixel so near to a gap, whatever the mask", () => {
+  const random = randomNumbers(55);
+  for (let round = 0; round < 200; round += 1) {
+    const bitmap = randomBitmap(random, 20);
+    const view = randomView(random);
+    const line = whole(random, 2, 7);
+    const raster = new Raster(whole(random, 1, 25), whole(random, 1, 25));
+    raster.paint(maskOf(bitmap), view, { ...filled, line });
+    assertOutline(raster, bruteForce(raster, bitmap, view), line, JSON.stringify({ round, view, line }));
+  }
 });
 
 test("without a fill the outline alone is painted, over what is there", () => {

@@ -7,7 +7,11 @@ import { SHORTCUTS, chord } from "../../src/triton_sam/service/static/js/input/s
 const source = (name) =>
   readFileSync(new URL(`../../src/triton_sam/service/static/js/${name}`, import.meta.url), "utf8");
 const pressed = (key, modifiers = {}) =>
-  chord({ key, ctrlKey: false, metaKey: false, shiftKey: false, altKey: false, ...modifiers });
+  chord({ key, code: "", ctrlKey: false, metaKey: false, shiftKey: false, altKey: false, ...modifiers });
+const actionOf = (pressedChord) => {
+  const { action, value } = SHORTCUTS.find(({ keys }) => keys.includes(pressedChord)) ?? {};
+  return [action, value];
+};
 
 /** The names of the actions that main.js hands to the keyboard. */
 function actionsOfMain() {
@@ -57,6 +61,34 @@ test("a chord is read without regard to capitals, and Command counts as Control"
   assert.equal(pressed("z", { metaKey: true }), "ctrl+z");
   assert.equal(pressed("Escape"), "escape");
   assert.equal(pressed("+", { shiftKey: true }), "shift++");
+});
+
+test("digits are told by their place: some keyboards have them behind Shift", () => {
+  assert.equal(pressed("&", { code: "Digit1" }), "1"); // French
+  assert.equal(pressed("à", { code: "Digit0" }), "0");
+  assert.equal(pressed("ě", { code: "Digit2" }), "2"); // Czech
+  assert.equal(pressed("3", { code: "Digit3" }), "3");
+  assert.equal(pressed("2", { code: "Numpad2" }), "2");
+  assert.equal(pressed("&", { code: "Digit1", ctrlKey: true }), "ctrl+1");
+  assert.equal(pressed("!", { code: "Digit1", shiftKey: true }), "shift+!", "with Shift the key itself counts");
+  assert.equal(pressed("1", { code: "Digit1", shiftKey: true }), "shift+1");
+  assert.equal(pressed("F1", { code: "F1" }), "f1");
+  assert.equal(pressed("+", { code: "NumpadAdd" }), "+");
+  assert.equal(pressed("-", { code: "NumpadSubtract" }), "-");
+  const picks = ["Digit1", "Digit2", "Digit3", "Digit0"].map((code) => actionOf(pressed("", { code })));
+  assert.deepEqual(picks, [["pick", 0], ["pick", 1], ["pick", 2], ["pick", null]]);
+});
+
+
+test("a key that writes a shortcut of its own does that, wherever it is", () => {
+  assert.deepEqual(actionOf(pressed("-", { code: "Digit6" })), ["zoom", 0.8]); // French
+  assert.deepEqual(actionOf(pressed("Insert", { code: "Numpad0" })), [undefined, undefined]); // Num Lock is off
+  assert.deepEqual(actionOf(pressed("End", { code: "Numpad1" })), [undefined, undefined]);
+});
+
+test("the brush has keys without AltGr: comma and full stop do as the brackets", () => {
+  const actions = ["[", ",", "]", "."].map((key) => actionOf(pressed(key)));
+  assert.deepEqual(actions, [["brush", 1 / 1.25], ["brush", 1 / 1.25], ["brush", 1.25], ["brush", 1.25]]);
 });
 
 test("the tools that keys choose are those of the interaction", () => {

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import base64
+
 import pytest
 from starlette.datastructures import Headers
 
@@ -76,6 +78,17 @@ def test_a_sockets_token() -> None:
     assert socket_token(Headers(RIGHT), []) == "a very secret word"
     assert socket_token(Headers(), ["triton-sam", "bearer.word"]) == "word"
     assert socket_token(Headers(), ["triton-sam"]) == ""
+
+
+@pytest.mark.parametrize("token", ["word", "ab/cd+ef==", "a, b @ c", "x", "xy", "xyz"])
+def test_a_token_of_characters_that_subprotocols_must_not_have(token: str) -> None:
+    encoded = base64.urlsafe_b64encode(token.encode()).decode().rstrip("=")
+    assert socket_token(Headers(), ["triton-sam", f"bearer64.{encoded}"]) == token
+
+
+@pytest.mark.parametrize("text", ["", "a", "é", "%%%", "_w", "/w8"])
+def test_an_encoded_token_that_is_none(text: str) -> None:
+    assert not is_token(socket_token(Headers(), [f"bearer64.{text}"]), "word")
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ def test_the_page(folder: Path) -> None:
     assert answer.headers["x-content-type-options"] == "nosniff"
     assert answer.headers["referrer-policy"] == "no-referrer"
     policy = answer.headers["content-security-policy"]
-    assert policy.startswith("default-src 'self'; img-src 'self' blob: data:; connect-src 'self' ws: wss:; ")
+    assert policy.startswith("default-src 'self'; img-src 'self' blob: data:; connect-src 'self'; ")
     assert "unsafe" not in policy
     assert fetch(folder, "/app/index.html").text == TEXT
 

@@ -45,6 +45,7 @@ def test_the_list() -> None:
         "width": 600,
         "height": 400,
         "address": "samples/coffee",
+        "file": "coffee.png",
     }
     for row in rows:
         assert row["title"]

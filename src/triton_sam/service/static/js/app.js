@@ -49,6 +49,8 @@ export class App extends EventTarget {
     /** @type {{mask: import("./core/mask.js").Mask, colour: string}|null} what a click would give */
     this.preview = null;
     this._hoverPlace = null;
+    this._hovers = 0;
+    this._shownHover = 0;
     this.latency = null;
     /** @type {{max_image_bytes: number, max_image_pixels: number}|null} the server's, when they are known */
     this.limits = null;
@@ -56,6 +58,9 @@ export class App extends EventTarget {
     addEventListener("pagehide", () => this._saveNow());
     document.addEventListener("visibilitychange", () => document.hidden && this._saveNow());
     this.images.addEventListener("state", () => this._imageState());
+    this.connection.addEventListener("state", () => {
+      if (this.connection.state === "ready" && this.images.key) this._hover.connect();
+    });
   }
 
   /** @returns {Document} */
@@ -272,10 +277,11 @@ export class App extends EventTarget {
       return;
     }
     this._hoverPlace = place;
+    this._hovers += 1;
     const promptKey = documents.promptKey(thing);
     const question = {
       body: { ...documents.promptOf(thing), image_key: imageKey, model: this.images.model },
-      promptKey, imageKey, place, moved, thing, document: this.document,
+      promptKey, imageKey, place, moved, thing, document: this.document, number: this._hovers,
     };
     const known = this._answers.get(imageKey, promptKey);
     if (known) this._preview(question, known);
@@ -293,10 +299,13 @@ export class App extends EventTarget {
   _hovered(question, answer) {
     this._answers.put(question.imageKey, question.promptKey, answer.candidates);
     this._tell(answer);
-    if (question.document === this.document) this._preview(question, answer.candidates, answer.serverMs);
+    // The mouse may have gone on to a place whose answer was known already.
+    const isNews = question.document === this.document && question.number > this._shownHover;
+    if (isNews) this._preview(question, answer.candidates, answer.serverMs);
   }
 
-  _preview({ thing, promptKey, moved }, candidates, serverMs = 0) {
+  _preview({ thing, promptKey, moved, number }, candidates, serverMs = 0) {
+    this._shownHover = number;
     const mask = documents.maskOf({ ...thing, answer: { key: promptKey, candidates } });
     this.preview = mask && { mask, colour: thing.colour };
     this.dispatchEvent(new CustomEvent("preview", { detail: { moved, serverMs } }));

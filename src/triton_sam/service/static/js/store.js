@@ -213,6 +213,7 @@ export class Store {
         transaction.oncomplete = () => resolve();
         transaction.onabort = () => resolve(this._fail());
         change(transaction);
+        transaction.commit(); // a page that is being left is not asked whether it has more to write
       } catch {
         resolve(this._fail());
       }

@@ -78,7 +78,8 @@ export function paint(document, stroke, erases) {
     added: erases ? active.added && subtract(active.added, stroke) : union(active.added ?? none, stroke),
     removed: erases ? union(active.removed ?? none, stroke) : active.removed && subtract(active.removed, stroke),
   };
-  if (active.visible && equal(maskOf(painted) ?? none, maskOf(active) ?? none)) return document;
+  const isSettled = active.visible && !isWaiting(active);
+  if (isSettled && equal(maskOf(painted) ?? none, maskOf(active) ?? none)) return document;
   return changed(document, active.id, () => painted);
 }
 
@@ -160,7 +161,8 @@ export const isWaiting = (thing) => hasPrompt(thing) && thing.answer?.key !== pr
 
 /** The object as it would be after a click here, for a preview. @returns {Thing|null} null where a click does nothing */
 export function hovered(document, point) {
-  return activeThing(addPoint(document, point));
+  const after = addPoint(document, point);
+  return after === document ? null : activeThing(after);
 }
 
 // -- what is seen ------------------------------------------------------------------------------------------------

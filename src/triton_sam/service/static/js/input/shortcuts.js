@@ -34,7 +34,7 @@ export const SHORTCUTS = [
   { group: "Tools", text: "Eraser", shown: "E", keys: ["e"], action: "tool", value: "eraser" },
   { group: "Tools", text: "Move the view", shown: "M", keys: ["m"], action: "tool", value: "pan" },
   { group: "Tools", text: "Smaller or larger brush", shown: "[ ]  or  , .", keys: ["[", ","], action: "brush", value: 1 / 1.25 },
-  { group: "", text: "", shown: "", keys: ["]", "."], action: "brush", value: 1.25 },
+  { group: "", text: "", shown: "", keys: ["]", ".", "shift+."], action: "brush", value: 1.25 },
   { group: "View", text: "Zoom in, zoom out", shown: "+ −", keys: ["+", "shift++", "="], action: "zoom", value: 1.25 },
   { group: "", text: "", shown: "", keys: ["-", "shift+_"], action: "zoom", value: 0.8 },
   { group: "View", text: "Fit the image", shown: "F", keys: ["f"], action: "fit" },
@@ -48,7 +48,11 @@ export const SHORTCUTS = [
 export function chord(event) {
   const control = event.ctrlKey || event.metaKey ? "ctrl+" : "";
   const shift = event.shiftKey ? "shift+" : "";
+  const pressed = control + shift + event.key.toLowerCase();
+  if (isKnown(pressed) || event.shiftKey) return pressed;
   // Some keyboards have their digits behind Shift: there the key itself counts.
-  const digit = event.shiftKey ? null : /^(?:Digit|Numpad)(\d)$/.exec(event.code);
-  return control + shift + (digit ? digit[1] : event.key.toLowerCase());
+  const digit = /^Digit(\d)$/.exec(event.code);
+  return digit ? control + digit[1] : pressed;
 }
+
+const isKnown = (pressed) => SHORTCUTS.some(({ keys }) => keys.includes(pressed));

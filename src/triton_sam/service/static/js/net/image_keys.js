@@ -111,8 +111,10 @@ export class ImageKeys extends EventTarget {
   /** Where keys are forgotten at once, asking again without a pause would only keep everybody busy. */
   async _rest(signal) {
     if (this._forgotten >= MOST_IN_A_ROW) throw new Problem("forgetful");
-    await new Promise((resolve) => setTimeout(resolve, FIRST_PAUSE * 2 ** this._forgotten));
-    signal.throwIfAborted();
+    await new Promise((resolve, reject) => {
+      setTimeout(resolve, FIRST_PAUSE * 2 ** this._forgotten);
+      signal.addEventListener("abort", () => reject(signal.reason), { once: true });
+    });
   }
 
   _sent(share, signal) {

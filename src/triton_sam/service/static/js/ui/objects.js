@@ -31,6 +31,7 @@ export class ObjectList {
     $("no-objects").hidden = things.length > 0 || !this._app.picture;
     $("count-badge").hidden = things.length === 0;
     $("count-badge").textContent = String(things.length);
+    $("show-panel").setAttribute("aria-label", things.length ? `Objects and export: ${things.length}` : "Objects and export");
   }
 
   _row(id) {
