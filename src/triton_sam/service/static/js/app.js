@@ -2,16 +2,16 @@
  * The page without its controls: one picture, its document, and the questions that go to the server for it.
  *
  * Events: "document" (objects, selection, undo), "picture" (another image), "opening" (detail: whether one is being
- * opened), "preview", "latency", "notice" (detail: {kind, text, action}), "announce" (detail: text, for screen readers).
+ * opened), "latency", "notice" (detail: {kind, text, action}), "announce" (detail: text, for screen readers).
  *
  * @typedef {import("./core/document.js").Document} Document
  */
 import * as documents from "./core/document.js";
 import * as histories from "./core/history.js";
 import { area } from "./core/mask.js";
+import { Hovering } from "./hovering.js";
 import { Answers, Asker } from "./net/asker.js";
 import { Connection } from "./net/connection.js";
-import { HoverSocket } from "./net/hover_socket.js";
 import { ImageKeys } from "./net/image_keys.js";
 import { Problem, sentence } from "./net/problems.js";
 import { Service } from "./net/service.js";
@@ -28,12 +28,14 @@ export class App extends EventTarget {
     this.images = new ImageKeys(this.service, this.connection);
     this._asker = new Asker(this.service, this.connection, this.images);
     this._answers = new Answers();
-    this._hover = new HoverSocket(
-      this.service,
-      this.connection,
-      (question, answer) => this._hovered(question, answer),
-      (question, problem) => this._hoverRefused(question, problem),
-    );
+    this.hovering = new Hovering({
+      service: this.service,
+      connection: this.connection,
+      images: this.images,
+      answers: this._answers,
+      currentDocument: () => this.document,
+      onAnswer: (answer) => this._tell(answer),
+    });
     this._store = new Store(() =>
       this._notice("storage", "This browser keeps nothing for the page: export your work before you leave."));
     this._asking = new Set();
@@ -46,11 +48,6 @@ export class App extends EventTarget {
     /** @type {ImageBitmap|null} handed over to whoever draws it */
     this.bitmap = null;
     this.history = histories.newHistory(documents.newDocument());
-    /** @type {{mask: import("./core/mask.js").Mask, colour: string}|null} what a click would give */
-    this.preview = null;
-    this._hoverPlace = null;
-    this._hovers = 0;
-    this._shownHover = 0;
     this.latency = null;
     /** @type {{max_image_bytes: number, max_image_pixels: number}|null} the server's, when they are known */
     this.limits = null;
@@ -58,9 +55,6 @@ export class App extends EventTarget {
     addEventListener("pagehide", () => this._saveNow());
     document.addEventListener("visibilitychange", () => document.hidden && this._saveNow());
     this.images.addEventListener("state", () => this._imageState());
-    this.connection.addEventListener("state", () => {
-      if (this.connection.state === "ready" && this.images.key) this._hover.connect();
-    });
   }
 
   /** @returns {Document} */
@@ -168,7 +162,7 @@ export class App extends EventTarget {
     this._abort = new AbortController();
     this._asking.clear();
     this._refused.clear();
-    this.clearPreview();
+    this.hovering.clear();
   }
 
   _imageState() {
@@ -177,7 +171,6 @@ export class App extends EventTarget {
     if (phase === "ready") {
       this._clear("picture");
       this._announce("The image is ready.");
-      this._hover.connect();
       this._saved = null; // the key is worth keeping too
       this._save();
     }
@@ -206,7 +199,7 @@ export class App extends EventTarget {
   _become(history) {
     if (history === this.history) return;
     this.history = history;
-    this.clearPreview();
+    this.hovering.clear();
     this._emit("document");
     this._save();
     this._askForAll();
@@ -260,69 +253,6 @@ export class App extends EventTarget {
     this._announce(`${thing.name}: ${share} % of the image.`);
   }
 
-  // -- the mouse ---------------------------------------------------------------------------------------------------
-
-  /**
-   * Shows what a click here would give. Nothing happens while the image is being encoded.
-   * @param {{x: number, y: number, label: 0|1}} point whole original pixels
-   * @param {number} moved when the mouse was there, performance.now()
-   */
-  hover(point, moved) {
-    const imageKey = this.images.key;
-    const place = `${point.x} ${point.y} ${point.label} ${imageKey}`;
-    if (place === this._hoverPlace) return; // a mouse tells of much less than a pixel
-    const thing = documents.hovered(this.document, point);
-    if (!thing || !imageKey) {
-      this.clearPreview();
-      return;
-    }
-    this._hoverPlace = place;
-    this._hovers += 1;
-    const promptKey = documents.promptKey(thing);
-    const question = {
-      body: { ...documents.promptOf(thing), image_key: imageKey, model: this.images.model },
-      promptKey, imageKey, place, moved, thing, document: this.document, number: this._hovers,
-    };
-    const known = this._answers.get(imageKey, promptKey);
-    if (known) this._preview(question, known);
-    else this._hover.ask(question);
-  }
-
-  clearPreview() {
-    this._hoverPlace = null;
-    this._hover.drop();
-    if (!this.preview) return;
-    this.preview = null;
-    this.dispatchEvent(new CustomEvent("preview", { detail: null }));
-  }
-
-  _hovered(question, answer) {
-    this._answers.put(question.imageKey, question.promptKey, answer.candidates);
-    this._tell(answer);
-    // The mouse may have gone on to a place whose answer was known already.
-    const isNews = question.document === this.document && question.number > this._shownHover;
-    if (isNews) this._preview(question, answer.candidates, answer.serverMs);
-  }
-
-  _preview({ thing, promptKey, moved, number }, candidates, serverMs = 0) {
-    this._shownHover = number;
-    const mask = documents.maskOf({ ...thing, answer: { key: promptKey, candidates } });
-    this.preview = mask && { mask, colour: thing.colour };
-    this.dispatchEvent(new CustomEvent("preview", { detail: { moved, serverMs } }));
-  }
-
-  _hoverRefused(question, problem) {
-    const isStillThere = () => this._hoverPlace === question.place;
-    if (problem.code === "image_expired") {
-      this._hoverPlace = null; // the same place is asked about again when the image is ready
-      this.images.forget(question.imageKey);
-      this.images.ready().catch(() => {}); // told through its state
-    } else if (problem.passes) {
-      this.connection.lost(problem).then(() => isStillThere() && this._hover.ask(question));
-    }
-    // Others are told when the person clicks; a mouse that only passes by shall not raise notices.
-  }
-
   // -- small things ------------------------------------------------------------------------------------------------
 
   /** @param {string} model */
@@ -335,7 +265,7 @@ export class App extends EventTarget {
 
   /** @param {string} token */
   unlock(token) {
-    this._hover.close();
+    this.hovering.reconnect();
     this.connection.unlock(token);
   }
 

@@ -38,14 +38,14 @@ export class Interaction extends EventTarget {
     this._resting = null;
     app.images.addEventListener("state", () => app.images.state.phase === "ready" && this.hoverAgain());
     app.addEventListener("document", () => this._showDocument());
-    app.addEventListener("preview", ({ detail }) => this._showPreview(detail));
+    app.hovering.addEventListener("preview", ({ detail }) => this._showPreview(detail));
     app.addEventListener("picture", () => this._showPicture());
   }
 
   setTool(tool) {
     this.cancel();
     this.tool = tool;
-    this._app.clearPreview();
+    this._app.hovering.clear();
     this._changed();
   }
 
@@ -73,10 +73,10 @@ export class Interaction extends EventTarget {
     this._at(x, y);
     const pixel = this._pixel(x, y);
     if (this.tool !== "point" || !pixel) {
-      this._app.clearPreview();
+      this._app.hovering.clear();
       return;
     }
-    this._app.hover({ ...pixel, label: this._label(takes) }, when);
+    this._app.hovering.at({ ...pixel, label: this._label(takes) }, when);
   }
 
   /** The mouse rests, but something else has changed: Shift is pressed, or the image is ready now. */
@@ -88,7 +88,7 @@ export class Interaction extends EventTarget {
   leave() {
     this._resting = null;
     this.cursor = null;
-    this._app.clearPreview();
+    this._app.hovering.clear();
     this._refreshMarks();
     this.dispatchEvent(new Event("cursor"));
   }
@@ -106,7 +106,7 @@ export class Interaction extends EventTarget {
   }
 
   dragStart(x, y, takes) {
-    this._app.clearPreview();
+    this._app.hovering.clear();
     const at = toImage(this._stage.view, x, y);
     if (this._paints) this._stroke = { last: at, erases: this._erases(takes), mask: this._dab(x, y) };
     else this._box = { from: at, to: at };
@@ -159,7 +159,7 @@ export class Interaction extends EventTarget {
     this._bringIntoView(this._crosshair);
     this.dispatchEvent(new Event("cursor"));
     this._refreshMarks();
-    if (this.tool === "point") this._app.hover({ ...this._crosshair, label: this.sign }, performance.now());
+    if (this.tool === "point") this._app.hovering.at({ ...this._crosshair, label: this.sign }, performance.now());
   }
 
   _bringIntoView({ x, y }) {
@@ -269,7 +269,7 @@ export class Interaction extends EventTarget {
 
   /** @param {{moved: number, serverMs: number}|null} timing of the answer that is shown; null where none is */
   _showPreview(timing) {
-    const { preview } = this._app;
+    const { preview } = this._app.hovering;
     this._stage.scene.preview = preview && { mask: preview.mask, colour: rgb(preview.colour) };
     this._stage.refresh("preview");
     this._stage.drawNow();
