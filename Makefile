@@ -18,13 +18,14 @@ help:
 demo: $(call STAMP,demo)
 	$(BIN)/triton-sam demo $(if $(ONCE),--once) $(DEMO_PORTS)
 
-# The unit tests share the cores; those with a server have them for themselves, as some look at what happens in time.
+# These share the cores; those with a server have them for themselves, as some look at what happens in time.
+SHARING := tests/unit $(addprefix tests/e2e/test_,fresh_clone.py light_client.py browser_setup.py)
 test: check browser
 ifdef PYTEST_ARGS
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 else
-	$(BIN)/python -m pytest tests/unit --numprocesses auto
-	$(BIN)/python -m pytest tests/integration tests/faults tests/e2e
+	$(BIN)/python -m pytest $(SHARING) --numprocesses auto
+	$(BIN)/python -m pytest tests/integration tests/faults tests/e2e $(addprefix --ignore=,$(SHARING))
 endif
 
 # Without one the browser tests are skipped, unless TRITON_SAM_REQUIRE_BROWSER is set.
