@@ -10,12 +10,12 @@ function coloursOf(count) {
   return colours;
 }
 
-test("ten objects have ten colours, and then they come round again in the same order", () => {
-  const colours = coloursOf(30);
-  const first = colours.slice(0, 10);
+test("thirty objects have thirty colours, and then they come round again in the same order", () => {
+  const colours = coloursOf(60);
+  const first = colours.slice(0, 30);
   assert.equal(first[0], "#2f8fff");
-  assert.equal(new Set(first).size, 10);
-  assert.deepEqual(colours, [...first, ...first, ...first]);
+  assert.equal(new Set(first).size, 30);
+  assert.deepEqual(colours, [...first, ...first]);
   for (const colour of first) assert.match(colour, /^#[0-9a-f]{6}$/);
 });
 

@@ -16,7 +16,7 @@ import { ImageKeys } from "./net/image_keys.js";
 import { Problem, sentence } from "./net/problems.js";
 import { Service } from "./net/service.js";
 import { decode } from "./picture_file.js";
-import { Store } from "./store.js";
+import { Store, hasWork } from "./store.js";
 
 const SAVE_PAUSE = 150;
 
@@ -43,6 +43,7 @@ export class App extends EventTarget {
     this._abort = new AbortController();
     this._opening = 0;
     this._openAbort = new AbortController();
+    this._left = null;
     /** @type {{name: string, file: Blob, width: number, height: number}|null} */
     this.picture = null;
     /** @type {ImageBitmap|null} handed over to whoever draws it */
@@ -67,7 +68,7 @@ export class App extends EventTarget {
   /** Takes up what was left by the last visit. @returns {Promise<boolean>} whether there was something */
   async restore() {
     const saved = await this._store.open();
-    return saved !== null && !this._opening && this._showSaved(saved);
+    return saved !== null && !this._opening && this._show(saved, () => {});
   }
 
   /**
@@ -76,34 +77,54 @@ export class App extends EventTarget {
    * @param {string} name
    */
   async open(file, name) {
-    const before = this._leaving();
+    await this._store.started;
+    let before = null;
+    const onSwitch = () => {
+      before = this._leaving();
+      // Where nothing is shown, the record may have work that could not be shown.
+      if (before || !this.picture) this._store.begin();
+    };
     const history = histories.newHistory(documents.newDocument());
-    const begin = () => before && this._store.begin();
-    if (!(await this._show({ file, name, history, keys: {} }, begin))) return;
-    this._store.savePicture({ name, file: this.picture.file }, this._work());
-    this._offerReturn(before);
+    if (!(await this._show({ file, name, history, keys: {} }, onSwitch))) return;
+    this._store.savePicture(this._work());
+    this._offer(before);
   }
 
-  /** Goes back to the work of an earlier image. @param {string} record of the store */
-  async _return(record) {
-    const before = this._leaving();
-    this._saveNow();
-    const saved = await this._store.read(record);
-    if (saved && (await this._showSaved(saved))) this._offerReturn(before);
+  /** @returns {Promise<import("./store.js").Entry[]>} work on other images, the newest first */
+  earlier() {
+    return this._store.earlier();
   }
 
-  _showSaved(saved) {
-    return this._show(saved, () => this._store.adopt(saved));
+  /** @param {string} record of {@link earlier} */
+  async reopen(record) {
+    const turn = this._opening;
+    const saved = record === this._left?.record ? this._left : await this._store.read(record);
+    if (turn !== this._opening) return;
+    if (saved) await this._goBack({ ...saved, record });
+    else this._notice("kept", "This work is open in another tab, or is not there any more.");
   }
 
-  /** @returns {{record: string, name: string}|null} the work that is being left, where there is some */
+  async _goBack(work) {
+    let before = null;
+    const onSwitch = () => {
+      before = this._leaving();
+      this._store.adopt(work.record);
+    };
+    if (await this._show(work, onSwitch)) this._offer(before);
+    else this._offer(work);
+  }
+
+  /** @returns {object|null} the work that is being left, where there is some; in memory, whatever becomes of the store */
   _leaving() {
-    return this.document.things.length ? { record: this._store.record, name: this.picture.name } : null;
+    return this.picture && hasWork(this.history) ? { ...this._work(), record: this._store.record } : null;
   }
 
-  _offerReturn(before) {
-    const action = before && { label: "Go back", run: () => this._return(before.record) };
-    this._notice("kept", before ? `Your work on ${before.name} is kept.` : "", action);
+  /** @param {object|null} work null: whatever was offered before still is */
+  _offer(work) {
+    if (!work) return;
+    if (this._left && this._left.record !== work.record) this._store.release(this._left.record);
+    this._left = work;
+    this._notice("kept", `Your work on ${work.name} is kept.`, { label: "Go back", run: () => this._goBack(work) });
   }
 
   /**
@@ -200,6 +221,8 @@ export class App extends EventTarget {
     if (history === this.history) return;
     this.history = history;
     this.hovering.clear();
+    // Who undoes a question that was refused and asks it again means it.
+    for (const key of this._refused) if (!this._isAsked(key)) this._refused.delete(key);
     this._emit("document");
     this._save();
     this._askForAll();
@@ -232,7 +255,7 @@ export class App extends EventTarget {
     } catch (error) {
       if (signal.aborted || error?.name === "AbortError") return;
       this._refused.add(key);
-      if (error !== this.images.state.error) this._notice("prompt", sentence(error));
+      this._notice(error === this.images.state.error ? "picture" : "prompt", sentence(error));
     } finally {
       if (!signal.aborted) this._asking.delete(key);
     }
@@ -274,8 +297,10 @@ export class App extends EventTarget {
     this._emit("latency");
   }
 
+  /** @returns {import("./store.js").Work} */
   _work() {
-    return { history: this.history, keys: this.images.known };
+    const { name, file } = this.picture;
+    return { name, file, history: this.history, keys: this.images.known };
   }
 
   _save() {

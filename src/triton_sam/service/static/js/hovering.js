@@ -47,8 +47,7 @@ export class Hovering extends EventTarget {
     const imageKey = this._images.key;
     const place = `${point.x} ${point.y} ${point.label} ${imageKey}`;
     if (place === this._place) return; // a mouse tells of much less than a pixel
-    const document = this._currentDocument();
-    const thing = documents.hovered(document, point);
+    const thing = documents.hovered(this._currentDocument(), point);
     if (!thing || !imageKey) {
       this.clear();
       return;
@@ -56,7 +55,7 @@ export class Hovering extends EventTarget {
     this._place = place;
     const promptKey = documents.promptKey(thing);
     const body = { ...documents.promptOf(thing), image_key: imageKey, model: this._images.model };
-    const question = { body, promptKey, imageKey, place, moved, thing, document, number: ++this._asked };
+    const question = { body, promptKey, imageKey, place, moved, thing, number: ++this._asked };
     const known = this._answers.get(imageKey, promptKey);
     if (known) this._show(question, known);
     else this._socket.ask(question);
@@ -84,8 +83,7 @@ export class Hovering extends EventTarget {
     this._answers.put(question.imageKey, question.promptKey, answer.candidates);
     this._onAnswer(answer);
     // The mouse may have gone on to a place whose answer was known already.
-    const isNews = question.document === this._currentDocument() && question.number > this._shown;
-    if (isNews) this._show(question, answer.candidates, answer.serverMs);
+    if (question.number > this._shown) this._show(question, answer.candidates, answer.serverMs);
   }
 
   _show({ thing, promptKey, moved, number }, candidates, serverMs = 0) {

@@ -5,7 +5,7 @@
  */
 import * as documents from "./core/document.js";
 import { strokeMask, subtract, union } from "./core/mask_ops.js";
-import { emptyMask } from "./core/mask.js";
+import { contains, emptyMask } from "./core/mask.js";
 import { nearestPixel, pixelAt, toImage, toScreen } from "./core/view.js";
 import { drawBox, drawBrush, drawCrosshair, drawPoint } from "./draw/marks.js";
 import { rgb } from "./core/palette.js";
@@ -98,6 +98,14 @@ export class Interaction extends EventTarget {
     if (!pixel) return;
     if (this.tool === "point") this._point(pixel, this._label(takes));
     else if (this._paints) this._app.change((document) => documents.paint(document, this._dab(x, y), this._erases(takes)));
+  }
+
+  /** Makes the topmost object here the active one. */
+  select(x, y) {
+    const pixel = this._pixel(x, y);
+    const here = (thing) => thing.visible && documents.maskOf(thing) && contains(documents.maskOf(thing), pixel.x, pixel.y);
+    const thing = pixel && this._app.document.things.findLast(here);
+    if (thing) this._app.adjust((document) => documents.activate(document, thing.id));
   }
 
   /** @returns {boolean} whether a drag does something with this tool, other than moving the view */
@@ -252,6 +260,9 @@ export class Interaction extends EventTarget {
     if (this._stroke && !this._stroke.erases && !document.activeId) {
       masks.push({ mask: this._stroke.mask, colour: rgb(documents.paint(document, this._stroke.mask, false).things.at(-1).colour) });
     }
+    const active = documents.activeThing(document);
+    // Who paints must see what he paints, also under other objects.
+    if (this._paints && active) masks.push({ mask: this._maskOf(active, document), colour: rgb(active.colour), isOutline: true });
     this._stage.scene.masks = masks.filter(({ mask }) => mask);
     this._stage.scene.look = { fill: style === "outline" ? 0 : fill, outline: style !== "fill" };
     this._stage.refresh("masks");
@@ -297,7 +308,7 @@ export class Interaction extends EventTarget {
   }
 
   _changed() {
-    this._refreshMarks();
+    this._showDocument();
     this.dispatchEvent(new Event("tool"));
   }
 }

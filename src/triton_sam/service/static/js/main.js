@@ -30,7 +30,7 @@ startToken(app);
 const showScale = startStatus(app, stage, interaction);
 showView = () => {
   showScale();
-  interaction.hoverAgain(); // another part of the image is under the mouse
+  if (!pointer.isMovingView) interaction.hoverAgain(); // another part of the image is under the mouse
 };
 new EncodeProgress(app);
 new ObjectList(app);

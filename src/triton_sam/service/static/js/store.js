@@ -1,18 +1,20 @@
 /**
- * Work that outlives a reload, in the browser's own database: one record an image. Every tab has a record of its own, so
- * that two tabs do not overwrite each other; a new tab takes up the newest record that no open tab holds.
+ * Work that outlives a reload, in the browser's own database: one record an image. A tab holds the records that it works
+ * on, so that two tabs do not overwrite each other; a new tab takes up the newest one that no open tab holds.
  *
- * @typedef {{name: string, file: Blob}} SavedPicture
- * @typedef {{history: import("./core/history.js").History, keys: Record<string, string>}} SavedWork
- * @typedef {SavedPicture & SavedWork & {record: string, ids: Map<object, number>}} Saved  ids: of its masks
+ * @typedef {{name: string, file: Blob, history: import("./core/history.js").History, keys: Record<string, string>}} Work
+ * @typedef {{record: string, name: string, saved: number, hasWork: boolean}} Entry
  */
+import { canRedo, canUndo } from "./core/history.js";
 import { packed, unpacked } from "./core/saved_work.js";
 
 const DATABASE = "triton-sam";
+const VERSION = 3;
 const RECORD = "triton-sam.record";
-const STORES = ["pictures", "work", "masks"];
+/** index: what is told of a record without reading it; masks are written once each. */
+const STORES = ["index", "pictures", "work", "masks"];
 /** Records that no tab holds; each may have an image of many megabytes. */
-const KEPT_RECORDS = 4;
+const KEPT_RECORDS = 5;
 /** Without locks nobody knows which records are held, so more of them are kept. */
 const KEPT_WITHOUT_LOCKS = 12;
 const CLAIM_PATIENCE = 500;
@@ -24,7 +26,7 @@ const answered = (request) =>
   });
 
 function openDatabase() {
-  const request = indexedDB.open(DATABASE, 2);
+  const request = indexedDB.open(DATABASE, VERSION);
   request.onupgradeneeded = () => {
     const { objectStoreNames } = request.result;
     for (const store of STORES) if (!objectStoreNames.contains(store)) request.result.createObjectStore(store);
@@ -36,6 +38,14 @@ const masksOf = (record) => IDBKeyRange.bound([record, 0], [record, Infinity]);
 
 const newRecord = () => `${Date.now().toString(36)}-${Math.random().toString(36).slice(2, 8)}`;
 
+/** @returns {boolean} whether somebody would miss it */
+export const hasWork = (history) => history.present.things.length > 0 || canUndo(history) || canRedo(history);
+
+/** Whether every mask was found that its documents name. */
+const isWhole = ({ past, present, future }) =>
+  [...past, present, ...future].every(({ things }) =>
+    things.every(({ answer }) => !answer || answer.candidates.every(({ mask }) => mask !== null)));
+
 /** Storage may be forbidden or full: the page then works as before, only without a memory. */
 export class Store {
   /** @param {() => void} onFailure called once when nothing can be kept */
@@ -43,20 +53,21 @@ export class Store {
     this._onFailure = onFailure;
     this._database = null;
     this._hasFailed = false;
-    this._ids = new WeakMap();
-    this._lastId = 0;
     this._held = new Map();
-    /** Whose work this is. */
+    /** Record -> (mask -> number), of the masks that are written. */
+    this._ids = new Map();
+    this._lastId = 0;
+    /** Whose work is written. */
     this.record = "";
-    // Writes wait until it is known.
-    this._writing = new Promise((resolve) => (this._start = resolve));
+    /** Resolved when that is known. */
+    this.started = new Promise((resolve) => (this._start = resolve));
   }
 
-  /** @returns {Promise<Saved|null>} what this tab had before, or what a closed one left; for {@link adopt} */
+  /** @returns {Promise<Work|null>} what this tab had before, or what a closed one left */
   async open() {
     try {
       this._database = await openDatabase();
-      this._become(await this._ownRecord());
+      this.adopt(await this._ownRecord());
       return await this._read(this.record);
     } catch {
       this._fail();
@@ -70,13 +81,29 @@ export class Store {
   begin() {
     const record = newRecord();
     this._claim(record);
-    this._become(record);
+    this.adopt(record);
     this._prune().catch(() => {});
   }
 
-  /** @param {string} record that was left @returns {Promise<Saved|null>} for {@link adopt} */
+  /** From now on this record is written; the one before stays held until it is released. @param {string} record */
+  adopt(record) {
+    this.record = record;
+    try {
+      sessionStorage.setItem(RECORD, record);
+    } catch {
+      // A reload will not find it, and a new tab may.
+    }
+  }
+
+  /** Other tabs may have it now. @param {string} record */
+  release(record) {
+    if (record === this.record) return;
+    this._held.get(record)?.();
+    this._held.delete(record);
+  }
+
+  /** @param {string} record of {@link earlier}, held from now on @returns {Promise<Work|null>} */
   async read(record) {
-    await this._writing;
     try {
       if (this._database && (await this._claim(record))) return await this._read(record);
     } catch {
@@ -85,54 +112,65 @@ export class Store {
     return null;
   }
 
-  /** From now on this is what is written. @param {Saved} saved */
-  adopt({ record, ids }) {
-    this._ids = new WeakMap(ids);
-    this._lastId = Math.max(0, ...ids.values());
-    this._become(record);
+  /** @returns {Promise<Entry[]>} work that can be gone back to, the newest first */
+  async earlier() {
+    try {
+      const { free, mine } = await this._entries();
+      return [...free, ...mine].filter((entry) => entry.hasWork).sort((a, b) => b.saved - a.saved);
+    } catch {
+      return [];
+    }
   }
 
-  /** @param {SavedPicture} picture @param {SavedWork} work */
-  savePicture(picture, work) {
+  /** @param {Work} work whose picture is another than before */
+  savePicture(work) {
     const { record } = this;
-    return this._write((transaction) => {
-      this._ids = new WeakMap();
+    this._transact((transaction) => {
+      this._ids.set(record, new WeakMap());
       transaction.objectStore("masks").delete(masksOf(record));
-      transaction.objectStore("pictures").put({ ...picture, saved: Date.now() }, record);
+      transaction.objectStore("pictures").put(work.file, record);
       this._putWork(transaction, record, work);
     });
   }
 
-  /** @param {SavedWork} work */
+  /** @param {Work} work whose picture is written already */
   saveWork(work) {
     const { record } = this;
-    return this._write((transaction) => this._putWork(transaction, record, work));
+    this._transact((transaction) => this._putWork(transaction, record, work));
   }
 
-  _putWork(transaction, record, work) {
+  _putWork(transaction, record, { name, history, keys }) {
+    if (!this._ids.has(record)) this._ids.set(record, new WeakMap());
+    const ids = this._ids.get(record);
     const idOf = (mask) => {
-      if (!this._ids.has(mask)) {
-        this._ids.set(mask, ++this._lastId);
+      if (!ids.has(mask)) {
+        ids.set(mask, ++this._lastId);
         transaction.objectStore("masks").put(mask, [record, this._lastId]);
       }
-      return this._ids.get(mask);
+      return ids.get(mask);
     };
-    transaction.objectStore("work").put({ ...work, history: packed(work.history, idOf) }, record);
+    transaction.objectStore("work").put({ history: packed(history, idOf), keys }, record);
+    transaction.objectStore("index").put({ name, saved: Date.now(), hasWork: hasWork(history) }, record);
   }
 
+  /** @returns {Promise<Work|null>} null also for a record that is not whole */
   async _read(record) {
     const read = (store, action) => answered(action(this._database.transaction(store).objectStore(store)));
     const range = masksOf(record);
-    const [picture, work, keys, masks] = await Promise.all([
+    const [entry, file, work, keys, masks] = await Promise.all([
+      read("index", (store) => store.get(record)),
       read("pictures", (store) => store.get(record)),
       read("work", (store) => store.get(record)),
       read("masks", (store) => store.getAllKeys(range)),
       read("masks", (store) => store.getAll(range)),
     ]);
-    if (!picture || !work) return null;
+    if (!entry || !file || !work) return null;
     const byId = new Map(keys.map(([, id], index) => [id, masks[index]]));
-    const ids = new Map(keys.map(([, id], index) => [masks[index], id]));
-    return { ...picture, ...work, history: unpacked(work.history, (id) => byId.get(id)), record, ids };
+    const history = unpacked(work.history, (id) => byId.get(id) ?? null);
+    if (!isWhole(history)) return null;
+    this._ids.set(record, new WeakMap(keys.map(([, id], index) => [masks[index], id])));
+    this._lastId = Math.max(this._lastId, keys.at(-1)?.[1] ?? 0);
+    return { name: entry.name, file, history, keys: work.keys };
   }
 
   // -- whose record it is --------------------------------------------------------------------------------------------
@@ -147,23 +185,9 @@ export class Store {
     return record;
   }
 
-  _become(record) {
-    this.record = record;
-    try {
-      sessionStorage.setItem(RECORD, record);
-    } catch {
-      // A reload will not find it, and a new tab may.
-    }
-    for (const [other, release] of this._held) {
-      if (other === record) continue;
-      release();
-      this._held.delete(other);
-    }
-  }
-
-  /** Held until the tab is closed or has another. @returns {Promise<boolean>} false where another tab holds it */
+  /** Held until it is released or the tab is closed. @returns {Promise<boolean>} false where another tab holds it */
   _claim(record) {
-    if (this._held.has(record) || !navigator.locks) return Promise.resolve(true); // browsers have none on other hosts without TLS
+    if (this._held.has(record) || !navigator.locks) return Promise.resolve(true); // none on other hosts without TLS
     // After a reload the page before may hold it for another moment.
     const signal = AbortSignal.timeout(CLAIM_PATIENCE);
     return new Promise((resolve) => {
@@ -176,48 +200,50 @@ export class Store {
     });
   }
 
-  /** Throws the oldest records away. @returns {Promise<string|null>} the newest one that no open tab holds */
-  async _prune() {
-    if (!this._database) return null;
+  /** @returns {Promise<{free: Entry[], mine: Entry[]}>} records that no tab holds, and others that this one holds */
+  async _entries() {
+    if (!this._database) return { free: [], mine: [] };
     const { held } = (await navigator.locks?.query()) ?? { held: [] };
-    const open = new Set(held.map(({ name }) => name));
-    const store = this._database.transaction("pictures").objectStore("pictures");
-    const [records, pictures] = await Promise.all([answered(store.getAllKeys()), answered(store.getAll())]);
-    const free = records
-      .map((record, index) => ({ record, saved: pictures[index].saved }))
-      .filter(({ record }) => record !== this.record && !open.has(`${DATABASE}.${record}`))
-      .sort((a, b) => b.saved - a.saved);
+    const taken = new Set(held.map(({ name }) => name));
+    const store = this._database.transaction("index").objectStore("index");
+    const [records, values] = await Promise.all([answered(store.getAllKeys()), answered(store.getAll())]);
+    const others = records
+      .map((record, index) => ({ record, ...values[index] }))
+      .filter(({ record }) => record !== this.record);
+    const mine = others.filter(({ record }) => this._held.has(record));
+    const free = others.filter(({ record }) => !this._held.has(record) && !taken.has(`${DATABASE}.${record}`));
+    return { free, mine };
+  }
+
+  /** Throws records away: empty ones first, then the oldest. @returns {Promise<string|null>} one for a new tab */
+  async _prune() {
+    const { free } = await this._entries();
+    free.sort((a, b) => Number(b.hasWork) - Number(a.hasWork) || b.saved - a.saved);
     const old = free.slice(navigator.locks ? KEPT_RECORDS : KEPT_WITHOUT_LOCKS);
-    await this._transact((transaction) => {
-      for (const { record } of old) {
-        transaction.objectStore("pictures").delete(record);
-        transaction.objectStore("work").delete(record);
-        transaction.objectStore("masks").delete(masksOf(record));
-      }
-    });
-    return navigator.locks ? (free[0]?.record ?? null) : null;
+    if (old.length) {
+      this._transact((transaction) => {
+        for (const { record } of old) {
+          for (const store of ["index", "pictures", "work"]) transaction.objectStore(store).delete(record);
+          transaction.objectStore("masks").delete(masksOf(record));
+        }
+      });
+    }
+    return navigator.locks && free[0]?.hasWork ? free[0].record : null;
   }
 
   // -- writing -------------------------------------------------------------------------------------------------------
 
-  _write(change) {
-    this._writing = this._writing.then(() => this._transact(change));
-    return this._writing;
-  }
-
+  /** Begins at once: a page that is being left has no later. The database itself keeps the order. */
   _transact(change) {
-    if (!this._database) return Promise.resolve();
-    return new Promise((resolve) => {
-      try {
-        const transaction = this._database.transaction(STORES, "readwrite");
-        transaction.oncomplete = () => resolve();
-        transaction.onabort = () => resolve(this._fail());
-        change(transaction);
-        transaction.commit(); // a page that is being left is not asked whether it has more to write
-      } catch {
-        resolve(this._fail());
-      }
-    });
+    if (!this._database) return;
+    try {
+      const transaction = this._database.transaction(STORES, "readwrite");
+      transaction.onabort = () => this._fail();
+      change(transaction);
+      transaction.commit(); // nor is a page that is being left asked whether it has more to write
+    } catch {
+      this._fail();
+    }
   }
 
   _fail() {

@@ -28,11 +28,15 @@ export const newDocument = () => ({ things: [], activeId: null, made: 0 });
 /** @param {Document} document @returns {Thing|null} the object that clicks refine */
 export const activeThing = (document) => document.things.find((thing) => thing.id === document.activeId) ?? null;
 
+/** The name that an object has until a person gives it another. @param {string} id */
+export const givenName = (id) => id.replace("object-", "Object ");
+
 function withNewThing(document, fields) {
   const made = document.made + 1;
+  const id = `object-${made}`;
   const thing = {
-    id: `object-${made}`,
-    name: `Object ${made}`,
+    id,
+    name: givenName(id),
     colour: nextColour(document.things.map((other) => other.colour)),
     visible: true,
     points: [],

@@ -4,7 +4,7 @@
  *
  * @typedef {import("../core/mask.js").Mask} Mask
  * @typedef {object} Scene  what is to be seen
- * @property {{mask: Mask, colour: [number, number, number]}[]} masks  the first lies at the bottom
+ * @property {{mask: Mask, colour: [number, number, number], isOutline?: boolean}[]} masks  the first lies at the bottom
  * @property {{fill: number, outline: boolean}} look
  * @property {{mask: Mask, colour: [number, number, number]}|null} preview
  * @property {(context: CanvasRenderingContext2D, view: import("../core/view.js").View, unit: number) => void} marks
@@ -150,7 +150,9 @@ export class Stage {
     const { fill, outline } = this.scene.look;
     const line = outline ? Math.max(1, Math.round(OUTLINE * this.unit)) : 0;
     this._layer("masks", (raster) => {
-      for (const { mask, colour } of this.scene.masks) raster.paint(mask, this.view, { colour, fill, line });
+      for (const { mask, colour, isOutline } of this.scene.masks) {
+        raster.paint(mask, this.view, { colour, fill: isOutline ? 0 : fill, line: isOutline ? Math.max(1, line) : line });
+      }
     });
   }
 

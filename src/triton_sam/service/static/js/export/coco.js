@@ -9,17 +9,18 @@ import { area, bounds, toCocoRle } from "../core/mask.js";
 
 /**
  * @param {Picture} picture
- * @param {Array<{name: string, mask: Mask, score?: number | null}>} objects
- * @returns {object} For JSON: info, one image, an annotation an object and a category a name, in order of
- *   appearance.
+ * @param {Array<{name: string, category?: string, mask: Mask, score?: number | null}>} objects Without a category
+ *   of its own an object's name is one.
+ * @returns {object} For JSON: info, one image, an annotation an object and the categories in order of appearance.
  */
 export function cocoDocument(picture, objects) {
-  const names = [...new Set(objects.map(({ name }) => name))];
+  const categoryOf = ({ category, name }) => category ?? name;
+  const names = [...new Set(objects.map(categoryOf))];
   const categoryIds = new Map(names.map((name, index) => [name, index + 1]));
   return {
     info: { description: "Segmented with triton-sam" },
     images: [{ id: 1, file_name: picture.name, width: picture.width, height: picture.height }],
-    annotations: objects.map((object, index) => annotation(object, index + 1, categoryIds.get(object.name))),
+    annotations: objects.map((object, index) => annotation(object, index + 1, categoryIds.get(categoryOf(object)))),
     categories: names.map((name) => ({ id: categoryIds.get(name), name, supercategory: "object" })),
   };
 }

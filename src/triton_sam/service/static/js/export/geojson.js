@@ -9,8 +9,8 @@ import { polygonsOf } from "../core/polygon.js";
 
 /**
  * @param {Picture} picture
- * @param {Array<{name: string, colour: string, mask: Mask, score?: number | null}>} objects
- *   Colours as "#rrggbb".
+ * @param {Array<{name: string, category?: string, colour: string, mask: Mask, score?: number | null}>} objects
+ *   Colours as "#rrggbb". Without a category of its own an object's name is one.
  * @returns {object} A FeatureCollection for JSON, a Feature an object: its exact border in original pixels,
  *   xy, y downwards. Objects with an empty mask are left out, as they have no geometry.
  */
@@ -23,7 +23,7 @@ export function geoJson(picture, objects) {
   };
 }
 
-function feature({ name, colour, score }, polygons) {
+function feature({ name, category, colour, score }, polygons) {
   return {
     type: "Feature",
     geometry:
@@ -34,7 +34,7 @@ function feature({ name, colour, score }, polygons) {
       name,
       ...(score == null ? {} : { score }),
       objectType: "annotation",
-      classification: { name, color: redGreenBlue(colour) },
+      classification: { name: category ?? name, color: redGreenBlue(colour) },
     },
   };
 }

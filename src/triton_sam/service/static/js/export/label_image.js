@@ -11,19 +11,21 @@ const MOST_LABELS = 0xffff;
 
 /**
  * @param {Picture} picture
- * @param {Array<{mask: Mask}>} objects From the bottom up: where two overlap, the later one is seen.
- * @returns {Promise<Blob>} A PNG of the picture's size: 0 is background, i + 1 is objects[i]; 8 bit for up to
- *   255 objects, 16 bit for more.
+ * @param {Array<{mask: Mask, label?: number}>} objects From the bottom up: where two overlap, the later one is
+ *   seen. Without labels of their own they are 1, 2, ...
+ * @returns {Promise<Blob>} A PNG of the picture's size: 0 is background; 8 bit for labels up to 255, else 16 bit.
  */
 export async function labelImage(picture, objects) {
   const { width, height } = picture;
-  if (objects.length > MOST_LABELS) throw new Error(`A label image holds ${MOST_LABELS} objects at most.`);
+  const labels = objects.map(({ label }, index) => label ?? index + 1);
+  const highest = Math.max(0, ...labels);
+  if (highest > MOST_LABELS) throw new Error(`A label image holds ${MOST_LABELS} objects at most.`);
   if (objects.some(({ mask }) => mask.width !== width || mask.height !== height)) {
     throw new Error(`A label image of ${width} x ${height} pixels needs masks of that size.`);
   }
-  const bitDepth = objects.length > 0xff ? 16 : 8;
+  const bitDepth = highest > 0xff ? 16 : 8;
   const values = bitDepth === 16 ? new Uint16Array(width * height) : new Uint8Array(width * height);
-  objects.forEach(({ mask }, index) => paint(values, mask, index + 1));
+  objects.forEach(({ mask }, index) => paint(values, mask, labels[index]));
   return columnsToPng(width, height, bitDepth, values);
 }
 

@@ -31,15 +31,16 @@ export class Keyboard {
   _down(event) {
     if (event.altKey || document.querySelector("dialog[open]")) return;
     if (event.key === "Shift" && !event.repeat) this._interaction.hoverAgain(true);
-    const isOnSurface = [this._surface, document.body].includes(document.activeElement);
     if (isTyping(event.target)) return;
-    if (isOnSurface && this._steer(event)) {
+    const isNowhere = document.activeElement === document.body;
+    const isOnSurface = document.activeElement === this._surface;
+    if ((isOnSurface && this._steer(event)) || ((isOnSurface || isNowhere) && this._startPan(event))) {
       event.preventDefault();
       return;
     }
     const pressed = chord(event);
     const shortcut = SHORTCUTS.find(({ keys }) => keys.includes(pressed));
-    if (!shortcut || (shortcut.surfaceOnly && !isOnSurface)) return;
+    if (!shortcut || (shortcut.surfaceOnly && !isOnSurface && !isNowhere)) return;
     event.preventDefault();
     this._actions[shortcut.action](shortcut.value);
   }
@@ -54,14 +55,16 @@ export class Keyboard {
       return true;
     }
     if (key === "enter") {
-      this._interaction.press(event.shiftKey);
-      return true;
-    }
-    if (key === " ") {
-      this._hold(true);
+      if (!event.repeat) this._interaction.press(event.shiftKey);
       return true;
     }
     return false;
+  }
+
+  _startPan(event) {
+    if (event.key !== " ") return false;
+    this._hold(true);
+    return true;
   }
 
   _hold(isHeld) {

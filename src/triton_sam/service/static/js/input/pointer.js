@@ -100,9 +100,15 @@ export class PointerInput {
     const press = this._press;
     if (press?.id !== event.pointerId) return;
     this._press = null;
-    if (!press.isDrag) {
-      if (!press.pans) this._interaction.click(...this._place(event), press.takes);
-    } else if (!press.pans) this._interaction.dragEnd();
+    if (press.isDrag && !press.pans) this._interaction.dragEnd();
+    else if (press.isDrag) this._hover(event);
+    else if (event.altKey) this._interaction.select(...this._place(event));
+    else if (!press.pans) this._interaction.click(...this._place(event), press.takes);
+  }
+
+  /** While the view is moved by the pointer, what lies under it stays the same. */
+  get isMovingView() {
+    return this._pinch !== null || Boolean(this._press?.pans);
   }
 
   _cancel(event) {

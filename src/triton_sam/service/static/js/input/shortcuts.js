@@ -15,6 +15,7 @@
 export const SHORTCUTS = [
   { group: "On the image", text: "Keep what is shown, or add to the object", shown: "Click", keys: [] },
   { group: "On the image", text: "Take away", shown: "Shift+Click, right click", keys: [] },
+  { group: "On the image", text: "Choose the object here", shown: "Alt+Click", keys: [] },
   { group: "On the image", text: "Box around a new object", shown: "Drag", keys: [] },
   { group: "On the image", text: "Zoom to the mouse", shown: "Wheel, pinch", keys: [] },
   { group: "On the image", text: "Move the view", shown: "Space+Drag, middle button", keys: [] },

@@ -11,6 +11,7 @@ const MOST_IN_A_ROW = 4;
 const FIRST_PAUSE = 500;
 /** A key that has lived so long was forgotten for a good reason. */
 const LONG = 30_000;
+const RETRIED = ["internal_error", "forgetful"];
 
 export class ImageKeys extends EventTarget {
   /**
@@ -103,7 +104,14 @@ export class ImageKeys extends EventTarget {
       this._become({ phase: "ready" });
       return answer.image_key;
     } catch (error) {
-      if (!signal.aborted) this._become({ phase: "refused", error });
+      if (!signal.aborted) {
+        this._become({ phase: "refused", error });
+        // What is wrong with the image stays wrong; what is wrong with the server may pass, and whoever asks again means it.
+        if (error instanceof Problem && RETRIED.includes(error.code)) {
+          this._asked = null;
+          this._forgotten = 0;
+        }
+      }
       throw error;
     }
   }

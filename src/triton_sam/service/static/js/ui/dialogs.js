@@ -29,7 +29,8 @@ export function startHelp() {
 /** @param {import("../app.js").App} app */
 export function startToken(app) {
   const dialog = $("token-dialog");
-  app.service.token = preference(TOKEN, "");
+  const stored = preference(TOKEN, "");
+  app.service.token = isToken(stored) ? stored : "";
   app.connection.addEventListener("state", () => {
     const isLocked = app.connection.state === "locked";
     if (!isLocked || dialog.open) return;
@@ -39,9 +40,19 @@ export function startToken(app) {
   });
   // Without a token there is nothing to do here, so whoever closes it is asked again.
   dialog.addEventListener("close", () => app.connection.state === "locked" && dialog.showModal());
-  $("token-form").onsubmit = () => {
+  $("token").oninput = () => $("token").setCustomValidity("");
+  $("token-form").onsubmit = (event) => {
     const token = $("token").value.trim();
-    prefer(TOKEN, token);
-    app.unlock(token);
+    if (isToken(token)) {
+      prefer(TOKEN, token);
+      app.unlock(token);
+      return;
+    }
+    event.preventDefault();
+    $("token").setCustomValidity("This has characters that no token has: copy it once more.");
+    $("token").reportValidity();
   };
 }
+
+/** As the service takes them; others cannot even be sent. */
+const isToken = (text) => /^[\x20-\x7e]+$/.test(text);

@@ -34,6 +34,13 @@ export function icon(name) {
 export const iconButton = (name, label, onclick) =>
   element("button", { type: "button", class: "button bare", "aria-label": label, title: label, onclick }, icon(name));
 
+/** A button that is disabled loses the focus to nowhere: the image has it then. */
+export function setDisabled(button, isDisabled) {
+  const hadFocus = document.activeElement === button;
+  button.disabled = isDisabled;
+  if (isDisabled && hadFocus) $("surface").focus();
+}
+
 /**
  * A group of buttons of which one is chosen: arrows move, as in any radio group.
  * @param {HTMLElement} group with role=radiogroup, its buttons have role=radio

@@ -2,6 +2,7 @@
 import * as documents from "../core/document.js";
 import { safeFileName, uniqueNames } from "../core/file_names.js";
 import { area } from "../core/mask.js";
+import { subtract } from "../core/mask_ops.js";
 import { cocoDocument } from "../export/coco.js";
 import { geoJson } from "../export/geojson.js";
 import { labelImage, maskImage } from "../export/label_image.js";
@@ -31,36 +32,52 @@ export function startExports(app, stage) {
     const isEmpty = objectsOf(app.document).length === 0;
     for (const button of buttons) button.disabled = isEmpty;
   });
+  let isBusy = false;
   for (const button of buttons) {
     button.onclick = async () => {
       const [ending, make] = KINDS[button.dataset.export];
       const { picture } = app;
       const objects = objectsOf(app.document);
       const waiting = app.document.things.filter((thing) => thing.visible && documents.isWaiting(thing));
-      button.disabled = true;
+      if (isBusy) return;
+      isBusy = true;
       try {
         const blob = await make({ picture, objects, pixels: stage.picture, look: stage.scene.look });
         download(blob, `${stemOf(picture.name)}-${ending}`);
-        notice("export", waiting.length ? `${waiting[0].name} still waits for its mask, and is exported as it was.` : "");
+        notice("export", remark(objects, waiting));
       } catch {
         notice("export", "This file could not be made. Try again, or hide some objects first.");
       }
-      button.disabled = false;
+      isBusy = false;
     };
   }
 }
 
-/** What is visible and has a mask, the bottom one first. */
+/** The class of objects that nobody has named: fifty of them shall not be fifty classes. */
+const UNNAMED = "object";
+
+/** What is visible and has a mask, the bottom one first; labels count hidden ones too, so that hiding changes none. */
 function objectsOf(document) {
   return document.things
+    .map((thing, index) => ({ ...thing, label: index + 1 }))
     .filter((thing) => thing.visible)
     .map((thing) => ({
       name: thing.name,
+      category: thing.name === documents.givenName(thing.id) ? UNNAMED : thing.name,
+      label: thing.label,
       colour: thing.colour,
       mask: documents.maskOf(thing),
       score: documents.chosen(thing.answer?.candidates, thing.pick)?.score ?? null,
     }))
     .filter(({ mask }) => mask && area(mask) > 0);
+}
+
+/** @returns {string} what a person should know of the file, or nothing */
+function remark(objects, waiting) {
+  if (waiting.length) return `${waiting[0].name} still waits for its mask, and is exported as it was.`;
+  const covered = objects.find(({ mask }, index) =>
+    area(objects.slice(index + 1).reduce((rest, above) => subtract(rest, above.mask), mask)) === 0);
+  return covered ? `${covered.name} lies wholly under others: the label image has no pixel of it.` : "";
 }
 
 async function masksOf({ objects }) {

@@ -48,7 +48,10 @@ function openFirst(data, open) {
 /** @param {import("../app.js").App} app */
 export async function startSamples(app) {
   const dialog = $("samples-dialog");
-  $("show-samples").onclick = () => dialog.showModal();
+  $("show-samples").onclick = () => {
+    dialog.showModal();
+    showEarlier(app, dialog);
+  };
   const open = (sample) => {
     dialog.close();
     app.open(app.connection.persist(() => app.service.sample(sample.address)), sample.file);
@@ -68,4 +71,20 @@ function card(sample, app, open) {
   button.append(picture, element("span", {}, sample.title));
   button.onclick = () => open(sample);
   return element("li", {}, button);
+}
+
+async function showEarlier(app, dialog) {
+  const entries = await app.earlier();
+  const open = (record) => {
+    dialog.close();
+    app.reopen(record);
+  };
+  $("earlier").hidden = entries.length === 0;
+  $("earlier-list").replaceChildren(
+    ...entries.map(({ record, name, saved }) => {
+      const when = new Date(saved).toLocaleString([], { dateStyle: "medium", timeStyle: "short" });
+      const button = element("button", { type: "button", class: "link", onclick: () => open(record) }, name);
+      return element("li", {}, button, element("span", { class: "fine" }, ` ${when}`));
+    }),
+  );
 }

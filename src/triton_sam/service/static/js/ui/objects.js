@@ -3,6 +3,9 @@ import * as documents from "../core/document.js";
 import { area } from "../core/mask.js";
 import { $, element, iconButton } from "./dom.js";
 
+/** The model itself doubts such a mask. */
+const LOW_SCORE = 0.5;
+
 export class ObjectList {
   /** @param {import("../app.js").App} app */
   constructor(app) {
@@ -42,12 +45,15 @@ export class ObjectList {
     swatch.onchange = () => change(documents.describe, { colour: swatch.value });
     const name = element("input", { type: "text", class: "name", maxLength: 80, spellcheck: false });
     name.onpointerdown = activate; // not with the focus: Tab shall only look
-    name.onchange = () => change(documents.describe, { name: name.value.trim() || name.defaultValue });
+    name.onchange = () => {
+      name.value = name.value.trim() || name.defaultValue;
+      change(documents.describe, { name: name.value });
+    };
     name.onkeydown = ({ key }) => {
-      if (key !== "Enter") return;
-      activate();
-      name.blur();
-      $("surface").focus();
+      if (key === "Escape") name.value = name.defaultValue;
+      else if (key === "Enter") activate();
+      else return;
+      $("surface").focus(); // which takes over what was typed
     };
     const eye = iconButton("eye", "Hide", () => {
       const { visible } = app.document.things.find((thing) => thing.id === id);
@@ -104,5 +110,7 @@ function factsOf(thing) {
   if (!mask) return documents.isWaiting(thing) ? "waiting for the mask" : "empty";
   const best = documents.chosen(thing.answer?.candidates, thing.pick);
   const pixels = `${area(mask).toLocaleString("en")} px`;
-  return best ? `${pixels}, score ${best.score.toFixed(2)}` : `${pixels}, by hand`;
+  if (!best) return `${pixels}, by hand`;
+  const remark = thing.added || thing.removed ? ", edited" : best.score < LOW_SCORE ? ", low" : "";
+  return `${pixels}, score ${best.score.toFixed(2)}${remark}`;
 }

@@ -1,6 +1,6 @@
 /** Tool bar, sliders and the panel that is a sheet on small screens. */
 import { canRedo, canUndo } from "../core/history.js";
-import { $, radioGroup } from "./dom.js";
+import { $, radioGroup, setDisabled } from "./dom.js";
 import { prefer, preference } from "./preferences.js";
 
 /**
@@ -30,17 +30,28 @@ export function startTools(app, stage, interaction) {
     showPanel(false);
   };
   app.addEventListener("document", () => {
-    $("new-object").disabled = $("next-object").hidden = app.document.activeId === null;
-    $("undo").disabled = !canUndo(app.history);
-    $("redo").disabled = !canRedo(app.history);
+    setDisabled($("new-object"), app.document.activeId === null);
+    $("next-object").hidden = app.document.activeId === null;
+    // They keep the focus: whoever presses Enter once too often shall not click the image.
+    $("undo").setAttribute("aria-disabled", String(!canUndo(app.history)));
+    $("redo").setAttribute("aria-disabled", String(!canRedo(app.history)));
   });
   startLook(interaction);
+  // By mouse or finger: the image's keys shall work now, and Space not press the button again.
+  for (const area of [document.querySelector(".tools"), $("objects")]) {
+    area.addEventListener("click", ({ target, detail }) => {
+      const button = target.closest("button");
+      if (detail > 0 && button && button !== $("show-panel")) $("surface").focus();
+    });
+  }
   $("show-panel").onclick = () => showPanel(!isPanelOpen());
   $("hide-panel").onclick = () => showPanel(false);
   return { enable: () => ($("fit").disabled = false), closePanel: () => isPanelOpen() && showPanel(false) };
 }
 
 function startLook(interaction) {
+  // For the eye only: the model sees the image as it is.
+  $("brightness").oninput = () => ($("picture").style.filter = `brightness(${$("brightness").value}%)`);
   const opacity = $("opacity");
   opacity.value = preference("opacity", "50");
   let style = preference("look", "both");
