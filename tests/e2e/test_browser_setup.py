@@ -20,7 +20,8 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.server import ServerConnection, serve
 
-from tests.e2e.browser import AXE, REQUIRED, OpenPage, PageLog, Traffic, axe_source, serious_findings, wait_until
+from tests.e2e.browser import AXE, REQUIRED, OpenPage, PageLog, axe_source, serious_findings, wait_until
+from triton_sam.bench.traffic import Traffic
 from triton_sam.fetch import npm
 
 if TYPE_CHECKING:

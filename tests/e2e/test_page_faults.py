@@ -12,9 +12,10 @@ import httpx
 import numpy as np
 import pytest
 
-from tests.e2e.browser import OpenPage, PageLog, Traffic, wait_until
+from tests.e2e.browser import OpenPage, PageLog, wait_until
 from tests.e2e.page_helpers import CUP, SAUCER, SPOON, TABLE, Mask, Screen, service_of
 from tests.integration.test_service import fresh_picture
+from triton_sam.bench.traffic import Traffic
 from triton_sam.masks import decode
 from triton_sam.serving import Ports, Running, serving
 from triton_sam.settings import Settings

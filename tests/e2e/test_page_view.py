@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import pytest
 
-from tests.e2e.browser import OpenPage, Traffic, wait_until
+from tests.e2e.browser import OpenPage, wait_until
 from tests.e2e.page_helpers import COFFEE, CUP, SPOON, TABLE, Screen
 from tests.integration.serve_folder import serve_folder
+from triton_sam.bench.traffic import Traffic
 from triton_sam.catalog import get_spec
 from triton_sam.repository import write_models
 from triton_sam.serving import Running

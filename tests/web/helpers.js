@@ -1,6 +1,5 @@
 /** Brute force on bitmaps, against which the run lengths are held, and what fakes of the server are made of. */
 
-import { fromCocoRle } from "../../src/triton_sam/service/static/js/core/mask.js";
 
 /**
  * A small seeded generator (mulberry32), so that a failing example can be had again.
@@ -119,26 +118,6 @@ export function packRuns(runs) {
     }
   });
   return text;
-}
-
-/**
- * A mask like a photograph's largest: 6000 x 4000 pixels and about 50000 runs with uneven edges.
- *
- * @returns {import("../../src/triton_sam/service/static/js/core/mask.js").Mask}
- */
-export function largeMask() {
-  const [width, height, spansInColumn] = [6000, 4000, 4];
-  const random = randomNumbers(7);
-  const edges = [];
-  for (let x = 0; x < width; x += 1) {
-    for (let span = 0; span < spansInColumn; span += 1) {
-      const middle = (span + 0.5) * (height / spansInColumn) + 100 * Math.sin(x / 300 + span);
-      const half = 250 + 40 * Math.sin(x / 170) + 6 * random();
-      edges.push(x * height + Math.round(middle - half), x * height + Math.round(middle + half));
-    }
-  }
-  const runs = [...edges, width * height].map((edge, index) => edge - (index ? edges[index - 1] : 0));
-  return fromCocoRle({ size: [height, width], counts: packRuns(runs) });
 }
 
 /**

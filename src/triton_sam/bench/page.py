@@ -7,12 +7,13 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from PIL import Image
 
 from triton_sam.bench.chromium import chromium
 from triton_sam.bench.measure import Figure
+from triton_sam.bench.traffic import Traffic
 from triton_sam.serving import Running
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def measure_page(running: Running, sample: Path, rounds: int) -> Iterator[Figure
     """Hovers over a photograph and over a large one, one by one and with a mouse that does not stop."""
     with chromium() as browser:
         page = browser.new_page(viewport={"width": 1280, "height": 800})
-        traffic = _Traffic(page)
+        traffic = Traffic(page)
         page.goto(running.urls["service"])
         page.wait_for_selector("html[data-ready]")
         page.wait_for_load_state("networkidle")
@@ -75,26 +76,6 @@ def _figure(name: str, hovers: list[tuple[float, float]]) -> Figure:
     whole, server = median(whole for whole, _ in hovers), median(server for _, server in hovers)
     detail = f"{whole:.0f} ms from the move to the drawn mask, server {server:.0f} ms; medians of {len(hovers)}"
     return Figure(f"hover minus server time, {name}", extra, "ms", _BAR_MS, detail)
-
-
-class _Traffic:
-    """What a page has sent and not got an answer to."""
-
-    def __init__(self, page: Page) -> None:
-        self.most_in_flight = self._in_flight = 0
-        page.on("request", lambda request: self._count(request.url, 1))
-        page.on("requestfailed", lambda request: self._count(request.url, -1))
-        page.on("requestfinished", lambda request: self._count(request.url, -1))
-        page.on("websocket", self._listen)
-
-    def _listen(self, socket: Any) -> None:
-        socket.on("framesent", lambda _: self._count(socket.url, 1))
-        socket.on("framereceived", lambda _: self._count(socket.url, -1))
-
-    def _count(self, url: str, by: int) -> None:
-        if "/v1/" in url:
-            self._in_flight += by
-            self.most_in_flight = max(self.most_in_flight, self._in_flight)
 
 
 def _open(page: Page, name: str, data: bytes) -> None:
