@@ -6,24 +6,30 @@ A connection belongs to the event loop on which it is first used.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import json
-from collections.abc import Callable, Mapping
+import uuid
+from collections.abc import AsyncGenerator, Callable, Mapping
 from http import HTTPStatus
 from typing import Any, Protocol, TypeVar
 from urllib.parse import quote
 
 import numpy.typing as npt
 
-from triton_sam.errors import InternalError
+from triton_sam.errors import InternalError, from_status
 from triton_sam.transport import grpc_options, output_arrays, request_tensors
-from triton_sam.wire import Address, Call, as_our_error
+from triton_sam.wire import Address, Call, as_our_error, event_data, generate_document, generated_outputs
 
 #: Triton 25.06. In older ones a native cancel that meets the end of its request can end the whole server.
 _NATIVE_CANCEL_SINCE = (2, 59)
 _HEADER_LENGTH = "Inference-Header-Content-Length"
 _LARGE_BODY = 2**19
 _VERSION_SECONDS = 5.0
+#: One event of a stream of answers may be as long as twice this.
+_EVENT_BYTES = 2**20
+#: How long the rest of a stream that was told to end is waited for.
+_LEAVE_SECONDS = 10.0
 _T = TypeVar("_T")
 
 
@@ -31,6 +37,12 @@ class AsyncTransport(Protocol):
     """What a dispatcher needs of a connection; unit tests bring their own."""
 
     async def infer(self, call: Call) -> Mapping[str, npt.NDArray[Any]]: ...
+
+    def stream(self, call: Call) -> AsyncGenerator[Mapping[str, npt.NDArray[Any]], None]:
+        """The answers of a model that gives several; closing the generator before its end tells the server to stop.
+
+        A connection's time limit counts between two answers here.
+        """
 
     async def can_cancel_natively(self) -> bool:
         """Whether cancelling the task of :meth:`infer` reaches the server, and the server survives it."""
@@ -104,8 +116,31 @@ class HttpAsyncTransport:
             length = response.headers.get(_HEADER_LENGTH)
         return answer, None if length is None else int(length)
 
+    async def stream(self, call: Call) -> AsyncGenerator[Mapping[str, npt.NDArray[Any]], None]:
+        import aiohttp
+
+        path = f"/v2/models/{quote(call.model)}/generate_stream"
+        pace = aiohttp.ClientTimeout(total=None, sock_connect=self._timeout, sock_read=self._timeout)
+        try:
+            body = await _by_size(call, lambda: json.dumps(generate_document(call)).encode())
+            data = io.BytesIO(body) if len(body) > _LARGE_BODY else body
+            async with self._connected().post(
+                self._base + path, data=data, headers=self._headers, timeout=pace, read_bufsize=_EVENT_BYTES
+            ) as response:
+                if response.status != HTTPStatus.OK:
+                    answer = await response.read()
+                    raise from_status(response.status, _message_of(event_data(answer) or answer))
+                async for line in response.content:
+                    event = event_data(line)
+                    if event is not None:
+                        yield generated_outputs(event, call)
+        except asyncio.TimeoutError as error:
+            raise as_our_error(TimeoutError(), self._address.target) from error
+        except Exception as error:
+            raise as_our_error(error, self._address.target) from error
+
     async def can_cancel_natively(self) -> bool:
-        return False  # Triton never notices that an HTTP client is gone
+        return False  # Triton never notices that an HTTP client is gone, but for one that reads a stream
 
     async def close(self) -> None:
         if self._session is not None:
@@ -129,6 +164,7 @@ class GrpcAsyncTransport:
         self._headers = dict(headers)
         self._client: Any = None
         self._can_cancel: asyncio.Task[bool | None] | None = None
+        self._leaving: set[asyncio.Task[None]] = set()
 
     def _connected(self) -> Any:
         if self._client is None:
@@ -156,6 +192,50 @@ class GrpcAsyncTransport:
         except Exception as error:
             raise as_our_error(error, self._address.target) from error
 
+    async def stream(self, call: Call) -> AsyncGenerator[Mapping[str, npt.NDArray[Any]], None]:
+        import tritonclient.grpc.aio as grpc
+
+        try:
+            tensors = await _by_size(call, lambda: request_tensors(grpc, call))
+        except Exception as error:
+            raise as_our_error(error, self._address.target) from error
+        conversation = _Conversation(call, tensors)
+        answers = self._connected().stream_infer(conversation.requests(), headers=self._headers)
+        finished = False
+        try:
+            while not finished:
+                result, failure = await asyncio.wait_for(anext(answers), self._timeout)
+                if failure is not None:
+                    finished = True
+                    raise failure
+                finished = result.get_response().parameters["triton_final_response"].bool_param
+                outputs = output_arrays(result, call)
+                if outputs:
+                    yield outputs
+        except StopAsyncIteration:
+            finished = True
+        except Exception as error:
+            finished = finished or not isinstance(error, asyncio.TimeoutError)
+            told = TimeoutError() if isinstance(error, asyncio.TimeoutError) else error
+            raise as_our_error(told, self._address.target) from error
+        finally:
+            conversation.end(tell=not finished)
+            task = asyncio.create_task(self._leave(answers, politely=not finished))
+            self._leaving.add(task)
+            task.add_done_callback(self._leaving.discard)
+
+    async def _leave(self, answers: Any, *, politely: bool) -> None:
+        """Reads what still comes. A stream that is just dropped is cancelled natively, see can_cancel_natively."""
+
+        async def read_on() -> None:
+            async for _ in answers:
+                pass
+
+        with contextlib.suppress(Exception):
+            if politely and await self.can_cancel_natively():
+                answers.cancel()
+            await asyncio.wait_for(read_on(), _LEAVE_SECONDS)
+
     async def can_cancel_natively(self) -> bool:
         if self._can_cancel is None:
             self._can_cancel = asyncio.create_task(self._ask_version())
@@ -175,8 +255,35 @@ class GrpcAsyncTransport:
         return survives_native_cancel(str(metadata.version))
 
     async def close(self) -> None:
+        await asyncio.gather(*self._leaving)
         if self._client is not None:
             await self._client.close()
+
+
+class _Conversation:
+    """The requests of one stream: the question and, where its asker leaves early, a word that it is of no use now."""
+
+    def __init__(self, call: Call, tensors: list[Any]) -> None:
+        self._call, self._tensors = call, tensors
+        self._ended = asyncio.Event()
+        self._tell = False
+
+    def end(self, *, tell: bool) -> None:
+        self._tell = tell
+        self._ended.set()
+
+    async def requests(self) -> AsyncGenerator[dict[str, Any], None]:
+        ticket = uuid.uuid4().hex
+        yield {
+            "model_name": self._call.model,
+            "inputs": self._tensors,  # and no outputs: a model need not have all that a caller knows of
+            "request_id": ticket,
+            "parameters": {**self._call.parameters, "ticket": ticket},
+            "enable_empty_final_response": True,
+        }
+        await self._ended.wait()
+        if self._tell:
+            yield {"model_name": self._call.model, "inputs": [], "parameters": {"cancel": ticket}}
 
 
 async def _by_size(call: Call, action: Callable[[], _T]) -> _T:

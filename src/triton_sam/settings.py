@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from platformdirs import user_cache_path
 from pydantic import AliasChoices, Field, SecretStr, ValidationError, field_validator
@@ -46,6 +46,38 @@ class Settings(BaseSettings):
     queue_seconds: float = Field(default=90.0, gt=0, description="longest wait before a request is refused after all")
     click_batch: int = Field(default=8, gt=0, description="prompts decoded in one run of the graph")
     threads: int = Field(default=0, ge=0, description="threads of one graph; 0 means every core")
+
+    vlm_device: Literal["auto", "cpu", "cuda"] = Field(
+        default="auto", description="where vision-language models run; auto: a GPU where there is one"
+    )
+    vlm_dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+        default="auto", description="their numbers; auto: bfloat16 on a GPU, float32 on a CPU where that fits"
+    )
+    vlm_batch: int = Field(default=8, gt=0, description="questions that are answered in one batch")
+    vlm_lanes: int = Field(
+        default=2, gt=0, description="batches under way at a time, so that a short answer need not wait for a long one"
+    )
+    vlm_gather_ms: float = Field(default=20.0, ge=0, description="how long a question waits for others to its batch")
+    vlm_queue: int = Field(default=128, gt=0, description="questions waiting for a model")
+    vlm_max_prompt_bytes: int = Field(default=32 * 1024, gt=0, description="length of a question and what led to it")
+    vlm_max_new_tokens: int = Field(default=2048, gt=0, description="most tokens that one answer may have")
+    vlm_default_new_tokens: int = Field(default=256, gt=0, description="tokens of an answer where nothing is said")
+    vlm_wait_seconds: float = Field(
+        default=100.0, ge=0, description="how long a question waits for its model to load, or for its turn"
+    )
+    vlm_seconds: float = Field(default=600.0, gt=0, description="longest time for one answer through the service")
+    vlm_idle_seconds: float = Field(
+        default=0.0, ge=0, description="a model that nobody has asked for so long is unloaded; 0: never"
+    )
+    vlm_memory_bytes: int = Field(
+        default=0, ge=0, description="memory that loaded models may take together; 0: what the machine has free"
+    )
+    vlm_when_full: Literal["evict", "refuse"] = Field(
+        default="evict", description="where a model does not fit: unload those not used the longest, or say so"
+    )
+    remote_images: bool = Field(
+        default=False, description="whether chat requests may name images by https address; never private ones"
+    )
 
     token: SecretStr | None = Field(
         default=None, description="what requests to the service must carry as `Authorization: Bearer`; unset: nothing"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import socket
 from collections.abc import Iterable, Mapping, Sequence
@@ -40,6 +41,8 @@ _NO_SERVER = (
 )
 #: What Triton itself says while a model is being loaded again; its status for that is NOT_FOUND or INTERNAL.
 _COMING_BACK = ("has no available versions", "is not healthy", "is not ready")
+#: What it says in a stream, where it has no status for it.
+_UNKNOWN_MODEL = "request for unknown model"
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +147,32 @@ def mask_set(result: Mapping[str, Any], packed: npt.NDArray[np.uint8] | None = N
     return MaskSet(stacked, scores, np.array([entry["object"] for entry in entries], np.int32))
 
 
+def generate_document(call: Call) -> dict[str, Any]:
+    """A call as Triton's generate extension takes it, in plain JSON; bytes ``x`` travel as base64 under ``x_b64``."""
+    document: dict[str, Any] = dict(call.parameters)
+    for name, array in call.inputs.items():
+        if array.dtype == np.uint8:
+            document[f"{name}_b64"] = base64.b64encode(array.tobytes()).decode()
+            continue
+        values = [value.decode() if isinstance(value, bytes) else value for value in array.reshape(-1).tolist()]
+        document[name] = values[0] if len(values) == 1 else values
+    return document
+
+
+def generated_outputs(event: bytes, call: Call) -> dict[str, npt.NDArray[Any]]:
+    """One event of a ``generate_stream`` -> the text outputs that were asked for and are there."""
+    document = json.loads(event)
+    if "error" in document:
+        raise from_status(None, str(document["error"]))
+    return {name: text_tensor(str(document[name])) for name in call.outputs if name in document}
+
+
+def event_data(line: bytes) -> bytes | None:
+    """What a line of a server-sent event stream carries; None for the empty ones between."""
+    field, _, data = line.strip().partition(b":")
+    return data.strip() if field == b"data" else None
+
+
 def config_parameters(config: Mapping[str, Any]) -> dict[str, str]:
     """The parameters of a model's config, as a server sends it in JSON."""
     return {name: str(entry.get("string_value", "")) for name, entry in config.get("parameters", {}).items()}
@@ -164,7 +193,7 @@ def as_our_error(error: BaseException, address: str) -> TritonSamError:
             return ServerUnreachable(_unreachable(address, text))
         if any(sign in lowered for sign in _COMING_BACK):
             return Unavailable(f"the model is being loaded at {address} ({text}): try again in a moment")
-        return from_status(status, text)
+        return from_status("NOT_FOUND" if _UNKNOWN_MODEL in lowered else status, text)
     if isinstance(error, TimeoutError | socket.timeout):
         return DeadlineExceeded(f"no answer from {address} within the time limit")
     return ServerUnreachable(_unreachable(address, str(error) or type(error).__name__))

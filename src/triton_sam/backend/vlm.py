@@ -1,0 +1,198 @@
+"""The Triton model ``NAME_stream`` of a vision-language model: it has the network and answers piece by piece.
+
+Nothing of torch is imported before the first question: a server with several models starts at once.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+from PIL import Image
+
+from triton_sam.backend.metrics import VLM_COUNTERS, TritonMetrics
+from triton_sam.backend.vlm_memory import MemoryLedger, free_memory
+from triton_sam.backend.vlm_requests import VlmRequest
+from triton_sam.backend.vlm_worker import Job, VlmWorker
+from triton_sam.engines.vlm.base import Ending, Engine
+from triton_sam.errors import InternalError, InvalidInput, TritonSamError
+from triton_sam.flight import VLM_DIR_VARIABLE, FlightCounter
+from triton_sam.settings import get_settings
+from triton_sam.vlm_catalog import get_vlm
+from triton_sam.vlm_weights import checkpoint_folder, part_folders
+
+log = logging.getLogger(__name__)
+
+
+class _TritonReply:
+    """One request's way back, piece by piece; counts it out of the flight record at its end."""
+
+    def __init__(self, model: TritonPythonModel, request: Any, ticket: str | None) -> None:
+        self._model = model
+        self._sender = request.get_response_sender()
+        self._ticket = ticket
+        self._lock = threading.Lock()
+        self._cancelled = False
+        self.ended = False
+
+    def piece(self, text: str) -> None:
+        self._send(_tensors(generated_text=text, finish_reason=""), last=False)
+
+    def end(self, ending: Ending) -> None:
+        usage = {"prompt_tokens": ending.prompt_tokens, "completion_tokens": ending.completion_tokens}
+        outputs = {"generated_text": "", "finish_reason": ending.reason, "usage_json": json.dumps(usage)}
+        if ending.entities is not None:
+            outputs["entities_json"] = json.dumps(list(ending.entities))
+        self._model.metrics.count("vlm_tokens", ending.completion_tokens)
+        self._send(_tensors(**outputs), last=True)
+
+    def fail(self, error: TritonSamError) -> None:
+        code = getattr(pb_utils.TritonError, error.triton_code)
+        self._send(pb_utils.InferenceResponse(error=pb_utils.TritonError(error.stream_message, code)), last=True)
+
+    def acknowledge(self) -> None:
+        """Ends a request that asked for nothing to be said."""
+        self._send(None, last=True)
+
+    def cancel(self) -> None:
+        """Whoever asked says that they do not wait any more."""
+        self._cancelled = True
+
+    def is_gone(self) -> bool:
+        if self._cancelled or self.ended:
+            return True
+        try:
+            self._cancelled = bool(self._sender.is_cancelled())
+        except Exception:
+            log.exception("asking whether a client is gone failed")
+        return self._cancelled
+
+    def _send(self, response: Any, *, last: bool) -> None:
+        with self._lock:
+            if self.ended:
+                return
+            self.ended = last
+            flags = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL if last else 0
+            try:
+                if response is None:
+                    self._sender.send(flags=flags)
+                else:
+                    self._sender.send(response, flags=flags)
+            except Exception:
+                # As in the segmenter: a client that would wait for ever is told by the end of this process.
+                log.critical("an answer could not be sent: this process ends", exc_info=True)
+                os._exit(1)
+        if last:
+            self._model.forget(self._ticket)
+
+
+class TritonPythonModel:
+    """What the Python backend loads; one process for one vision-language model."""
+
+    def initialize(self, args: dict[str, str]) -> None:
+        """Gets ready to load; the weights themselves come with the first question."""
+        logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
+        config = json.loads(args["model_config"])
+        parameters = {name: entry["string_value"] for name, entry in config["parameters"].items()}
+        try:
+            self._settings = get_settings()
+            self._spec = get_vlm(parameters["vlm_id"])
+        except TritonSamError as error:
+            raise pb_utils.TritonModelException(str(error)) from None
+        Image.MAX_IMAGE_PIXELS = self._settings.max_image_pixels
+        self._checkpoint = parameters.get("checkpoint", "")
+        self.metrics = TritonMetrics(self._spec.name, VLM_COUNTERS, {})
+        self._flight = FlightCounter(args["model_name"])
+        self._tickets: dict[str, _TritonReply] = {}
+        folder = os.environ.get(VLM_DIR_VARIABLE) or str(self._settings.home / "run" / "vlm")
+        self._memory = MemoryLedger(
+            Path(folder),
+            self._spec.name,
+            budget=self._settings.vlm_memory_bytes,
+            evicts=self._settings.vlm_when_full == "evict",
+            free=free_memory,
+        )
+        self._worker = VlmWorker(self._spec.name, self._load, self._memory, self._settings, self.metrics.count)
+
+    def execute(self, requests: list[Any]) -> None:
+        """Hands every question to the worker, or answers it at once where it is wrong."""
+        for request in requests:
+            self._flight.add(1)
+            parameters = json.loads(request.parameters() or "{}")
+            ticket = parameters.get("ticket")
+            reply = _TritonReply(self, request, ticket)
+            try:
+                if "cancel" in parameters:
+                    self._cancel(str(parameters["cancel"]), reply)
+                else:
+                    self._accept(request, reply, ticket)
+            except TritonSamError as error:
+                reply.fail(error)
+            except Exception as error:
+                log.exception("a request could not be read")
+                reply.fail(InternalError(f"reading the request failed on the server ({type(error).__name__})"))
+
+    def finalize(self) -> None:
+        """Finishes what is being answered."""
+        self._worker.close()
+        self._flight.close()
+
+    def forget(self, ticket: str | None) -> None:
+        """A request has had its answer."""
+        if ticket is not None:
+            self._tickets.pop(ticket, None)
+        self._flight.add(-1)
+
+    def _accept(self, request: Any, reply: _TritonReply, ticket: str | None) -> None:
+        arrays = {tensor.name(): np.array(tensor.as_numpy()) for tensor in request.inputs()}
+        asked = VlmRequest(arrays, self._settings)
+        if ticket is not None:
+            if ticket in self._tickets:
+                raise InvalidInput("this ticket is in use already: make one for each request")
+            self._tickets[ticket] = reply
+        self._worker.submit(Job(asked.question, reply))
+
+    def _cancel(self, ticket: str, reply: _TritonReply) -> None:
+        asked = self._tickets.get(ticket)
+        if asked is not None:
+            asked.cancel()
+        reply.acknowledge()
+
+    def _load(self) -> Engine:
+        """On the worker's own thread; torch comes in here."""
+        folder = checkpoint_folder(self._spec, self._checkpoint)
+        log.info("%s: loading from %s", self._spec.name, folder)
+        from triton_sam.engines.vlm.loading import choose_placement, load_engine
+
+        with self._memory.loading():
+            placement = choose_placement(self._spec, folder, self._settings, self._memory.available)
+            left = self._memory.make_room(placement.device, placement.nbytes)
+            log.info(
+                "%s: %.1f GB in %s on %s%s",
+                self._spec.name,
+                placement.nbytes / 1e9,
+                placement.dtype,
+                placement.device,
+                f"; {', '.join(left)} left for it" if left else "",
+            )
+            engine = load_engine(
+                self._spec,
+                folder,
+                placement,
+                self._settings.vlm_batch,
+                lambda: part_folders(self._spec, self._checkpoint),
+            )
+            self._memory.arrive(placement.device, placement.nbytes)
+        return engine
+
+
+def _tensors(**outputs: str) -> Any:
+    tensors = [pb_utils.Tensor(name, np.array([text.encode()], dtype=object)) for name, text in outputs.items()]
+    return pb_utils.InferenceResponse(output_tensors=tensors)

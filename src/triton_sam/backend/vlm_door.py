@@ -1,0 +1,85 @@
+"""The Triton model ``NAME`` of a vision-language model: one answer for one request.
+
+A Triton model either streams or answers once, and two processes with the same network would take twice the memory. So
+this one is a thin door: it asks ``NAME_stream`` through Triton itself and puts the pieces together.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+from triton_sam.errors import InternalError, TritonSamError, from_status
+from triton_sam.flight import FlightCounter
+from triton_sam.settings import get_settings
+from triton_sam.vlm_specs import STREAM_SUFFIX
+
+log = logging.getLogger(__name__)
+
+
+class TritonPythonModel:
+    """What the Python backend loads."""
+
+    def initialize(self, args: dict[str, str]) -> None:
+        """No weights here."""
+        logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
+        config = json.loads(args["model_config"])
+        self._behind = args["model_name"] + STREAM_SUFFIX
+        self._outputs = [tensor["name"] for tensor in config["output"]]
+        self._flight = FlightCounter(args["model_name"])
+        # More than the queue behind takes, so that its own refusal is what a caller sees.
+        self._pool = ThreadPoolExecutor(get_settings().vlm_queue + 16, thread_name_prefix="vlm-door")
+
+    def execute(self, requests: list[Any]) -> None:
+        """Each request waits on a thread of its own; batches are made behind the door."""
+        for request in requests:
+            self._flight.add(1)
+            inputs = [pb_utils.Tensor(tensor.name(), np.array(tensor.as_numpy())) for tensor in request.inputs()]
+            wanted = set(request.requested_output_names())
+            self._pool.submit(self._answer, request.get_response_sender(), inputs, wanted)
+
+    def finalize(self) -> None:
+        """Waits for what is under way."""
+        self._pool.shutdown(wait=True)
+        self._flight.close()
+
+    def _answer(self, sender: Any, inputs: list[Any], wanted: set[str]) -> None:
+        try:
+            texts = self._ask(inputs)
+            tensors = [
+                pb_utils.Tensor(name, np.array([text.encode()], dtype=object))
+                for name, text in texts.items()
+                if name in wanted
+            ]
+            response = pb_utils.InferenceResponse(output_tensors=tensors)
+        except TritonSamError as error:
+            code = getattr(pb_utils.TritonError, error.triton_code)
+            response = pb_utils.InferenceResponse(error=pb_utils.TritonError(error.wire_message, code))
+        except Exception as error:
+            log.exception("asking %s failed", self._behind)
+            response = pb_utils.InferenceResponse(error=pb_utils.TritonError(f"asking {self._behind} failed: {error}"))
+        sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+        self._flight.add(-1)
+
+    def _ask(self, inputs: list[Any]) -> dict[str, str]:
+        """All outputs of the last piece, with the text of all pieces."""
+        question = pb_utils.InferenceRequest(
+            model_name=self._behind, requested_output_names=self._outputs, inputs=inputs
+        )
+        pieces: list[str] = []
+        last: dict[str, str] = {}
+        for response in question.exec(decoupled=True):
+            if response.has_error():
+                raise from_status(None, response.error().message())
+            for tensor in response.output_tensors():
+                last[tensor.name()] = tensor.as_numpy().reshape(-1)[0].decode()
+            pieces.append(last.pop("generated_text", ""))
+        if not last.get("finish_reason"):
+            raise InternalError(f"{self._behind} broke off before the end of its answer")
+        return {**last, "generated_text": "".join(pieces)}

@@ -1,0 +1,124 @@
+"""Tensors of a request to a vision-language model -> a checked question. No Triton types: what it gets are arrays."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy.typing as npt
+
+from triton_sam.engines.vlm.base import Message, Options, Question
+from triton_sam.errors import InvalidInput, TooLarge
+from triton_sam.images import EncodedImage, check_size, from_base64
+from triton_sam.settings import Settings
+
+_ROLES = ("user", "assistant", "system")
+_MOST_STOPS = 8
+_LONGEST_STOP = 200
+_HOTTEST = 2.0
+Arrays = Mapping[str, npt.NDArray[Any]]
+
+
+class VlmRequest:
+    """A request whose words and numbers were checked; its image is decoded when its turn comes."""
+
+    def __init__(self, arrays: Arrays, settings: Settings) -> None:
+        data = _image_bytes(arrays, settings.max_image_bytes)
+        self._image = EncodedImage(data, max_bytes=settings.max_image_bytes, max_pixels=settings.max_image_pixels)
+        self._image_key = hashlib.sha256(data).hexdigest()
+        self._messages = _messages(arrays, settings.vlm_max_prompt_bytes)
+        self._options = _options(arrays, settings)
+
+    def question(self) -> Question:
+        """With the image's pixels; InvalidInput where they cannot be decoded."""
+        return Question(self._image.pixels(), self._image_key, self._messages, self._options)
+
+
+def _image_bytes(arrays: Arrays, max_bytes: int) -> bytes:
+    raw, text = arrays.get("image"), _text(arrays, "image_b64")
+    if (raw is None) == (text is None):
+        raise InvalidInput("send exactly one of image and image_b64" + (", not both" if text else ": there is none"))
+    if raw is not None:
+        check_size(raw.size, max_bytes)
+        return bytes(raw.tobytes())
+    assert text is not None
+    check_size(len(text) * 3 // 4, max_bytes)
+    return from_base64(text, "image_b64")
+
+
+def _messages(arrays: Arrays, max_bytes: int) -> tuple[Message, ...]:
+    prompt, document = _text(arrays, "prompt"), _text(arrays, "messages_json")
+    if (prompt is None) == (document is None):
+        raise InvalidInput("send exactly one of prompt and messages_json" + (", not both" if prompt else ": no prompt"))
+    size = len((prompt or document or "").encode())
+    if size > max_bytes:
+        raise TooLarge(f"the prompt has {size:,} bytes and {max_bytes:,} are allowed: ask shorter")
+    messages = [Message("user", prompt)] if prompt is not None else _conversation(document or "")
+    if not messages[-1].text.strip():
+        raise InvalidInput("the prompt is empty: ask something")
+    return tuple(messages)
+
+
+def _conversation(document: str) -> list[Message]:
+    """User and assistant in turn, the user first and last; what the system says goes before the first question."""
+    try:
+        entries = json.loads(document)
+        turns = [(entry["role"], entry["content"]) for entry in entries]
+    except (ValueError, LookupError, TypeError, RecursionError):
+        raise InvalidInput('messages_json is a list like [{"role": "user", "content": "..."}]') from None
+    if any(role not in _ROLES or not isinstance(text, str) for role, text in turns):
+        raise InvalidInput(f"a message has a role ({', '.join(_ROLES)}) and a content, which is a text")
+    said_first = [text for role, text in turns if role == "system"]
+    messages = [Message(role, text) for role, text in turns if role != "system"]
+    expected = ["user", "assistant"] * (len(messages) // 2) + ["user"]
+    if [message.role for message in messages] != expected:
+        raise InvalidInput("the messages of user and assistant come in turn, the user's first and last")
+    if said_first:
+        messages[0] = Message("user", "\n".join([*said_first, messages[0].text]))
+    return messages
+
+
+def _options(arrays: Arrays, settings: Settings) -> Options:
+    tokens = _number(arrays, "max_new_tokens", settings.vlm_default_new_tokens)
+    if not 1 <= tokens <= settings.vlm_max_new_tokens:
+        raise InvalidInput(f"max_new_tokens is a number from 1 to {settings.vlm_max_new_tokens}, not {tokens:g}")
+    temperature = _number(arrays, "temperature", 0.0)
+    if not 0 <= temperature <= _HOTTEST:
+        raise InvalidInput(f"temperature is a number from 0 to {_HOTTEST:g}, not {temperature:g}")
+    top_p = _number(arrays, "top_p", 1.0)
+    if not 0 < top_p <= 1:
+        raise InvalidInput(f"top_p is a number above 0 and up to 1, not {top_p:g}")
+    seed = int(_number(arrays, "seed", 0)) if "seed" in arrays else None
+    stops = tuple(_decoded(value, "stop") for value in arrays["stop"].reshape(-1)) if "stop" in arrays else ()
+    if len(stops) > _MOST_STOPS or any(not 1 <= len(stop) <= _LONGEST_STOP for stop in stops):
+        raise InvalidInput(f"stop has at most {_MOST_STOPS} texts of 1 to {_LONGEST_STOP} characters")
+    return Options(int(tokens), float(temperature), float(top_p), seed, stops)
+
+
+def _number(arrays: Arrays, name: str, default: float) -> float:
+    if name not in arrays:
+        return default
+    if arrays[name].size != 1:
+        raise InvalidInput(f"{name} is one number of shape [1], not {arrays[name].size} of them")
+    value = arrays[name].reshape(-1)[0].item()
+    if not math.isfinite(value):
+        raise InvalidInput(f"{name} is a finite number, not {value}")
+    return value  # type: ignore[no-any-return]
+
+
+def _text(arrays: Arrays, name: str) -> str | None:
+    if name not in arrays:
+        return None
+    if arrays[name].size != 1:
+        raise InvalidInput(f"{name} is one string of shape [1], not {arrays[name].size} of them")
+    return _decoded(arrays[name].reshape(-1)[0], name)
+
+
+def _decoded(value: Any, name: str) -> str:
+    try:
+        return value.decode("utf-8") if isinstance(value, bytes) else str(value)
+    except UnicodeDecodeError:
+        raise InvalidInput(f"{name} is no UTF-8 text") from None

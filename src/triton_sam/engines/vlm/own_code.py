@@ -1,0 +1,83 @@
+"""Checkpoints that bring their own code and answer by themselves, one question at a time: moondream2."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from triton_sam.engines.vlm.base import Ending, Listener, Question
+from triton_sam.engines.vlm.pieces import PieceMaker
+
+#: Encoded images that are kept: people ask more than one question about an image.
+_IMAGES_KEPT = 4
+
+
+class OwnCodeEngine:
+    """moondream2's interface: ``encode_image`` once, then ``query`` with ``stream=True``."""
+
+    batch = 1
+    concurrent = False
+
+    def __init__(self, network: Any) -> None:
+        self._network = network
+        self.nbytes = sum(tensor.numel() * tensor.element_size() for tensor in network.parameters())
+        self._encoded: OrderedDict[str, Any] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def prepare(self, question: Question) -> Question:
+        """Nothing: the network's own code reads text and pixels. InvalidInput for a conversation."""
+        assert question.text is not None
+        return question
+
+    def answer(self, prepared: Sequence[Question], listeners: Sequence[Listener]) -> None:
+        """One after the other."""
+        for question, listener in zip(prepared, listeners, strict=True):
+            with self._lock, torch.inference_mode():
+                self._answer(question, listener)
+
+    def _answer(self, question: Question, listener: Listener) -> None:
+        options = question.options
+        if options.temperature > 0:  # its code draws from torch's one generator
+            torch.manual_seed(options.seed if options.seed is not None else torch.seed())
+        settings = {
+            "max_tokens": options.max_new_tokens,
+            "temperature": options.temperature,
+            "top_p": options.top_p,
+        }
+        parts = self._network.query(self._image(question), question.text, stream=True, settings=settings)["answer"]
+        maker = PieceMaker(lambda tokens: "", options.stop, without_tags=False)
+        said: list[str] = []
+        for part in parts:
+            if listener.is_gone():
+                parts.close()
+                return
+            said.append(part)
+            piece = maker.add_text(part)
+            if maker.stopped:
+                parts.close()
+            if piece:
+                listener.piece(piece)
+        last = maker.end()
+        if last:
+            listener.piece(last)
+        spoken = self._count("".join(said))
+        cut = not maker.stopped and spoken >= options.max_new_tokens
+        listener.end(Ending("length" if cut else "stop", self._count(question.text), spoken))
+
+    def _image(self, question: Question) -> Any:
+        encoded = self._encoded.pop(question.image_key, None)
+        if encoded is None:
+            encoded = self._network.encode_image(question.image)
+        self._encoded[question.image_key] = encoded
+        while len(self._encoded) > _IMAGES_KEPT:
+            self._encoded.popitem(last=False)
+        return encoded
+
+    def _count(self, text: str) -> int:
+        """Tokens of a text, by the network's own tokenizer; words where it shows none."""
+        tokenizer = getattr(getattr(self._network, "model", self._network), "tokenizer", None)
+        return len(tokenizer.encode(text).ids) if tokenizer is not None else len(text.split())
