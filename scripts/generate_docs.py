@@ -13,13 +13,14 @@ from typing import Any
 
 import typer.main
 
-from triton_sam.bench.measure import Figure
+from triton_sam.bench.figures import Figure
 from triton_sam.bench.report import markdown
 from triton_sam.catalog import CATALOG
 from triton_sam.cli import app
 from triton_sam.profiles import PROFILES
 from triton_sam.settings import Settings
 from triton_sam.specs import exported_graphs
+from triton_sam.vlm_catalog import VLM_CATALOG
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ("README.md", "docs/cli.md", "docs/settings.md", "docs/models.md", "docs/performance.md")
@@ -84,6 +85,24 @@ def models_table() -> str:
     return "\n".join(rows) + "\n"
 
 
+def vlms_table() -> str:
+    """The catalogue of vision-language models."""
+    rows = [
+        "| id | Triton names | parameters | download | licence | repository | best for |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for spec in VLM_CATALOG.values():
+        sources = [] if spec.source is None else [spec.source, *spec.parts]
+        places = "<br>".join(f"{source.repo} at `{source.revision[:12]}`" for source in sources)
+        parameters = f"{spec.parameters:.1f} M" if spec.parameters < 1000 else f"{spec.parameters / 1000:.2f} B"
+        size = f"{spec.size / 1e9:.2f} GB" if sources else f"none, {spec.size / 1e6:.0f} MB in the package"
+        rows.append(
+            f"| `{spec.id}` | `{spec.name}`, `{spec.stream_name}` | {parameters} | {size} | {spec.licence} | "
+            f"{places or 'this one, `training/shapes`'} | {spec.best_for} |"
+        )
+    return "\n".join(rows) + "\n"
+
+
 def _shape(shape: tuple[int, ...]) -> str:
     return "x".join(map(str, shape[1:]))
 
@@ -144,6 +163,7 @@ PARTS = {
     "cli": cli_reference,
     "settings": settings_table,
     "models": models_table,
+    "vlms": vlms_table,
     "exports": exports_table,
     "profiles": profiles_table,
     "performance": performance_table,

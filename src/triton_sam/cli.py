@@ -101,15 +101,16 @@ def serve(
     check_platform()
     settings = get_settings()
     with download_progress() as progress:
-        repository, segmenters = prepare(model_ids or [], settings, model_repository, progress)
+        served = prepare(model_ids or [], settings, model_repository, progress)
     ports = Ports(http_port, grpc_port, metrics_port, service_port)
     started = time.monotonic()
     with (
         Interrupts() as interrupts,
         serving(
-            repository,
-            segmenters,
+            served.repository,
+            served.segmenters,
             settings,
+            vlms=served.vlms,
             bind=host,
             triton_bind=triton_host,
             ports=ports,
@@ -118,7 +119,7 @@ def serve(
             shall_stop=interrupts,
         ) as running,
     ):
-        out.print(f"ready after {time.monotonic() - started:.1f} s: {', '.join(segmenters)}")
+        out.print(f"ready after {time.monotonic() - started:.1f} s: {', '.join((*served.segmenters, *served.vlms))}")
         _print_urls(running.urls, running.supervisor.process.log_path)
         _invite(running.urls)
         _wait(running.supervisor, interrupts)
@@ -141,16 +142,16 @@ def demo(
     check_platform()
     settings = get_settings()
     with download_progress() as progress:
-        repository, segmenters = prepare([], settings, None, progress)
-        if not segmenters:  # nothing but models for other tools
-            repository, segmenters = prepare([DEFAULT_MODEL], settings, None, progress)
+        served = prepare([], settings, None, progress)
+        if not served.segmenters:  # nothing but models for other tools, or for questions
+            served = prepare([DEFAULT_MODEL], settings, None, progress)
     started = time.monotonic()
     ports = Ports(http_port, grpc_port, metrics_port, service_port)
     with (
         Interrupts() as interrupts,
-        serving(repository, segmenters, settings, ports=ports, shall_stop=interrupts) as running,
+        serving(served.repository, served.segmenters, settings, ports=ports, shall_stop=interrupts) as running,
     ):
-        name, spec = next(iter(segmenters.items()))
+        name, spec = next(iter(served.segmenters.items()))
         out.print(f"Triton serves {spec.id} as {name!r}, ready after {time.monotonic() - started:.1f} s")
         result = run_demo(running.urls["HTTP"], name, folder)
         x, y = SAMPLE_CLICK

@@ -13,6 +13,9 @@ from triton_sam.console import download_progress, out
 from triton_sam.errors import InvalidInput
 from triton_sam.settings import Settings, get_settings
 from triton_sam.specs import Precision
+from triton_sam.vlm_catalog import FAMILY, VLM_CATALOG, get_vlm, is_vlm
+from triton_sam.vlm_specs import VlmSpec
+from triton_sam.vlm_weights import VlmStore
 from triton_sam.weights import WeightStore
 
 models_app = typer.Typer(help="List the models, or remove one.", invoke_without_command=True)
@@ -38,6 +41,10 @@ def models(context: typer.Context) -> None:
     for spec in CATALOG.values():
         installed = "yes" if store.is_installed(spec) else "no"
         table.add_row(spec.id, spec.family, f"{spec.size / 1e6:.0f} MB", spec.licence, installed, spec.title)
+    checkpoints = VlmStore(get_settings().home)
+    for vlm in VLM_CATALOG.values():
+        installed = "yes" if checkpoints.is_installed(vlm) else "no"
+        table.add_row(vlm.id, FAMILY, f"{vlm.size / 1e6:.0f} MB", vlm.licence, installed, vlm.title)
     out.print(table)
 
 
@@ -47,6 +54,9 @@ def models_rm(model_id: Annotated[str, typer.Argument(metavar="ID")]) -> None:
     from triton_sam.setup_models import tear_down
 
     settings = get_settings()
+    if is_vlm(model_id):
+        _remove_vlm(get_vlm(model_id), settings)
+        return
     freed = tear_down(get_spec(model_id), WeightStore(settings.home), settings.repository)
     out.print(f"removed {model_id}, {freed / 1e6:.0f} MB are free again" if freed else f"{model_id} was not installed")
 
@@ -61,6 +71,9 @@ def pull(
     ] = False,
 ) -> None:
     """Download a model's files and verify their checksums."""
+    if is_vlm(model_id):
+        _pull_vlm(get_vlm(model_id), onnx)
+        return
     spec = get_spec(model_id)
     store = WeightStore(get_settings().home)
     if onnx:
@@ -94,6 +107,9 @@ def export(
 
     if model_id == "auto" and checkpoint is None:
         raise InvalidInput("`export auto` asks the checkpoint which model it is: name one with --checkpoint")
+    if is_vlm(model_id):
+        vlm = get_vlm(model_id)
+        raise InvalidInput(f"{vlm.id} needs no export: `triton-sam setup {vlm.id}` serves its checkpoint as it is")
     spec = None if model_id == "auto" else get_spec(model_id)
     request = ExportRequest(checkpoint, image_size, _device(device), precision)
     store = WeightStore(get_settings().home)
@@ -106,7 +122,8 @@ def export(
 
 def setup(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[ID...]", help="Ids, families (sam1, sam2, sam3) or all.")
+        list[str] | None,
+        typer.Argument(metavar="[ID...]", help="Ids (also vlm:...), families (sam1, sam2, sam3) or all of these."),
     ] = None,
     model_repository: RepositoryOption = None,
     profile: Annotated[
@@ -129,9 +146,15 @@ def setup(
         return
     if not names:
         raise InvalidInput("name what to set up: an id such as sam2:tiny, a family (sam1, sam2, sam3) or all")
+    vlms = [get_vlm(name) for name in dict.fromkeys(names) if is_vlm(name)]
+    names = [name for name in names if not is_vlm(name)]
     specs = resolve_ids(names)
-    if checkpoint is not None and len(specs) != 1:
+    if checkpoint is not None and len(specs) + len(vlms) != 1:
         raise InvalidInput("--checkpoint goes with one model: name only that")
+    if vlms and request != ExportRequest(checkpoint):
+        raise InvalidInput(f"{vlms[0].id} is served as it is: leave --image-size, --device and --precision out")
+    for vlm in vlms:
+        _set_up_vlm(vlm, repository, checkpoint)
     asked_by_family = {spec.id for name in names if ":" not in name for spec in resolve_ids([name])}
     for spec in specs:
         with download_progress() as progress:
@@ -151,12 +174,48 @@ def _set_up_profile(profile: str, names: list[str], settings: Settings, reposito
     from triton_sam.profiles import get_profile, set_up_profile
 
     chosen = get_profile(profile)
+    for name in names:
+        if is_vlm(name):
+            raise InvalidInput(f"{chosen.title} does not call {get_vlm(name).id}: leave it out")
     wanted = [spec.id for spec in resolve_ids(names)] or None
     with download_progress() as progress:
         written = set_up_profile(
             chosen, wanted, WeightStore(settings.home), repository, progress, request, _say(profile)
         )
     out.print(f"ready for {chosen.title}: {', '.join(written)} in {repository}")
+
+
+def _pull_vlm(vlm: VlmSpec, onnx: bool) -> None:
+    if onnx:
+        raise InvalidInput(f"{vlm.id} has no ready-made graphs for other tools: leave --onnx out")
+    with download_progress() as progress:
+        folder = VlmStore(get_settings().home).pull(vlm, progress)
+    out.print(f"the checkpoint of {vlm.id} is in {folder}")
+
+
+def _set_up_vlm(vlm: VlmSpec, repository: Path, checkpoint: Path | None) -> None:
+    """Writes its folders; the weights come by themselves, when it is first asked."""
+    from triton_sam.vlm_repository import write_vlm
+
+    written = write_vlm(vlm, repository, checkpoint)
+    out.print(f"{vlm.id} is ready to serve: {', '.join(written)} in {repository}")
+    if checkpoint is None and not VlmStore(get_settings().home).is_installed(vlm):
+        about = f"{vlm.size / 1e9:.1f} GB from the Hugging Face Hub"
+        out.print(f"its first answer downloads {about}; `triton-sam pull {vlm.id}` does so before")
+
+
+def _remove_vlm(vlm: VlmSpec, settings: Settings) -> None:
+    from triton_sam.vlm_repository import remove_vlm
+
+    store = VlmStore(settings.home)
+    freed = store.remove(vlm)
+    removed = remove_vlm(vlm, settings.repository)
+    if freed:
+        out.print(f"removed {vlm.id}, {freed / 1e6:.0f} MB are free again")
+    elif vlm.source is not None and store.is_installed(vlm):
+        out.print(f"{vlm.id} is no longer served; its files are not of `triton-sam pull` and stay in the Hub's cache")
+    else:
+        out.print(f"removed {', '.join(removed)}" if removed else f"{vlm.id} was not installed")
 
 
 def _say(what: str) -> Any:

@@ -25,7 +25,7 @@ PROFILE = "profile"  # a plain graph that was written for a foreign tool
 _PRIORITY_LEVELS = 2
 _QUEUE_SIZE = 1024
 _QUEUE_SECONDS = 60
-_ANY = -1
+ANY = -1
 
 
 def raw_names(segmenter: str) -> tuple[str, str]:
@@ -38,7 +38,7 @@ def segmenter_config(spec: ModelSpec, name: str) -> Any:
     side = spec.decoder.mask_side
     embedding = dict(spec.encoder.outputs)[spec.encoder.embedding]
     inputs: list[Tensor] = [
-        ("image", "TYPE_UINT8", [_ANY]),
+        ("image", "TYPE_UINT8", [ANY]),
         ("image_b64", "TYPE_STRING", [1]),
         ("image_key", "TYPE_STRING", [1]),
         ("embedding", "TYPE_FP32", embedding),
@@ -47,20 +47,20 @@ def segmenter_config(spec: ModelSpec, name: str) -> Any:
     outputs: list[Tensor] = [
         ("result_json", "TYPE_STRING", [1]),
         ("image_key", "TYPE_STRING", [1]),
-        ("masks", "TYPE_UINT8", [_ANY, _ANY, _ANY]),
-        ("scores", "TYPE_FP32", [_ANY, _ANY]),
-        ("low_res_logits", "TYPE_FP32", [_ANY, _ANY, side, side]),
+        ("masks", "TYPE_UINT8", [ANY, ANY, ANY]),
+        ("scores", "TYPE_FP32", [ANY, ANY]),
+        ("low_res_logits", "TYPE_FP32", [ANY, ANY, side, side]),
         ("embedding", "TYPE_FP32", embedding),
     ]
     parameters = {MODEL_ID: spec.id, "encoder": "encoder.onnx", "decoder": "decoder.onnx"}
     # No dynamic_batching: with answers that come later Triton's batcher misses the end of its requests and looks again
     # only every 500 ms (ADR 8). The segmenter's own queues are bounded.
-    return _config(name, "python", inputs, outputs, parameters, optional=[tensor[0] for tensor in inputs])
+    return model_config(name, "python", inputs, outputs, parameters, optional=[tensor[0] for tensor in inputs])
 
 
 def encoder_config(spec: ModelSpec, name: str) -> Any:
     """The plain encoder as its graph declares it."""
-    rows = _ANY if spec.encoder.batched else 1
+    rows = ANY if spec.encoder.batched else 1
     return _queued_config(
         name,
         "onnxruntime",
@@ -73,20 +73,20 @@ def encoder_config(spec: ModelSpec, name: str) -> Any:
 def decoder_config(spec: ModelSpec, name: str) -> Any:
     """The plain decoder as its graph declares it."""
     graph = spec.decoder
-    side, rows = graph.mask_side, _ANY if graph.batched else 1
-    count = graph.masks_per_prompt if graph.multimask is None else _ANY
+    side, rows = graph.mask_side, ANY if graph.batched else 1
+    count = graph.masks_per_prompt if graph.multimask is None else ANY
     inputs: list[Tensor] = [
         *((tensor, "TYPE_FP32", [rows, *shape[1:]]) for tensor, shape in spec.encoder.outputs),
-        (graph.points, "TYPE_FP32", [_ANY, _ANY, 2]),
-        (graph.labels, "TYPE_FP32", [_ANY, _ANY]),
-        (graph.mask, "TYPE_FP32", [_ANY, 1, side, side]),
+        (graph.points, "TYPE_FP32", [ANY, ANY, 2]),
+        (graph.labels, "TYPE_FP32", [ANY, ANY]),
+        (graph.mask, "TYPE_FP32", [ANY, 1, side, side]),
         (graph.mask_flag, "TYPE_FP32", [rows]),
     ]
     if graph.multimask is not None:
         inputs.append((graph.multimask, "TYPE_FP32", [1]))
     outputs: list[Tensor] = [
-        (graph.masks, "TYPE_FP32", [_ANY, count, side, side]),
-        (graph.scores, "TYPE_FP32", [_ANY, count]),
+        (graph.masks, "TYPE_FP32", [ANY, count, side, side]),
+        (graph.scores, "TYPE_FP32", [ANY, count]),
     ]
     return _queued_config(name, "onnxruntime", inputs, outputs, {GRAPH_OF: spec.id}, graph.optional)
 
@@ -99,7 +99,7 @@ def plain_config(name: str, inputs: Iterable[Tensor], outputs: Iterable[Tensor],
     return config
 
 
-def _config(
+def model_config(
     name: str,
     backend: str,
     inputs: Iterable[Tensor],
@@ -121,8 +121,8 @@ def _config(
 
 
 def _queued_config(*arguments: Any, **named: Any) -> Any:
-    """As :func:`_config`, with a bounded queue of Triton's that has a time-out."""
-    config = _config(*arguments, **named)
+    """As :func:`model_config`, with a bounded queue of Triton's that has a time-out."""
+    config = model_config(*arguments, **named)
     policy = config.dynamic_batching.default_queue_policy
     policy.timeout_action = policy.REJECT
     policy.default_timeout_microseconds = _QUEUE_SECONDS * 1_000_000

@@ -15,6 +15,8 @@ from triton_sam.catalog import CATALOG
 from triton_sam.errors import TritonSamError
 from triton_sam.fetch import find_npm
 from triton_sam.settings import Settings
+from triton_sam.vlm_catalog import VLM_CATALOG
+from triton_sam.vlm_weights import VlmStore
 from triton_sam.weights import WeightStore
 
 FINE, NOTE, WRONG = "fine", "note", "wrong"
@@ -40,7 +42,9 @@ def examine(settings: Settings) -> Iterator[Finding]:
     yield _try("shared memory", lambda: f"{host.check_shared_memory() / 1e6:,.0f} MB free in {host.SHARED_MEMORY}")
     for name, port in _PORTS:
         yield _try(f"port {port}", lambda name=name, port=port: _free(name, port), failure=NOTE)  # type: ignore[misc]
-    yield _gpu()
+    gpu = _gpu()
+    yield gpu
+    yield _vision_language(gpu)
     yield _docker()
     yield _npm()
     yield _disk(settings)
@@ -83,6 +87,12 @@ def _gpu() -> Finding:
     return Finding("GPU", FINE, found.replace("\n", "; "))
 
 
+def _vision_language(gpu: Finding) -> Finding:
+    """What `vlm:...` models need; the others do without."""
+    where = "a GPU" if gpu.state == FINE else "the processor: large ones take minutes for an answer"
+    return _try("vlm", lambda: f"{host.check_vlm_runtime()} are there; answers come from {where}", failure=NOTE)
+
+
 def _docker() -> Finding:
     version = _run("docker", "version", "--format", "{{.Server.Version}}")
     if version:
@@ -114,3 +124,9 @@ def _models(settings: Settings) -> Iterator[Finding]:
             yield Finding(spec.id, FINE, f"installed, {spec.size / 1e6:.0f} MB")
         else:
             yield Finding(spec.id, NOTE, f"not installed: triton-sam pull {spec.id}")
+    checkpoints = VlmStore(settings.home)
+    for vlm in VLM_CATALOG.values():
+        if checkpoints.is_installed(vlm):
+            yield Finding(vlm.id, FINE, f"installed, {vlm.size / 1e6:.0f} MB")
+        else:
+            yield Finding(vlm.id, NOTE, f"not installed: triton-sam pull {vlm.id}")

@@ -5,6 +5,8 @@ Every message is one sentence that says what is wrong and, where there is one, t
 
 from __future__ import annotations
 
+import re
+
 
 class TritonSamError(Exception):
     """Base of everything this package raises on purpose."""
@@ -14,11 +16,18 @@ class TritonSamError(Exception):
     http_status = 500
     #: Stands at the end of a server's message where the status code alone is ambiguous.
     marker: str | None = None
+    #: The field of the request that it is about, where one field is to blame: ``messages[0].content``.
+    field: str | None = None
 
     @property
     def wire_message(self) -> str:
         """The message as the server sends it, with the marker that tells twins with one status apart."""
         return f"{self} [{self.marker}]" if self.marker else str(self)
+
+    @property
+    def stream_message(self) -> str:
+        """The same inside a stream of answers, where Triton has no status for it at all: always with a marker."""
+        return f"{self} [{self.marker or _kebab(type(self))}]"
 
 
 class InvalidInput(TritonSamError):
@@ -26,6 +35,10 @@ class InvalidInput(TritonSamError):
 
     triton_code = "INVALID_ARG"
     http_status = 400
+
+    def __init__(self, message: str, *, field: str | None = None) -> None:
+        super().__init__(message)
+        self.field = field
 
 
 class TooLarge(InvalidInput):
@@ -75,6 +88,12 @@ class NotFound(TritonSamError):
 
     triton_code = "NOT_FOUND"
     http_status = 404
+
+
+class ModelNotFound(NotFound):
+    """The service has no vision-language model of this name; its code is the one that OpenAI's clients know."""
+
+    field = "model"
 
 
 class ImageExpired(NotFound):
@@ -155,7 +174,16 @@ _BY_TRITON_CODE = {cls.triton_code: cls for cls in _WIRE_CLASSES} | {
     "RESOURCE_EXHAUSTED": Unavailable,
 }
 _BY_HTTP_STATUS = {cls.http_status: cls for cls in _WIRE_CLASSES} | {413: TooLarge, 429: QueueFull}
-_BY_MARKER = {cls.marker: cls for cls in (TooLarge, ImageExpired, QueueFull, Cancelled)}
+
+
+def _kebab(cls: type[TritonSamError]) -> str:
+    """``NotFound`` -> ``not-found``."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "-", cls.__name__).lower()
+
+
+_BY_MARKER = {_kebab(cls): cls for cls in _WIRE_CLASSES} | {
+    cls.marker: cls for cls in (TooLarge, ImageExpired, QueueFull, Cancelled)
+}
 
 
 def from_status(status: str | int | None, message: str) -> TritonSamError:

@@ -15,6 +15,8 @@ from pathlib import Path
 
 #: Set by the supervisor for the server's processes.
 FLIGHT_DIR_VARIABLE = "TRITON_SAM_FLIGHT_DIR"
+#: The same: a folder in which the processes of vision-language models agree about memory.
+VLM_DIR_VARIABLE = "TRITON_SAM_VLM_DIR"
 _COUNT = struct.Struct("<q")
 
 

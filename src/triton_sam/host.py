@@ -122,6 +122,16 @@ def check_runtime() -> str:
     return "onnxruntime and OpenCV"
 
 
+def check_vlm_runtime() -> str:
+    """The packages that the process of a vision-language model imports; none is imported here."""
+    for module in ("torch", "transformers", "safetensors", "jinja2"):
+        if importlib.util.find_spec(module) is None:
+            raise SetupError(
+                f"{module} is not installed and vision-language models need it: pip install 'triton-sam[vlm]'"
+            )
+    return "torch and transformers"
+
+
 def check_shared_memory() -> int:
     """Free bytes of /dev/shm, through which the server and its models exchange tensors."""
     try:

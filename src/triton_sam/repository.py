@@ -52,7 +52,7 @@ from triton_sam.backend.segmenter import TritonPythonModel  # noqa: F401
 def find_segmenters(repository: Path) -> dict[str, ModelSpec]:
     """Triton name -> catalogue row, with the graphs of the newest version, of the segmenters in a repository."""
     found = {}
-    for name, parameters in _models(repository):
+    for name, parameters in models_in(repository):
         row = CATALOG.get(parameters.get(MODEL_ID, ""))
         if row is not None:
             folder = repository / name
@@ -65,26 +65,27 @@ def find_segmenters(repository: Path) -> dict[str, ModelSpec]:
 
 def find_profile_models(repository: Path) -> list[str]:
     """Triton names of the folders that were written for foreign tools."""
-    return [name for name, parameters in _models(repository) if PROFILE in parameters]
+    return [name for name, parameters in models_in(repository) if PROFILE in parameters]
 
 
 def find_name(spec: ModelSpec, repository: Path) -> str | None:
     """The Triton name of a model's segmenter; the family's name first where it has several, None where it has none."""
-    names = [name for name, parameters in _models(repository) if parameters.get(MODEL_ID) == spec.id]
+    names = [name for name, parameters in models_in(repository) if parameters.get(MODEL_ID) == spec.id]
     preferred = (spec.family, spec.variant_name)
     return min(names, key=lambda name: preferred.index(name) if name in preferred else len(preferred), default=None)
 
 
-def _models(repository: Path) -> Iterator[tuple[str, dict[str, str]]]:
+def models_in(repository: Path) -> Iterator[tuple[str, dict[str, str]]]:
     """(folder, parameters of its config) of every folder with a config that can be read."""
     for config_file in sorted(repository.glob("*/config.pbtxt")):
         name = config_file.parent.name
-        parameters = None if name.startswith(".") else _parameters(repository, name)
+        parameters = None if name.startswith(".") else parameters_at(repository, name)
         if parameters is not None:
             yield name, parameters
 
 
-def _parameters(repository: Path, name: str) -> dict[str, str] | None:
+def parameters_at(repository: Path, name: str) -> dict[str, str] | None:
+    """The parameters of a folder's config; None where there is none to read."""
     text = read_config(repository / name)
     return None if text is None else parameters_of(text)
 
@@ -146,7 +147,7 @@ def choose_name(spec: ModelSpec, repository: Path, make_default: bool = False) -
     own = find_name(spec, repository)
     if own is not None and (own == spec.family or not make_default):
         return own
-    holder = _parameters(repository, spec.family)
+    holder = parameters_at(repository, spec.family)
     if (repository / spec.family).exists() and (holder is None or MODEL_ID not in holder):
         raise _strange(spec.family, repository)
     if holder is not None and not make_default:
@@ -165,9 +166,9 @@ def _rename(old: str, new: str, repository: Path) -> None:
         for here, there in zip((old, *raw_names(old)), (new, *raw_names(new)), strict=True)
         if (repository / here).exists() and not _is_profile(repository, here)
     ]
-    model_id = (_parameters(repository, old) or {}).get(MODEL_ID)
+    model_id = (parameters_at(repository, old) or {}).get(MODEL_ID)
     for _, there in pairs:
-        parameters = _parameters(repository, there) or {}
+        parameters = parameters_at(repository, there) or {}
         ours = model_id in (parameters.get(MODEL_ID), parameters.get(GRAPH_OF)) or PROFILE in parameters
         if (repository / there).exists() and not ours:
             raise _strange(there, repository)
@@ -180,7 +181,7 @@ def _rename(old: str, new: str, repository: Path) -> None:
 
 
 def _is_profile(repository: Path, name: str) -> bool:
-    return PROFILE in (_parameters(repository, name) or {})
+    return PROFILE in (parameters_at(repository, name) or {})
 
 
 def _strange(name: str, repository: Path) -> SetupError:
@@ -250,7 +251,7 @@ def write_plain_model(
         profile: the tool that it is for.
     """
     _check_present(model_file)
-    parameters = _parameters(repository, name)
+    parameters = parameters_at(repository, name)
     if (repository / name).exists() and not (parameters and (PROFILE in parameters or GRAPH_OF in parameters)):
         raise _strange(name, repository)
     config = plain_config(name, inputs, outputs, profile=profile)
@@ -292,7 +293,7 @@ def _version_for(workshop: Workshop, files: dict[str, Files]) -> int:
 
 def _refuse_strangers(spec: ModelSpec, name: str, repository: Path) -> None:
     """SetupError where a folder of somebody else's, or of another model, would be overwritten."""
-    parameters = _parameters(repository, name)
+    parameters = parameters_at(repository, name)
     ours = parameters is not None and MODEL_ID in parameters
     if (repository / name).exists() and not ours:
         raise _strange(name, repository)
@@ -301,7 +302,7 @@ def _refuse_strangers(spec: ModelSpec, name: str, repository: Path) -> None:
             f"{name} in {repository} is {parameters[MODEL_ID]}: make {spec.id} the default to take its place"
         )
     for twin in raw_names(name):
-        marks = _parameters(repository, twin) or {}
+        marks = parameters_at(repository, twin) or {}
         # Twins that older versions wrote have no mark; they stand beside a segmenter.
         if (repository / twin).exists() and not (ours or GRAPH_OF in marks or PROFILE in marks):
             raise _strange(twin, repository)

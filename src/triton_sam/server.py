@@ -27,7 +27,7 @@ from typing import Any
 from triton_sam import host
 from triton_sam.configs import pinned_json
 from triton_sam.errors import ServerError
-from triton_sam.flight import FLIGHT_DIR_VARIABLE, requests_held
+from triton_sam.flight import FLIGHT_DIR_VARIABLE, VLM_DIR_VARIABLE, requests_held
 from triton_sam.launcher import spawn
 from triton_sam.model_folders import ModelState
 
@@ -318,6 +318,7 @@ def start(options: ServerOptions, pins: Mapping[str, ModelState] | None = None) 
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
         "LD_LIBRARY_PATH": f"{libpython.parent}{os.pathsep}{os.environ.get('LD_LIBRARY_PATH', '')}".rstrip(os.pathsep),
         FLIGHT_DIR_VARIABLE: str(runtime / "flight"),
+        VLM_DIR_VARIABLE: str(runtime / "vlm"),
         **options.environment,
     }
     environment.pop("PYTHONHOME", None)
@@ -360,6 +361,7 @@ def _command(
 def _make_runtime(runtime: Path, files: host.TritonFiles) -> Path:
     backends = runtime / "backends"
     (runtime / "flight").mkdir(parents=True)
+    (runtime / "vlm").mkdir()
     (backends / "onnxruntime").mkdir(parents=True)
     (backends / "python").symlink_to(files.python_backend)
     (backends / "onnxruntime" / "model.py").write_text(_ONNX_BACKEND_SOURCE)

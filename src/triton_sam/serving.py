@@ -7,7 +7,7 @@ import importlib.util
 import ipaddress
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from triton_sam import host
@@ -26,6 +26,9 @@ from triton_sam.settings import Settings
 from triton_sam.setup_models import set_up
 from triton_sam.specs import ModelSpec
 from triton_sam.supervisor import PingPolicy, Supervisor
+from triton_sam.vlm_catalog import get_vlm, is_vlm
+from triton_sam.vlm_repository import find_vlms, is_current_vlm, own_checkpoint, write_vlm
+from triton_sam.vlm_specs import VlmSpec
 from triton_sam.weights import ProgressFactory, WeightStore
 
 log = logging.getLogger(__name__)
@@ -50,6 +53,19 @@ class Ports:
 
 
 @dataclass(frozen=True, slots=True)
+class Served:
+    """What shall be served from where; the keys are Triton names.
+
+    Attributes:
+        vlms: one name for each, under which whole answers are given; pieces come under ``stream_name`` of the row.
+    """
+
+    repository: Path
+    segmenters: dict[str, ModelSpec]
+    vlms: dict[str, VlmSpec] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Running:
     """A running server and its addresses."""
 
@@ -59,6 +75,7 @@ class Running:
     segmenters: dict[str, ModelSpec]
     service_reach: str | None = None
     """None where no service runs."""
+    vlms: Mapping[str, VlmSpec] = field(default_factory=dict)
 
     @property
     def urls(self) -> dict[str, str]:
@@ -75,34 +92,45 @@ class Running:
 
 def prepare(
     ids: Sequence[str], settings: Settings, repository: Path | None, progress: ProgressFactory | None = None
-) -> tuple[Path, dict[str, ModelSpec]]:
-    """(repository, Triton name -> row) of what shall be served; models that are not set up yet are set up.
+) -> Served:
+    """What shall be served: the models of ``ids``, else all that are set up; those that are not yet are set up.
 
-    A repository of the user's own is read, never written. One with nothing but models for foreign tools has no rows.
+    The weights of a vision-language model come when it is first asked, not here. A repository of the user's own is
+    read, never written. One with nothing but models for foreign tools has no rows.
     """
+    vlms = [get_vlm(name) for name in ids if is_vlm(name)]
+    ids = [name for name in ids if not is_vlm(name)]
+    by_default = not ids and not vlms
     if repository is not None:
-        found = find_segmenters(repository)
-        wanted = {name: spec for name, spec in found.items() if not ids or spec.id in ids}
-        missing = sorted(set(ids) - {spec.id for spec in wanted.values()})
-        if missing or not (wanted or find_profile_models(repository)):
+        wanted = {n: spec for n, spec in find_segmenters(repository).items() if by_default or spec.id in ids}
+        asked = {n: spec for n, spec in find_vlms(repository).items() if by_default or spec in vlms}
+        there = {spec.id for spec in wanted.values()} | {spec.id for spec in asked.values()}
+        missing = sorted({*ids, *(spec.id for spec in vlms)} - there)
+        if missing or not (wanted or asked or find_profile_models(repository)):
             raise SetupError(
                 f"{repository} has no model {missing[0] if missing else 'of triton-sam'}: "
                 f"run `triton-sam setup {missing[0] if missing else DEFAULT_MODEL} --model-repository {repository}`"
             )
-        return repository, wanted
+        return Served(repository, wanted, asked)
     repository = settings.repository
-    chosen = list(ids) or [spec.id for spec in find_segmenters(repository).values()]
-    if not chosen and not find_profile_models(repository):
-        chosen = [DEFAULT_MODEL]
+    chosen = list(ids)
+    if by_default:
+        chosen = [spec.id for spec in find_segmenters(repository).values()]
+        vlms = list(find_vlms(repository).values())
+        if not (chosen or vlms or find_profile_models(repository)):
+            chosen = [DEFAULT_MODEL]
     specs = [get_spec(model_id) for model_id in dict.fromkeys(chosen)]
     store = WeightStore(settings.home)
     for spec in specs:
         # What is there is written anew from itself where it can be: it may be an export that nothing else holds.
         if not (is_current(spec, repository) or refresh(spec, repository)):
             set_up(spec, store, repository, progress)
+    for vlm in vlms:
+        if not is_current_vlm(vlm, repository):
+            write_vlm(vlm, repository, own_checkpoint(vlm, repository))
     found = find_segmenters(repository)
     names = [find_name(spec, repository) for spec in specs]
-    return repository, {name: found[name] for name in names if name in found}
+    return Served(repository, {name: found[name] for name in names if name in found}, {vlm.name: vlm for vlm in vlms})
 
 
 @contextlib.contextmanager
@@ -111,6 +139,7 @@ def serving(
     segmenters: dict[str, ModelSpec],
     settings: Settings,
     *,
+    vlms: Mapping[str, VlmSpec] | None = None,
     bind: str = "127.0.0.1",
     triton_bind: str = "127.0.0.1",
     ports: Ports | None = None,
@@ -124,6 +153,7 @@ def serving(
     """Serves until the block is left, then drains and stops everything; models for foreign tools are served too.
 
     Args:
+        vlms: vision-language models by their Triton names.
         bind: where the service listens, which checks what comes; triton_bind: where Triton does, which does not.
         raw: load the plain encoders and decoders too.
         shall_stop: looked at several times a second; true stops the server as leaving the block does.
@@ -137,9 +167,13 @@ def serving(
         log.warning(EXPOSED_WARNING)
     if with_service and not is_loopback(bind) and settings.token is None:
         log.warning(OPEN_SERVICE_WARNING)
+    vlms = vlms or {}
+    if vlms:
+        host.check_vlm_runtime()
     names = list(segmenters)
     if raw:
         names += [name for segmenter in segmenters for name in raw_names(segmenter)]
+    names += [name for spec in vlms.values() for name in (spec.name, spec.stream_name)]
     names += [name for name in find_profile_models(repository) if name not in names]
     options = ServerOptions(
         repository=repository.resolve(),
@@ -173,12 +207,13 @@ def serving(
             backend = Backend(
                 status=lambda: supervisor.status,
                 segmenters=served,
+                vlms=lambda: vlms,
                 triton_url=f"http://{options.reach}:{ports.http}",
                 metrics_url=f"http://{options.reach}:{ports.metrics}/metrics",
                 on_loss=supervisor.on_loss,
             )
             stack.enter_context(ServiceThread(create_app(backend, settings), bind, ports.service))
-        yield Running(supervisor, ports, options.reach, segmenters, reach_of(bind) if has_service else None)
+        yield Running(supervisor, ports, options.reach, segmenters, reach_of(bind) if has_service else None, vlms)
 
 
 def reach_of(bind: str) -> str:

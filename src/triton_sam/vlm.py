@@ -6,7 +6,7 @@ import concurrent.futures
 import contextlib
 import json
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -57,6 +57,10 @@ class Answer:
     prompt_tokens: int
     completion_tokens: int
     entities: tuple[Entity, ...] = field(default=())
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
 
 
 class AsyncTritonVLMClient:
@@ -238,15 +242,17 @@ def vlm_call(
 
 async def collect(pieces: AsyncGenerator[Mapping[str, Any], None]) -> Answer:
     """A stream's pieces as one answer."""
-    texts: list[str] = []
-    last: Mapping[str, Any] = {}
     async with contextlib.aclosing(pieces):
-        async for last in pieces:
-            texts.append(wire.text_of(last, "generated_text"))
+        return collected([piece async for piece in pieces])
+
+
+def collected(pieces: Sequence[Mapping[str, Any]]) -> Answer:
+    """All pieces of a stream as one answer."""
+    last = pieces[-1]
     usage = json.loads(wire.text_of(last, "usage_json")) if "usage_json" in last else {}
     found = json.loads(wire.text_of(last, "entities_json")) if "entities_json" in last else []
     return Answer(
-        "".join(texts),
+        "".join(wire.text_of(piece, "generated_text") for piece in pieces),
         wire.text_of(last, "finish_reason"),
         int(usage.get("prompt_tokens", 0)),
         int(usage.get("completion_tokens", 0)),

@@ -15,7 +15,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from triton_sam.catalog import CATALOG
@@ -199,13 +199,17 @@ class WeightStore:
                 "make room or set TRITON_SAM_HOME to another disk"
             )
 
-    @contextmanager
-    def _lock(self, spec: ModelSpec) -> Iterator[None]:
-        """One process at a time per model; the operating system drops the lock when a process dies."""
-        self.home.mkdir(parents=True, exist_ok=True)
-        with (self.home / f".{spec.id.replace(':', '-')}.lock").open("a+b") as handle:
-            _lock_file(handle.fileno())
-            yield
+    def _lock(self, spec: ModelSpec) -> AbstractContextManager[None]:
+        return locked(self.home, spec.id)
+
+
+@contextmanager
+def locked(home: Path, model_id: str) -> Iterator[None]:
+    """One process at a time per model; the operating system drops the lock when a process dies."""
+    home.mkdir(parents=True, exist_ok=True)
+    with (home / f".{model_id.replace(':', '-')}.lock").open("a+b") as handle:
+        _lock_file(handle.fileno())
+        yield
 
 
 def _fetch_verified(source: Source, candidate: Path, file: ModelFile, work: Path, progress: ProgressFactory) -> str:

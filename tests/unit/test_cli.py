@@ -27,6 +27,7 @@ from triton_sam.host import free_port
 from triton_sam.interrupts import Interrupts
 from triton_sam.run_lengths import from_rle
 from triton_sam.settings import get_settings
+from triton_sam.vlm_catalog import get_vlm
 
 runner = CliRunner()
 COMMANDS = ("models", "pull", "export", "setup", "serve", "demo", "segment", "doctor")
@@ -259,9 +260,9 @@ def test_serve_passes_its_options_on(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     asked: dict[str, Any] = {}
 
-    def prepare(*arguments: object) -> None:
+    def prepare(*arguments: object) -> serving.Served:
         asked["prepare"] = arguments[:3]
-        return tmp_path, {"sam2": get_spec(DEFAULT_MODEL)}  # type: ignore[return-value]
+        return serving.Served(tmp_path, {"sam2": get_spec(DEFAULT_MODEL)}, {"shapes": get_vlm("vlm:shapes")})
 
     def serve(*arguments: object, **options: object) -> None:
         asked["serving"] = arguments, options
@@ -283,6 +284,7 @@ def test_serve_passes_its_options_on(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert arguments == (tmp_path, {"sam2": get_spec(DEFAULT_MODEL)}, get_settings())
     assert isinstance(options.pop("shall_stop"), Interrupts)
     assert options == {
+        "vlms": {"shapes": get_vlm("vlm:shapes")},
         "bind": "0.0.0.0",
         "triton_bind": "127.0.0.2",
         "ports": serving.Ports(1, 2, 3, 0),

@@ -12,6 +12,7 @@ from triton_sam.catalog import CATALOG, DEFAULT_MODEL, get_spec
 from triton_sam.doctor import FINE, NOTE, WRONG, Finding, examine
 from triton_sam.errors import ServerError, SetupError
 from triton_sam.settings import Settings
+from triton_sam.vlm_catalog import VLM_CATALOG
 from triton_sam.weights import WeightStore
 
 CHECKS = {
@@ -21,6 +22,7 @@ CHECKS = {
     "packages": "check_runtime",
     "shared memory": "check_shared_memory",
 }
+MODELS = (*CATALOG, *VLM_CATALOG)
 PORTS = ("port 8000", "port 8001", "port 8002", "port 8080")
 
 
@@ -32,6 +34,7 @@ def healthy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "find_libpython", lambda: Path("libpython.so"))
     monkeypatch.setattr(host, "check_numpy", lambda: "1.26.4")
     monkeypatch.setattr(host, "check_runtime", lambda: "onnxruntime and OpenCV")
+    monkeypatch.setattr(host, "check_vlm_runtime", lambda: "torch and transformers")
     monkeypatch.setattr(host, "check_shared_memory", lambda: 512_000_000)
     monkeypatch.setattr(host, "check_port", lambda *_: None)
     monkeypatch.setattr(doctor, "find_npm", lambda: ["npm"])
@@ -51,8 +54,8 @@ def found(settings: Settings) -> dict[str, Finding]:
 
 def test_everything_that_serving_needs_is_looked_at(settings: Settings) -> None:
     report = found(settings)
-    assert list(report) == ["Python", *CHECKS, *PORTS, "GPU", "Docker", "npm", "disk", *CATALOG]
-    assert {finding.state for name, finding in report.items() if name not in CATALOG} == {FINE}
+    assert list(report) == ["Python", *CHECKS, *PORTS, "GPU", "vlm", "Docker", "npm", "disk", *MODELS]
+    assert {finding.state for name, finding in report.items() if name not in MODELS} == {FINE}
     assert report["numpy"].text == "1.26.4"
     assert report["shared memory"].text.startswith("512 MB free")
     assert not settings.home.exists()
@@ -112,6 +115,27 @@ def test_the_gpu(
 
 
 @pytest.mark.parametrize(
+    ("answer", "where"), [("H200, 143771 MiB", "a GPU"), (None, "the processor: large ones take minutes for an answer")]
+)
+def test_where_vision_language_models_run(
+    answer: str | None, where: str, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "_run", lambda *_: answer)
+    text = f"torch and transformers are there; answers come from {where}"
+    assert found(settings)["vlm"] == Finding("vlm", FINE, text)
+
+
+def test_without_torch_only_vision_language_models_are_missed(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> str:
+        raise SetupError("torch is not installed: install it")
+
+    monkeypatch.setattr(host, "check_vlm_runtime", fail)
+    assert found(settings)["vlm"] == Finding("vlm", NOTE, "torch is not installed: install it")
+
+
+@pytest.mark.parametrize(
     ("answer", "state", "text"),
     [("27.1", FINE, "engine 27.1"), ("", NOTE, "no engine answers"), (None, NOTE, "not installed")],
 )
@@ -144,6 +168,12 @@ def test_models(settings: Settings) -> None:
         with store.path(file).open("wb") as sparse:
             sparse.truncate(file.size)
     assert found(settings)[DEFAULT_MODEL] == Finding(DEFAULT_MODEL, FINE, f"installed, {spec.size / 1e6:.0f} MB")
+
+
+def test_vision_language_models(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor.VlmStore, "is_installed", lambda _, spec: spec.source is None)
+    assert found(settings)["vlm:shapes"] == Finding("vlm:shapes", FINE, "installed, 14 MB")
+    assert found(settings)["vlm:llava"] == Finding("vlm:llava", NOTE, "not installed: triton-sam pull vlm:llava")
 
 
 # programs that are asked

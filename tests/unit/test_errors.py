@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pickle
+
 import pytest
 
 from triton_sam import errors
@@ -12,6 +14,7 @@ from triton_sam.errors import (
     InterruptedDownload,
     InvalidInput,
     MethodNotAllowed,
+    ModelNotFound,
     NotAuthorised,
     NotFound,
     QueueFull,
@@ -44,6 +47,7 @@ ANSWERS = (
 LOCAL = (
     Forbidden,
     MethodNotAllowed,
+    ModelNotFound,
     RequestTimeout,
     ServerUnreachable,
     SetupError,
@@ -156,3 +160,11 @@ def test_every_exception_of_the_module_belongs_to_the_tree() -> None:
     for value in vars(errors).values():
         if isinstance(value, type) and issubclass(value, Exception):
             assert issubclass(value, TritonSamError)
+
+
+def test_the_field_to_blame() -> None:
+    assert InvalidInput("wrong").field is None
+    blamed = pickle.loads(pickle.dumps(TooLarge("too much", field="messages")))
+    assert (type(blamed), str(blamed), blamed.field) == (TooLarge, "too much", "messages")
+    assert ModelNotFound("none").field == "model"
+    assert Unavailable("later").field is None

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from triton_sam import server
+from triton_sam import host, server
 from triton_sam.catalog import DEFAULT_MODEL, get_spec
 from triton_sam.configs import config_text, segmenter_config
 from triton_sam.errors import ServerError
+from triton_sam.flight import FLIGHT_DIR_VARIABLE, VLM_DIR_VARIABLE
 from triton_sam.model_folders import ModelState
 from triton_sam.server import ServerOptions, TritonProcess
 
@@ -158,6 +159,26 @@ def test_pinned_models_are_loaded_when_the_server_is_there(
     made.wait_ready()
     assert [(call, model) for call, model, _ in triton.calls] == [("load_model", "sam2")]
     assert made.stubs == {12: "sam2.1_large", 20: "sam2"}
+
+
+def test_the_servers_processes_have_folders_to_agree_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are there before the first process looks, and are told to all of them."""
+    told: dict[str, str] = {}
+    files = host.TritonFiles(tmp_path / "tritonserver", tmp_path / "python", tmp_path / "stub")
+    monkeypatch.setattr(host, "find_triton", lambda: files)
+    monkeypatch.setattr(host, "find_libpython", lambda: tmp_path / "libpython.so")
+    for check in ("check_numpy", "check_runtime", "check_shared_memory"):
+        monkeypatch.setattr(host, check, lambda: None)
+    for step in ("check_port", "install_stub", "sweep_shared_memory"):
+        monkeypatch.setattr(host, step, lambda *_: None)
+    monkeypatch.setattr(server, "spawn", lambda _command, environment, _output: told.update(environment))
+    (tmp_path / "models" / "sam2").mkdir(parents=True)
+    (tmp_path / "models" / "sam2" / "config.pbtxt").touch()
+    started = server.start(ServerOptions(tmp_path / "models", ("sam2",), tmp_path / "state"))
+    for variable in (FLIGHT_DIR_VARIABLE, VLM_DIR_VARIABLE):
+        folder = Path(told[variable])
+        assert folder.is_dir()
+        assert folder.parent == started.runtime
 
 
 def test_the_command_leaves_pinned_models_out(tmp_path: Path) -> None:

@@ -17,13 +17,18 @@ from triton_sam.catalog import DEFAULT_MODEL, get_spec
 from triton_sam.errors import InvalidInput, ServerError, SetupError
 from triton_sam.repository import write_models, write_plain_model
 from triton_sam.server import ServerOptions
-from triton_sam.serving import EXPOSED_WARNING, OPEN_SERVICE_WARNING, Ports, Running, is_loopback, prepare
+from triton_sam.service.backend import Backend
+from triton_sam.serving import EXPOSED_WARNING, OPEN_SERVICE_WARNING, Ports, Running, Served, is_loopback, prepare
 from triton_sam.settings import Settings
 from triton_sam.specs import ModelSpec
 from triton_sam.supervisor import PingPolicy
+from triton_sam.vlm_catalog import get_vlm
+from triton_sam.vlm_repository import find_vlms, own_checkpoint, write_vlm
+from triton_sam.vlm_weights import VlmStore, bundled_folder
 
 SPEC = get_spec(DEFAULT_MODEL)
 LARGE = get_spec("sam2.1:large")
+SHAPES, LLAVA = get_vlm("vlm:shapes"), get_vlm("vlm:llava")
 FREE = Ports(0, 0, 0, 0)
 
 
@@ -145,14 +150,14 @@ def test_a_repository_of_ones_own_is_read_and_not_written(
 ) -> None:
     mine = write_repository(tmp_path / "mine")
     before = sorted(str(path) for path in mine.rglob("*"))
-    assert prepare(ids, settings, mine) == (mine, {"sam2": SPEC})
+    assert prepare(ids, settings, mine) == Served(mine, {"sam2": SPEC})
     assert sorted(str(path) for path in mine.rglob("*")) == before
     assert set_ups == []
     assert not settings.home.exists()
 
 
 def test_nothing_set_up_yet_means_the_default_model(settings: Settings, set_ups: list[tuple[str, Path]]) -> None:
-    assert prepare([], settings, None) == (settings.repository, {"sam2": SPEC})
+    assert prepare([], settings, None) == Served(settings.repository, {"sam2": SPEC})
     assert set_ups == [(DEFAULT_MODEL, settings.repository)]
 
 
@@ -161,15 +166,15 @@ def test_what_is_set_up_is_not_set_up_again(
     ids: list[str], settings: Settings, set_ups: list[tuple[str, Path]]
 ) -> None:
     write_repository(settings.repository)
-    assert prepare(ids, settings, None) == (settings.repository, {"sam2": SPEC})
+    assert prepare(ids, settings, None) == Served(settings.repository, {"sam2": SPEC})
     assert set_ups == []
 
 
 def test_a_model_that_is_set_up_keeps_its_name(settings: Settings, set_ups: list[tuple[str, Path]]) -> None:
     write_repository(settings.repository)
     write_repository(settings.repository, LARGE)
-    assert prepare([LARGE.id], settings, None)[1] == {"sam2.1_large": LARGE}
-    assert prepare([], settings, None)[1] == {"sam2": SPEC, "sam2.1_large": LARGE}
+    assert prepare([LARGE.id], settings, None).segmenters == {"sam2.1_large": LARGE}
+    assert prepare([], settings, None).segmenters == {"sam2": SPEC, "sam2.1_large": LARGE}
     assert set_ups == []
 
 
@@ -181,7 +186,7 @@ def test_an_export_is_not_overwritten_because_its_config_is_of_another_release(
     config = settings.repository / "sam2" / "config.pbtxt"
     right = config.read_text()
     config.write_text(right.replace("1024", "7"))
-    assert prepare([SPEC.id], settings, None)[1] == {"sam2": exported}
+    assert prepare([SPEC.id], settings, None).segmenters == {"sam2": exported}
     assert set_ups == []
     assert config.read_text() == right
     assert [path.name for path in config.parent.iterdir() if path.is_dir()] == ["1"]
@@ -192,7 +197,7 @@ def test_ready_made_graphs_that_are_not_whole_are_set_up_again(
 ) -> None:
     write_repository(settings.repository)
     (settings.repository / "sam2" / "1" / "decoder.onnx").unlink()
-    assert prepare([], settings, None)[1] == {"sam2": SPEC}
+    assert prepare([], settings, None).segmenters == {"sam2": SPEC}
     assert set_ups == [(SPEC.id, settings.repository)]
 
 
@@ -201,7 +206,7 @@ def test_models_for_foreign_tools_alone(
     own: bool, tmp_path: Path, settings: Settings, set_ups: list[tuple[str, Path]]
 ) -> None:
     folder = write_profile(tmp_path / "mine" if own else settings.repository)
-    assert prepare([], settings, folder if own else None) == (folder, {})
+    assert prepare([], settings, folder if own else None) == Served(folder, {})
     assert set_ups == []
 
 
@@ -209,6 +214,67 @@ def test_an_unknown_model(settings: Settings, set_ups: list[tuple[str, Path]]) -
     with pytest.raises(InvalidInput, match="sam9:huge"):
         prepare([DEFAULT_MODEL, "sam9:huge"], settings, None)
     assert set_ups == []
+
+
+# prepare, vision-language models
+
+
+@pytest.mark.parametrize("ids", [["vlm:shapes"], ["shapes"], ["vlm:shapes", "shapes"]])
+def test_a_vision_language_model_alone(
+    ids: list[str], settings: Settings, set_ups: list[tuple[str, Path]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its folders are written, its weights are not looked for, and no segmenter is set up for it."""
+    monkeypatch.setattr(VlmStore, "pull", lambda *_: pytest.fail("downloaded"))
+    assert prepare(ids, settings, None) == Served(settings.repository, {}, {"shapes": SHAPES})
+    assert find_vlms(settings.repository) == {"shapes": SHAPES}
+    assert set_ups == []
+
+
+def test_both_kinds(settings: Settings, set_ups: list[tuple[str, Path]]) -> None:
+    expected = Served(settings.repository, {"sam2": SPEC}, {"llava": LLAVA})
+    assert prepare(["vlm:llava", DEFAULT_MODEL], settings, None) == expected
+    assert set_ups == [(DEFAULT_MODEL, settings.repository)]
+    write_vlm(SHAPES, settings.repository)
+    assert prepare([DEFAULT_MODEL], settings, None).vlms == {}
+    assert prepare(["vlm:shapes"], settings, None) == Served(settings.repository, {}, {"shapes": SHAPES})
+    everything = Served(settings.repository, {"sam2": SPEC}, {"llava": LLAVA, "shapes": SHAPES})
+    assert prepare([], settings, None) == everything
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_a_repository_with_vision_language_models_only(
+    own: bool, tmp_path: Path, settings: Settings, set_ups: list[tuple[str, Path]]
+) -> None:
+    repository = tmp_path / "mine" if own else settings.repository
+    write_vlm(SHAPES, repository)
+    assert prepare([], settings, repository if own else None) == Served(repository, {}, {"shapes": SHAPES})
+    assert set_ups == []
+
+
+def test_a_repository_of_ones_own_without_the_vision_language_model(tmp_path: Path, settings: Settings) -> None:
+    mine = write_repository(tmp_path / "mine")
+    with pytest.raises(SetupError, match=rf"has no model vlm:llava: run `triton-sam setup vlm:llava .*{mine}`"):
+        prepare([DEFAULT_MODEL, "llava"], settings, mine)
+    write_vlm(LLAVA, mine)
+    assert prepare(["llava"], settings, mine) == Served(mine, {}, {"llava": LLAVA})
+    assert prepare([], settings, mine) == Served(mine, {"sam2": SPEC}, {"llava": LLAVA})
+
+
+def test_a_config_of_another_release_keeps_its_checkpoint(settings: Settings) -> None:
+    checkpoint = bundled_folder(SHAPES)
+    write_vlm(LLAVA, settings.repository, checkpoint)
+    config = settings.repository / "llava" / "config.pbtxt"
+    right = config.read_text()
+    config.write_text(right.replace("usage_json", "usage"))
+    assert prepare([], settings, None).vlms == {"llava": LLAVA}
+    assert config.read_text() == right
+    assert own_checkpoint(LLAVA, settings.repository) == checkpoint
+
+
+def test_an_unknown_vision_language_model(settings: Settings) -> None:
+    with pytest.raises(InvalidInput, match="no vision-language model 'vlm:gpt'"):
+        prepare(["vlm:gpt"], settings, None)
+    assert not settings.home.exists()
 
 
 # serving
@@ -268,6 +334,57 @@ def test_models_for_foreign_tools_are_always_loaded(
     with serving.serving(repository, {}, settings, ports=FREE, with_service=False):
         assert supervisors[-1].options.models == ("sam2_encoder", "tool_encoder")
         assert supervisors[-1].segmenters == ()
+
+
+def test_vision_language_models_are_loaded_under_both_names(
+    tmp_path: Path, settings: Settings, supervisors: list[FakeSupervisor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host, "check_vlm_runtime", lambda: "")
+    models = {"shapes": SHAPES, "llava": LLAVA}
+    with serving.serving(tmp_path, {"sam2": SPEC}, settings, vlms=models, ports=FREE, with_service=False) as running:
+        assert supervisors[-1].options.models == ("sam2", "shapes", "shapes_stream", "llava", "llava_stream")
+        assert supervisors[-1].segmenters == ("sam2",), "the others are not pinged"
+        assert running.vlms == models
+    with serving.serving(tmp_path, {}, settings, vlms={"shapes": SHAPES}, ports=FREE, with_service=False):
+        assert supervisors[-1].options.models == ("shapes", "shapes_stream")
+
+
+def test_the_service_knows_the_vision_language_models(
+    tmp_path: Path, settings: Settings, supervisors: list[FakeSupervisor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from triton_sam.service import app
+
+    monkeypatch.setattr(host, "check_vlm_runtime", lambda: "")
+    backends: list[Backend] = []
+    real = app.create_app
+
+    def create_app(backend: Backend, settings: Settings) -> Any:
+        backends.append(backend)
+        return real(backend, settings)
+
+    monkeypatch.setattr(app, "create_app", create_app)
+    with serving.serving(tmp_path, {}, settings, vlms={"shapes": SHAPES}, ports=FREE):
+        assert backends[0].vlms() == {"shapes": SHAPES}
+
+
+@pytest.mark.parametrize("missing", ["torch", "transformers", "safetensors", "jinja2"])
+def test_vision_language_models_need_torch_and_the_others_do_not(
+    missing: str,
+    tmp_path: Path,
+    settings: Settings,
+    supervisors: list[FakeSupervisor],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == missing else real(name))
+    with (
+        pytest.raises(SetupError, match=rf"{missing} is not installed .* pip install 'triton-sam\[vlm\]'"),
+        serving.serving(tmp_path, {}, settings, vlms={"shapes": SHAPES}, ports=FREE, with_service=False),
+    ):
+        pytest.fail("served")
+    assert supervisors == []
+    with serving.serving(tmp_path, {"sam2": SPEC}, settings, ports=FREE, with_service=False):
+        assert supervisors[0].options.models == ("sam2",)
 
 
 @pytest.mark.parametrize("raw", [False, True])

@@ -214,16 +214,22 @@ class VlmWorker:
                     return None
                 engine = self._engine
                 if engine is None or self._leaving or not self._jobs or (number > 0 and not engine.concurrent):
+                    engine = None  # or an unloaded model would stay in memory while this lane waits
                     self._changed.wait()
                     continue
                 left = self._jobs[0].received + gather - time.monotonic()
                 if left > 0 and len(self._jobs) < engine.batch:
+                    engine = None
                     self._changed.wait(left)
                     continue
                 jobs, self._jobs = self._jobs[: engine.batch], self._jobs[engine.batch :]
                 self._busy += 1
                 self._touch()
                 return engine, jobs
+
+    def _is_my_turn(self, number: int, engine: Engine) -> bool:
+        """A later lane works only while the earlier ones do: a thread's first work on a GPU takes seconds."""
+        return self._busy >= number if engine.concurrent else number == 0
 
     def _answer(self, engine: Engine, jobs: list[Job]) -> None:
         prepared: list[Any] = []
@@ -247,7 +253,8 @@ class VlmWorker:
             engine.answer(prepared, [job.reply for job in asked])
         for job in asked:
             if not job.reply.ended:
-                job.reply.fail(Cancelled(_GONE))
+                gone = job.reply.is_gone()
+                job.reply.fail(Cancelled(_GONE) if gone else InternalError("the answer broke off on the server"))
 
     def _touch(self) -> None:
         """Under the lock, so that what others read is never older than what they read before."""

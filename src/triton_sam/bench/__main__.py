@@ -8,7 +8,8 @@ import time
 from pathlib import Path
 
 from triton_sam.bench import measure, report
-from triton_sam.bench.measure import BareGraphs, Figure
+from triton_sam.bench.figures import Figure
+from triton_sam.bench.measure import BareGraphs
 from triton_sam.catalog import DEFAULT_MODEL, FAMILY_DEFAULTS, get_spec
 from triton_sam.demo import sample_photograph
 from triton_sam.errors import InvalidInput
@@ -20,14 +21,14 @@ from triton_sam.settings import get_settings
 def collect(model_id: str, rounds: int) -> list[Figure]:
     """All figures, one after the other, on a server of its own."""
     settings = get_settings()
-    repository, segmenters = prepare([model_id], settings, None)
-    name, spec = next(iter(segmenters.items()))
-    model = repository / name
+    served = prepare([model_id], settings, None)
+    name, spec = next(iter(served.segmenters.items()))
+    model = served.repository / name
     graphs = model / str(newest_version(model))  # the very files that are served, ready-made or exported
     bare = BareGraphs(spec, graphs / "encoder.onnx", graphs / "decoder.onnx")
     sample = sample_photograph()
     started = time.perf_counter()
-    with serving(repository, segmenters, settings, ports=Ports(0, 0, 0, 0)) as running:
+    with serving(served.repository, served.segmenters, settings, ports=Ports(0, 0, 0, 0)) as running:
         ready = time.perf_counter() - started
         figures = [Figure("start until ready", ready, "s", 10.0, "model installed")]
         figures += measure.encode(running, bare, spec, sample, max(3, rounds * 3 // 5))

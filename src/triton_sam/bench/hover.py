@@ -11,7 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from triton_sam.bench.measure import SIDE, Figure, model_name, photograph
+from triton_sam.bench.figures import Figure
+from triton_sam.bench.measure import SIDE, model_name, photograph
 from triton_sam.bench.observe import counters, own_bytes, server_bytes
 from triton_sam.serving import Running
 from triton_sam.speculative import SpeculativeSAM2Client

@@ -17,7 +17,6 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -26,6 +25,7 @@ import numpy as np
 import onnxruntime
 from PIL import Image
 
+from triton_sam.bench.figures import Figure
 from triton_sam.client import SAM2TritonClient
 from triton_sam.engines.base import Embedding
 from triton_sam.engines.onnx import model_points, preprocess
@@ -38,21 +38,6 @@ from triton_sam.specs import ModelSpec
 SIDE = 1024
 POINT = (620.0, 740.0)
 _SETTLE_SECONDS = 0.1
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """One line of the table."""
-
-    name: str
-    value: float
-    unit: str
-    bar: float | None = None
-    detail: str = ""
-
-    @property
-    def reached(self) -> bool:
-        return self.bar is None or self.value <= self.bar
 
 
 class BareGraphs:

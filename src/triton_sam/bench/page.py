@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from PIL import Image
 
 from triton_sam.bench.chromium import chromium
-from triton_sam.bench.measure import Figure
+from triton_sam.bench.figures import Figure
 from triton_sam.bench.traffic import Traffic
 from triton_sam.serving import Running
 

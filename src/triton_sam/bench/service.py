@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import median
 
-from triton_sam.bench.measure import POINT, Figure, connected, in_turns, model_name, photograph, seconds
+from triton_sam.bench.figures import Figure
+from triton_sam.bench.measure import POINT, connected, in_turns, model_name, photograph, seconds
 from triton_sam.serving import Running
 
 _SLOW_CONNECTIONS = 100

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from triton_sam.errors import WeightsError
@@ -15,6 +17,7 @@ from triton_sam.fetch.archive import copy_file
 from triton_sam.fetch.http import CHUNK, CONNECT_SECONDS, Access, Progress, check_reachable, download, redact
 from triton_sam.specs import HubSource
 
+NO_HUB = "the answer is not one of a Hugging Face Hub: check HF_ENDPOINT and the proxy"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -69,40 +72,61 @@ def _cached(source: HubSource, sha256: str | None) -> tuple[Path, str] | None:
 
 def _look_up(source: HubSource) -> tuple[str, str, int | None]:
     """The address of the file at the present commit, its etag and its size."""
-    from huggingface_hub import constants, errors, get_hf_file_metadata, hf_hub_url
+    from huggingface_hub import get_hf_file_metadata, hf_hub_url
 
     url = hf_hub_url(source.repo, source.file, revision=source.revision)
     check_reachable(url)
-    asked_for = constants.HF_HUB_ETAG_TIMEOUT
-    seconds = CONNECT_SECONDS if asked_for == constants.DEFAULT_ETAG_TIMEOUT else asked_for
-    try:
-        metadata = get_hf_file_metadata(url, timeout=seconds)
-    except errors.GatedRepoError:
-        raise WeightsError(_gated(source)) from None
-    except errors.RevisionNotFoundError:
-        raise WeightsError(f"the repository {source.repo} has no revision {source.revision}") from None
-    except errors.EntryNotFoundError:
-        raise WeightsError(f"the repository {source.repo} has no file {source.file}") from None
-    except errors.HfHubHTTPError as error:
-        status = error.response.status_code if error.response is not None else 0
-        if source.gated and status in (401, 403):
-            raise WeightsError(_gated(source)) from None
-        if status in (401, 404):
-            raise WeightsError(
-                f"the Hub shows no repository {source.repo}: if it is private, set HF_TOKEN to a token that may read it"
-            ) from None
-        raise WeightsError(f"the Hub answered {status}") from None
-    except Exception as error:  # which library makes the connections differs between versions
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise WeightsError(redact(f"the connection failed ({reason})")) from None
+    with hub_errors(source.repo, source.revision, source.file, source.gated):
+        metadata = get_hf_file_metadata(url, timeout=answer_seconds())
     if not metadata.etag or not metadata.commit_hash:
-        raise WeightsError("the answer is not one of a Hugging Face Hub: check HF_ENDPOINT and the proxy")
+        raise WeightsError(NO_HUB)
     return hf_hub_url(source.repo, source.file, revision=metadata.commit_hash), metadata.etag, metadata.size
 
 
-def _gated(source: HubSource) -> str:
+def answer_seconds() -> float:
+    """How long the Hub may take for an answer about a file: the user's own limit, else the short one."""
+    from huggingface_hub import constants
+
+    asked_for = float(constants.HF_HUB_ETAG_TIMEOUT)
+    return CONNECT_SECONDS if asked_for == constants.DEFAULT_ETAG_TIMEOUT else asked_for
+
+
+@contextmanager
+def hub_errors(repo: str, revision: str, file: str = "", gated: bool = False) -> Iterator[None]:
+    """What the library raises, as a WeightsError of one sentence."""
+    try:
+        yield
+    except WeightsError:
+        raise
+    except Exception as error:  # which library makes the connections differs between versions
+        raise WeightsError(_sentence(error, repo, revision, file, gated)) from None
+
+
+def _sentence(error: BaseException, repo: str, revision: str, file: str, gated: bool) -> str:
+    from huggingface_hub import errors
+
+    if isinstance(error, errors.LocalEntryNotFoundError) and error.__cause__ is not None:
+        return _sentence(error.__cause__, repo, revision, file, gated)  # it looked here only because the Hub failed
+    if isinstance(error, errors.GatedRepoError):
+        return _gated(repo)
+    if isinstance(error, errors.RevisionNotFoundError):
+        return f"the repository {repo} has no revision {revision}"
+    if isinstance(error, errors.EntryNotFoundError) and not isinstance(error, errors.LocalEntryNotFoundError):
+        return f"the repository {repo} has no file {file}" if file else f"the repository {repo} lacks a file it lists"
+    if isinstance(error, errors.HfHubHTTPError):
+        status = error.response.status_code if error.response is not None else 0
+        if gated and status in (401, 403):
+            return _gated(repo)
+        if status in (401, 404):
+            return f"the Hub shows no repository {repo}: if it is private, set HF_TOKEN to a token that may read it"
+        return f"the Hub answered {status}"
+    reason = (str(error).splitlines() or [type(error).__name__])[0]
+    return redact(f"the connection failed ({reason})")
+
+
+def _gated(repo: str) -> str:
     return (
-        f"the repository {source.repo} is gated: accept its licence there, "
+        f"the repository {repo} is gated: accept its licence there, "
         "then set HF_TOKEN to a token of yours with read access"
     )
 

@@ -13,7 +13,7 @@ from starlette.middleware.cors import CORSMiddleware
 
 from triton_sam import __version__
 from triton_sam.photographs import photograph_folder
-from triton_sam.service import faults, schemas
+from triton_sam.service import chat, chat_schemas, faults, schemas
 from triton_sam.service.access import DOCS_FILES, BearerToken, SingleSlashes
 from triton_sam.service.backend import Backend
 from triton_sam.service.gateway import Gateway
@@ -34,7 +34,9 @@ For a mouse that moves there is a WebSocket, `/v1/hover`: messages are the field
 `session_id` and `latest_wins`, and with an `id` of yours; the newest wins. Answers are `{"id", "result"}`,
 `{"id", "superseded": true}` or `{"id", "error"}`.
 
-Every refusal is `{"error": {"code", "message"}}`."""
+For OpenAI's clients there is `/v1/chat/completions`, with the models of `/v1/models`.
+
+Every refusal is `{"error": {"code", "message", "type", "param"}}`."""
 
 
 def create_app(backend: Backend, settings: Settings) -> FastAPI:
@@ -44,6 +46,7 @@ def create_app(backend: Backend, settings: Settings) -> FastAPI:
     routers = (
         segment_router(gateway),
         hover_router(gateway, metrics),
+        chat.chat_router(gateway, metrics),
         preview_router(settings),
         sam_service_router(gateway),
         info_router(gateway, metrics),
@@ -80,7 +83,7 @@ def _describe_bodies(app: FastAPI, *, needs_token: bool) -> None:
         if app.openapi_schema is None:
             document = generate()
             components = document.setdefault("components", {})
-            components.setdefault("schemas", {}).update(schemas.request_schemas())
+            components.setdefault("schemas", {}).update(schemas.request_schemas() | chat_schemas.request_schemas())
             if needs_token:
                 components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
                 document["security"] = [{"token": []}]
@@ -114,6 +117,7 @@ def _middleware(settings: Settings, metrics: ServiceMetrics, routers: tuple[APIR
             max_bytes=settings.max_body_bytes,
             body_seconds=settings.body_seconds,
             seconds=settings.service_seconds,
+            seconds_at={chat.COMPLETIONS: settings.vlm_seconds + chat.FAREWELL_SECONDS},
         )
     )
     return layers

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from triton_sam.async_transport import AsyncTransport
 from triton_sam.specs import ModelSpec
+from triton_sam.vlm_specs import VlmSpec
 
 LossCallback = Callable[[str, tuple[str, ...]], None]
 OnLoss = Callable[[LossCallback], Callable[[], None]]
@@ -28,6 +29,7 @@ class Backend:
         metrics_url: where Triton's own metrics are; None where they cannot be had.
         on_loss: subscribes a callback, which gets the reason and the lost models, on the supervisor's thread, at the
             moment when they are given up; returns the unsubscribe.
+        vlms: the same of vision-language models, under the names that answer once for each request.
         transport: in place of a connection to ``triton_url``, for tests.
     """
 
@@ -37,3 +39,4 @@ class Backend:
     metrics_url: str | None = None
     on_loss: OnLoss = never_lost
     transport: AsyncTransport | None = None
+    vlms: Callable[[], Mapping[str, VlmSpec]] = dict

@@ -46,10 +46,11 @@ def most_parts_of_a_message(settings: Settings) -> int:
     return max(_MOST_PARTS_OF_A_MESSAGE, _PARTS_OF_A_POINT * settings.max_points * settings.max_objects)
 
 
-def json_object(text: bytes | str, most: int) -> dict[str, Any]:
+def json_object(text: bytes | str, most: int, *, like: str = '{"image_key": ...}') -> dict[str, Any]:
     """A body or a message -> the JSON object that it must be.
 
     Args:
+        like: how such an object begins, for whoever sent something else.
         most: brackets and commas that it may have. Counted before anything is parsed, because the parser lets no other
             thread run until it is through: millions of empty lists would stop the whole service for seconds.
     """
@@ -59,9 +60,9 @@ def json_object(text: bytes | str, most: int) -> dict[str, Any]:
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InvalidInput(f'the request is no JSON ({error}): send an object like {{"image_key": ...}}') from None
+        raise InvalidInput(f"the request is no JSON ({error}): send an object like {like}") from None
     if not isinstance(document, dict):
-        raise InvalidInput('the request is no JSON object: send one like {"image_key": ...}')
+        raise InvalidInput(f"the request is no JSON object: send one like {like}")
     return document
 
 

@@ -1,4 +1,7 @@
-"""Every refusal as one JSON shape: ``{"error": {"code": "invalid_input", "message": "one sentence"}}``."""
+"""Every refusal as one JSON shape: ``{"error": {"code": "invalid_input", "message": "one sentence", ...}}``.
+
+With its ``type`` and ``param`` it is the shape that OpenAI's clients read.
+"""
 
 from __future__ import annotations
 
@@ -36,6 +39,7 @@ _HEADERS: dict[int, dict[str, str]] = {
     499: {"Cancelled-By-Client": "1"},
     503: {"Retry-After": "2"},
 }
+_TYPES = {401: "authentication_error", 429: "rate_limit_error"}
 
 
 def code_of(error: TritonSamError) -> str:
@@ -43,12 +47,19 @@ def code_of(error: TritonSamError) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", "_", type(error).__name__).lower()
 
 
+def _type_of(error: TritonSamError) -> str:
+    """OpenAI's word for whose fault it is."""
+    if error.http_status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        return "server_error"
+    return _TYPES.get(error.http_status, "invalid_request_error")
+
+
 def error_document(error: TritonSamError) -> dict[str, Any]:
     """The JSON shape of an error."""
     message = str(error)
     if len(message) > _LONGEST_MESSAGE:  # it quotes something of the request, which may be megabytes
         message = f"{message[: _LONGEST_MESSAGE - 3]}..."
-    return {"error": {"code": code_of(error), "message": message}}
+    return {"error": {"code": code_of(error), "message": message, "type": _type_of(error), "param": error.field}}
 
 
 def error_response(error: TritonSamError, headers: Mapping[str, str] | None = None) -> Response:
@@ -83,6 +94,12 @@ def shown(error: TritonSamError, address: str | None = None) -> TritonSamError:
     return public
 
 
+def visible(error: TritonSamError) -> TritonSamError:
+    """As :func:`shown`, for an error that may have been there already, or is the service's own."""
+    hides = isinstance(error, ServerUnreachable) or error.http_status == HTTPStatus.INTERNAL_SERVER_ERROR
+    return shown(error) if hides else error
+
+
 def install(app: FastAPI) -> None:
     """Gives every exception that a route may raise its answer. Unexpected ones are :mod:`telemetry`'s."""
     app.add_exception_handler(TritonSamError, _ours)
@@ -92,8 +109,7 @@ def install(app: FastAPI) -> None:
 
 async def _ours(request: Request, error: Exception) -> Response:
     assert isinstance(error, TritonSamError)
-    hides = isinstance(error, ServerUnreachable) or error.http_status == HTTPStatus.INTERNAL_SERVER_ERROR
-    return error_response(shown(error) if hides else error)
+    return error_response(visible(error))
 
 
 async def _from_framework(request: Request, error: Exception) -> Response:

@@ -5,22 +5,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from typing import Any
 
 from starlette.requests import Request
 
-from triton_sam.async_transport import connect_async
+from triton_sam.async_transport import AsyncTransport, connect_async
 from triton_sam.dispatch import Dispatcher, Outputs, Ticket
-from triton_sam.errors import InternalError, TritonSamError, Unavailable
+from triton_sam.errors import Cancelled, DeadlineExceeded, InternalError, TritonSamError, Unavailable
 from triton_sam.service import faults
 from triton_sam.service.backend import Backend
-from triton_sam.service.models import Models
+from triton_sam.service.models import Models, Vlms
+from triton_sam.service.streams import PieceStream
 from triton_sam.settings import Settings
-from triton_sam.wire import Address, Call
+from triton_sam.wire import Address, Call, text_of
 
 #: More than a server's queues take, so that its own refusals are what a caller sees.
 _MAX_IN_AIR = 1024
+#: How long a server that is told to end a stream is waited for.
+_CLOSE_SECONDS = 5.0
 
 
 class Gateway:
@@ -30,21 +33,34 @@ class Gateway:
         self.backend = backend
         self.settings = settings
         self.models = Models(backend.segmenters)
+        self.vlms = Vlms(backend.vlms)
         self._address = Address.parse(backend.triton_url)
         self._dispatcher: Dispatcher | None = None
+        self._transport: AsyncTransport | None = None
+        #: With the model that each is of. Those that were left are here until the server has been told.
+        self._streams: dict[PieceStream, str] = {}
 
     @contextlib.asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
         """Connected while the block is open."""
         transport = self.backend.transport or connect_async(self._address, self.settings.service_seconds, {})
-        dispatcher = Dispatcher(transport, asyncio.get_running_loop(), max_in_air=_MAX_IN_AIR)
-        self._dispatcher = dispatcher
-        unsubscribe = self.backend.on_loss(lambda reason, lost: _abort(dispatcher, reason, lost))
+        loop = asyncio.get_running_loop()
+        dispatcher = Dispatcher(transport, loop, max_in_air=_MAX_IN_AIR)
+        self._dispatcher, self._transport = dispatcher, transport
+
+        def tell(reason: str, lost: tuple[str, ...]) -> None:
+            error = Unavailable(f"the model server is being restarted ({reason}): try again in a moment")
+            dispatcher.abort(error, lost)
+            with contextlib.suppress(RuntimeError):  # the loop has ended, and everything with it
+                loop.call_soon_threadsafe(self._end_streams, error, lost)
+
+        unsubscribe = self.backend.on_loss(tell)
         try:
             yield
         finally:
             unsubscribe()
-            self._dispatcher = None
+            self._dispatcher = self._transport = None
+            await self._close_streams()
             await dispatcher.close()
 
     def submit(self, call: Call, session: str, *, latest_wins: bool = False) -> Ticket:
@@ -52,10 +68,11 @@ class Gateway:
         dispatcher = self._running()
         ticket = dispatcher.submit(call, session, latest_wins=latest_wins)
         # Looked at after the submit: a server that is lost before it aborts this ticket, one lost after is seen here.
-        status = self.backend.status()
-        if status.get("state") != "ready" and not _spares(status, call.model):
+        try:
+            self._check_ready(call.model)
+        except Unavailable:
             dispatcher.withdraw(ticket)
-            raise Unavailable(f"the model server is {status.get('state')}: try again in a moment")
+            raise
         return ticket
 
     async def infer(
@@ -69,13 +86,43 @@ class Gateway:
         """
         dispatcher = self._running()
         ticket = self.submit(call, user_session(session), latest_wins=latest_wins)
-        watcher = asyncio.create_task(_withdraw_when_gone(request, ticket, dispatcher))
+        watcher = asyncio.create_task(_when_gone(request, lambda: dispatcher.withdraw(ticket)))
         try:
             return await dispatcher.wait(ticket)
         except TritonSamError as error:
             raise self.public(error) from error
         finally:
             watcher.cancel()
+
+    async def stream(
+        self, call: Call, request: Request | None = None, seconds: float | None = None
+    ) -> AsyncGenerator[Outputs, None]:
+        """The pieces of one answer; closing the generator, or leaving it, ends the work at the server at once.
+
+        Args:
+            request: ends with Cancelled when its caller hangs up; its body must have been read.
+            seconds: ends with DeadlineExceeded after so many.
+        """
+        if self._transport is None:
+            raise _not_open()
+        stream = PieceStream(self._transport.stream(call), _is_last, self.public)
+        self._streams[stream] = call.model
+        stream.when_closed(lambda: self._streams.pop(stream))
+        helpers: list[asyncio.Task[None] | asyncio.TimerHandle] = []
+        if request is not None:
+            gone = Cancelled("the caller hung up before the answer was complete")
+            helpers.append(asyncio.create_task(_when_gone(request, lambda: stream.end(gone))))
+        if seconds is not None:
+            late = DeadlineExceeded("the answer took longer than is allowed here: ask for fewer tokens, or try again")
+            helpers.append(asyncio.get_running_loop().call_later(seconds, stream.end, late))
+        try:
+            self._check_ready(call.model)  # after the stream is known here, as in submit
+            while (piece := await stream.next()) is not None:
+                yield piece
+        finally:
+            stream.close()
+            for helper in helpers:
+                helper.cancel()
 
     def cancel(self, session: str) -> int:
         """Drops what a session (of :func:`user_session`) has waiting; returns how many requests that were."""
@@ -87,8 +134,28 @@ class Gateway:
 
     def _running(self) -> Dispatcher:
         if self._dispatcher is None:
-            raise Unavailable("the service is starting or stopping: try again in a moment")
+            raise _not_open()
         return self._dispatcher
+
+    def _check_ready(self, model: str) -> None:
+        status = self.backend.status()
+        if status.get("state") != "ready" and not _spares(status, model):
+            raise Unavailable(f"the model server is {status.get('state')}: try again in a moment")
+
+    def _end_streams(self, error: TritonSamError, models: tuple[str, ...]) -> None:
+        for stream, model in list(self._streams.items()):
+            if model in models:
+                stream.end(error)
+
+    async def _close_streams(self) -> None:
+        for stream in self._streams:
+            stream.end(_not_open())
+        if self._streams:
+            await asyncio.wait([stream.task for stream in self._streams], timeout=_CLOSE_SECONDS)
+
+
+def _not_open() -> Unavailable:
+    return Unavailable("the service is starting or stopping: try again in a moment")
 
 
 def _spares(status: Mapping[str, object], model: str) -> bool:
@@ -97,19 +164,20 @@ def _spares(status: Mapping[str, object], model: str) -> bool:
     return status.get("state") == "recovering" and isinstance(lost, tuple | list) and bool(lost) and model not in lost
 
 
-async def _withdraw_when_gone(request: Request, ticket: Ticket, dispatcher: Dispatcher) -> None:
+async def _when_gone(request: Request, action: Callable[[], None]) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
-    dispatcher.withdraw(ticket)
-
-
-def _abort(dispatcher: Dispatcher, reason: str, lost: tuple[str, ...]) -> None:
-    dispatcher.abort(Unavailable(f"the model server is being restarted ({reason}): try again in a moment"), lost)
+    action()
 
 
 def user_session(name: str | None) -> str:
     """The dispatcher's name of a user's session; apart from those of sockets, which nobody else may cancel."""
     return f"user/{name}" if name else f"single/{uuid.uuid4().hex}"
+
+
+def _is_last(piece: Outputs) -> bool:
+    """Whether a piece of a stream says how the answer ended."""
+    return "finish_reason" in piece and text_of(piece, "finish_reason") != ""
 
 
 def output(outputs: Outputs, name: str) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import anyio
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -99,11 +101,24 @@ class RequestLimits:
     A fault is raised out of ``receive``, so that it comes to the error handlers like every other one.
     """
 
-    def __init__(self, app: ASGIApp, *, max_bytes: int, body_seconds: float, seconds: float) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        max_bytes: int,
+        body_seconds: float,
+        seconds: float,
+        seconds_at: Mapping[str, float] | None = None,
+    ) -> None:
+        """
+        Args:
+            seconds_at: path -> its own limit in place of ``seconds``.
+        """
         self._app = app
         self._max_bytes = max_bytes
         self._body_seconds = body_seconds
         self._seconds = seconds
+        self._seconds_at = dict(seconds_at or {})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -115,10 +130,11 @@ class RequestLimits:
         if declared.isdecimal() and int(declared) > self._max_bytes:
             await error_response(body.note(too_large(self._max_bytes)))(scope, receive, body.send)
             return
-        with anyio.move_on_after(self._seconds) as limit:
+        seconds = self._seconds_at.get(scope["path"], self._seconds)
+        with anyio.move_on_after(seconds) as limit:
             await self._app(scope, body.receive, body.send)
         if limit.cancelled_caught and not body.answered:
-            late = DeadlineExceeded(f"the request took longer than {self._seconds:g} s: try again, or send less")
+            late = DeadlineExceeded(f"the request took longer than {seconds:g} s: try again, or send less")
             await error_response(late, _CLOSE)(scope, receive, send)
 
 

@@ -1,4 +1,4 @@
-"""Which segmenter a request means."""
+"""Which segmenter or vision-language model a request means."""
 
 from __future__ import annotations
 
@@ -7,13 +7,17 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from starlette.concurrency import run_in_threadpool
 
-from triton_sam.errors import NotFound
+from triton_sam.errors import ModelNotFound, NotFound
 from triton_sam.specs import ModelSpec
+from triton_sam.vlm_specs import VlmSpec
 
 log = logging.getLogger(__name__)
+
+_Row = TypeVar("_Row")
 
 #: Asking again reads the model repository.
 _FRESH_SECONDS = 1.0
@@ -55,17 +59,29 @@ def choose(segmenters: Mapping[str, ModelSpec], wanted: str | None) -> Served:
     raise NotFound(f"there is no model {wanted[:_LONGEST_NAME]!r} here: served are {', '.join(segmenters)}")
 
 
-class Models:
+def choose_vlm(vlms: Mapping[str, VlmSpec], wanted: str) -> tuple[str, VlmSpec]:
+    """(Triton name, row) of a Triton name or a catalogue id; ModelNotFound names what is served."""
+    if not vlms:
+        raise ModelNotFound("no vision-language model is served here: set one up with `triton-sam setup vlm:NAME`")
+    for name, spec in vlms.items():
+        if wanted in (name, spec.id):
+            return name, spec
+    raise ModelNotFound(
+        f"there is no vision-language model {wanted[:_LONGEST_NAME]!r} here: served are {', '.join(vlms)}"
+    )
+
+
+class _Known(Generic[_Row]):
     """What is served, asked for on a thread and remembered for a moment. Belongs to the event loop."""
 
-    def __init__(self, ask: Callable[[], Mapping[str, ModelSpec]]) -> None:
+    def __init__(self, ask: Callable[[], Mapping[str, _Row]]) -> None:
         self._ask = ask
-        self._known: Mapping[str, ModelSpec] = {}
+        self._known: Mapping[str, _Row] = {}
         self._fresh_until = 0.0
         self._failure: Exception | None = None
         self._asking: asyncio.Task[None] | None = None
 
-    async def all(self) -> Mapping[str, ModelSpec]:
+    async def all(self) -> Mapping[str, _Row]:
         """Triton name -> row; as it was a moment ago, because a click shall not wait for a disk."""
         if time.monotonic() >= self._fresh_until and self._asking is None:
             self._asking = asyncio.create_task(self._ask_again())
@@ -86,6 +102,18 @@ class Models:
             self._fresh_until = time.monotonic() + _FRESH_SECONDS
             self._asking = None
 
+
+class Models(_Known[ModelSpec]):
+    """The segmenters."""
+
     async def find(self, wanted: str | None) -> Served:
         """As :func:`choose`, among what is served now."""
         return choose(await self.all(), wanted)
+
+
+class Vlms(_Known[VlmSpec]):
+    """The vision-language models."""
+
+    async def find(self, wanted: str) -> tuple[str, VlmSpec]:
+        """As :func:`choose_vlm`, among what is served now."""
+        return choose_vlm(await self.all(), wanted)

@@ -6,6 +6,7 @@ Bodies are read by hand, because a click shall not wait for what only a document
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -29,12 +30,23 @@ def _example(**example: Any) -> ConfigDict:
 class ErrorDetail(BaseModel):
     code: str = Field(description="for programs: invalid_input, not_found, image_expired, queue_full, unavailable, ...")
     message: str = Field(description="for people: one sentence, with the mend")
+    type: Literal["invalid_request_error", "authentication_error", "rate_limit_error", "server_error"] = Field(
+        description="whose fault it is, in OpenAI's words"
+    )
+    param: str | None = Field(description="the field of the request that is to blame, where it is one")
 
 
 class ErrorAnswer(BaseModel):
     """The one shape of every refusal."""
 
-    model_config = _example(error={"code": "image_expired", "message": "the image is no longer cached: send it again"})
+    model_config = _example(
+        error={
+            "code": "image_expired",
+            "message": "the image is no longer cached: send it again",
+            "type": "invalid_request_error",
+            "param": None,
+        }
+    )
 
     error: ErrorDetail
 
@@ -250,7 +262,7 @@ def answer_of(description: str, *media_types: str, binary: bool = False) -> dict
     return {200: {"description": description, "content": {media: {"schema": schema} for media in media_types}}}
 
 
-def request_schemas() -> dict[str, Any]:
+def request_schemas(models: Sequence[type[BaseModel]] = _REQUESTS) -> dict[str, Any]:
     """Name -> schema of every request model, as components of the document."""
-    _, document = models_json_schema([(model, "validation") for model in _REQUESTS], ref_template=_REFERENCE)
+    _, document = models_json_schema([(model, "validation") for model in models], ref_template=_REFERENCE)
     return dict(document["$defs"])

@@ -49,6 +49,12 @@ class ServiceMetrics:
         self.hovers = Counter(
             "triton_sam_service_hovers_total", "Hover messages by their end", ["outcome"], registry=self.registry
         )
+        self.tokens = Counter(
+            "triton_sam_service_tokens_total",
+            "Tokens of questions and of answers that were complete",
+            ["model", "kind"],
+            registry=self.registry,
+        )
         self.websockets = Gauge("triton_sam_service_websockets", "Hover sockets open now", registry=self.registry)
 
 

@@ -8,7 +8,7 @@ import contextlib
 import io
 import json
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,7 +28,8 @@ from triton_sam.service.backend import Backend
 from triton_sam.service.thread import ServiceThread
 from triton_sam.settings import Settings
 from triton_sam.specs import ModelSpec
-from triton_sam.wire import Call
+from triton_sam.vlm_specs import Adapter, VlmSpec
+from triton_sam.wire import Call, text_tensor
 
 SPEC = CATALOG[DEFAULT_MODEL]
 SEGMENTERS = {
@@ -36,6 +37,14 @@ SEGMENTERS = {
     "sam2": SPEC,
     "sam3": CATALOG["sam3:tracker"],
 }
+VLMS = {
+    name: VlmSpec(
+        f"vlm:{name}", f"The title of {name}", "MIT", Adapter.CHAT, None, 1, 1.0, chats=chats, grounds=grounds
+    )
+    for name, chats, grounds in (("talker", True, False), ("single", False, False), ("finder", False, True))
+}
+USAGE = {"prompt_tokens": 7, "completion_tokens": 3}
+ENTITIES = [{"phrase": "cat", "start": 2, "end": 5, "boxes": [[0.0, 1.0, 2.0, 3.0]]}]
 WIDTH, HEIGHT = 6, 4
 KEY = "a" * 64
 MASK = masks.png(np.eye(HEIGHT, WIDTH, dtype=np.bool_))
@@ -72,6 +81,19 @@ def answer_as_a_segmenter(call: Call) -> Outputs:
     return {"result_json": _text(mask_result() if "prompt_json" in call.inputs else result())}
 
 
+def piece(text: str, finish: str = "", **more: Any) -> Outputs:
+    """One of a stream; the last one has a reason to finish."""
+    last = {"usage_json": USAGE, **more} if finish else {}
+    found = {"generated_text": text_tensor(text), "finish_reason": text_tensor(finish)}
+    return found | {name: _text(value) for name, value in last.items()}
+
+
+def answer_as_a_vlm(call: Call) -> Iterable[Outputs | Exception]:
+    yield piece("a ")
+    yield piece("cat")
+    yield piece(".", "stop", **({"entities_json": ENTITIES} if "entities_json" in call.outputs else {}))
+
+
 @dataclass(eq=False)
 class Held:
     """A request that waits in the fake server."""
@@ -91,6 +113,13 @@ class FakeTransport:
 
     def __init__(self, answer: Callable[[Call], Outputs] = answer_as_a_segmenter) -> None:
         self.answer = answer
+        self.pieces: Callable[[Call], Iterable[Outputs | Exception]] = answer_as_a_vlm
+        self.hold_before: int | None = None
+        """The piece of every stream (0, 1, ...) that is held back from now on."""
+        self.streams: list[Call] = []
+        self.left: list[Call] = []
+        """Streams that were closed before their end."""
+        self.run_out: list[Call] = []
         self.calls: list[Call] = []
         self.cancels: list[Call] = []
         self.closed = False
@@ -115,6 +144,28 @@ class FakeTransport:
                 raise Cancelled("the request was cancelled or superseded by a newer one of its session")
         return self.answer(call) if not cancel else {"result_json": _text({"cancelled": 1})}
 
+    async def stream(self, call: Call) -> AsyncGenerator[Outputs, None]:
+        self._note(self.streams, call)
+        finished = False
+        try:
+            for index, found in enumerate(self.pieces(call)):
+                if index == self.hold_before:
+                    held = Held(call, asyncio.get_running_loop())
+                    self.held.append(held)
+                    await held.gate.wait()
+                if isinstance(found, Exception):
+                    raise found
+                yield found
+            await asyncio.sleep(0)  # the server's own end of the stream comes a little later
+            finished = True
+        finally:
+            self._note(self.run_out if finished else self.left, call)
+
+    def _note(self, book: list[Call], call: Call) -> None:
+        with self._changed:
+            book.append(call)
+            self._changed.notify_all()
+
     def _supersede(self, newer: Call) -> None:
         """As the segmenter does it with what waits."""
         for held in list(self.held):
@@ -137,6 +188,7 @@ class FakeTransport:
         """Everything is answered."""
         with self._changed:
             self._held = False
+            self.hold_before = None
             for held in self.held:
                 held.let_go()
             self.held.clear()
@@ -160,6 +212,7 @@ class Fake:
     transport: FakeTransport = field(default_factory=FakeTransport)
     state: str = "ready"
     segmenters: Mapping[str, ModelSpec] = field(default_factory=lambda: SEGMENTERS)
+    vlms: Mapping[str, VlmSpec] = field(default_factory=lambda: VLMS)
     metrics_url: str | None = None
     subscribers: list[Callable[[str], None]] = field(default_factory=list)
 
@@ -172,17 +225,18 @@ class Fake:
             metrics_url=self.metrics_url,
             on_loss=self.subscribe,
             transport=self.transport,
+            vlms=lambda: self.vlms,
         )
 
     def subscribe(self, callback: Callable[[str], None]) -> Callable[[], None]:
         self.subscribers.append(callback)
         return lambda: self.subscribers.remove(callback)
 
-    def lose(self, reason: str) -> None:
+    def lose(self, reason: str, model: str = "sam2") -> None:
         """As the supervisor does it, on a thread of its own."""
         self.state = "recovering"
         for callback in self.subscribers:
-            thread = threading.Thread(target=callback, args=(reason, ("sam2",)))
+            thread = threading.Thread(target=callback, args=(reason, (model,)))
             thread.start()
             thread.join()
 
@@ -219,8 +273,10 @@ def refusal(answer: httpx.Response, status: int, code: str) -> str:
     assert answer.headers["content-type"] == "application/json"
     document = answer.json()
     assert set(document) == {"error"}
-    assert set(document["error"]) == {"code", "message"}
+    assert set(document["error"]) == {"code", "message", "type", "param"}
     assert document["error"]["code"] == code
+    types = {401: "authentication_error", 429: "rate_limit_error"}
+    assert document["error"]["type"] == types.get(status, "server_error" if status >= 500 else "invalid_request_error")
     message: str = document["error"]["message"]
     assert message
     assert "\n" not in message

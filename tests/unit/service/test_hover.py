@@ -134,7 +134,8 @@ def test_an_error_of_the_segmenter() -> None:
     fake.transport.answer = fail
     with listening(fake) as port, hovering(port) as socket:
         say(socket, **CLICK, id=1)
-        assert hear(socket) == {"id": 1, "error": {"code": "image_expired", "message": "send it again"}}
+        error = {"code": "image_expired", "message": "send it again", "type": "invalid_request_error", "param": None}
+        assert hear(socket) == {"id": 1, "error": error}
 
 
 def test_a_lost_server() -> None:

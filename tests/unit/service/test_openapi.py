@@ -66,6 +66,7 @@ def test_whatever_comes(mode: schemathesis.GenerationMode) -> None:
             try_one(operation.as_strategy(generation_mode=mode), checks)
             tried.append(operation.path)
     assert {"/v1/segment", "/v1/images", "/embedded_model", "/from_model", "/prediction"} <= set(tried)
+    assert "/v1/chat/completions" in tried
 
 
 def references(node: Any) -> set[str]:
@@ -99,6 +100,9 @@ def test_every_route_is_described(document: dict[str, Any]) -> None:
         "/v1/segment",
         "/v1/preview",
         "/v1/limits",
+        "/v1/chat/completions",
+        "/v1/models",
+        "/v1/models/{model}",
         "/samples",
         "/samples/{name}",
         "/health",
@@ -121,7 +125,7 @@ def test_every_route_is_described(document: dict[str, Any]) -> None:
 
 def test_every_request_has_an_example_that_fits(document: dict[str, Any]) -> None:
     components = document["components"]
-    for name in schemas.request_schemas():
+    for name in [*schemas.request_schemas(), "ChatCompletionRequest"]:
         if name == "ObjectRequest":
             continue
         examples = components["schemas"][name]["examples"]

@@ -137,8 +137,10 @@ class _Row:
             self.done = True
             return None, "stop"
         self._taken += 1
-        self.done = self._taken >= self._prepared.max_new_tokens
-        return token, "length" if self.done else ""
+        if self._taken < self._prepared.max_new_tokens:
+            return token, ""  # and `done` is left alone: the talker may have set it meanwhile
+        self.done = True
+        return token, "length"
 
     def tell(self, token: int | None, reason: str) -> None:
         """Lets the listener have what is certain now."""
@@ -234,7 +236,8 @@ class _Draw:
 
     def __call__(self, logits: torch.Tensor) -> int:
         """[V] -> a token."""
-        chances = torch.softmax(logits.float().cpu() / self._options.temperature, dim=-1)
+        numbers = logits.double().cpu()  # from the likeliest on, or a tiny temperature would make infinities
+        chances = torch.softmax((numbers - numbers.max()) / self._options.temperature, dim=-1)
         ordered, tokens = chances.sort(descending=True)
         # The likeliest token stays in whatever top_p is: what comes before it has no probability.
         ordered[ordered.cumsum(-1) - ordered >= self._options.top_p] = 0.0

@@ -70,10 +70,11 @@ class StopFilter:
         if self.found:
             return ""
         text = self._held + text
-        places = [place for stop in self._stops if (place := text.find(stop)) >= 0]
+        # The word that is complete first, whatever the cuts; of those that end together the longest.
+        places = [(place + len(stop), place) for stop in self._stops if (place := text.find(stop)) >= 0]
         if places:
             self.found, self._held = True, ""
-            return text[: min(places)]
+            return text[: min(places)[1]]
         held = max((_overlap(text, stop) for stop in self._stops), default=0)
         self._held = text[len(text) - held :]
         return text[: len(text) - held]

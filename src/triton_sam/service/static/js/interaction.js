@@ -1,18 +1,22 @@
 /**
  * What the tools do: gestures on the image become changes of the document. Gestures come in device pixels of the canvas.
  *
- * Events: "tool" when tool, sign or brush have changed, "cursor" when the mouse is elsewhere.
+ * Events: "tool" when tool, sign or brush have changed, "cursor" when the mouse is elsewhere, "found" when other boxes that
+ * a model has found stand out.
  */
+import { boxBetween, sameBox } from "./core/box.js";
 import * as documents from "./core/document.js";
 import { strokeMask, subtract, union } from "./core/mask_ops.js";
 import { contains, emptyMask } from "./core/mask.js";
 import { nearestPixel, pixelAt, toImage, toScreen } from "./core/view.js";
+import { FoundBoxes } from "./draw/found.js";
 import { drawBox, drawBrush, drawCrosshair, drawPoint } from "./draw/marks.js";
 import { rgb } from "./core/palette.js";
 
-const LEAST_BOX = 3;
 /** CSS pixels that are to be seen around the crosshair. */
 const CROSSHAIR_MARGIN = 24;
+/** As in the list of objects. */
+const LONGEST_NAME = 80;
 
 export class Interaction extends EventTarget {
   /**
@@ -32,6 +36,7 @@ export class Interaction extends EventTarget {
     this.look = { fill: 0.5, style: "both" };
     /** @type {{x: number, y: number}|null} the mouse, original pixels */
     this.cursor = null;
+    this.found = new FoundBoxes();
     this._box = null;
     this._stroke = null;
     this._crosshair = null;
@@ -72,7 +77,9 @@ export class Interaction extends EventTarget {
     this._resting = { x, y };
     this._at(x, y);
     const pixel = this._pixel(x, y);
-    if (this.tool !== "point" || !pixel) {
+    const found = this._foundAt(x, y, takes);
+    this.light(found === null ? [] : [found]);
+    if (this.tool !== "point" || !pixel || found !== null) {
       this._app.hovering.clear();
       return;
     }
@@ -89,11 +96,17 @@ export class Interaction extends EventTarget {
     this._resting = null;
     this.cursor = null;
     this._app.hovering.clear();
+    this.light([]);
     this._refreshMarks();
     this.dispatchEvent(new Event("cursor"));
   }
 
   click(x, y, takes) {
+    const found = this._foundAt(x, y, takes);
+    if (found !== null) {
+      this.takeFound(found);
+      return;
+    }
     const pixel = this._pixel(x, y);
     if (!pixel) return;
     if (this.tool === "point") this._point(pixel, this._label(takes));
@@ -139,7 +152,7 @@ export class Interaction extends EventTarget {
     const [stroke, box] = [this._stroke, this._box && this._boxOf(this._box)];
     this.cancel();
     if (stroke) this._app.change((document) => documents.paint(document, stroke.mask, stroke.erases));
-    else if (box) this._app.change((document) => documents.addBox(document, box));
+    else if (box) this._begin(box);
   }
 
   /** A drag that was none: a second finger came, or Escape. */
@@ -148,6 +161,37 @@ export class Interaction extends EventTarget {
     this._box = this._stroke = null;
     if (wasPainting) this._showDocument();
     this._refreshMarks();
+  }
+
+  // -- what a model has found ----------------------------------------------------------------------------------------
+
+  /** @param {import("./core/grounding.js").Found[]} boxes in the place of those before */
+  showFound(boxes) {
+    this.found.boxes = boxes;
+    this.light([]);
+    this._refreshMarks();
+  }
+
+  /** @param {number[]} indices of found boxes that stand out */
+  light(indices) {
+    if (indices.join() === this.found.lit.join()) return;
+    this.found.lit = indices;
+    this._stage.surface.classList.toggle("over-found", indices.length > 0);
+    this._refreshMarks();
+    this.dispatchEvent(new Event("found"));
+  }
+
+  /** An object from a found box, as if it had been drawn; one that is there already becomes the active one. */
+  takeFound(index) {
+    const { box, phrase } = this.found.boxes[index];
+    const name = phrase.slice(0, LONGEST_NAME);
+    const thing = this._app.document.things.find((other) => other.name === name && sameBox(other.box, box));
+    if (thing) this._app.adjust((document) => documents.activate(document, thing.id));
+    else this._begin(box, name);
+  }
+
+  _foundAt(x, y, takes) {
+    return this.tool === "point" && this._label(takes) === 1 ? this.found.at(x, y, this._stage.view, this._stage.unit) : null;
   }
 
   // -- the keyboard ------------------------------------------------------------------------------------------------
@@ -233,13 +277,13 @@ export class Interaction extends EventTarget {
     return strokeMask(width, height, points, this.brushRadius);
   }
 
-  /** @returns {number[]|null} x0, y0, x1, y1 within the image; null where there is hardly one */
   _boxOf({ from, to }) {
-    const { width, height } = this._stage.picture;
-    const edge = (value, length) => Math.round(Math.min(length, Math.max(0, value)));
-    const [x0, x1] = [edge(from.x, width), edge(to.x, width)].sort((a, b) => a - b);
-    const [y0, y1] = [edge(from.y, height), edge(to.y, height)].sort((a, b) => a - b);
-    return x1 - x0 >= LEAST_BOX && y1 - y0 >= LEAST_BOX ? [x0, y0, x1, y1] : null;
+    return boxBetween(from, to, this._stage.picture);
+  }
+
+  /** @param {number[]} box of a new object @param {string} [name] */
+  _begin(box, name) {
+    this._app.change((document) => documents.addBox(document, box, name));
   }
 
   // -- what is seen ------------------------------------------------------------------------------------------------
@@ -296,6 +340,7 @@ export class Interaction extends EventTarget {
   }
 
   _drawMarks(context, view, unit) {
+    this.found.draw(context, view, unit);
     const active = documents.activeThing(this._app.document);
     if (active?.visible) {
       if (active.box) drawBox(context, view, active.box, active.colour, unit);

@@ -63,8 +63,8 @@ export function addPoint(document, point) {
   return point.label === 1 ? withNewThing(document, { points: [point] }) : document;
 }
 
-/** A box is the beginning of an object of its own: people drag one after the other. */
-export const addBox = (document, box) => withNewThing(document, { box });
+/** A box is the beginning of an object of its own: people drag one after the other. @param {string} [name] where it has one */
+export const addBox = (document, box, name) => withNewThing(document, name ? { box, name } : { box });
 
 /**
  * A brush stroke on the active object, or on a new one.

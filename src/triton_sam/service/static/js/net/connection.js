@@ -2,7 +2,7 @@
  * Whether the server is there. Whoever has a request that failed waits here until it makes sense to try again, so that there
  * is one place that asks the server, one sentence on the screen, and no storm when it comes back.
  *
- * Events: "state" when {@link Connection.state} has changed.
+ * Events: "state" when {@link Connection.state} has changed, "back" when the server is there again: it may have other models.
  */
 import { Problem } from "./problems.js";
 
@@ -99,8 +99,10 @@ export class Connection extends EventTarget {
 
   _become(state, problem) {
     const isNews = state !== this.state || problem?.code !== this.problem?.code;
+    const isBack = state === "ready" && this.state === "away";
     this.state = state;
     this.problem = problem;
     if (isNews) this.dispatchEvent(new Event("state"));
+    if (isBack) this.dispatchEvent(new Event("back"));
   }
 }

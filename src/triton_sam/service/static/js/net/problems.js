@@ -9,6 +9,8 @@ export class Problem extends Error {
     super(detail || code);
     this.code = code;
     this.detail = detail;
+    /** Seconds that the service asks for before the same request; 0 where it says nothing. */
+    this.retryAfter = 0;
   }
 
   /** Whether the same request may well succeed in a moment. */

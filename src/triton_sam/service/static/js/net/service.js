@@ -47,6 +47,28 @@ export class Service {
     return this._json("v1/segment", { method: "POST", body: JSON.stringify(body), headers, signal });
   }
 
+  /** @returns {Promise<import("../chatting.js").ChatModel[]>} models that answer questions about images; often none */
+  chatModels = async () => (await this._json("v1/models")).data;
+
+  /**
+   * @param {Blob} body JSON @param {AbortSignal} signal
+   * @returns {Promise<ReadableStream<Uint8Array>>} server-sent events; a model that is loading may take minutes for the first
+   */
+  async chat(body, signal) {
+    const headers = { "Content-Type": "application/json", ...(this.token && { Authorization: `Bearer ${this.token}` }) };
+    let answer;
+    try {
+      answer = await fetch(this.address("v1/chat/completions"), { method: "POST", body, headers, signal });
+      if (answer.ok) return answer.body;
+      const problem = problemOf(answer.status, await answer.text());
+      problem.retryAfter = Number(answer.headers.get("Retry-After")) || 0;
+      throw problem;
+    } catch (error) {
+      signal.throwIfAborted();
+      throw error instanceof Problem ? error : new Problem("unreachable", "The server does not answer.");
+    }
+  }
+
   /** @param {Blob} file what the browser cannot show @returns {Promise<Blob>} the same as JPEG */
   async preview(file, signal) {
     return this._fetch("v1/preview", { method: "POST", body: form({ image: file }), signal });

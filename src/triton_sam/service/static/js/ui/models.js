@@ -32,13 +32,7 @@ export async function startModels(app) {
     app.useModel(chosen.id);
     $("surface").focus(); // or letters would choose another one
   };
-  let wasAway = false;
-  app.connection.addEventListener("state", () => {
-    const { state } = app.connection;
-    // A server that was restarted may have other models.
-    if (state === "ready" && wasAway) load().catch(() => {});
-    wasAway = state === "away";
-  });
+  app.connection.addEventListener("back", () => load().catch(() => {}));
   try {
     await load();
   } catch (error) {
