@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 ONCE ?=
+VLM ?=
 DEMO_PORTS ?=
 STAMP = $(VENV)/.installed-$(1)
 
@@ -10,13 +11,14 @@ STAMP = $(VENV)/.installed-$(1)
 
 help:
 	@echo "make demo [ONCE=1]   from nothing to a mask (ONCE=1 stops after the picture)"
+	@echo "make demo VLM=1      the same, and questions about a picture; needs torch (200 MB more)"
 	@echo "make test            the whole test suite, set-up included"
 	@echo "make check           ruff, mypy, import-linter"
 	@echo "make bench           the figures of docs/performance.md"
 	@echo "make docs            write the generated tables of docs/ anew"
 
-demo: $(call STAMP,demo)
-	$(BIN)/triton-sam demo $(if $(ONCE),--once) $(DEMO_PORTS)
+demo: $(call STAMP,$(if $(VLM),vlm,demo))
+	$(BIN)/triton-sam demo $(if $(VLM),--vlm) $(if $(ONCE),--once) $(DEMO_PORTS)
 
 # These share the cores; those with a server have them for themselves, as some look at what happens in time.
 SHARING := tests/unit $(addprefix tests/e2e/test_,fresh_clone.py light_client.py browser_setup.py)
@@ -49,7 +51,13 @@ docs: $(call STAMP,dev)
 	$(BIN)/python scripts/generate_docs.py
 
 $(call STAMP,demo): EXTRAS = server,service,demo
+$(call STAMP,vlm): EXTRAS = server,service,demo,vlm
 $(call STAMP,dev): EXTRAS = dev
+# The CPU's torch is a tenth of PyPI's; what is installed already satisfies the extra.
+$(call STAMP,vlm): scripts/install_torch.sh $(call STAMP,demo)
+	scripts/install_torch.sh $(VENV)
+	PYTHON="$(PYTHON)" scripts/make_venv.sh $(VENV) "$(EXTRAS)"
+	@touch $@
 $(VENV)/.installed-%: pyproject.toml scripts/make_venv.sh
 	PYTHON="$(PYTHON)" scripts/make_venv.sh $(VENV) "$(EXTRAS)"
 	@touch $@

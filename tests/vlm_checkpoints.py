@@ -321,14 +321,16 @@ class MoondreamModel(nn.Module):
         chances, order = torch.softmax(logits / temperature, dim=-1).sort(descending=True)
         return int(order[torch.multinomial(chances * (chances.cumsum(0) - chances <= top_p), 1)])
 
+    def _decode_one_tok(self, *args, **kwargs):
+        return self._next(*args, **kwargs)
+
     def _generate(self, before, prompt, settings):
         """Yields text up to the last space, and the rest at the end, as the real one does."""
         settings, said, shown = settings or {}, [], 0
-        while len(said) < settings.get("max_tokens", 768):
-            said.append(self._next(before, [*prompt.encode(), *said], **settings))
-            if said[-1] == END:
-                said.pop()
-                break
+        token = self._next(before, [*prompt.encode()], **settings)
+        while token != END and len(said) < settings.get("max_tokens", 768):
+            said.append(token)
+            token = self._decode_one_tok(before, [*prompt.encode(), *said], **settings)
             if said[-1] == 32:
                 yield bytes(said[shown:]).decode("utf-8", "replace")
                 shown = len(said)

@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 import numpy.typing as npt
 
-from triton_sam.errors import InternalError, from_status
+from triton_sam.errors import InternalError
 from triton_sam.transport import grpc_options, output_arrays, request_tensors
 from triton_sam.wire import Address, Call, as_our_error, event_data, generate_document, generated_outputs
 
@@ -110,9 +110,7 @@ class HttpAsyncTransport:
         async with self._connected().post(self._base + path, data=data, headers=headers) as response:
             answer = await response.read()
             if response.status != HTTPStatus.OK:
-                from tritonclient.utils import InferenceServerException
-
-                raise InferenceServerException(_message_of(answer), status=str(response.status))
+                raise _refused(response.status, answer)
             length = response.headers.get(_HEADER_LENGTH)
         return answer, None if length is None else int(length)
 
@@ -129,7 +127,7 @@ class HttpAsyncTransport:
             ) as response:
                 if response.status != HTTPStatus.OK:
                     answer = await response.read()
-                    raise from_status(response.status, _message_of(event_data(answer) or answer))
+                    raise _refused(response.status, event_data(answer) or answer)
                 async for line in response.content:
                     event = event_data(line)
                     if event is not None:
@@ -145,6 +143,14 @@ class HttpAsyncTransport:
     async def close(self) -> None:
         if self._session is not None:
             await self._session.close()
+
+
+def _refused(status: int, body: bytes) -> Exception:
+    """tritonclient's exception for an answer that is not 200."""
+    from tritonclient.utils import InferenceServerException
+
+    refusal: Exception = InferenceServerException(_message_of(body), status=str(status))
+    return refusal
 
 
 def _message_of(body: bytes) -> str:
@@ -202,32 +208,39 @@ class GrpcAsyncTransport:
         conversation = _Conversation(call, tensors)
         answers = self._connected().stream_infer(conversation.requests(), headers=self._headers)
         finished = False
+        reading: asyncio.Future[Any] | None = None
         try:
             while not finished:
-                result, failure = await asyncio.wait_for(anext(answers), self._timeout)
+                # A read that is given up, by a time limit or with its task, would cancel the call natively.
+                reading = asyncio.ensure_future(anext(answers, None))
+                done, _ = await asyncio.wait([reading], timeout=self._timeout)
+                if not done:
+                    raise TimeoutError
+                news, reading = reading.result(), None
+                if news is None:
+                    return
+                result, failure = news
                 if failure is not None:
-                    finished = True
                     raise failure
                 finished = result.get_response().parameters["triton_final_response"].bool_param
                 outputs = output_arrays(result, call)
                 if outputs:
                     yield outputs
-        except StopAsyncIteration:
-            finished = True
         except Exception as error:
-            finished = finished or not isinstance(error, asyncio.TimeoutError)
-            told = TimeoutError() if isinstance(error, asyncio.TimeoutError) else error
-            raise as_our_error(told, self._address.target) from error
+            finished = not isinstance(error, TimeoutError)
+            raise as_our_error(error, self._address.target) from error
         finally:
             conversation.end(tell=not finished)
-            task = asyncio.create_task(self._leave(answers, politely=not finished))
+            task = asyncio.create_task(self._leave(answers, reading, politely=not finished))
             self._leaving.add(task)
             task.add_done_callback(self._leaving.discard)
 
-    async def _leave(self, answers: Any, *, politely: bool) -> None:
+    async def _leave(self, answers: Any, reading: asyncio.Future[Any] | None, *, politely: bool) -> None:
         """Reads what still comes. A stream that is just dropped is cancelled natively, see can_cancel_natively."""
 
         async def read_on() -> None:
+            if reading is not None:
+                await reading
             async for _ in answers:
                 pass
 

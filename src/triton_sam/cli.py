@@ -15,7 +15,7 @@ from PIL import Image, ImageOps
 from rich.logging import RichHandler
 from rich.text import Text
 
-from triton_sam import __version__, cli_bench, cli_models
+from triton_sam import __version__, cli_ask, cli_bench, cli_models
 from triton_sam.catalog import DEFAULT_MODEL
 from triton_sam.cli_models import RepositoryOption
 from triton_sam.client import SAM2TritonClient
@@ -35,7 +35,7 @@ app = typer.Typer(
 )
 app.add_typer(cli_models.models_app, name="models")
 app.add_typer(cli_bench.bench_app, name="bench")
-for command in (cli_models.pull, cli_models.export, cli_models.setup):
+for command in (cli_models.pull, cli_models.export, cli_models.setup, cli_ask.ask):
     app.command()(command)
 
 
@@ -128,6 +128,7 @@ def serve(
 @app.command()
 def demo(
     once: Annotated[bool, typer.Option("--once", help="Stop after the picture.")] = False,
+    vlm: Annotated[bool, typer.Option("--vlm", help="Ask a toy vision-language model too (needs torch).")] = False,
     folder: Annotated[Path, typer.Option(help="Where the pictures go.")] = Path("demo"),
     http_port: HttpPort = 8000,
     grpc_port: GrpcPort = 8001,
@@ -136,6 +137,7 @@ def demo(
 ) -> None:
     """From nothing to a mask: pull, serve, segment a sample photograph by one click."""
     from triton_sam.demo import SAMPLE_CLICK, run_demo
+    from triton_sam.demo_vlm import VLM_DEMO_MODEL, run_vlm_demo
     from triton_sam.host import check_platform
     from triton_sam.serving import Ports, prepare, serving
 
@@ -145,11 +147,14 @@ def demo(
         served = prepare([], settings, None, progress)
         if not served.segmenters:  # nothing but models for other tools, or for questions
             served = prepare([DEFAULT_MODEL], settings, None, progress)
+        vlms = prepare([VLM_DEMO_MODEL], settings, None, progress).vlms if vlm else {}
     started = time.monotonic()
     ports = Ports(http_port, grpc_port, metrics_port, service_port)
     with (
         Interrupts() as interrupts,
-        serving(served.repository, served.segmenters, settings, ports=ports, shall_stop=interrupts) as running,
+        serving(
+            served.repository, served.segmenters, settings, vlms=vlms, ports=ports, shall_stop=interrupts
+        ) as running,
     ):
         name, spec = next(iter(served.segmenters.items()))
         out.print(f"Triton serves {spec.id} as {name!r}, ready after {time.monotonic() - started:.1f} s")
@@ -161,6 +166,8 @@ def demo(
             f"score {result.score:.3f}, {result.share:.0%} of the picture"
         )
         out.print(f"look at {result.overlay} and {result.mask}")
+        if vlm:
+            out.print(run_vlm_demo(running.urls["HTTP"], folder).text)
         _print_urls(running.urls, running.supervisor.process.log_path)
         if not once:
             _invite(running.urls)

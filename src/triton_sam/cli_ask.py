@@ -26,13 +26,15 @@ def ask(
     url: Annotated[str | None, typer.Option(help="Server address; default TRITON_URL or localhost:8000.")] = None,
 ) -> None:
     """Ask a vision-language model on a running server; Ctrl-C stops it there too."""
-    from triton_sam.vlm import Answer, TritonVLMClient, collected, vlm_call
+    from triton_sam.images import file_bytes
+    from triton_sam.vlm import TritonVLMClient
+    from triton_sam.vlm_calls import collected, vlm_call
 
     if not prompt.strip():
         raise InvalidInput("there is nothing to ask: give a question in quotes")
     call = vlm_call(
         model,
-        image.expanduser(),
+        file_bytes(image),
         prompt,
         max_new_tokens=max_new_tokens,
         temperature=temperature,
@@ -47,7 +49,7 @@ def ask(
             if not as_json:
                 out.out(wire.text_of(piece, "generated_text"), end="", highlight=False)
                 out.file.flush()
-    answer: Answer = collected(pieces)
+    answer = collected(pieces)
     if as_json:
         out.out(json.dumps(answer.as_dict(), indent=2, ensure_ascii=False), highlight=False)
         return

@@ -53,6 +53,9 @@ class Settings(BaseSettings):
     vlm_dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         default="auto", description="their numbers; auto: bfloat16 on a GPU, float32 on a CPU where that fits"
     )
+    vlm_graphs: bool = Field(
+        default=True, description="decode steps as CUDA graphs, where the model and the GPU allow it"
+    )
     vlm_batch: int = Field(default=8, gt=0, description="questions that are answered in one batch")
     vlm_lanes: int = Field(
         default=2, gt=0, description="batches under way at a time, so that a short answer need not wait for a long one"

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures
 import contextlib
-import json
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+import queue
+from collections.abc import AsyncGenerator, Generator, Iterator, Mapping
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any
 
-import numpy as np
 import tenacity
 
 from triton_sam import wire
@@ -21,46 +20,12 @@ from triton_sam.images import file_bytes
 from triton_sam.io_thread import IoThread
 from triton_sam.link import retry_options
 from triton_sam.settings import get_settings
+from triton_sam.vlm_calls import Answer, Entity, Prompt, collected, vlm_call
 from triton_sam.vlm_specs import STREAM_SUFFIX
 
-#: What is asked: a text, or a conversation ``[{"role": "user", "content": "..."}, ...]`` that ends with the user.
-Prompt = str | Sequence[Mapping[str, str]]
-_T = TypeVar("_T")
-_OUTPUTS = ("generated_text", "finish_reason", "usage_json", "entities_json")
+__all__ = ["Answer", "AsyncTritonVLMClient", "Entity", "TritonVLMClient"]
 
-
-@dataclass(frozen=True, slots=True)
-class Entity:
-    """A phrase of an answer, and where the image has it.
-
-    Attributes:
-        span: (start, end) of the phrase in the answer's text; None where it stands in the question.
-        boxes: x0, y0, x1, y1 of each place in original pixels.
-    """
-
-    phrase: str
-    span: tuple[int, int] | None
-    boxes: tuple[tuple[float, float, float, float], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What a model said.
-
-    Attributes:
-        finish_reason: ``stop`` where it came to its end, ``length`` where it was cut at max_new_tokens.
-        entities: of models that ground their phrases, such as kosmos2.
-    """
-
-    text: str
-    finish_reason: str
-    prompt_tokens: int
-    completion_tokens: int
-    entities: tuple[Entity, ...] = field(default=())
-
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
+Piece = Mapping[str, Any]
 
 
 class AsyncTritonVLMClient:
@@ -105,34 +70,35 @@ class AsyncTritonVLMClient:
             options: max_new_tokens, temperature (0: always the likeliest word), top_p, seed, stop (one or several
                 texts before which the answer ends).
         """
-        return await collect(self.pieces(vlm_call(model_name, image, prompt, **options)))
+        call = await asyncio.to_thread(_call, model_name, image, prompt, options)
+        async with contextlib.aclosing(self.pieces(call)) as pieces:
+            return collected([piece async for piece in pieces])
 
     async def stream(
         self, model_name: str, image: ImageLike, prompt: Prompt, **options: Any
     ) -> AsyncGenerator[str, None]:
         """The answer's text, piece by piece; leaving the loop early stops the generation on the server."""
-        pieces = self.pieces(vlm_call(model_name, image, prompt, **options))
-        async with contextlib.aclosing(pieces):
+        call = await asyncio.to_thread(_call, model_name, image, prompt, options)
+        async with contextlib.aclosing(self.pieces(call)) as pieces:
             async for piece in pieces:
-                if piece.get("generated_text") is not None and (text := wire.text_of(piece, "generated_text")):
+                if text := wire.text_of(piece, "generated_text"):
                     yield text
 
-    async def pieces(self, call: wire.Call) -> AsyncGenerator[Mapping[str, Any], None]:
+    async def pieces(self, call: wire.Call) -> AsyncGenerator[Piece, None]:
         """The server's answers to a call as they come; asked again while the model is busy or loads."""
-        answers: AsyncGenerator[Mapping[str, Any], None] | None = None
-        first: Mapping[str, Any] | None = None
+        answers: AsyncGenerator[Piece, None] | None = None
+        last: Piece | None = None
         try:
             async for attempt in tenacity.AsyncRetrying(**self._retries):
                 with attempt:
                     answers = self._transport.stream(call)
-                    first = await anext(answers, None)
+                    last = await anext(answers, None)
         except NotFound as error:
             raise _not_served(call, error) from None
-        if answers is None or first is None:
+        if answers is None or last is None:
             raise _broken_off()
-        last = first
         async with contextlib.aclosing(answers):
-            yield first
+            yield last
             async for last in answers:
                 yield last
         if not wire.text_of(last, "finish_reason"):
@@ -158,6 +124,7 @@ class TritonVLMClient:
         """Arguments as of :class:`AsyncTritonVLMClient`."""
         self._client = AsyncTritonVLMClient(url, **options)
         self._thread: IoThread | None = IoThread("triton-sam-vlm")
+        self._streams: set[asyncio.Task[Any]] = set()
 
     def infer(self, model_name: str, image: ImageLike, prompt: Prompt, **options: Any) -> str:
         """The whole text of an answer; arguments as in :meth:`AsyncTritonVLMClient.answer`."""
@@ -165,36 +132,60 @@ class TritonVLMClient:
 
     def answer(self, model_name: str, image: ImageLike, prompt: Prompt, **options: Any) -> Answer:
         """The whole answer and what is known about it."""
-        call = vlm_call(model_name, image, prompt, **options)
-        return _result(self._io.submit(collect(self._client.pieces(call))))
+        return collected(list(self.pieces(_call(model_name, image, prompt, options))))
 
     def stream(self, model_name: str, image: ImageLike, prompt: Prompt, **options: Any) -> Iterator[str]:
         """The answer's text, piece by piece; closing the iterator early stops the generation on the server."""
-        for piece in self.pieces(vlm_call(model_name, image, prompt, **options)):
-            if text := wire.text_of(piece, "generated_text"):
-                yield text
+        return _texts(self.pieces(_call(model_name, image, prompt, options)))
 
-    def pieces(self, call: wire.Call) -> Iterator[Mapping[str, Any]]:
+    def pieces(self, call: wire.Call) -> Generator[Piece, None, None]:
         """As :meth:`AsyncTritonVLMClient.pieces`."""
-        pieces = self._client.pieces(call)
-        try:
-            while (piece := _result(self._io.submit(_next(pieces)))) is not None:
-                yield piece
-        finally:
-            _result(self._io.submit(pieces.aclose()))
-
-    def close(self) -> None:
-        """Closes the connection and ends its thread; does nothing the second time."""
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            _result(thread.submit(self._client.close()))
-            thread.close()
-
-    @property
-    def _io(self) -> IoThread:
         if self._thread is None:
             raise InvalidInput("this client is closed: make a new one")
-        return self._thread
+        return self._pieces(call, self._thread)
+
+    def _pieces(self, call: wire.Call, thread: IoThread) -> Generator[Piece, None, None]:
+        """One task on the other thread asks, reads and, whatever happens here, ends the stream in order."""
+        news: queue.SimpleQueue[Piece | BaseException | None] = queue.SimpleQueue()
+        reading = thread.submit(self._read(call, news))
+        try:
+            while (piece := news.get()) is not None:
+                if isinstance(piece, BaseException):
+                    raise piece
+                yield piece
+        finally:
+            _cancel(reading)
+
+    async def _read(self, call: wire.Call, news: queue.SimpleQueue[Piece | BaseException | None]) -> None:
+        task = asyncio.current_task()
+        assert task is not None  # a coroutine runs in one
+        self._streams.add(task)
+        try:
+            async with contextlib.aclosing(self._client.pieces(call)) as pieces:
+                async for piece in pieces:
+                    news.put(piece)
+            news.put(None)
+        except asyncio.CancelledError:
+            news.put(InvalidInput("this client was closed before the answer came: make a new one"))
+            raise
+        except BaseException as error:
+            news.put(error)
+        finally:
+            self._streams.discard(task)
+
+    def close(self) -> None:
+        """Ends what is under way, closes the connection and its thread; does nothing the second time."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.submit(self._shut()).result()
+            thread.close()
+
+    async def _shut(self) -> None:
+        under_way = list(self._streams)
+        for task in under_way:
+            task.cancel()
+        await asyncio.gather(*under_way, return_exceptions=True)
+        await self._client.close()
 
     def __enter__(self) -> TritonVLMClient:
         return self
@@ -205,65 +196,21 @@ class TritonVLMClient:
         self.close()
 
 
-def vlm_call(
-    model_name: str,
-    image: ImageLike,
-    prompt: Prompt,
-    *,
-    max_new_tokens: int | None = None,
-    temperature: float | None = None,
-    top_p: float | None = None,
-    seed: int | None = None,
-    stop: str | Sequence[str] | None = None,
-) -> wire.Call:
-    """A question as Triton takes it; what is left out, the server chooses."""
-    inputs = wire.image_inputs(file_bytes(image))
-    if isinstance(prompt, str):
-        inputs["prompt"] = wire.text_tensor(prompt)
-    else:
-        inputs["messages_json"] = wire.text_tensor(json.dumps([dict(message) for message in prompt]))
-    numbers = {
-        "max_new_tokens": (max_new_tokens, np.int32),
-        "temperature": (temperature, np.float32),
-        "top_p": (top_p, np.float32),
-        "seed": (seed, np.int64),
-    }
-    for name, (value, kind) in numbers.items():
-        if value is not None:
-            try:
-                inputs[name] = np.array([value]).astype(kind, casting="same_kind")
-            except (TypeError, ValueError, OverflowError):
-                raise InvalidInput(f"{name} is a number, not {value!r}") from None
-    if stop:
-        texts = [stop] if isinstance(stop, str) else list(stop)
-        inputs["stop"] = np.array([text.encode() for text in texts], dtype=object)
-    return wire.Call(model_name.removeprefix("vlm:") + STREAM_SUFFIX, inputs, _OUTPUTS)
+def _call(model_name: str, image: ImageLike, prompt: Prompt, options: Mapping[str, Any]) -> wire.Call:
+    """Reads a file or writes a PNG, so asyncio does it on a thread."""
+    return vlm_call(model_name, file_bytes(image), prompt, **options)
 
 
-async def collect(pieces: AsyncGenerator[Mapping[str, Any], None]) -> Answer:
-    """A stream's pieces as one answer."""
-    async with contextlib.aclosing(pieces):
-        return collected([piece async for piece in pieces])
+def _texts(pieces: Generator[Piece, None, None]) -> Generator[str, None, None]:
+    with contextlib.closing(pieces):
+        for piece in pieces:
+            if text := wire.text_of(piece, "generated_text"):
+                yield text
 
 
-def collected(pieces: Sequence[Mapping[str, Any]]) -> Answer:
-    """All pieces of a stream as one answer."""
-    last = pieces[-1]
-    usage = json.loads(wire.text_of(last, "usage_json")) if "usage_json" in last else {}
-    found = json.loads(wire.text_of(last, "entities_json")) if "entities_json" in last else []
-    return Answer(
-        "".join(wire.text_of(piece, "generated_text") for piece in pieces),
-        wire.text_of(last, "finish_reason"),
-        int(usage.get("prompt_tokens", 0)),
-        int(usage.get("completion_tokens", 0)),
-        tuple(_entity(entry) for entry in found),
-    )
-
-
-def _entity(entry: Mapping[str, Any]) -> Entity:
-    span = None if entry["start"] is None else (int(entry["start"]), int(entry["end"]))
-    boxes = tuple((float(x0), float(y0), float(x1), float(y1)) for x0, y0, x1, y1 in entry["boxes"])
-    return Entity(str(entry["phrase"]), span, boxes)
+def _cancel(reading: concurrent.futures.Future[None]) -> None:
+    with contextlib.suppress(RuntimeError):  # the client was closed meanwhile, and with it all that it read
+        reading.cancel()
 
 
 def _not_served(call: wire.Call, error: NotFound) -> NotFound:
@@ -279,18 +226,3 @@ def _not_served(call: wire.Call, error: NotFound) -> NotFound:
 
 def _broken_off() -> ServerUnreachable:
     return ServerUnreachable("the server broke off before the end of its answer: ask again")
-
-
-async def _next(pieces: AsyncGenerator[Mapping[str, Any], None]) -> Mapping[str, Any] | None:
-    return await anext(pieces, None)
-
-
-def _result(future: concurrent.futures.Future[_T]) -> _T:
-    """What another thread's coroutine gives; an interrupted wait ends it before anything else happens to it."""
-    try:
-        return future.result()
-    except (KeyboardInterrupt, SystemExit):
-        future.cancel()
-        with contextlib.suppress(BaseException):
-            future.exception(timeout=5)
-        raise

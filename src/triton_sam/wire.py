@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from triton_sam.errors import (
     DeadlineExceeded,
+    InternalError,
     InvalidInput,
     ServerUnreachable,
     TritonSamError,
@@ -161,7 +162,12 @@ def generate_document(call: Call) -> dict[str, Any]:
 
 def generated_outputs(event: bytes, call: Call) -> dict[str, npt.NDArray[Any]]:
     """One event of a ``generate_stream`` -> the text outputs that were asked for and are there."""
-    document = json.loads(event)
+    try:
+        document = json.loads(event)
+    except ValueError:
+        document = None
+    if not isinstance(document, dict):
+        raise InternalError(f"the server's answer cannot be read ({event[:60]!r})")
     if "error" in document:
         raise from_status(None, str(document["error"]))
     return {name: text_tensor(str(document[name])) for name in call.outputs if name in document}

@@ -131,6 +131,6 @@ def test_glibc_is_the_one_that_the_servers_wheel_needs() -> None:
     assert PIXI["system-requirements"]["libc"] == f"{found[1]}.{found[2]}"
 
 
-def test_the_wheel_has_the_older_name_too() -> None:
+def test_the_wheel_has_the_older_names_too() -> None:
     packages = MANIFEST["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
-    assert sorted(packages) == ["src/triton_sam", "src/triton_sam2"]
+    assert sorted(packages) == ["src/triton_client", "src/triton_sam", "src/triton_sam2"]

@@ -52,13 +52,8 @@ class OldTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[
         return answer
 
 
-NATIVE = pytest.mark.xfail(reason="FAULT: grpc.aio cancels the whole call when a read is cancelled")
-
-
 @pytest.mark.parametrize("silent", [True, False], ids=["before the first piece", "after it"])
-@pytest.mark.parametrize(
-    "how", ["closed", pytest.param("cancelled", marks=NATIVE), pytest.param("too slow", marks=NATIVE)]
-)
+@pytest.mark.parametrize("how", ["closed", pytest.param("cancelled"), pytest.param("too slow")])
 def test_an_old_server_is_told(how: str, silent: bool) -> None:
     if how == "closed" and silent:
         pytest.skip("a generator that waits cannot be closed")

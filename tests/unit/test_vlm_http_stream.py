@@ -143,7 +143,6 @@ def test_a_large_image_and_a_long_event(speaks: Speaks) -> None:
             404,
             "Request for unknown model: 'llava_stream' has no available versions",
             Unavailable,
-            marks=pytest.mark.xfail(reason="FAULT: a model that is being loaded again is no missing one"),
         ),
         (500, "oh", InternalError),
         (503, "later", Unavailable),
@@ -176,7 +175,6 @@ def test_a_connection_that_is_cut(complete: bool, speaks: Speaks) -> None:
         ask(speaks(200, ANSWER[:2], complete))
 
 
-@pytest.mark.xfail(reason="FAULT: a server that answers nonsense is said not to be there")
 def test_events_that_are_no_json_are_a_fault_of_the_server(speaks: Speaks) -> None:
     with pytest.raises(InternalError):
         ask(speaks(200, [ANSWER[0], b"data: {oops\n\n"]))

@@ -34,13 +34,18 @@ log = logging.getLogger(__name__)
 class _TritonReply:
     """One request's way back, piece by piece; counts it out of the flight record at its end."""
 
-    def __init__(self, model: TritonPythonModel, request: Any, ticket: str | None) -> None:
+    def __init__(self, model: TritonPythonModel, request: Any) -> None:
         self._model = model
         self._sender = request.get_response_sender()
-        self._ticket = ticket
+        self._ticket: str | None = None
         self._lock = threading.Lock()
         self._cancelled = False
         self.ended = False
+
+    def enter(self, ticket: str) -> None:
+        """Makes it known by a ticket, until its end."""
+        self._model.enter(ticket, self)
+        self._ticket = ticket
 
     def piece(self, text: str) -> None:
         self._send(_tensors(generated_text=text, finish_reason=""), last=False)
@@ -127,7 +132,7 @@ class TritonPythonModel:
             self._flight.add(1)
             parameters = json.loads(request.parameters() or "{}")
             ticket = parameters.get("ticket")
-            reply = _TritonReply(self, request, ticket)
+            reply = _TritonReply(self, request)
             try:
                 if "cancel" in parameters:
                     self._cancel(str(parameters["cancel"]), reply)
@@ -150,13 +155,16 @@ class TritonPythonModel:
             self._tickets.pop(ticket, None)
         self._flight.add(-1)
 
+    def enter(self, ticket: str, reply: _TritonReply) -> None:
+        """From here on a request can be cancelled by its ticket."""
+        if self._tickets.setdefault(ticket, reply) is not reply:
+            raise InvalidInput("this ticket is in use already: make one for each request")
+
     def _accept(self, request: Any, reply: _TritonReply, ticket: str | None) -> None:
         arrays = {tensor.name(): np.array(tensor.as_numpy()) for tensor in request.inputs()}
         asked = VlmRequest(arrays, self._settings)
         if ticket is not None:
-            if ticket in self._tickets:
-                raise InvalidInput("this ticket is in use already: make one for each request")
-            self._tickets[ticket] = reply
+            reply.enter(ticket)
         self._worker.submit(Job(asked.question, reply))
 
     def _cancel(self, ticket: str, reply: _TritonReply) -> None:
@@ -173,7 +181,7 @@ class TritonPythonModel:
 
         with self._memory.loading():
             placement = choose_placement(self._spec, folder, self._settings, self._memory.available)
-            left = self._memory.make_room(placement.device, placement.nbytes)
+            left = self._memory.make_room(placement.device, placement.nbytes, lambda: self._worker.closing)
             log.info(
                 "%s: %.1f GB in %s on %s%s",
                 self._spec.name,

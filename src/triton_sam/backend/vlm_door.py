@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -64,7 +65,12 @@ class TritonPythonModel:
         except Exception as error:
             log.exception("asking %s failed", self._behind)
             response = pb_utils.InferenceResponse(error=pb_utils.TritonError(f"asking {self._behind} failed: {error}"))
-        sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+        try:
+            sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+        except Exception:
+            # As in the segmenter: a client that would wait for ever is told by the end of this process.
+            log.critical("an answer could not be sent: this process ends", exc_info=True)
+            os._exit(1)
         self._flight.add(-1)
 
     def _ask(self, inputs: list[Any]) -> dict[str, str]:

@@ -13,7 +13,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from triton_sam.errors import Unavailable
@@ -28,11 +28,13 @@ class Resident:
     """A model in memory.
 
     Attributes:
+        started: when its process did, in the kernel's ticks: a pid alone may be another process's by now.
         used: time.monotonic() of its last request, which all processes of a machine share; infinite while it answers.
     """
 
     name: str
     pid: int
+    started: int
     device: str
     nbytes: int
     used: float
@@ -95,7 +97,7 @@ class MemoryLedger:
     def arrive(self, device: str, nbytes: int) -> None:
         """This process has its model in memory."""
         self._notice.unlink(missing_ok=True)
-        self._resident = Resident(self._name, os.getpid(), device, nbytes, time.monotonic())
+        self._resident = Resident(self._name, os.getpid(), _started(os.getpid()), device, nbytes, time.monotonic())
         self._write(self._resident.used)
 
     def touch(self, *, busy: bool) -> None:
@@ -119,7 +121,7 @@ class MemoryLedger:
                 continue
             with contextlib.suppress(OSError, ValueError, TypeError):
                 resident = Resident(**json.loads(path.read_text()))
-                if process_alive(resident.pid):
+                if process_alive(resident.pid) and _started(resident.pid) == resident.started:
                     found.append(resident)
                 else:
                     path.unlink(missing_ok=True)
@@ -153,11 +155,17 @@ class MemoryLedger:
         )
 
     def _write(self, used: float) -> None:
-        resident = self._resident
-        entry = {"name": resident.name, "pid": resident.pid, "device": resident.device, "nbytes": resident.nbytes}
         partial = self._entry.with_suffix(".part")
-        partial.write_text(json.dumps({**entry, "used": used}))
+        partial.write_text(json.dumps({**asdict(self._resident), "used": used}))
         partial.replace(self._entry)
+
+
+def _started(pid: int) -> int:
+    """When a process started, in ticks since the machine did; 0 where there is none."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+    except (OSError, ValueError, IndexError):
+        return 0
 
 
 def free_memory(device: str) -> int:

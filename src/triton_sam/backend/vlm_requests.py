@@ -19,6 +19,8 @@ _ROLES = ("user", "assistant", "system")
 _MOST_STOPS = 8
 _LONGEST_STOP = 200
 _HOTTEST = 2.0
+#: JSON may write a byte of text as six of its own.
+_JSON_OVERHEAD = 8
 Arrays = Mapping[str, npt.NDArray[Any]]
 
 
@@ -53,13 +55,23 @@ def _messages(arrays: Arrays, max_bytes: int) -> tuple[Message, ...]:
     prompt, document = _text(arrays, "prompt"), _text(arrays, "messages_json")
     if (prompt is None) == (document is None):
         raise InvalidInput("send exactly one of prompt and messages_json" + (", not both" if prompt else ": no prompt"))
-    size = len((prompt or document or "").encode())
-    if size > max_bytes:
-        raise TooLarge(f"the prompt has {size:,} bytes and {max_bytes:,} are allowed: ask shorter")
+    longest = max_bytes if prompt is not None else _JSON_OVERHEAD * max_bytes
+    if len(prompt or document or "") > longest:  # before anything is parsed
+        raise _too_long(len(prompt or document or ""), max_bytes)
     messages = [Message("user", prompt)] if prompt is not None else _conversation(document or "")
+    try:
+        size = sum(len(message.text.encode()) for message in messages)
+    except UnicodeEncodeError:
+        raise InvalidInput("the prompt has half of a character in it: send well-formed Unicode") from None
+    if size > max_bytes:
+        raise _too_long(size, max_bytes)
     if not messages[-1].text.strip():
         raise InvalidInput("the prompt is empty: ask something")
     return tuple(messages)
+
+
+def _too_long(size: int, max_bytes: int) -> TooLarge:
+    return TooLarge(f"the prompt has {size:,} bytes and {max_bytes:,} are allowed: ask shorter")
 
 
 def _conversation(document: str) -> list[Message]:
@@ -103,6 +115,8 @@ def _number(arrays: Arrays, name: str, default: float) -> float:
         return default
     if arrays[name].size != 1:
         raise InvalidInput(f"{name} is one number of shape [1], not {arrays[name].size} of them")
+    if arrays[name].dtype.kind not in "iuf":
+        raise InvalidInput(f"{name} is a number, not a tensor of {arrays[name].dtype}")
     value = arrays[name].reshape(-1)[0].item()
     if not math.isfinite(value):
         raise InvalidInput(f"{name} is a finite number, not {value}")

@@ -99,6 +99,7 @@ class VlmWorker:
         self._used = time.monotonic()
         self._leaving = False
         self._closing = False
+        self._loader: threading.Thread | None = None
         self._lanes = [
             threading.Thread(target=self._run_lane, args=(number,), name=f"vlm-lane-{number}", daemon=True)
             for number in range(settings.vlm_lanes)
@@ -120,16 +121,21 @@ class VlmWorker:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Finishes what is being answered, refuses what waits, ends the threads."""
+        """Finishes what is being answered and loaded, refuses what waits, ends the threads."""
         with self._lock:
             self._closing = True
             waiting, self._jobs = self._jobs, []
             self._changed.notify_all()
         for job in waiting:
             job.reply.fail(Unavailable("the server is stopping: try again on another one or in a moment"))
-        for thread in (*self._lanes, self._keeper):
+        for thread in (*self._lanes, self._keeper, *([self._loader] if self._loader else [])):
             thread.join()
         self._unload("the server stops")
+
+    @property
+    def closing(self) -> bool:
+        """Whether it shall end: whoever waits for something on its behalf need not go on."""
+        return self._closing
 
     @property
     def loading_seconds(self) -> float | None:
@@ -143,7 +149,8 @@ class VlmWorker:
         """Under the lock; does nothing while it is loaded or loading: one load, however many ask."""
         if self._engine is None and self._loading_since is None and not self._leaving:
             self._loading_since = time.monotonic()
-            threading.Thread(target=self._load, name="vlm-loader", daemon=True).start()
+            self._loader = threading.Thread(target=self._load, name="vlm-loader", daemon=True)
+            self._loader.start()
 
     def _load(self) -> None:
         engine: Engine | None = None
@@ -157,7 +164,7 @@ class VlmWorker:
             failure = InternalError(str(error))
         except TritonSamError as error:
             failure = error
-        except Exception as error:
+        except BaseException as error:  # as in a lane
             log.exception("loading %s failed", self._name)
             failure = InternalError(f"loading {self._name} failed on the server ({type(error).__name__})")
         with self._lock:
@@ -182,7 +189,8 @@ class VlmWorker:
         del engine
         gc.collect()
         _give_memory_back()
-        self._memory.leave()
+        with contextlib.suppress(OSError):
+            self._memory.leave()
         log.info("%s: unloaded, because %s", self._name, why)
         self._count("vlm_unloads", 1)
 
@@ -193,7 +201,7 @@ class VlmWorker:
             engine, jobs = taken
             try:
                 self._answer(engine, jobs)
-            except Exception as error:
+            except BaseException as error:  # a panic of a Rust library is no Exception, and nobody may wait for ever
                 log.exception("answering failed")
                 for job in jobs:
                     job.reply.fail(InternalError(f"answering failed on the server ({type(error).__name__})"))
@@ -213,7 +221,7 @@ class VlmWorker:
                 if self._closing:
                     return None
                 engine = self._engine
-                if engine is None or self._leaving or not self._jobs or (number > 0 and not engine.concurrent):
+                if engine is None or self._leaving or not self._jobs or not self._is_my_turn(number, engine):
                     engine = None  # or an unloaded model would stay in memory while this lane waits
                     self._changed.wait()
                     continue

@@ -23,7 +23,8 @@ from triton_sam.bench.figures import Figure
 from triton_sam.bench.report import machine
 from triton_sam.engines.vlm.loading import choose_placement
 from triton_sam.settings import Settings
-from triton_sam.vlm import AsyncTritonVLMClient, collected, vlm_call
+from triton_sam.vlm import AsyncTritonVLMClient
+from triton_sam.vlm_calls import collected, vlm_call
 from triton_sam.vlm_specs import VlmSpec
 
 #: Served at least this share of the bare rate.

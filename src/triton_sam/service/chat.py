@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import time
 from collections.abc import AsyncGenerator, Iterator
-from typing import Any
 
 import anyio
-import numpy as np
-import numpy.typing as npt
 from fastapi import APIRouter
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -28,8 +24,9 @@ from triton_sam.service.gateway import Gateway
 from triton_sam.service.remote_images import RemoteImages
 from triton_sam.service.telemetry import ServiceMetrics
 from triton_sam.settings import Settings
+from triton_sam.vlm_calls import vlm_call
 from triton_sam.vlm_specs import VlmSpec
-from triton_sam.wire import Call, image_inputs, text_tensor
+from triton_sam.wire import Call
 
 log = logging.getLogger(__name__)
 
@@ -147,23 +144,18 @@ def question_call(spec: VlmSpec, asked: ChatRequest, image: bytes, settings: Set
     """The call of a model's stream. Looks into the image file: for a thread."""
     EncodedImage(image, max_bytes=settings.max_image_bytes, max_pixels=settings.max_image_pixels)
     options = asked.options
-    inputs: dict[str, npt.NDArray[Any]] = image_inputs(image)
-    if len(asked.messages) == 1:
-        inputs["prompt"] = text_tensor(asked.messages[0].content)
-    else:
-        told = [{"role": message.role, "content": message.content} for message in asked.messages]
-        inputs["messages_json"] = text_tensor(json.dumps(told, ensure_ascii=False))
-    inputs["temperature"] = np.array([options.temperature], np.float32)
-    if options.max_tokens is not None:
-        inputs["max_new_tokens"] = np.array([options.max_tokens], np.int32)
-    if options.top_p is not None:
-        inputs["top_p"] = np.array([options.top_p], np.float32)
-    if options.seed is not None:
-        inputs["seed"] = np.array([options.seed], np.int64)
-    if options.stop:
-        inputs["stop"] = np.array([stop.encode() for stop in options.stop], dtype=object)
-    outputs = ("generated_text", "finish_reason", "usage_json", *(["entities_json"] if spec.grounds else []))
-    return Call(spec.stream_name, inputs, outputs)
+    told = [{"role": message.role, "content": message.content} for message in asked.messages]
+    return vlm_call(
+        spec.name,
+        image,
+        told if len(told) > 1 else asked.messages[0].content,
+        max_new_tokens=options.max_tokens,
+        temperature=options.temperature,
+        top_p=options.top_p,
+        seed=options.seed,
+        stop=options.stop,
+        grounds=spec.grounds,
+    )
 
 
 # -- the way out -----------------------------------------------------------------------------------------------

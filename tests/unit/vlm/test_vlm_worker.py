@@ -129,7 +129,6 @@ class Panic(BaseException):
     """As the Rust of tokenizers and safetensors raises it (pyo3's PanicException is no Exception)."""
 
 
-@pytest.mark.xfail(reason="FAULT: what is no Exception ends the thread, and those who wait are never told")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_panic_while_loading_is_told_too() -> None:
     def load() -> FakeEngine:
@@ -139,7 +138,6 @@ def test_a_panic_while_loading_is_told_too() -> None:
         assert isinstance(ask(worker, 1)[0].wait().error, InternalError)
 
 
-@pytest.mark.xfail(reason="FAULT: what is no Exception ends the thread, and those who wait are never told")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_panic_in_a_batch_leaves_the_lane_at_work() -> None:
     def during(names: Sequence[Any]) -> None:

@@ -105,7 +105,6 @@ def test_close_finishes_what_is_answered_and_refuses_what_waits() -> None:
             ask(worker, 3)
 
 
-@pytest.mark.xfail(reason="FAULT: nobody waits for the loader, and what it loads stays")
 def test_close_while_loading_leaves_no_engine_behind() -> None:
     memory, begun, go = FakeMemory(), threading.Event(), threading.Event()
     engines: list[weakref.ref[FakeEngine]] = []

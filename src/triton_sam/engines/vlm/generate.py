@@ -15,6 +15,7 @@ from transformers import LogitsProcessor, StoppingCriteria
 from transformers.generation.streamers import BaseStreamer
 
 from triton_sam.engines.vlm.base import Ending, Listener, Options, Question
+from triton_sam.engines.vlm.graphs import DecodeSteps, StepDecoder
 from triton_sam.engines.vlm.pieces import PieceMaker
 from triton_sam.errors import InvalidInput
 
@@ -55,11 +56,12 @@ class GeneratingEngine:
 
     concurrent = True
 
-    def __init__(self, network: Any, speaker: Speaker, batch: int) -> None:
+    def __init__(self, network: Any, speaker: Speaker, batch: int, decoder: StepDecoder | None = None) -> None:
         self.batch = batch
         self.nbytes = sum(tensor.numel() * tensor.element_size() for tensor in network.parameters())
         self._network = network
         self._speaker = speaker
+        self._decoder = decoder
         self._ends = _end_tokens(network.generation_config)
         self._context = int(getattr(network.config.get_text_config(), "max_position_embeddings", 2**31))
 
@@ -78,20 +80,32 @@ class GeneratingEngine:
         rows = [
             _Row(item, listener, self._speaker, self._ends) for item, listener in zip(prepared, listeners, strict=True)
         ]
+        draws = [_Draw(row.options) if row.options.temperature > 0 else None for row in rows]
+        count = max(item.max_new_tokens for item in prepared)
+        with _Talker(rows) as talker, torch.inference_mode():
+            batch = self._collate(prepared)
+            if self._decoder is not None:
+                with self._decoder.borrow(batch, count) as steps:
+                    if steps is not None:
+                        _walk(steps, talker, draws, count)
+                        return
+            self._generate(batch, talker, draws, count)
+
+    def _generate(
+        self, batch: Mapping[str, torch.Tensor], talker: _Talker, draws: Sequence[_Draw | None], count: int
+    ) -> None:
         options = copy.deepcopy(self._network.generation_config)
         # Drawing is done row by row, see _Draw; what a checkpoint asks for would apply to all of them.
         options.update(do_sample=False, num_beams=1, temperature=None, top_p=None, top_k=None, max_length=None)
-        options.max_new_tokens = max(item.max_new_tokens for item in prepared)
+        options.max_new_tokens = count
         options.pad_token_id = self._speaker.pad_token
-        draws = [_Draw(row.options) if row.options.temperature > 0 else None for row in rows]
-        with _Talker(rows) as talker, torch.inference_mode():
-            self._network.generate(
-                **self._collate(prepared),
-                generation_config=options,
-                streamer=_Take(talker),
-                stopping_criteria=[_Done(rows)],
-                logits_processor=[_DrawRows(draws)] if any(draws) else [],
-            )
+        self._network.generate(
+            **batch,
+            generation_config=options,
+            streamer=_Take(talker),
+            stopping_criteria=[_Done(talker.rows)],
+            logits_processor=[_DrawRows(draws)] if any(draws) else [],
+        )
 
     def _collate(self, prepared: Sequence[Prepared]) -> dict[str, torch.Tensor]:
         """[1,T] of each -> [B,longest], padded on the left; what has no tokens along it is stacked."""
@@ -109,6 +123,19 @@ class GeneratingEngine:
             tensor = torch.cat(columns).to(self._network.device)
             batch[name] = tensor.to(self._network.dtype) if tensor.is_floating_point() else tensor
         return batch
+
+
+def _walk(steps: DecodeSteps, talker: _Talker, draws: Sequence[_Draw | None], count: int) -> None:
+    """``count`` tokens of every row, or until all have ended; the next step is under way while one is passed on."""
+    for number in range(count):
+        for place, (row, draw) in enumerate(zip(talker.rows, draws, strict=True)):
+            if draw is not None and not row.done:
+                steps.tokens[place] = draw(steps.logits[place])
+        steps.send()
+        if number + 1 < count:
+            steps.advance()
+        if talker.take(steps.receive()[: len(talker.rows)]):
+            return
 
 
 def _end_tokens(config: Any) -> frozenset[int]:
@@ -176,6 +203,13 @@ class _Talker:
     def say(self, row: _Row, token: int | None, reason: str) -> None:
         self._news.put((row, token, reason))
 
+    def take(self, tokens: Sequence[int]) -> bool:
+        """The next token of each row; whether all rows have ended."""
+        for row, token in zip(self.rows, tokens, strict=True):
+            if not row.done:
+                self.say(row, *row.take(token))
+        return all(row.done for row in self.rows)
+
     def _run(self) -> None:
         while (news := self._news.get()) is not None:
             row, token, reason = news
@@ -205,9 +239,7 @@ class _Take(BaseStreamer):  # type: ignore[misc]
         if not self._began:
             self._began = True
             return
-        for row, token in zip(self._talker.rows, value.reshape(-1).tolist(), strict=True):
-            if not row.done:
-                self._talker.say(row, *row.take(token))
+        self._talker.take(value.reshape(-1).tolist())
 
     def end(self) -> None:
         """The talker ends with its block."""

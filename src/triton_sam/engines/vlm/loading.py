@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ import transformers
 
 from triton_sam.engines.vlm.base import Engine
 from triton_sam.engines.vlm.generate import GeneratingEngine, Speaker
+from triton_sam.engines.vlm.graphs import StepDecoder, can_step
 from triton_sam.engines.vlm.own_code import OwnCodeEngine
 from triton_sam.engines.vlm.remote_code import Parts, load_network
 from triton_sam.engines.vlm.speakers import ChatSpeaker, GroundedSpeaker
@@ -38,11 +40,13 @@ class Placement:
         device: ``cpu`` or ``cuda``.
         dtype: name of torch's type, or STORED.
         nbytes: memory that it will take.
+        graphs: whether decode steps may be CUDA graphs.
     """
 
     device: str
     dtype: str
     nbytes: int
+    graphs: bool = True
 
 
 def choose_placement(spec: VlmSpec, folder: Path, settings: Settings, available: Callable[[str], int]) -> Placement:
@@ -65,7 +69,8 @@ def choose_placement(spec: VlmSpec, folder: Path, settings: Settings, available:
         dtype = "bfloat16"
     else:  # the exact numbers where there is room for them
         dtype = "float32" if int(numbers * _FOUR_BYTES * _ROOM) <= available(device) else "bfloat16"
-    return Placement(device, dtype, int(numbers * getattr(torch, dtype).itemsize * _ROOM))
+    nbytes = int(numbers * getattr(torch, dtype).itemsize * _ROOM)
+    return Placement(device, dtype, nbytes, settings.vlm_graphs)
 
 
 def count_numbers(folder: Path) -> tuple[int, int]:
@@ -81,16 +86,11 @@ def count_numbers(folder: Path) -> tuple[int, int]:
                 if length > file.stat().st_size:
                     raise ValueError
                 header = json.loads(stream.read(length))
-        except (OSError, struct.error, ValueError):
+            header.pop("__metadata__", None)
+            total += sum(math.prod(entry["shape"]) for entry in header.values())
+            nbytes += sum(end - begin for begin, end in (entry["data_offsets"] for entry in header.values()))
+        except (OSError, struct.error, ValueError, LookupError, TypeError, AttributeError):
             raise SetupError(f"{file} is damaged: get the checkpoint again") from None
-        for name, entry in header.items():
-            if name != "__metadata__":
-                count = 1
-                for side in entry["shape"]:
-                    count *= side
-                total += count
-                begin, end = entry["data_offsets"]
-                nbytes += end - begin
     return total, nbytes
 
 
@@ -109,11 +109,20 @@ def load_engine(spec: VlmSpec, folder: Path, placement: Placement, batch: int, p
             return OwnCodeEngine(network.to(placement.device).eval())
         # No pickles, no code, and nothing is looked for elsewhere: the folder is all there is.
         processor = transformers.AutoProcessor.from_pretrained(folder, local_files_only=True)
-        network = transformers.AutoModelForImageTextToText.from_pretrained(
-            folder, dtype=getattr(torch, placement.dtype), use_safetensors=True, local_files_only=True
+        network, report = transformers.AutoModelForImageTextToText.from_pretrained(
+            folder,
+            dtype=getattr(torch, placement.dtype),
+            use_safetensors=True,
+            local_files_only=True,
+            output_loading_info=True,
         )
+        missing = sorted(report["missing_keys"])
+        if missing:  # transformers would go on with random numbers in their place
+            raise ValueError(f"it is not whole, {missing[0]} is missing")
         speaker = _SPEAKERS[spec.adapter](processor, network)
-        return GeneratingEngine(network.to(placement.device).eval(), speaker, batch)
+        network = network.to(placement.device).eval()
+        steps = placement.graphs and placement.device == "cuda" and can_step(network)
+        return GeneratingEngine(network, speaker, batch, StepDecoder(network) if steps else None)
     except torch.OutOfMemoryError:
         raise Unavailable(
             f"{spec.name} does not fit into the GPU's memory: stop other programs, or set TRITON_SAM_VLM_DEVICE=cpu"

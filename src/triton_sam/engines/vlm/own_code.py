@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from triton_sam.engines.vlm.base import Ending, Listener, Question
 from triton_sam.engines.vlm.pieces import PieceMaker
+from triton_sam.errors import InvalidInput
 
 #: Encoded images that are kept: people ask more than one question about an image.
 _IMAGES_KEPT = 4
@@ -27,10 +28,25 @@ class OwnCodeEngine:
         self.nbytes = sum(tensor.numel() * tensor.element_size() for tensor in network.parameters())
         self._encoded: OrderedDict[str, Any] = OrderedDict()
         self._lock = threading.Lock()
+        self._steps = 0
+        self._inner = getattr(network, "model", network)
+        self._counts_steps = hasattr(self._inner, "_decode_one_tok")
+        if self._counts_steps:
+            self._inner._decode_one_tok = self._counting(self._inner._decode_one_tok)
+
+    def _counting(self, step: Callable[..., Any]) -> Callable[..., Any]:
+        """Its code says how many tokens it has said in no other way; each is followed by one such step."""
+
+        def counted(*arguments: Any, **named: Any) -> Any:
+            self._steps += 1
+            return step(*arguments, **named)
+
+        return counted
 
     def prepare(self, question: Question) -> Question:
         """Nothing: the network's own code reads text and pixels. InvalidInput for a conversation."""
-        assert question.text is not None
+        if not question.text.strip():
+            raise InvalidInput("the prompt is empty: ask something")
         return question
 
     def answer(self, prepared: Sequence[Question], listeners: Sequence[Listener]) -> None:
@@ -48,6 +64,7 @@ class OwnCodeEngine:
             "temperature": options.temperature,
             "top_p": options.top_p,
         }
+        self._steps = 0
         parts = self._network.query(self._image(question), question.text, stream=True, settings=settings)["answer"]
         maker = PieceMaker(lambda tokens: "", options.stop, without_tags=False)
         said: list[str] = []
@@ -64,7 +81,7 @@ class OwnCodeEngine:
         last = maker.end()
         if last:
             listener.piece(last)
-        spoken = self._count("".join(said))
+        spoken = self._steps if self._counts_steps else self._count("".join(said))
         cut = not maker.stopped and spoken >= options.max_new_tokens
         listener.end(Ending("length" if cut else "stop", self._count(question.text), spoken))
 
@@ -79,5 +96,5 @@ class OwnCodeEngine:
 
     def _count(self, text: str) -> int:
         """Tokens of a text, by the network's own tokenizer; words where it shows none."""
-        tokenizer = getattr(getattr(self._network, "model", self._network), "tokenizer", None)
+        tokenizer = getattr(self._inner, "tokenizer", None)
         return len(tokenizer.encode(text).ids) if tokenizer is not None else len(text.split())

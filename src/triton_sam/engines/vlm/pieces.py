@@ -46,10 +46,10 @@ class TagFilter:
 
     def add(self, text: str) -> str:
         text = _TAG.sub("", self._held + text)
-        cut = text.rfind("<")
-        if cut < 0 or len(text) - cut > _LONGEST_TAG or "\n" in text[cut:]:
-            self._held = ""
-            return text
+        # What may still become a tag: from the first "<" of the last line on, if that is not too far back.
+        begin = max(text.rfind("\n") + 1, len(text) - _LONGEST_TAG)
+        cut = text.find("<", begin)
+        cut = len(text) if cut < 0 else cut
         self._held = text[cut:]
         return text[:cut]
 

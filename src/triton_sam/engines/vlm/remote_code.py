@@ -41,7 +41,7 @@ def load_network(folder: Path, parts: Parts) -> Any:
     weights: dict[str, Any] = {}
     for file in sorted(folder.glob("*.safetensors")):
         weights |= load_file(file)
-    network.load_state_dict(weights, strict=True)
+    network.load_state_dict(weights, strict=True, assign=True)  # no second copy, and no other numbers
     return network
 
 

@@ -35,6 +35,11 @@ class _Processed:
 class ChatSpeaker(_Processed):
     """A conversation through the checkpoint's own chat template; the image stands before the first question."""
 
+    def __init__(self, processor: Any, network: Any) -> None:
+        super().__init__(processor, network)
+        if not getattr(processor, "image_token", None) or not getattr(processor, "chat_template", None):
+            raise ValueError("it is of another model: there is no chat template with a place for the image")
+
     def inputs(self, question: Question) -> dict[str, torch.Tensor]:
         mark = str(self._processor.image_token)
         conversation = []
@@ -55,6 +60,8 @@ class GroundedSpeaker(_Processed):
 
     def __init__(self, processor: Any, network: Any) -> None:
         super().__init__(processor, network)
+        if not hasattr(processor, "post_process_generation") or not hasattr(network, "text_model"):
+            raise ValueError("it is of another model: its phrases have no places")
         network.text_model.register_forward_pre_hook(_true_positions, with_kwargs=True)
 
     def inputs(self, question: Question) -> dict[str, torch.Tensor]:
