@@ -11,7 +11,7 @@ STAMP = $(VENV)/.installed-$(1)
 
 help:
 	@echo "make demo [ONCE=1]   from nothing to a mask (ONCE=1 stops after the picture)"
-	@echo "make demo VLM=1      the same, and questions about a picture; needs torch (200 MB more)"
+	@echo "make demo VLM=1      the same, and questions about a picture; needs torch"
 	@echo "make test            the whole test suite, set-up included"
 	@echo "make check           ruff, mypy, import-linter"
 	@echo "make bench           the figures of docs/performance.md"
@@ -51,13 +51,8 @@ docs: $(call STAMP,dev)
 	$(BIN)/python scripts/generate_docs.py
 
 $(call STAMP,demo): EXTRAS = server,service,demo
-$(call STAMP,vlm): EXTRAS = server,service,demo,vlm
+$(call STAMP,vlm): EXTRAS = demo-vlm
 $(call STAMP,dev): EXTRAS = dev
-# The CPU's torch is a tenth of PyPI's; what is installed already satisfies the extra.
-$(call STAMP,vlm): scripts/install_torch.sh $(call STAMP,demo)
-	scripts/install_torch.sh $(VENV)
-	PYTHON="$(PYTHON)" scripts/make_venv.sh $(VENV) "$(EXTRAS)"
-	@touch $@
 $(VENV)/.installed-%: pyproject.toml scripts/make_venv.sh
 	PYTHON="$(PYTHON)" scripts/make_venv.sh $(VENV) "$(EXTRAS)"
 	@touch $@

@@ -27,6 +27,7 @@ PAGES = ("README.md", "docs/cli.md", "docs/settings.md", "docs/models.md", "docs
 RESULT = ROOT / "docs" / "performance.json"
 SERVICE_RESULTS = tuple(ROOT / "docs" / name for name in ("hover.json", "service.json"))
 PAGE_RESULT = ROOT / "docs" / "page.json"
+VLM_RESULT = ROOT / "docs" / "vlm.json"
 EXPORTS = ROOT / "docs" / "exports.json"
 _PART = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -153,6 +154,11 @@ def page_table() -> str:
     return _recorded(PAGE_RESULT)
 
 
+def vlm_table() -> str:
+    """The latest recorded run of `triton-sam bench vlm` on a GPU."""
+    return _recorded(VLM_RESULT)
+
+
 def _recorded(path: Path) -> str:
     document = json.loads(path.read_text())
     figures = [Figure(**{k: v for k, v in row.items() if k != "reached"}) for row in document["figures"]]
@@ -169,6 +175,7 @@ PARTS = {
     "performance": performance_table,
     "service": service_table,
     "page": page_table,
+    "vlm": vlm_table,
 }
 
 

@@ -116,7 +116,7 @@ def prepare(
     chosen = list(ids)
     if by_default:
         chosen = [spec.id for spec in find_segmenters(repository).values()]
-        vlms = list(find_vlms(repository).values())
+        vlms = _runnable(list(find_vlms(repository).values()))
         if not (chosen or vlms or find_profile_models(repository)):
             chosen = [DEFAULT_MODEL]
     specs = [get_spec(model_id) for model_id in dict.fromkeys(chosen)]
@@ -131,6 +131,17 @@ def prepare(
     found = find_segmenters(repository)
     names = [find_name(spec, repository) for spec in specs]
     return Served(repository, {name: found[name] for name in names if name in found}, {vlm.name: vlm for vlm in vlms})
+
+
+def _runnable(vlms: list[VlmSpec]) -> list[VlmSpec]:
+    """None where the environment cannot run any, with a word about it: what nobody named must not stop the rest."""
+    try:
+        if vlms:
+            host.check_vlm_runtime()
+    except SetupError as error:
+        log.warning("%s left out: %s", ", ".join(spec.id for spec in vlms), error)
+        return []
+    return vlms
 
 
 @contextlib.contextmanager

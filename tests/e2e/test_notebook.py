@@ -1,0 +1,155 @@
+"""The notebook as a reader runs it: in a kernel of its own, against a real server with small checkpoints."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+import torch
+from nbclient import NotebookClient
+from PIL import Image
+
+from tests.vlm_checkpoints import make_kosmos2, make_llava, make_moondream2
+from triton_sam.demo_vlm import run_vlm_demo
+from triton_sam.serving import Ports, Running, serving
+from triton_sam.settings import Settings
+from triton_sam.vlm_catalog import get_vlm
+from triton_sam.vlm_repository import find_vlms, write_vlm
+from triton_sam.vlm_weights import bundled_folder
+
+pytestmark = pytest.mark.triton
+ROOT = Path(__file__).resolve().parents[2]
+NOTEBOOK = ROOT / "notebooks" / "triton_inference.ipynb"
+MODELS = ("moondream2", "kosmos2", "llava", "shapes")
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Model -> folder: the real architectures with small numbers, and the toy as it is."""
+    folder = tmp_path_factory.mktemp("checkpoints")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # networks this small are slower on several
+    made = {
+        "moondream2": make_moondream2(folder / "moondream2"),
+        "kosmos2": make_kosmos2(folder / "kosmos2", grounded=True),
+        "llava": make_llava(folder / "llava"),
+        "shapes": bundled_folder(get_vlm("vlm:shapes")),
+    }
+    torch.set_num_threads(threads)
+    return made
+
+
+@pytest.fixture(scope="module")
+def offline(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """For the server and the kernel: nothing is fetched, and nothing is left in the user's folders."""
+    folder = tmp_path_factory.mktemp("user")
+    return {
+        "HF_HUB_OFFLINE": "1",
+        "OMP_NUM_THREADS": "1",
+        "HF_HOME": str(folder / "hub"),
+        "IPYTHONDIR": str(folder / "ipython"),
+        "JUPYTER_RUNTIME_DIR": str(folder / "jupyter"),
+        "JUPYTER_PLATFORM_DIRS": "1",
+    }
+
+
+@pytest.fixture(scope="module")
+def served(
+    embedded_server: None,
+    checkpoints: dict[str, Path],
+    offline: dict[str, str],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Running]:
+    repository = tmp_path_factory.mktemp("models") / "model_repository"
+    for name, folder in checkpoints.items():
+        spec = get_vlm(name)
+        write_vlm(spec, repository, None if spec.source is None else folder)
+    with serving(
+        repository,
+        {},
+        Settings(home=tmp_path_factory.mktemp("home")),
+        vlms=find_vlms(repository),
+        ports=Ports(0, 0, 0, 0),
+        with_service=False,
+        environment=offline,
+    ) as running:
+        yield running
+
+
+def run(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Cell id -> what it wrote; CellExecutionError with the traceback where a cell fails."""
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    NotebookClient(notebook, timeout=200, kernel_name="python3").execute(cwd=str(NOTEBOOK.parent))
+    return {cell.id: _text(cell) for cell in notebook.cells if cell.cell_type == "code"}
+
+
+def _text(cell: Any) -> str:
+    return "".join(output.text for output in cell.outputs if output.output_type == "stream")
+
+
+def test_the_notebook_is_stored_without_outputs() -> None:
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    nbformat.validate(notebook)
+    assert notebook.nbformat_minor >= 5, "older ones have no cell ids"
+    assert not any(cell.get("outputs") or cell.get("execution_count") for cell in notebook.cells)
+    assert not any(re.fullmatch("[0-9a-f]{8}", cell.id) for cell in notebook.cells), "ids that say something"
+
+
+def test_every_model_says_the_same_served_and_directly(
+    served: Running, checkpoints: dict[str, Path], offline: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = json.dumps({name: str(folder) for name, folder in checkpoints.items()})
+    written = run(
+        offline | {"TRITON_URL": served.urls["HTTP"], "TRITON_SAM_NOTEBOOK_CHECKPOINTS": folders}, monkeypatch
+    )
+    assert "not served" not in written["connect"]
+    rows = [line.split() for line in written["direct"].splitlines()[1:]]
+    assert [(row[0], row[-1]) for row in rows] == [(name, "yes") for name in MODELS], written["direct"]
+    assert all(float(row[1]) > 0 and float(row[2]) > 0 for row in rows)
+    assert "a red ball by a dog." in written["kosmos2"]
+    assert "a dog: [(" in written["kosmos2"], "boxes"
+    assert "There is a red circle at the top left, a yellow star at the top right" in written["shapes"]
+    assert "The star is yellow." in written["custom"]
+    assert "There are two circles." in written["custom"]
+    assert written["options"].count("the same seed, the same text: True") == len(MODELS)
+    assert written["options"].count("finish_reason='length'") == len(MODELS)
+    assert written["stream"].count("first piece after") == len(MODELS)
+    assert written["batch"].count("8 together") == len(MODELS)
+    assert written["chat"].startswith("llava: ")
+
+
+def test_a_server_elsewhere_and_images_of_ones_own(
+    served: Running, offline: dict[str, str], monkeypatch: pytest.MonkeyPatch, photographs: Path, tmp_path: Path
+) -> None:
+    """Without the checkpoints' folders only the toy, which comes with the package, is compared."""
+    (tmp_path / "mine.png").write_bytes((photographs / "chelsea.png").read_bytes())
+    written = run(
+        offline | {"TRITON_URL": served.urls["gRPC"], "TRITON_SAM_NOTEBOOK_IMAGES": str(tmp_path)}, monkeypatch
+    )
+    assert written["images"].count("mine 451 x 300") == len(MODELS)
+    assert written["direct"].count("skipped: name its folder in TRITON_SAM_NOTEBOOK_CHECKPOINTS") == 3
+    assert re.search(r"^shapes .* yes$", written["direct"], re.MULTILINE)
+
+
+@pytest.mark.parametrize("protocol", ["HTTP", "gRPC"])
+def test_the_demonstration_of_make_demo_with_vlm(served: Running, protocol: str, tmp_path: Path) -> None:
+    """Not of the notebook, but the same server does."""
+    result = run_vlm_demo(served.urls[protocol], tmp_path / "demo")
+    assert [answer.answer for answer in result.answers] == [
+        "The star is yellow.",
+        "There are two circles.",
+        "The purple triangle is at the bottom right.",
+    ]
+    assert all(0 < answer.first_word_seconds <= answer.seconds for answer in result.answers)
+    assert result.answers_file == tmp_path / "demo" / "shapes-answers.txt"
+    assert result.answers_file.read_text() == result.text + "\n"
+    assert "is a toy" in result.text
+    with Image.open(result.picture) as picture:
+        assert (picture.size, picture.mode) == ((384, 384), "RGB")
