@@ -19,7 +19,15 @@ import numpy.typing as npt
 
 from triton_sam.errors import InternalError
 from triton_sam.transport import grpc_options, output_arrays, request_tensors
-from triton_sam.wire import Address, Call, as_our_error, event_data, generate_document, generated_outputs
+from triton_sam.wire import (
+    Address,
+    Call,
+    as_broken_off,
+    as_our_error,
+    event_data,
+    generate_document,
+    generated_outputs,
+)
 
 #: Triton 25.06. In older ones a native cancel that meets the end of its request can end the whole server.
 _NATIVE_CANCEL_SINCE = (2, 59)
@@ -119,6 +127,7 @@ class HttpAsyncTransport:
 
         path = f"/v2/models/{quote(call.model)}/generate_stream"
         pace = aiohttp.ClientTimeout(total=None, sock_connect=self._timeout, sock_read=self._timeout)
+        explain = as_our_error
         try:
             body = await _by_size(call, lambda: json.dumps(generate_document(call)).encode())
             data = io.BytesIO(body) if len(body) > _LARGE_BODY else body
@@ -132,10 +141,11 @@ class HttpAsyncTransport:
                     event = event_data(line)
                     if event is not None:
                         yield generated_outputs(event, call)
+                        explain = as_broken_off
         except asyncio.TimeoutError as error:
             raise as_our_error(TimeoutError(), self._address.target) from error
         except Exception as error:
-            raise as_our_error(error, self._address.target) from error
+            raise explain(error, self._address.target) from error
 
     async def can_cancel_natively(self) -> bool:
         return False  # Triton never notices that an HTTP client is gone, but for one that reads a stream
@@ -208,6 +218,7 @@ class GrpcAsyncTransport:
         conversation = _Conversation(call, tensors)
         answers = self._connected().stream_infer(conversation.requests(), headers=self._headers)
         finished = False
+        explain = as_our_error
         reading: asyncio.Future[Any] | None = None
         try:
             while not finished:
@@ -226,9 +237,10 @@ class GrpcAsyncTransport:
                 outputs = output_arrays(result, call)
                 if outputs:
                     yield outputs
+                    explain = as_broken_off
         except Exception as error:
             finished = not isinstance(error, TimeoutError)
-            raise as_our_error(error, self._address.target) from error
+            raise explain(error, self._address.target) from error
         finally:
             conversation.end(tell=not finished)
             task = asyncio.create_task(self._leave(answers, reading, politely=not finished))

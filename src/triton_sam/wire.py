@@ -202,7 +202,18 @@ def as_our_error(error: BaseException, address: str) -> TritonSamError:
         return from_status("NOT_FOUND" if _UNKNOWN_MODEL in lowered else status, text)
     if isinstance(error, TimeoutError | socket.timeout):
         return DeadlineExceeded(f"no answer from {address} within the time limit")
+    details = getattr(error, "details", None)
+    if callable(details):  # a bare gRPC error, whose own text is a whole report
+        return ServerUnreachable(_unreachable(address, str(details())))
     return ServerUnreachable(_unreachable(address, str(error) or type(error).__name__))
+
+
+def as_broken_off(error: BaseException, address: str) -> TritonSamError:
+    """The same for a stream whose first answers have come: a connection that is lost then has another mend."""
+    ours = as_our_error(error, address)
+    if isinstance(ours, ServerUnreachable):
+        return ServerUnreachable(f"the server at {address} broke off before the end of its answer: ask again")
+    return ours
 
 
 def _unreachable(address: str, reason: str) -> str:

@@ -7,6 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.vlm_serving import (  # noqa: F401
+    grounded_folder,
+    says,
+    vlm_folders,
+    vlm_server,
+)
 from triton_sam.catalog import get_spec
 from triton_sam.export.networks import build
 from triton_sam.export.run import GRAPHS_FILE, write_graphs

@@ -150,7 +150,7 @@ class MemoryLedger:
             else "set TRITON_SAM_VLM_WHEN_FULL=evict to let the least used one go"
         )
         return (
-            f"{self._name} needs {nbytes / 1e9:.2f} GB on {device} and {max(room, 0) / 1e9:.2f} GB are free "
+            f"{self._name} needs {nbytes / 1e6:,.0f} MB on {device} and {max(room, 0) / 1e6:,.0f} MB are free "
             f"(loaded: {others}): {mend}"
         )
 
