@@ -27,7 +27,7 @@ class TritonSamError(Exception):
     @property
     def stream_message(self) -> str:
         """The same inside a stream of answers, where Triton has no status for it at all: always with a marker."""
-        return f"{self} [{self.marker or _kebab(type(self))}]"
+        return f"{self} [{self.marker or spelled(type(self), '-')}]"
 
 
 class InvalidInput(TritonSamError):
@@ -176,12 +176,12 @@ _BY_TRITON_CODE = {cls.triton_code: cls for cls in _WIRE_CLASSES} | {
 _BY_HTTP_STATUS = {cls.http_status: cls for cls in _WIRE_CLASSES} | {413: TooLarge, 429: QueueFull}
 
 
-def _kebab(cls: type[TritonSamError]) -> str:
-    """``NotFound`` -> ``not-found``."""
-    return re.sub(r"(?<!^)(?=[A-Z])", "-", cls.__name__).lower()
+def spelled(cls: type[TritonSamError], between: str) -> str:
+    """The name of a kind of error for others than Python: ``NotFound`` -> ``not-found``, ``not_found``."""
+    return re.sub(r"(?<!^)(?=[A-Z])", between, cls.__name__).lower()
 
 
-_BY_MARKER = {_kebab(cls): cls for cls in _WIRE_CLASSES} | {
+_BY_MARKER = {spelled(cls, "-"): cls for cls in _WIRE_CLASSES} | {
     cls.marker: cls for cls in (TooLarge, ImageExpired, QueueFull, Cancelled)
 }
 

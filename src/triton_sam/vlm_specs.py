@@ -10,6 +10,8 @@ from enum import Enum
 
 #: A Triton model answers once for each request, or piece by piece, never both: each model has two names.
 STREAM_SUFFIX = "_stream"
+#: Of an answer; the service and the backend both refuse more.
+MAX_TEMPERATURE = 2.0
 
 
 class Adapter(str, Enum):

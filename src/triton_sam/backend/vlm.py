@@ -130,14 +130,13 @@ class TritonPythonModel:
         """Hands every question to the worker, or answers it at once where it is wrong."""
         for request in requests:
             self._flight.add(1)
-            parameters = json.loads(request.parameters() or "{}")
-            ticket = parameters.get("ticket")
             reply = _TritonReply(self, request)
             try:
+                parameters = json.loads(request.parameters() or "{}")
                 if "cancel" in parameters:
                     self._cancel(str(parameters["cancel"]), reply)
                 else:
-                    self._accept(request, reply, ticket)
+                    self._accept(request, reply, parameters.get("ticket"))
             except TritonSamError as error:
                 reply.fail(error)
             except Exception as error:

@@ -10,13 +10,14 @@ import json
 import logging
 import os
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from triton_sam.errors import InternalError, TritonSamError, from_status
+from triton_sam.errors import InternalError, QueueFull, TritonSamError, from_status
 from triton_sam.flight import FlightCounter
 from triton_sam.settings import get_settings
 from triton_sam.vlm_specs import STREAM_SUFFIX
@@ -34,16 +35,23 @@ class TritonPythonModel:
         self._behind = args["model_name"] + STREAM_SUFFIX
         self._outputs = [tensor["name"] for tensor in config["output"]]
         self._flight = FlightCounter(args["model_name"])
-        # More than the queue behind takes, so that its own refusal is what a caller sees.
-        self._pool = ThreadPoolExecutor(get_settings().vlm_queue + 16, thread_name_prefix="vlm-door")
+        settings = get_settings()
+        self._most = settings.vlm_queue + settings.vlm_batch * settings.vlm_lanes
+        self._pool = ThreadPoolExecutor(self._most, thread_name_prefix="vlm-door")
+        self._inside = threading.Semaphore(self._most)
 
     def execute(self, requests: list[Any]) -> None:
         """Each request waits on a thread of its own; batches are made behind the door."""
         for request in requests:
             self._flight.add(1)
+            sender = request.get_response_sender()
+            if not self._inside.acquire(blocking=False):
+                full = QueueFull(f"{self._most} questions are waiting already: try again in a moment")
+                self._send(sender, _refusal(full))
+                continue
             inputs = [pb_utils.Tensor(tensor.name(), np.array(tensor.as_numpy())) for tensor in request.inputs()]
             wanted = set(request.requested_output_names())
-            self._pool.submit(self._answer, request.get_response_sender(), inputs, wanted)
+            self._pool.submit(self._answer, sender, inputs, wanted)
 
     def finalize(self) -> None:
         """Waits for what is under way."""
@@ -60,11 +68,15 @@ class TritonPythonModel:
             ]
             response = pb_utils.InferenceResponse(output_tensors=tensors)
         except TritonSamError as error:
-            code = getattr(pb_utils.TritonError, error.triton_code)
-            response = pb_utils.InferenceResponse(error=pb_utils.TritonError(error.wire_message, code))
+            response = _refusal(error)
         except Exception as error:
             log.exception("asking %s failed", self._behind)
-            response = pb_utils.InferenceResponse(error=pb_utils.TritonError(f"asking {self._behind} failed: {error}"))
+            response = _refusal(InternalError(f"asking {self._behind} failed ({type(error).__name__})"))
+        finally:
+            self._inside.release()
+        self._send(sender, response)
+
+    def _send(self, sender: Any, response: Any) -> None:
         try:
             sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
         except Exception:
@@ -89,3 +101,8 @@ class TritonPythonModel:
         if not last.get("finish_reason"):
             raise InternalError(f"{self._behind} broke off before the end of its answer")
         return {**last, "generated_text": "".join(pieces)}
+
+
+def _refusal(error: TritonSamError) -> Any:
+    code = getattr(pb_utils.TritonError, error.triton_code)
+    return pb_utils.InferenceResponse(error=pb_utils.TritonError(error.wire_message, code))

@@ -85,6 +85,8 @@ class MemoryLedger:
     def make_room(self, device: str, nbytes: int, shall_stop: Callable[[], bool] = lambda: False) -> list[str]:
         """Names of those who left; Unavailable with the mend where there is no room. Only while loading."""
         left: list[str] = []
+        if self._room(device) < nbytes and self.available(device) < nbytes:  # nobody shall leave for nothing
+            raise Unavailable(self._refusal(device, nbytes, self._room(device)))
         while (room := self._room(device)) < nbytes:
             waiting = [other for other in self.others() if other.device == device and other.used != float("inf")]
             if not self._evicts or not waiting:
@@ -133,10 +135,12 @@ class MemoryLedger:
         return self._free(device)
 
     def _ask_to_leave(self, resident: Resident, shall_stop: Callable[[], bool]) -> None:
-        (self._folder / f"{resident.name}.{resident.pid}.leave").touch()
+        notice = self._folder / f"{resident.name}.{resident.pid}.leave"
+        notice.touch()
         deadline = time.monotonic() + _LEAVE_SECONDS
         while any(other.pid == resident.pid for other in self.others()):
             if shall_stop() or time.monotonic() > deadline:
+                notice.unlink(missing_ok=True)
                 raise Unavailable(f"{resident.name} does not leave the memory that {self._name} needs: try again later")
             time.sleep(_LOOK_SECONDS)
 
@@ -144,9 +148,9 @@ class MemoryLedger:
         others = ", ".join(sorted(other.name for other in self.others())) or "nothing of ours"
         mend = (
             "they answer just now, so try again in a moment"
-            if self._evicts and self.others()
+            if self._evicts and self.others() and self.available(device) >= nbytes
             else "stop other programs, or serve it where there is more memory"
-            if not self.others()
+            if self._evicts or not self.others()
             else "set TRITON_SAM_VLM_WHEN_FULL=evict to let the least used one go"
         )
         return (

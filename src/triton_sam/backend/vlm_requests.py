@@ -14,11 +14,11 @@ from triton_sam.engines.vlm.base import Message, Options, Question
 from triton_sam.errors import InvalidInput, TooLarge
 from triton_sam.images import EncodedImage, check_size, from_base64
 from triton_sam.settings import Settings
+from triton_sam.vlm_specs import MAX_TEMPERATURE
 
 _ROLES = ("user", "assistant", "system")
 _MOST_STOPS = 8
 _LONGEST_STOP = 200
-_HOTTEST = 2.0
 #: JSON may write a byte of text as six of its own.
 _JSON_OVERHEAD = 8
 Arrays = Mapping[str, npt.NDArray[Any]]
@@ -98,8 +98,8 @@ def _options(arrays: Arrays, settings: Settings) -> Options:
     if not 1 <= tokens <= settings.vlm_max_new_tokens:
         raise InvalidInput(f"max_new_tokens is a number from 1 to {settings.vlm_max_new_tokens}, not {tokens:g}")
     temperature = _number(arrays, "temperature", 0.0)
-    if not 0 <= temperature <= _HOTTEST:
-        raise InvalidInput(f"temperature is a number from 0 to {_HOTTEST:g}, not {temperature:g}")
+    if not 0 <= temperature <= MAX_TEMPERATURE:
+        raise InvalidInput(f"temperature is a number from 0 to {MAX_TEMPERATURE:g}, not {temperature:g}")
     top_p = _number(arrays, "top_p", 1.0)
     if not 0 < top_p <= 1:
         raise InvalidInput(f"top_p is a number above 0 and up to 1, not {top_p:g}")

@@ -9,6 +9,7 @@ import contextlib
 import ctypes
 import gc
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -31,6 +32,9 @@ from triton_sam.settings import Settings
 log = logging.getLogger(__name__)
 _TICK_SECONDS = 0.1
 _PROGRESS_SECONDS = 5.0
+#: For so long a load that failed is not tried again: it takes minutes of disk and may have sent others away.
+_FAILED_SECONDS = 5.0
+_CUDA_ERROR = "CUDA error"
 _GONE = "nobody waits for this answer any more"
 
 
@@ -100,6 +104,8 @@ class VlmWorker:
         self._leaving = False
         self._closing = False
         self._loader: threading.Thread | None = None
+        self._failed: TritonSamError | None = None
+        self._failed_until = 0.0
         self._lanes = [
             threading.Thread(target=self._run_lane, args=(number,), name=f"vlm-lane-{number}", daemon=True)
             for number in range(settings.vlm_lanes)
@@ -113,6 +119,8 @@ class VlmWorker:
         with self._lock:
             if self._closing:
                 raise Unavailable("the server is stopping: try again on another one or in a moment")
+            if self._failed is not None and time.monotonic() < self._failed_until:
+                raise type(self._failed)(str(self._failed))
             if len(self._jobs) >= self._settings.vlm_queue:
                 self._count("vlm_rejected", 1)
                 raise QueueFull(f"{len(self._jobs)} questions are waiting already: try again in a moment")
@@ -170,6 +178,8 @@ class VlmWorker:
         with self._lock:
             self._engine = engine
             self._loading_since = None
+            if isinstance(failure, NotFound | InternalError):  # the next one would fail as well, and take as long
+                self._failed, self._failed_until = failure, time.monotonic() + _FAILED_SECONDS
             self._used = time.monotonic()
             failed, self._jobs = (self._jobs, []) if failure is not None else ([], self._jobs)
             self._changed.notify_all()
@@ -180,6 +190,9 @@ class VlmWorker:
         log.error("%s: not loaded: %s", self._name, failure)
         for job in failed:
             job.reply.fail(failure)
+        failure.__traceback__ = failure.__cause__ = failure.__context__ = None  # their frames hold what was loaded
+        gc.collect()
+        _give_memory_back()
 
     def _unload(self, why: str) -> None:
         with self._lock:
@@ -205,6 +218,11 @@ class VlmWorker:
                 log.exception("answering failed")
                 for job in jobs:
                     job.reply.fail(InternalError(f"answering failed on the server ({type(error).__name__})"))
+                if _CUDA_ERROR in str(
+                    error
+                ):  # such a process cannot use the GPU any more; the supervisor brings it back
+                    log.critical("%s: the GPU failed, so this process ends", self._name)
+                    os._exit(1)
             finally:
                 del engine, taken  # or an unloaded model would stay in memory
                 with self._lock:
@@ -221,7 +239,7 @@ class VlmWorker:
                 if self._closing:
                     return None
                 engine = self._engine
-                if engine is None or self._leaving or not self._jobs or not self._is_my_turn(number, engine):
+                if engine is None or self._must_wait(number, engine):
                     engine = None  # or an unloaded model would stay in memory while this lane waits
                     self._changed.wait()
                     continue
@@ -235,9 +253,13 @@ class VlmWorker:
                 self._touch()
                 return engine, jobs
 
-    def _is_my_turn(self, number: int, engine: Engine) -> bool:
-        """A later lane works only while the earlier ones do: a thread's first work on a GPU takes seconds."""
-        return self._busy >= number if engine.concurrent else number == 0
+    def _must_wait(self, number: int, engine: Engine) -> bool:
+        """Whether there is nothing to do for this lane; whoever is asked to leave begins nothing new.
+
+        A later lane works only while the earlier ones do: a thread's first work on a GPU takes seconds.
+        """
+        my_turn = self._busy >= number if engine.concurrent else number == 0
+        return self._leaving or not self._jobs or not my_turn or self._memory.asked_to_leave
 
     def _answer(self, engine: Engine, jobs: list[Job]) -> None:
         prepared: list[Any] = []

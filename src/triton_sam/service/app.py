@@ -110,7 +110,11 @@ def _middleware(settings: Settings, metrics: ServiceMetrics, routers: tuple[APIR
     layers.append(Middleware(Telemetry, metrics=metrics, routes=frozenset(paths)))
     if settings.token is not None:
         layers.append(Middleware(BearerToken, token=settings.token.get_secret_value()))
-    layers.append(Middleware(Admission, at_a_time=settings.service_requests))
+    # A question may wait minutes for its model: however many do, they keep no segmenting out.
+    most_questions = max(1, settings.service_requests // 2)
+    layers.append(
+        Middleware(Admission, at_a_time=settings.service_requests, at_a_time_at={chat.COMPLETIONS: most_questions})
+    )
     layers.append(
         Middleware(
             RequestLimits,

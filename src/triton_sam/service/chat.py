@@ -82,7 +82,7 @@ def chat_router(gateway: Gateway, metrics: ServiceMetrics) -> APIRouter:
         except BaseException:
             await pieces.aclose()
             raise
-        return _EventStream(_events(events, first, pieces))
+        return _EventStream(_events(events, first, pieces), pieces)
 
     @router.get("/v1/models", summary="The vision-language models that are served", responses=schemas.refusals())
     async def models() -> chat_schemas.VlmList:
@@ -131,18 +131,25 @@ async def _prepared(request: Request, gateway: Gateway, remote: RemoteImages) ->
     asked = await calls.by_size(len(body), read)
     name, spec = await gateway.vlms.find(asked.model)
     check_fits(asked, spec)
-    try:
+    with _blaming(asked.image_field):
         image = asked.image if isinstance(asked.image, bytes) else await remote.fetch(asked.image)
-        call = await run_in_threadpool(lambda: question_call(spec, asked, image, settings))
+    return asked, name, await run_in_threadpool(lambda: question_call(spec, asked, image, settings))
+
+
+@contextlib.contextmanager
+def _blaming(field: str) -> Iterator[None]:
+    """What is wrong in the block is wrong with this field."""
+    try:
+        yield
     except InvalidInput as error:
-        error.field = asked.image_field
+        error.field = field
         raise
-    return asked, name, call
 
 
 def question_call(spec: VlmSpec, asked: ChatRequest, image: bytes, settings: Settings) -> Call:
     """The call of a model's stream. Looks into the image file: for a thread."""
-    EncodedImage(image, max_bytes=settings.max_image_bytes, max_pixels=settings.max_image_pixels)
+    with _blaming(asked.image_field):
+        EncodedImage(image, max_bytes=settings.max_image_bytes, max_pixels=settings.max_image_pixels)
     options = asked.options
     told = [{"role": message.role, "content": message.content} for message in asked.messages]
     return vlm_call(
@@ -177,33 +184,37 @@ async def _pieces(stream: AsyncGenerator[Outputs, None], model: str, metrics: Se
 
 
 async def _events(events: Events, first: Piece, rest: Pieces) -> Lines:
-    """Server-sent events; what goes wrong now is the last of them."""
-    async with contextlib.aclosing(rest):
-        yield events.begin()
-        try:
-            for event in events.of(first):
+    """Server-sent events; what goes wrong now is the last of them. Closing ``rest`` is left to others."""
+    yield events.begin()
+    try:
+        for event in events.of(first):
+            yield event
+        async for piece in rest:
+            for event in events.of(piece):
                 yield event
-            async for piece in rest:
-                for event in events.of(piece):
-                    yield event
-        except TritonSamError as error:
-            yield error_event(faults.visible(error))
-        except Exception:
-            log.exception("an answer failed in a way that nobody expected")
-            yield error_event(InternalError("the service failed on this request: its log has the reason"))
+    except TritonSamError as error:
+        yield error_event(faults.visible(error))
+    except Exception:
+        log.exception("an answer failed in a way that nobody expected")
+        yield error_event(InternalError("the service failed on this request: its log has the reason"))
 
 
 class _EventStream(Response):
     """The framework's own would watch the caller a second time, and leave the generator to the garbage collector."""
 
-    def __init__(self, events: Lines) -> None:
+    def __init__(self, events: Lines, pieces: Pieces) -> None:
+        """
+        Args:
+            pieces: what the events are made of. Closed here, because closing events that never began closes nothing.
+        """
         self.status_code = 200
         self.background = None
         self._events = events
+        self._pieces = pieces
         self.init_headers(_EVENT_HEADERS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async with contextlib.aclosing(self._events) as events:
+        async with contextlib.aclosing(self._pieces), contextlib.aclosing(self._events) as events:
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
             async for event in events:
                 await send({"type": "http.response.body", "body": event, "more_body": True})

@@ -10,11 +10,10 @@ from triton_sam.errors import InvalidInput, TooLarge
 from triton_sam.images import from_base64
 from triton_sam.service.forms import LONGEST_NAME, checked_name
 from triton_sam.settings import Settings
-from triton_sam.vlm_specs import VlmSpec
+from triton_sam.vlm_specs import MAX_TEMPERATURE, VlmSpec
 
 _INSTRUCTING = frozenset({"system", "developer"})
 _SPEAKING = frozenset({"user", "assistant"})
-_HOTTEST = 2.0
 #: Of top_p; a smaller one is 0 in the model's arithmetic.
 _LEAST = 1e-6
 _MOST_STOPS = 4
@@ -133,8 +132,14 @@ class _Conversation:
                 raise InvalidInput(f"{place}.{name} is not supported here: leave it out", field=f"{place}.{name}")
         text = self._text(message.get("content"), role, f"{place}.content")
         self._last_role = role
-        if not text.strip():  # a message that only shows the image
-            return
+        if not text.strip():
+            if role == "assistant":  # without it two questions would follow each other, which no model takes
+                raise InvalidInput(
+                    f"{place}.content is empty: send what the assistant said, "
+                    "or leave the message out together with the question before it",
+                    field=f"{place}.content",
+                )
+            return  # a message that only shows the image
         if role in _INSTRUCTING:
             self._instructions.append(text)
         else:
@@ -281,7 +286,9 @@ def _same(value: object, other: object) -> bool:
 def _options(document: Mapping[str, Any], settings: Settings) -> Options:
     most = settings.vlm_max_new_tokens
     tokens, newer = (_whole(document, name, range(1, most + 1)) for name in ("max_tokens", "max_completion_tokens"))
-    temperature = _decimal(document, "temperature", lambda it: 0 <= it <= _HOTTEST, "a number from 0 to 2")
+    temperature = _decimal(
+        document, "temperature", lambda it: 0 <= it <= MAX_TEMPERATURE, f"a number from 0 to {MAX_TEMPERATURE:g}"
+    )
     return Options(
         max_tokens=tokens if newer is None else newer,
         temperature=0.0 if temperature is None else temperature,

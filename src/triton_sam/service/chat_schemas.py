@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.config import JsonDict
 
 from triton_sam.service import schemas
+from triton_sam.vlm_specs import MAX_TEMPERATURE
 
 _IMAGE = "a data URL, `data:image/png;base64,...`; an https address only where the service is told to fetch such"
 _TEXT: JsonDict = {"type": "text", "text": "What is in this image?"}
@@ -119,7 +120,9 @@ class ChatCompletionRequest(BaseModel):
     messages: list[ChatMessage] = Field(min_length=1, description="the last one is the user's")
     max_tokens: int | None = Field(default=None, ge=1, description="most tokens of the answer")
     max_completion_tokens: int | None = Field(default=None, ge=1, description="the same; counts before max_tokens")
-    temperature: float | None = Field(default=None, ge=0, le=2, description="default 0: the likeliest words, always")
+    temperature: float | None = Field(
+        default=None, ge=0, le=MAX_TEMPERATURE, description="default 0: the likeliest words, always"
+    )
     top_p: float | None = Field(default=None, gt=0, le=1)
     seed: int | None = Field(default=None, ge=-(2**63), lt=2**63, description="the same answer for the same request")
     stop: str | list[str] | None = Field(default=None, description="up to 4 texts before which an answer ends")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
@@ -26,6 +25,7 @@ from triton_sam.errors import (
     ServerUnreachable,
     TritonSamError,
     Unavailable,
+    spelled,
 )
 
 log = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ _TYPES = {401: "authentication_error", 429: "rate_limit_error"}
 
 def code_of(error: TritonSamError) -> str:
     """``InvalidInput`` -> ``invalid_input``."""
-    return re.sub(r"(?<!^)(?=[A-Z])", "_", type(error).__name__).lower()
+    return spelled(type(error), "_")
 
 
 def _type_of(error: TritonSamError) -> str:

@@ -27,9 +27,15 @@ class Admission:
     coming more are allowed, but not any number.
     """
 
-    def __init__(self, app: ASGIApp, *, at_a_time: int) -> None:
+    def __init__(self, app: ASGIApp, *, at_a_time: int, at_a_time_at: Mapping[str, int] | None = None) -> None:
+        """
+        Args:
+            at_a_time_at: path -> how many of ``at_a_time`` its requests may be, so that the others have the rest.
+        """
         self._app = app
         self._at_a_time = at_a_time
+        self._at_a_time_at = dict(at_a_time_at or {})
+        self._working_at = dict.fromkeys(self._at_a_time_at, 0)
         self._most_arriving = _ARRIVING_PER_SLOT * at_a_time
         self._working = 0
         self._arriving = 0
@@ -39,7 +45,7 @@ class Admission:
         if scope["type"] != "http" or scope["path"] in _ALWAYS_ADMITTED or is_page(scope["path"]):
             await self._app(scope, receive, send)
             return
-        visit = _Visit(self, receive, send)
+        visit = _Visit(self, scope["path"], receive, send)
         try:
             visit.arrive(has_body=_has_body(Headers(scope=scope)))
         except QueueFull as refusal:
@@ -50,39 +56,45 @@ class Admission:
         finally:
             visit.leave()
 
-    def count(self, *, working: int = 0, arriving: int = 0) -> None:
+    def count(self, path: str, *, working: int = 0, arriving: int = 0) -> None:
         """Adds to what is going on; QueueFull, and nothing is added, where that would be too much."""
+        at_path, most_at_path = self._working_at.get(path, 0), self._at_a_time_at.get(path)
+        if working > 0 and most_at_path is not None and at_path + working > most_at_path:
+            raise QueueFull(f"{most_at_path} requests to {path} are being worked on already: try again in a moment")
         if working > 0 and self._working + working > self._at_a_time:
             raise QueueFull(f"{self._at_a_time} requests are being worked on already: try again in a moment")
         if arriving > 0 and self._arriving + arriving > self._most_arriving:
             raise QueueFull(f"{self._most_arriving} requests are being sent already: try again in a moment")
         self._working += working
         self._arriving += arriving
+        if most_at_path is not None:
+            self._working_at[path] = at_path + working
 
 
 class _Visit:
     """One request on its way through :class:`Admission`."""
 
-    def __init__(self, admission: Admission, receive: Receive, send: Send) -> None:
+    def __init__(self, admission: Admission, path: str, receive: Receive, send: Send) -> None:
         self._admission = admission
+        self._path = path
         self._receive = receive
         self._send = send
         self._arriving = self._working = False
         self._answered = False
 
     def arrive(self, *, has_body: bool) -> None:
-        self._admission.count(arriving=has_body, working=not has_body)
+        self._admission.count(self._path, arriving=has_body, working=not has_body)
         self._arriving, self._working = has_body, not has_body
 
     def leave(self) -> None:
-        self._admission.count(arriving=-self._arriving, working=-self._working)
+        self._admission.count(self._path, arriving=-self._arriving, working=-self._working)
 
     async def receive(self) -> Message:
         """A refusal is raised here, so that it comes to the error handlers like every other one."""
         message = await self._receive()
         complete = message["type"] == "http.request" and not message.get("more_body", False)
         if complete and self._arriving and not self._answered:  # what comes after a refusal is only swallowed
-            self._admission.count(working=1, arriving=-1)
+            self._admission.count(self._path, working=1, arriving=-1)
             self._arriving, self._working = False, True
         return message
 

@@ -2,18 +2,20 @@
 
 The host's addresses are looked up once, each must be public, and exactly these are connected to: a name that means
 something else a moment later changes nothing. Proxies of the environment are not used, because a proxy looks the name
-up itself.
+up itself. Nor may those addresses slow anything else down: look-ups have threads of their own, and fetches are few.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ipaddress
 import logging
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
 
@@ -23,11 +25,13 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
 from triton_sam import __version__
-from triton_sam.errors import InvalidInput, TooLarge, TritonSamError
+from triton_sam.errors import InvalidInput, QueueFull, TooLarge, TritonSamError
 
 log = logging.getLogger(__name__)
 
 _SECONDS = 10.0
+_PATIENCE = 5.0
+_AT_A_TIME = 4
 _MOST_REDIRECTS = 3
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _PART = 64 * 1024
@@ -97,19 +101,28 @@ def _is_public_v6(address: ipaddress.IPv6Address) -> bool:
     return address in _GLOBAL_V6 and address.is_global and not address.is_multicast and not is_apart
 
 
+#: A name whose servers never answer holds its thread long after everybody has stopped waiting.
+_LOOK_UPS = ThreadPoolExecutor(_AT_A_TIME, thread_name_prefix="look-up")
+
+
 async def look_up(host: str, port: int) -> Sequence[str]:
-    """As the machine does it; OSError where there is no such host."""
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    """As the machine does it, but never on the threads that others need; OSError where there is no such host."""
+
+    def ask() -> list[Any]:
+        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+
+    found = await asyncio.get_running_loop().run_in_executor(_LOOK_UPS, ask)
     return list(dict.fromkeys(str(address[0]) for *_, address in found))
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteImages:
-    """Fetches images.
+    """Fetches images, a few at a time.
 
     Attributes:
         max_bytes: of an image file.
         seconds: for everything, redirects among it.
+        patience: seconds that may pass before a fetch has its turn.
         look_up: in place of the machine's own, for tests.
         permits: whether an address may be connected to; for tests.
         ports: those that may be connected to.
@@ -118,13 +131,30 @@ class RemoteImages:
 
     max_bytes: int
     seconds: float = _SECONDS
+    patience: float = _PATIENCE
     look_up: LookUp = look_up
     permits: Callable[[str], bool] = is_public
     ports: frozenset[int] = frozenset({443})
     tls: ssl.SSLContext | None = None
+    _places: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_AT_A_TIME), init=False)
 
     async def fetch(self, url: str) -> bytes:
-        """The file at an https address; InvalidInput or TooLarge where it cannot be had."""
+        """The file at an https address; InvalidInput or TooLarge where it cannot be had, QueueFull where many wait."""
+        async with self._place():
+            return await self._fetch(url)
+
+    @contextlib.asynccontextmanager
+    async def _place(self) -> AsyncIterator[None]:
+        with anyio.move_on_after(self.patience) as patience:
+            await self._places.acquire()
+        if patience.cancelled_caught:
+            raise QueueFull(f"{_AT_A_TIME} images are being fetched already: try again in a moment, or {_MEND}")
+        try:
+            yield
+        finally:
+            self._places.release()
+
+    async def _fetch(self, url: str) -> bytes:
         try:
             with anyio.fail_after(self.seconds):
                 return await self._follow(url)

@@ -29,6 +29,7 @@ from tests.unit.service.helpers import (
 )
 from tests.unit.service.test_chat_messages import ASKED, IMAGE, chat, text, user
 from triton_sam import errors
+from triton_sam.service import chat as service_chat
 from triton_sam.service.remote_images import RemoteImages
 
 PATH = "/v1/chat/completions"
@@ -232,6 +233,28 @@ def test_an_address_that_is_private() -> None:
     assert param(answer) == "messages[0].content[1].image_url.url"
 
 
+def test_too_many_addresses_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fetch(self: RemoteImages, url: str) -> bytes:
+        raise errors.QueueFull("4 images are being fetched already: try again in a moment")
+
+    monkeypatch.setattr(RemoteImages, "fetch", fetch)
+    asked = chat(user(text("?"), {"type": "image_url", "image_url": {"url": "https://a.example/cat.png"}}))
+    answer = completion(asked, remote_images=True)
+    assert "4 images" in refusal(answer, 429, "queue_full")
+    assert param(answer) is None
+
+
+@pytest.mark.parametrize("field", [None, "seed"])
+def test_only_faults_of_the_image_are_blamed_on_it(field: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*question: Any, **options: Any) -> Any:
+        raise errors.InvalidInput("seed is no number that fits: send a smaller one", field=field)
+
+    monkeypatch.setattr(service_chat, "vlm_call", refuse)
+    answer = completion(chat())
+    assert "smaller" in refusal(answer, 400, "invalid_input")
+    assert param(answer) == field
+
+
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(
     ("error", "status", "code"),
@@ -389,6 +412,43 @@ def test_whoever_hangs_up_is_not_computed_for(stream: bool, held_at: int) -> Non
                     found += connection.recv(65536)
         fake.transport.wait_for(lambda it: len(it.left) == 1)
     assert fake.transport.run_out == []
+
+
+@pytest.mark.parametrize("leaves", ["fails", "is cancelled"])
+def test_the_work_ends_where_not_even_the_head_can_be_sent(leaves: str) -> None:
+    fake = Fake()
+    fake.transport.hold_before = 1
+    body = json.dumps(chat(stream=True)).encode()
+    scope = {"type": "http", "method": "POST", "path": PATH, "headers": [], "query_string": b"", "client": None}
+
+    async def run() -> None:
+        app = fake.app()
+        sending = asyncio.Event()
+        messages = iter([{"type": "http.request", "body": body, "more_body": False}])
+
+        async def receive() -> Any:
+            for message in messages:
+                return message
+            return await asyncio.Event().wait()
+
+        async def send(message: Any) -> None:
+            sending.set()
+            if leaves == "fails":
+                raise OSError("gone")
+            await asyncio.Event().wait()
+
+        async with app.router.lifespan_context(app):
+            task = asyncio.create_task(app(scope, receive, send))
+            await sending.wait()
+            if leaves == "is cancelled":
+                task.cancel()
+            # The traceback keeps the generators, so that the garbage collector does not close them in our place.
+            with pytest.raises((OSError, asyncio.CancelledError)) as kept:
+                await task
+            await asyncio.to_thread(fake.transport.wait_for, lambda it: it.left)
+            del kept
+
+    asyncio.run(run())
 
 
 @pytest.mark.parametrize("stream", [False, True])

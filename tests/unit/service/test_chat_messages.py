@@ -11,6 +11,7 @@ from tests.unit.service.helpers import VLMS, image_file
 from triton_sam.errors import InvalidInput, TooLarge
 from triton_sam.service.chat_messages import Message, Options, check_fits, read_chat
 from triton_sam.settings import Settings
+from triton_sam.vlm_specs import MAX_TEMPERATURE
 
 URL = "data:image/png;base64," + base64.b64encode(image_file()).decode()
 SETTINGS = Settings()
@@ -166,6 +167,18 @@ def test_wrong_messages(message: Any, field: str) -> None:
 )
 def test_wrong_conversations(messages: list[Any], sentence: str) -> None:
     assert sentence in refused(chat(*messages), "messages")
+
+
+@pytest.mark.parametrize("empty", ["", " \n", [text("")]])
+def test_an_assistant_that_said_nothing(empty: Any) -> None:
+    """Without its turn two questions would follow each other, and a model refuse that for no visible reason."""
+    told = (ASKED, {"role": "assistant", "content": empty}, user(text("Why?")))
+    assert "leave the message out together with the question" in refused(chat(*told), "messages[1].content")
+
+
+def test_the_hottest_temperature() -> None:
+    assert read(chat(temperature=MAX_TEMPERATURE)).options.temperature == MAX_TEMPERATURE
+    assert f"from 0 to {MAX_TEMPERATURE:g}" in refused(chat(temperature=MAX_TEMPERATURE + 0.1), "temperature")
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,7 @@ def failing_with(error: Exception) -> Fake:
 )
 def test_codes(error: type[errors.TritonSamError], code: str) -> None:
     assert faults.code_of(error("")) == code
+    assert errors.spelled(error, "-") == code.replace("_", "-")
 
 
 def test_paths_and_methods() -> None:

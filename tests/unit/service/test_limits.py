@@ -12,6 +12,8 @@ import httpx
 import pytest
 
 from tests.unit.service.helpers import CLICK, TIMEOUT, Fake, ask, client_of, listening, refusal
+from tests.unit.service.test_chat_messages import chat
+from triton_sam.service.chat import COMPLETIONS
 
 SMALL = {"max_body_bytes": 1000}
 BODY = json.dumps(CLICK).encode()
@@ -120,6 +122,34 @@ def test_requests_at_a_time() -> None:
             assert (await client.post("/v1/segment", json=CLICK)).status_code == 200
 
     asyncio.run(run())
+
+
+def test_questions_leave_half_of_the_places_to_others() -> None:
+    fake = Fake()
+    fake.transport.hold_before = 0
+
+    async def run() -> None:
+        async with client_of(fake, service_requests=5) as client:
+            asking = [asyncio.create_task(client.post(COMPLETIONS, json=chat())) for _ in range(2)]
+            await asyncio.to_thread(fake.transport.wait_for, lambda it: len(it.streams) == 2)
+            refused = await client.post(COMPLETIONS, json=chat())
+            assert "2 requests to /v1/chat/completions are" in refusal(refused, 429, "queue_full")
+            assert refused.headers["retry-after"] == "1"
+            fake.transport.hold()
+            working = [asyncio.create_task(client.post("/v1/segment", json=CLICK)) for _ in range(3)]
+            await fake.transport.reached(calls=3)
+            assert "5 requests are" in refusal(await client.post("/v1/segment", json=CLICK), 429, "queue_full")
+            fake.transport.release()
+            answers = await asyncio.gather(*asking, *working)
+            assert [answer.status_code for answer in answers] == [200] * 5
+            again = await asyncio.gather(*(client.post(COMPLETIONS, json=chat()) for _ in range(2)))
+            assert [answer.status_code for answer in again] == [200, 200]  # refusals took no place
+
+    asyncio.run(run())
+
+
+def test_one_place_is_enough_for_a_question() -> None:
+    assert ask("POST", COMPLETIONS, settings={"service_requests": 1}, json=chat()).status_code == 200
 
 
 def test_whoever_asks_before_sending_is_not_invited() -> None:

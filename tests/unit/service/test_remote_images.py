@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import http.server
 import ipaddress
+import socket
 import ssl
 import subprocess
 import threading
@@ -15,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triton_sam.errors import InvalidInput, TooLarge
+from triton_sam.errors import InvalidInput, QueueFull, TooLarge
 from triton_sam.service.remote_images import RemoteImages, is_public, look_up
 
 PRIVATE = [
@@ -179,6 +180,57 @@ def test_a_look_up_that_hangs() -> None:
 
     with pytest.raises(InvalidInput, match=r"within 0\.05 s"):
         fetch("https://a.example/a.png", look_up=hangs, seconds=0.05)
+
+
+def test_look_ups_that_hang_keep_no_threads_from_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    answered = threading.Event()
+    asked: list[str] = []
+
+    def hangs(host: str, port: int, *rest: Any, **more: Any) -> list[Any]:
+        asked.append(host)
+        assert answered.wait(20)
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("8.8.8.8", port))]
+
+    async def run() -> None:
+        waiting = [asyncio.create_task(look_up(f"{index}.example", 443)) for index in range(50)]
+        await asyncio.sleep(0)  # all of them have begun
+        try:
+            assert await asyncio.wait_for(asyncio.to_thread(lambda: len(asked)), 10) <= 4
+        finally:
+            answered.set()
+        assert await asyncio.gather(*waiting) == [["8.8.8.8"]] * 50
+
+    monkeypatch.setattr(socket, "getaddrinfo", hangs)
+    asyncio.run(run())
+
+
+def test_fetches_at_a_time() -> None:
+    async def run() -> None:
+        begun: asyncio.Queue[str] = asyncio.Queue()
+        answered = asyncio.Event()
+
+        async def found(host: str, port: int) -> Sequence[str]:
+            begun.put_nowait(host)
+            await answered.wait()
+            return []
+
+        images = RemoteImages(1000, patience=0.05, look_up=found)
+        fetching = [asyncio.create_task(images.fetch(f"https://{index}.example/a.png")) for index in range(4)]
+        for _ in fetching:
+            await begun.get()
+        with pytest.raises(QueueFull, match=r"4 images .* try again in a moment"):
+            await images.fetch("https://a.example/a.png")
+        assert begun.empty()
+        fetching.pop().cancel()  # whoever leaves makes room
+        fetching.append(asyncio.create_task(images.fetch("https://b.example/a.png")))
+        assert await begun.get() == "b.example"
+        answered.set()
+        refusals = await asyncio.gather(*fetching, return_exceptions=True)
+        assert [type(refusal) for refusal in refusals] == [InvalidInput] * 4
+        with pytest.raises(InvalidInput, match="no public address"):
+            await images.fetch("https://c.example/a.png")
+
+    asyncio.run(run())
 
 
 # -- a real server ---------------------------------------------------------------------------------------------

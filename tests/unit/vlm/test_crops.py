@@ -55,10 +55,17 @@ def test_boxes_stay_inside_the_image_and_in_order(width: int, height: int, kind:
     processor = {"square": square(), "centred": centred(), "untouched": untouched(), "bordered": bordered}[kind]
     shares = st.floats(-0.5, 1.5)
     x0, y0, x1, y1 = (data.draw(shares) for _ in range(4))
-    x0, x1, y0, y1 = min(x0, x1), max(x0, x1), min(y0, y1), max(y0, y1)
     box = Crop.of(processor, (width, height)).to_original([x0, y0, x1, y1])
-    assert 0 <= box[0] <= box[2] <= width
-    assert 0 <= box[1] <= box[3] <= height
+    if box is None:  # nothing of the image is in it
+        return
+    assert 0 <= box[0] < box[2] <= width
+    assert 0 <= box[1] < box[3] <= height
+    assert box == Crop.of(processor, (width, height)).to_original([x1, y1, x0, y0])
+
+
+def test_a_box_beside_what_is_there_is_none() -> None:
+    assert Crop.of(square(), (100, 50)).to_original([1.1, 0.2, 1.4, 0.6]) is None
+    assert Crop.of(square(), (100, 50)).to_original([0.5, 0.2, 0.5, 0.6]) is None
 
 
 @given(st.integers(20, 300), st.integers(20, 300), st.floats(0.1, 0.9), st.floats(0.1, 0.9), st.booleans())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import logging
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from tests import vlm_checkpoints as checkpoints
@@ -276,3 +278,29 @@ def test_phrases_after_a_stop_are_no_part_of_the_answer(grounded: GeneratingEngi
         assert heard.ending is not None
         for entity in heard.ending.entities or ():
             assert heard.text[entity["start"] : entity["end"]] == entity["phrase"]
+
+
+@pytest.mark.parametrize("size", [(20_000, 1), (1, 20_000), (5000, 40)])
+def test_a_thin_image_takes_no_gigabytes(size: tuple[int, int], llava: GeneratingEngine) -> None:
+    """Fitting its shorter side enlarges all of it, of which the model sees the middle: a few pixels."""
+    plain = question("What is it?")
+    image = Image.linear_gradient("L").rotate(30).resize(size).convert("RGB")
+    processor = llava._speaker._processor
+    seen: list[tuple[int, int]] = []
+    enlarge = processor.image_processor.preprocess
+
+    def watched(images: Any, *arguments: Any, **named: Any) -> Any:
+        seen.append(images.size if isinstance(images, Image.Image) else images[0].size)
+        return enlarge(images, *arguments, **named)
+
+    processor.image_processor.preprocess = watched
+    try:
+        prepared = llava.prepare(dataclasses.replace(plain, image=image, size=(0, 0)))
+    finally:
+        del processor.image_processor.preprocess
+    assert seen
+    assert max(seen[0]) <= 64 * min(seen[0])
+    assert prepared.question.size == size
+    if min(size) >= 40:  # small enough to be compared with the whole image
+        whole = processor(images=image, text="<image>", return_tensors="pt")["pixel_values"]
+        assert torch.allclose(prepared.inputs["pixel_values"], whole, atol=0.05)  # of about 4, white minus black

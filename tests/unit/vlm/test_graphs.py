@@ -189,10 +189,8 @@ def test_the_second_of_two_at_a_time(llava: GeneratingEngine, steps: GeneratingE
     same(llava, steps, asked)
 
 
-@pytest.mark.parametrize("place", ["_compute", "prefill"])
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError("no memory"), RuntimeError("operation not permitted")])
 def test_what_cannot_be_made(
-    place: str,
     error: RuntimeError,
     llava: GeneratingEngine,
     monkeypatch: pytest.MonkeyPatch,
@@ -207,9 +205,7 @@ def test_what_cannot_be_made(
     steps = stepping(llava, lengths=(64, 128))
     decoder = steps._decoder
     assert decoder is not None
-    monkeypatch.setattr(DecodeSteps, place, fail)
-    if place == "_compute":  # as a capture does, before anything is read
-        monkeypatch.setattr(DecodeSteps, "prefill", lambda self, _: self._compute())
+    monkeypatch.setattr(DecodeSteps, "__init__", fail)
     small, large = question("a", max_new_tokens=4), question("a", max_new_tokens=60)
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
@@ -224,6 +220,27 @@ def test_what_cannot_be_made(
     else:
         ask(steps, small)
         assert decoder._storage is None
+
+
+def test_no_memory_to_read_is_the_misfortune_of_one_batch(
+    llava: GeneratingEngine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: Any) -> None:
+        raise torch.OutOfMemoryError("no memory")
+
+    steps, asked = stepping(llava), question("a")
+    with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
+        patch.setattr(DecodeSteps, "prefill", fail)
+        assert ask(steps, asked)[0].text == ask(llava, asked)[0].text
+    assert "no GPU memory to read" in caplog.text
+    same(llava, steps, asked)
+
+
+def test_buffers_are_no_larger_than_was_told(llava: GeneratingEngine) -> None:
+    decoder = StepDecoder(llava._network, max_bytes=1000, capture=False)
+    inputs = llava._collate([llava.prepare(question("a"))])
+    with decoder.borrow(inputs, 4) as steps:
+        assert steps is None
 
 
 @pytest.mark.parametrize(

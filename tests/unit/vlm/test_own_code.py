@@ -212,3 +212,14 @@ def test_a_checkpoint_without_code_or_with_other_weights_is_one_sentence(tmp_pat
     with pytest.raises(SetupError, match=r"the checkpoint of vlm:moondream2 cannot be loaded .*layer\.bias") as caught:
         load_engine(SPEC, folder, ON_CPU, 1)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("reference", ["somebody/else--code.Network", "elsewhere.Network"])
+def test_code_comes_from_the_folder_and_nowhere_else(reference: str, tmp_path: Path) -> None:
+    """transformers itself would take the former from another repository, at whatever revision there is."""
+    folder = write_code(tmp_path / "code")
+    config = json.loads((folder / "config.json").read_text())
+    config["auto_map"]["AutoModelForCausalLM"] = reference
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(SetupError, match="names code of another repository"):
+        load_network(folder, dict)

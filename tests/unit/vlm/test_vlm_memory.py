@@ -127,6 +127,20 @@ def test_one_who_does_not_leave_is_not_waited_for_for_ever(
         ledger(tmp_path).make_room("cpu", 31)
 
 
+def test_nobody_leaves_for_what_would_not_fit_anyway(tmp_path: Path, neighbour: Any) -> None:
+    neighbour(tmp_path, "small", 30, 1.0)
+    with pytest.raises(Unavailable, match="stop other programs, or serve it where there is more memory"):
+        ledger(tmp_path).make_room("cpu", 101)
+    assert list(tmp_path.glob("*.leave")) == []
+
+
+def test_who_gives_up_takes_the_notice_back(tmp_path: Path, neighbour: Any) -> None:
+    neighbour(tmp_path, "stubborn", 70, 1.0)
+    with pytest.raises(Unavailable):
+        ledger(tmp_path).make_room("cpu", 31, shall_stop=lambda: True)
+    assert list(tmp_path.glob("*.leave")) == []
+
+
 def test_waiting_ends_when_the_server_stops(tmp_path: Path, neighbour: Any) -> None:
     neighbour(tmp_path, "stubborn", 70, 1.0)
     with pytest.raises(Unavailable, match="does not leave"):

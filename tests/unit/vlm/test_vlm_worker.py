@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.unit.vlm.worker_helpers import PATIENCE, Asker, FakeEngine, ask, working
+from triton_sam.backend import vlm_worker
 from triton_sam.errors import (
     Cancelled,
     InternalError,
@@ -103,9 +104,10 @@ def test_whoever_waits_too_long_for_the_load_is_told_and_the_load_goes_on() -> N
         (ValueError("a secret"), InternalError, "loading fake failed on the server (ValueError)"),
     ],
 )
-def test_a_failed_load_fails_all_who_wait_and_the_next_question_loads_again(
-    raised: Exception, told: type[Exception], sentence: str
+def test_a_failed_load_fails_all_who_wait_and_a_later_question_loads_again(
+    raised: Exception, told: type[Exception], sentence: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(vlm_worker, "_FAILED_SECONDS", 0.0)
     go, loads = threading.Event(), []
 
     def load() -> FakeEngine:
@@ -123,6 +125,21 @@ def test_a_failed_load_fails_all_who_wait_and_the_next_question_loads_again(
             assert str(asker.error) == sentence
         assert ask(worker, "b")[0].wait().said == ["b"]
     assert len(loads) == 2
+
+
+def test_a_failure_is_told_again_before_the_next_try() -> None:
+    """A load takes minutes, and may have sent another model away."""
+    loads = []
+
+    def load() -> FakeEngine:
+        loads.append(1)
+        raise SetupError("no torch")
+
+    with working(load) as worker:
+        assert str(ask(worker, 1)[0].wait().error) == "no torch"
+        with pytest.raises(InternalError, match="no torch"):
+            ask(worker, 2)
+    assert len(loads) == 1
 
 
 class Panic(BaseException):

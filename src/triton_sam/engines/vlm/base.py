@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from PIL import Image
 
 from triton_sam.errors import InvalidInput
+
+_NOTHING = Image.new("RGB", (1, 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,19 +47,33 @@ class Question:
         image: RGB, upright.
         image_key: the same for the same image file.
         messages: ends with the user's; the image belongs to the first of theirs.
+        size: width and height of the image, also when its pixels are gone.
     """
 
     image: Image.Image
     image_key: str
     messages: tuple[Message, ...]
     options: Options
+    size: tuple[int, int] = (0, 0)
+
+    def __post_init__(self) -> None:
+        if self.size == (0, 0):
+            object.__setattr__(self, "size", self.image.size)
+
+    def without_image(self) -> Question:
+        """The same without its pixels, which may be hundreds of megabytes and are of no use once they are read."""
+        return replace(self, image=_NOTHING)
 
     @property
     def text(self) -> str:
         """What is asked, for models that take one question at a time."""
+        self.require_one_message()
+        return self.messages[0].text
+
+    def require_one_message(self) -> None:
+        """InvalidInput for a conversation."""
         if len(self.messages) != 1:
             raise InvalidInput("this model answers one question at a time: send one message of the user, no history")
-        return self.messages[0].text
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -39,15 +40,29 @@ class Crop:
         seen_width, seen_height = seen_width / scale_x, seen_height / scale_y
         return cls((width - seen_width) / 2, (height - seen_height) / 2, seen_width, seen_height, width, height)
 
-    def to_original(self, box: Sequence[float]) -> list[float]:
-        """x0, y0, x1, y1 as shares of what the model sees -> original pixels, inside the image."""
-        x0, y0, x1, y1 = box
-        return [
-            _between(self.left + x0 * self.width, self.image_width),
-            _between(self.top + y0 * self.height, self.image_height),
-            _between(self.left + x1 * self.width, self.image_width),
-            _between(self.top + y1 * self.height, self.image_height),
-        ]
+    def to_original(self, box: Sequence[float]) -> list[float] | None:
+        """x0, y0, x1, y1 as shares of what the model sees -> original pixels, inside the image, in order.
+
+        None where nothing of the image is in the box.
+        """
+        left, right = sorted(_between(self.left + x * self.width, self.image_width) for x in box[0::2])
+        top, bottom = sorted(_between(self.top + y * self.height, self.image_height) for y in box[1::2])
+        return [left, top, right, bottom] if left < right and top < bottom else None
+
+    @property
+    def seen(self) -> tuple[int, int, int, int]:
+        """left, top, right, bottom in whole original pixels: at least all of the image that the model sees."""
+        return (
+            max(0, math.floor(self.left)),
+            max(0, math.floor(self.top)),
+            min(self.image_width, math.ceil(self.left + self.width)),
+            min(self.image_height, math.ceil(self.top + self.height)),
+        )
+
+
+def keeps_ratio(processor: Any) -> bool:
+    """Whether an image processor fits the shorter side of an image, however long the other one gets by that."""
+    return bool(processor.do_resize) and "shortest_edge" in _sizes(processor.size)
 
 
 def _sizes(size: Any) -> dict[str, float]:

@@ -73,7 +73,7 @@ class GeneratingEngine:
             raise InvalidInput(
                 f"the question has {length} tokens with its image, and the model reads {self._context}: ask shorter"
             )
-        return Prepared(question, inputs, min(question.options.max_new_tokens, self._context - length))
+        return Prepared(question.without_image(), inputs, min(question.options.max_new_tokens, self._context - length))
 
     def answer(self, prepared: Sequence[Prepared], listeners: Sequence[Listener]) -> None:
         """Generates all answers in one batch, padded on the left."""

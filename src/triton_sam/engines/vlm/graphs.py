@@ -224,14 +224,20 @@ class StepDecoder:
         *,
         batches: Sequence[int] = BATCHES,
         lengths: Sequence[int] = LENGTHS,
+        max_bytes: int | None = None,
         capture: bool = True,
     ) -> None:
-        """With ``capture`` unset nothing needs a GPU and nothing is any quicker: for tests."""
+        """
+        Args:
+            max_bytes: of the buffers: what others were told that this model takes beside its weights.
+            capture: unset, nothing needs a GPU and nothing is any quicker: for tests.
+        """
         context = int(network.config.get_text_config().max_position_embeddings)
         self._network = network
         self._batches = tuple(batches)
         self._lengths = tuple(sorted({min(length, context) for length in lengths}))
         self._capture = capture
+        self._max_bytes = 2**62 if max_bytes is None else max_bytes
         self._lock = threading.Lock()
         self._storage: Storage | None = None
         self._steps: dict[tuple[int, int], DecodeSteps] = {}
@@ -263,11 +269,19 @@ class StepDecoder:
 
     @torch.inference_mode()
     def _prefilled(self, bucket: tuple[int, int], inputs: Mapping[str, torch.Tensor]) -> DecodeSteps | None:
-        try:
-            steps = self._steps.get(bucket) or self._make(*bucket)
-            if steps is not None:
+        steps = self._steps.get(bucket) or self._made(bucket)
+        if steps is not None:
+            try:
                 steps.prefill(inputs)
-            return steps
+            except torch.OutOfMemoryError:  # the other lane's, most likely: only this batch goes the slow way
+                log.warning("no GPU memory to read %d questions beside what is there", inputs["input_ids"].shape[0])
+                return None
+        return steps
+
+    def _made(self, bucket: tuple[int, int]) -> DecodeSteps | None:
+        """New steps; None, and never tried again, where they cannot be."""
+        try:
+            return self._make(*bucket)
         except torch.OutOfMemoryError:
             self._limit = bucket[0] * bucket[1]
             log.warning("no GPU memory for steps of %d rows of %d tokens: such batches are decoded slowly", *bucket)
@@ -294,13 +308,14 @@ class StepDecoder:
         return steps
 
     def _is_room(self, slots: int) -> bool:
-        if not self._capture:
-            return True
         layers, heads, width = _sizes(self._network)
+        slot = 2 * layers * heads * width * self._network.dtype.itemsize
+        if not self._capture or slots * slot > self._max_bytes:
+            return bool(slots * slot <= self._max_bytes)
         more = slots - (self._storage.slots if self._storage is not None else 0)
         unused = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
         free = torch.cuda.mem_get_info()[0] + unused
-        return bool(2 * layers * heads * width * self._network.dtype.itemsize * more <= free * _SHARE)
+        return bool(slot * more <= free * _SHARE)
 
     def _drop(self) -> None:
         self._steps.clear()

@@ -123,7 +123,9 @@ def load_engine(spec: VlmSpec, folder: Path, placement: Placement, batch: int, p
         speaker = _SPEAKERS[spec.adapter](processor, network)
         network = network.to(placement.device).eval()
         steps = placement.graphs and placement.device == "cuda" and can_step(network)
-        return GeneratingEngine(network, speaker, batch, StepDecoder(network) if steps else None)
+        beside_weights = placement.nbytes - sum(tensor.nbytes for tensor in network.parameters())
+        decoder = StepDecoder(network, max_bytes=beside_weights) if steps else None
+        return GeneratingEngine(network, speaker, batch, decoder)
     except torch.OutOfMemoryError:
         raise Unavailable(
             f"{spec.name} does not fit into the GPU's memory: stop other programs, or set TRITON_SAM_VLM_DEVICE=cpu"

@@ -11,7 +11,6 @@ import torch
 
 from triton_sam.engines.vlm.base import Ending, Listener, Question
 from triton_sam.engines.vlm.pieces import PieceMaker
-from triton_sam.errors import InvalidInput
 
 #: Encoded images that are kept: people ask more than one question about an image.
 _IMAGES_KEPT = 4
@@ -45,8 +44,7 @@ class OwnCodeEngine:
 
     def prepare(self, question: Question) -> Question:
         """Nothing: the network's own code reads text and pixels. InvalidInput for a conversation."""
-        if not question.text.strip():
-            raise InvalidInput("the prompt is empty: ask something")
+        question.require_one_message()
         return question
 
     def answer(self, prepared: Sequence[Question], listeners: Sequence[Listener]) -> None:

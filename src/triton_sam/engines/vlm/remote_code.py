@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -31,10 +32,8 @@ def load_network(folder: Path, parts: Parts) -> Any:
     Args:
         parts: asked where the code would fetch a tokenizer from the Hub by itself, unpinned.
     """
+    reference = _class_in(folder)
     config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=True, local_files_only=True)
-    reference = (getattr(config, "auto_map", None) or {}).get(_CLASS)
-    if reference is None:
-        raise SetupError(f"{folder / 'config.json'} names no class for {_CLASS} in its auto_map")
     network_class = get_class_from_dynamic_module(reference, folder, local_files_only=True)
     with _pinned_tokenizer(network_class.__module__.rpartition(".")[0], parts):
         network = network_class(config)
@@ -43,6 +42,21 @@ def load_network(folder: Path, parts: Parts) -> Any:
         weights |= load_file(file)
     network.load_state_dict(weights, strict=True, assign=True)  # no second copy, and no other numbers
     return network
+
+
+def _class_in(folder: Path) -> str:
+    """``module.Class`` of the network; SetupError where that, or anything else, would be taken from elsewhere."""
+    named = json.loads((folder / "config.json").read_bytes()).get("auto_map") or {}
+    if _CLASS not in named:
+        raise SetupError(f"{folder / 'config.json'} names no class for {_CLASS} in its auto_map")
+    for reference in named.values():
+        module = str(reference).partition(".")[0]
+        if "--" in str(reference) or not (folder / f"{module}.py").is_file():
+            raise SetupError(
+                f"{folder / 'config.json'} names code of another repository ({reference}), which is not pinned: put "
+                "that code into the folder and its plain name into auto_map"
+            )
+    return str(named[_CLASS])
 
 
 @contextlib.contextmanager

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from PIL import Image
 
 from triton_sam.engines.vlm.base import Question
-from triton_sam.engines.vlm.crops import Crop
+from triton_sam.engines.vlm.crops import Crop, keeps_ratio
 from triton_sam.errors import InvalidInput
+
+#: How much longer than wide an image may be before only the part that is seen goes to the processor.
+_LONGEST_RATIO = 8
+_PATCH, _PLACE, _PATCHES = re.compile(r"<patch_index_([^>]*)>"), re.compile("[0-9]{4}"), 1024
 
 
 class _Processed:
@@ -29,7 +35,26 @@ class _Processed:
         return None
 
     def _encode(self, question: Question, text: str) -> dict[str, torch.Tensor]:
-        return dict(self._processor(images=question.image, text=text, return_tensors="pt"))
+        return dict(self._processor(images=self._visible(question), text=text, return_tensors="pt"))
+
+    def _visible(self, question: Question) -> Image.Image:
+        """What the model will see of the image.
+
+        A processor that fits the shorter side enlarges all of the image before it takes the middle: of one that is a
+        thousand times as wide as high that would be gigabytes. Less extreme ones it gets as they are.
+        """
+        width, height = question.image.size
+        if max(width, height) <= _LONGEST_RATIO * min(width, height) or not keeps_ratio(
+            self._processor.image_processor
+        ):
+            return question.image
+        left, top, right, bottom = Crop.of(self._processor.image_processor, (width, height)).seen
+        # Some more than is seen: resampling looks at neighbours, and the middle must stay the middle.
+        more_x, more_y = min(left, width - right, _LONGEST_RATIO), min(top, height - bottom, _LONGEST_RATIO)
+        part = question.image.crop((left - more_x, top - more_y, right + more_x, bottom + more_y))
+        if max(part.size) > _LONGEST_RATIO * _LONGEST_RATIO * min(part.size):
+            raise InvalidInput(f"the image is {width} x {height} pixels, which no model can look at: send a part of it")
+        return part
 
 
 class ChatSpeaker(_Processed):
@@ -75,6 +100,8 @@ class GroundedSpeaker(_Processed):
         for mark in (self._processor.boi_token, self._processor.eoi_token):
             if mark in text:
                 raise InvalidInput(f"{mark} in a text marks the place of the image, which is known: leave it out")
+        if any(not _PLACE.fullmatch(number) or int(number) >= _PATCHES for number in _PATCH.findall(text)):
+            raise InvalidInput(f"a place in a text is <patch_index_0000> to <patch_index_{_PATCHES - 1}>")
         if text.startswith(self._GROUNDING):
             return text
         asked = f"Question: {text} Answer:" if text.rstrip().endswith("?") else text
@@ -86,13 +113,13 @@ class GroundedSpeaker(_Processed):
         text, _ = self._processor.post_process_generation(said)
         whole, found = self._processor.post_process_generation(prompt + said)
         begin = len(whole) - len(text)
-        crop = Crop.of(self._processor.image_processor, question.image.size)
+        crop = Crop.of(self._processor.image_processor, question.size)
         return [
             {
                 "phrase": phrase,
                 "start": start - begin if start >= begin else None,
                 "end": end - begin if start >= begin else None,
-                "boxes": [crop.to_original(box) for box in boxes],
+                "boxes": [place for box in boxes if (place := crop.to_original(box)) is not None],
             }
             for phrase, (start, end), boxes in found
         ]
