@@ -89,7 +89,9 @@ class Settings(BaseSettings):
         default=(), description="web pages that may use the service, `https://host` with commas between; `*` for all"
     )
     max_body_bytes: int = Field(default=96 * MIB, gt=0, description="largest body of a request to the service")
-    service_requests: int = Field(default=256, gt=0, description="requests that the service works on at a time")
+    service_requests: int = Field(
+        default=256, gt=0, description="requests that the service works on at a time; at most half of them questions"
+    )
     service_connections: int = Field(
         default=2048, gt=0, description="connections to the service at a time; at most half of the open files allowed"
     )

@@ -145,7 +145,7 @@ def test_questions_leave_half_of_the_places_to_others() -> None:
             again = await asyncio.gather(*(client.post(COMPLETIONS, json=chat()) for _ in range(2)))
             assert [answer.status_code for answer in again] == [200, 200]  # refusals took no place
 
-    asyncio.run(run())
+    asyncio.run(asyncio.wait_for(run(), TIMEOUT))
 
 
 def test_one_place_is_enough_for_a_question() -> None:
