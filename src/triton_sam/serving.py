@@ -99,6 +99,8 @@ def prepare(
     read, never written. One with nothing but models for foreign tools has no rows.
     """
     vlms = [get_vlm(name) for name in ids if is_vlm(name)]
+    if vlms:
+        host.check_vlm_runtime()  # before anything is written
     ids = [name for name in ids if not is_vlm(name)]
     by_default = not ids and not vlms
     if repository is not None:

@@ -8,9 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 import shutil
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +20,7 @@ import triton_python_backend_utils as pb_utils
 from PIL import Image
 
 from triton_sam import masks
+from triton_sam.backend import triton_io
 from triton_sam.backend.cache import EmbeddingCache, content_key
 from triton_sam.backend.jobs import Job, QueueLimits
 from triton_sam.backend.metrics import TritonMetrics
@@ -71,28 +70,17 @@ class _TritonReply:
         self.send_arrays({"result_json": np.array([json.dumps(document).encode()], dtype=object)})
 
     def fail(self, error: TritonSamError) -> None:
-        code = getattr(pb_utils.TritonError, error.triton_code)
-        self._send(pb_utils.InferenceResponse(error=pb_utils.TritonError(error.wire_message, code)))
+        self._send(triton_io.refusal(error))
 
     def is_cancelled(self) -> bool:
-        try:
-            return bool(self._sender.is_cancelled())
-        except Exception:
-            log.exception("asking whether a client is gone failed")
-            return False
+        return triton_io.is_cancelled(self._sender)
 
     def _send(self, response: Any) -> None:
         with self._lock:
             if self._sent:
                 return
             self._sent = True
-        try:
-            self._sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
-        except Exception:
-            # A second try is refused by Triton, so this client would wait for ever. Ending here with the request
-            # still counted makes the supervisor restart the server, which tells every client at once.
-            log.critical("an answer could not be sent: this process ends", exc_info=True)
-            os._exit(1)
+        triton_io.send(self._sender, response)
         self._model.flight.add(-1)
 
 
@@ -105,7 +93,7 @@ class TritonPythonModel:
 
     def initialize(self, args: dict[str, str]) -> None:
         """Loads the graphs; every reason not to is one sentence in Triton's log."""
-        logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
+        triton_io.set_up_log()
         try:
             self._load(json.loads(args["model_config"]), Path(args["model_repository"]), args)
         except TritonSamError as error:
@@ -117,7 +105,7 @@ class TritonPythonModel:
         settings = get_settings()
         # Our own limit on pixels replaces Pillow's, which stays as a second line at twice the size.
         Image.MAX_IMAGE_PIXELS = settings.max_image_pixels
-        parameters = {name: entry["string_value"] for name, entry in config["parameters"].items()}
+        parameters = triton_io.parameters_of(config)
         folder = repository / args["model_version"]
         self.spec = served_spec(get_spec(parameters["model_id"]), folder)
         self.answerer = Answerer(self.spec.id, args["model_version"])

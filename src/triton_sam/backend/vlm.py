@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 from PIL import Image
 
+from triton_sam.backend import triton_io
 from triton_sam.backend.metrics import VLM_COUNTERS, TritonMetrics
 from triton_sam.backend.vlm_memory import MemoryLedger, free_memory
 from triton_sam.backend.vlm_requests import VlmRequest
@@ -59,8 +59,7 @@ class _TritonReply:
         self._send(_tensors(**outputs), last=True)
 
     def fail(self, error: TritonSamError) -> None:
-        code = getattr(pb_utils.TritonError, error.triton_code)
-        self._send(pb_utils.InferenceResponse(error=pb_utils.TritonError(error.stream_message, code)), last=True)
+        self._send(triton_io.refusal(error, error.stream_message), last=True)
 
     def acknowledge(self) -> None:
         """Ends a request that asked for nothing to be said."""
@@ -71,29 +70,16 @@ class _TritonReply:
         self._cancelled = True
 
     def is_gone(self) -> bool:
-        if self._cancelled or self.ended:
-            return True
-        try:
-            self._cancelled = bool(self._sender.is_cancelled())
-        except Exception:
-            log.exception("asking whether a client is gone failed")
-        return self._cancelled
+        if not (self._cancelled or self.ended):
+            self._cancelled = triton_io.is_cancelled(self._sender)
+        return self._cancelled or self.ended
 
     def _send(self, response: Any, *, last: bool) -> None:
         with self._lock:
             if self.ended:
                 return
             self.ended = last
-            flags = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL if last else 0
-            try:
-                if response is None:
-                    self._sender.send(flags=flags)
-                else:
-                    self._sender.send(response, flags=flags)
-            except Exception:
-                # As in the segmenter: a client that would wait for ever is told by the end of this process.
-                log.critical("an answer could not be sent: this process ends", exc_info=True)
-                os._exit(1)
+            triton_io.send(self._sender, response, last=last)
         if last:
             self._model.forget(self._ticket)
 
@@ -103,9 +89,8 @@ class TritonPythonModel:
 
     def initialize(self, args: dict[str, str]) -> None:
         """Gets ready to load; the weights themselves come with the first question."""
-        logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
-        config = json.loads(args["model_config"])
-        parameters = {name: entry["string_value"] for name, entry in config["parameters"].items()}
+        triton_io.set_up_log()
+        parameters = triton_io.parameters_of(json.loads(args["model_config"]))
         try:
             self._settings = get_settings()
             self._spec = get_vlm(parameters["vlm_id"])

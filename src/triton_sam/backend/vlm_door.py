@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -17,6 +15,7 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
+from triton_sam.backend import triton_io
 from triton_sam.errors import InternalError, QueueFull, TritonSamError, from_status
 from triton_sam.flight import FlightCounter
 from triton_sam.settings import get_settings
@@ -30,7 +29,7 @@ class TritonPythonModel:
 
     def initialize(self, args: dict[str, str]) -> None:
         """No weights here."""
-        logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
+        triton_io.set_up_log()
         config = json.loads(args["model_config"])
         self._behind = args["model_name"] + STREAM_SUFFIX
         self._outputs = [tensor["name"] for tensor in config["output"]]
@@ -47,7 +46,7 @@ class TritonPythonModel:
             sender = request.get_response_sender()
             if not self._inside.acquire(blocking=False):
                 full = QueueFull(f"{self._most} questions are waiting already: try again in a moment")
-                self._send(sender, _refusal(full))
+                self._send(sender, triton_io.refusal(full))
                 continue
             inputs = [pb_utils.Tensor(tensor.name(), np.array(tensor.as_numpy())) for tensor in request.inputs()]
             wanted = set(request.requested_output_names())
@@ -68,21 +67,16 @@ class TritonPythonModel:
             ]
             response = pb_utils.InferenceResponse(output_tensors=tensors)
         except TritonSamError as error:
-            response = _refusal(error)
+            response = triton_io.refusal(error)
         except Exception as error:
             log.exception("asking %s failed", self._behind)
-            response = _refusal(InternalError(f"asking {self._behind} failed ({type(error).__name__})"))
+            response = triton_io.refusal(InternalError(f"asking {self._behind} failed ({type(error).__name__})"))
         finally:
             self._inside.release()
         self._send(sender, response)
 
     def _send(self, sender: Any, response: Any) -> None:
-        try:
-            sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
-        except Exception:
-            # As in the segmenter: a client that would wait for ever is told by the end of this process.
-            log.critical("an answer could not be sent: this process ends", exc_info=True)
-            os._exit(1)
+        triton_io.send(sender, response)
         self._flight.add(-1)
 
     def _ask(self, inputs: list[Any]) -> dict[str, str]:
@@ -101,8 +95,3 @@ class TritonPythonModel:
         if not last.get("finish_reason"):
             raise InternalError(f"{self._behind} broke off before the end of its answer")
         return {**last, "generated_text": "".join(pieces)}
-
-
-def _refusal(error: TritonSamError) -> Any:
-    code = getattr(pb_utils.TritonError, error.triton_code)
-    return pb_utils.InferenceResponse(error=pb_utils.TritonError(error.wire_message, code))
