@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.e2e.browser import OpenPage, PageLog
+from tests.e2e.browser import OpenPage, PageLog, wait_until
 from tests.e2e.page_helpers import CUP, SPOON, TABLE, Screen
 from triton_sam.serving import Running
 
@@ -101,7 +101,9 @@ def test_work_that_cannot_be_shown_is_not_overwritten(screen: Screen, page_log: 
     take_sample(page, "cat")
     shown(page, "cat.png")
     page.get_by_role("button", name="Samples").click()
-    assert page.locator("#earlier-list").get_by_role("button").all_inner_texts() == ["coffee.png"]
+    entries = page.locator("#earlier-list").get_by_role("button")
+    wait_until(page, lambda: entries.count() > 0)  # the list is read from the browser's store after the dialog opens
+    assert entries.all_inner_texts() == ["coffee.png"]
 
 
 def test_enter_on_undo_once_too_often_clicks_nothing(screen: Screen) -> None:
