@@ -67,6 +67,7 @@ class EncodedImage:
         if len(data) == 0:
             raise InvalidInput("the image is empty: send the bytes of an image file")
         check_size(len(data), max_bytes)
+        self.data = data
         self._picture = _guarded(lambda: Image.open(io.BytesIO(data), formats=_FORMATS))
         width, height = self._picture.size
         if width * height > max_pixels:
@@ -79,6 +80,12 @@ class EncodedImage:
             width, height = height, width
         #: (width, height) as a person sees it, after EXIF rotation.
         self.size: tuple[int, int] = (width, height)
+
+    @property
+    def is_plain_jpeg(self) -> bool:
+        """Whether any JPEG decoder gives the picture that :meth:`pixels` gives: no CMYK, and upright."""
+        picture = self._picture
+        return picture.format == "JPEG" and picture.mode in ("RGB", "L") and self._orientation in (None, 1)
 
     def pixels(self) -> Image.Image:
         """The decoded picture, mode RGB, upright."""

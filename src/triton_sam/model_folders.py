@@ -22,6 +22,11 @@ from triton_sam.specs import EXTERNAL_DATA_SUFFIX, ModelSpec, graphs_from_json
 
 CONFIG_FILE = "config.pbtxt"
 GRAPHS_FILE = "graphs.json"
+ENCODER_FILE, DECODER_FILE = "encoder.onnx", "decoder.onnx"
+#: The encoder as it runs fastest on a CPU; made from the plain one, beside it.
+CPU_ENCODER_FILE = "encoder_cpu.onnx"
+#: The weights for the torch engine, under transformers' names.
+NETWORK_FILE = "network.safetensors"
 #: The version before stays beside the newest one, for a server that still has to come back with it.
 _VERSIONS_KEPT = 2
 

@@ -44,7 +44,27 @@ class Settings(BaseSettings):
     encode_queue: int = Field(default=32, gt=0, description="images waiting for the encoder")
     click_queue: int = Field(default=512, gt=0, description="clicks waiting for the decoder")
     queue_seconds: float = Field(default=90.0, gt=0, description="longest wait before a request is refused after all")
-    click_batch: int = Field(default=8, gt=0, description="prompts decoded in one run of the graph")
+    click_batch: int = Field(default=8, gt=0, description="prompts decoded in one run of an ONNX graph")
+    encode_batch: int = Field(default=8, gt=0, le=8, description="images encoded in one run on a GPU")
+    encode_window_ms: float = Field(
+        default=2.0, ge=0, description="how long an encode waits for other images that are being read at that moment"
+    )
+    engine: Literal["auto", "torch", "onnx"] = Field(
+        default="auto", description="what runs the networks; auto: torch where its weights and a GPU are there"
+    )
+    device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="where the segmenters run")
+    torch_dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+        default="auto", description="numbers of the torch engine; auto: bfloat16 on a GPU, float32 on a CPU"
+    )
+    torch_compile: Literal["auto", "off", "default", "max-autotune"] = Field(
+        default="auto", description="how torch compiles the encoder; auto: max-autotune on a GPU, off on a CPU"
+    )
+    onnx_tensorrt: bool = Field(
+        default=False, description="ONNX graphs on a GPU through TensorRT, whose engines take minutes to build"
+    )
+    fast_encoder: bool = Field(
+        default=True, description="the encoder that was made for CPUs, where set-up has made one; off: the plain graph"
+    )
     threads: int = Field(default=0, ge=0, description="threads of one graph; 0 means every core")
 
     vlm_device: Literal["auto", "cpu", "cuda"] = Field(

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from triton_sam.backend.cache import EmbeddingCache, content_key
-from triton_sam.engines.base import Embedding
+from triton_sam.engines.base import Embedding, HostEmbedding
 from triton_sam.errors import ImageExpired
 from triton_sam.geometry import Frame, ResizePolicy
 
 
 def embedding(floats: int = 25) -> Embedding:
-    return Embedding(Frame(4, 4, 4, ResizePolicy.SQUASH), {"features": np.zeros(floats, np.float32)})
+    return HostEmbedding(Frame(4, 4, 4, ResizePolicy.SQUASH), {"features": np.zeros(floats, np.float32)})
 
 
 def test_least_recently_used_goes_first_and_bytes_stay_bounded() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,12 @@ from PIL import Image
 
 from triton_sam.catalog import DEFAULT_MODEL, get_spec
 from triton_sam.engines import onnx as engine_module
-from triton_sam.engines.base import Decoded, Embedding, select
-from triton_sam.engines.onnx import OnnxEngine, model_points, open_session, preprocess
+from triton_sam.engines.base import Decoded, HostEmbedding, Row, select
+from triton_sam.engines.inputs import model_points, preprocess
+from triton_sam.engines.onnx import OnnxEngine, choose_providers, open_session
 from triton_sam.errors import SetupError
 from triton_sam.geometry import Frame, ResizePolicy
+from triton_sam.images import EncodedImage
 from triton_sam.prompts import ObjectPrompt
 from triton_sam.specs import DecoderGraph, EncoderGraph, Graphs, ModelSpec
 
@@ -28,7 +31,7 @@ SPEC = dataclasses.replace(
     ),
 )
 FRAME = Frame(32, 16, SIDE, ResizePolicy.SQUASH)
-EMBEDDING = Embedding(FRAME, {"embed": np.ones((1, 2), np.float32)})
+EMBEDDING = HostEmbedding(FRAME, {"embed": np.ones((1, 2), np.float32)})
 
 
 def prompt(
@@ -52,6 +55,12 @@ def prompt(
 def picture(width: int, height: int) -> Image.Image:
     rng = np.random.default_rng(3)
     return Image.fromarray(rng.integers(0, 256, (height, width, 3), dtype=np.uint8))
+
+
+def encoded(image: Image.Image) -> EncodedImage:
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG")
+    return EncodedImage(buffer.getvalue(), max_bytes=10**7, max_pixels=10**6)
 
 
 @pytest.mark.parametrize("policy", ResizePolicy)
@@ -153,17 +162,23 @@ def test_a_box_alone_and_nothing_at_all() -> None:
 
 def test_select_the_best_or_all() -> None:
     logits = np.arange(3 * 4, dtype=np.float32).reshape(3, 2, 2)
-    decoded = Decoded(logits, np.array([0.2, 0.9, 0.4], np.float32))
-    assert select(decoded, multimask=True) is decoded
-    best = select(decoded, multimask=False)
-    assert best.logits.shape == (1, 2, 2)
-    assert np.array_equal(best.logits[0], logits[1])
+    scores = np.array([0.2, 0.9, 0.4], np.float32)
+    every = select(logits, scores, multimask=True)
+    assert every.logits is logits
+    assert every.scores is scores
+    best = select(logits, scores, multimask=False)
+    assert np.array_equal(logits_of(best), logits[1:2])
     assert best.scores.tolist() == pytest.approx([0.9])
 
 
 def test_select_from_one() -> None:
-    decoded = Decoded(np.zeros((1, 2, 2), np.float32), np.array([0.2], np.float32))
-    assert select(decoded, multimask=False) is decoded
+    logits, scores = np.zeros((1, 2, 2), np.float32), np.array([0.2], np.float32)
+    assert select(logits, scores, multimask=False).logits is logits
+
+
+def logits_of(decoded: Decoded) -> npt.NDArray[np.float32]:
+    assert decoded.logits is not None
+    return decoded.logits
 
 
 # the engine
@@ -200,6 +215,9 @@ class Built:
     encoder: FakeEncoder
     decoder: FakeDecoder
 
+    def decode(self, prompts: list[ObjectPrompt], *, multimask: bool = False) -> list[Decoded]:
+        return self.engine.decode([Row(EMBEDDING, prompt, multimask) for prompt in prompts])
+
 
 def build(monkeypatch: pytest.MonkeyPatch, max_batch: int = 8) -> Built:
     sessions: dict[str, Any] = {"encoder.onnx": FakeEncoder(), "decoder.onnx": FakeDecoder()}
@@ -215,9 +233,9 @@ def built(monkeypatch: pytest.MonkeyPatch) -> Built:
 
 def test_encode(built: Built) -> None:
     image = picture(40, 20)
-    embedding = built.engine.encode(image)
+    (embedding,) = built.engine.encode([built.engine.prepare(encoded(image))])
     assert embedding.frame == Frame(40, 20, SIDE, SPEC.resize)
-    assert {name: float(tensor[0, 0]) for name, tensor in embedding.tensors.items()} == {"embed": 0.0, "more": 1.0}
+    assert {name: float(embedding.array(name)[0, 0]) for name in ("embed", "more")} == {"embed": 0.0, "more": 1.0}
     assert embedding.nbytes == 16
     (feed,) = built.encoder.feeds
     assert list(feed) == ["image"]
@@ -225,7 +243,7 @@ def test_encode(built: Built) -> None:
 
 
 def test_what_the_decoder_gets(built: Built) -> None:
-    built.engine.decode(EMBEDDING, [prompt([[4, 6]]), prompt([[8, 2]], [0])], multimask=False)
+    built.decode([prompt([[4, 6]]), prompt([[8, 2]], [0])])
     (feed,) = built.decoder.feeds
     assert feed["embed"] is EMBEDDING.tensors["embed"]
     assert feed["point_coords"].tolist() == [[[2.0, 6.0]], [[4.0, 2.0]]]
@@ -249,8 +267,8 @@ def test_prompts_share_a_run_only_with_their_like_and_keep_their_order(built: Bu
         prompt([[16, 0]], mask=mask),
         prompt(mask=mask),
     ]
-    answers = built.engine.decode(EMBEDDING, prompts, multimask=False)
-    firsts = [float(answer.logits[0, 0, 0]) for answer in answers]
+    answers = built.decode(prompts)
+    firsts = [float(logits_of(answer)[0, 0, 0]) for answer in answers]
     assert firsts == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 0.0]
     runs = [(feed["point_coords"].shape[:2], float(feed["has_mask_input"][0])) for feed in built.decoder.feeds]
     assert sorted(runs) == [((1, 0), 1.0), ((1, 2), 0.0), ((1, 3), 0.0), ((2, 1), 0.0), ((2, 1), 1.0), ((2, 2), 0.0)]
@@ -259,17 +277,17 @@ def test_prompts_share_a_run_only_with_their_like_and_keep_their_order(built: Bu
 @pytest.mark.parametrize(("max_batch", "sizes"), [(1, [1] * 7), (3, [3, 3, 1]), (7, [7]), (8, [7])])
 def test_the_largest_batch(max_batch: int, sizes: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     built = build(monkeypatch, max_batch)
-    answers = built.engine.decode(EMBEDDING, [prompt([[2 * index, 0]]) for index in range(7)], multimask=True)
+    answers = built.decode([prompt([[2 * index, 0]]) for index in range(7)], multimask=True)
     assert [len(feed["point_coords"]) for feed in built.decoder.feeds] == sizes
-    assert [float(answer.logits[0, 0, 0]) for answer in answers] == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
+    assert [float(logits_of(answer)[0, 0, 0]) for answer in answers] == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
 
 
 def test_multimask_and_the_best(built: Built) -> None:
-    (every,) = built.engine.decode(EMBEDDING, [prompt([[2, 0]])], multimask=True)
-    assert every.logits.shape == (3, MASK_SIDE, MASK_SIDE)
+    (every,) = built.decode([prompt([[2, 0]])], multimask=True)
+    assert logits_of(every).shape == (3, MASK_SIDE, MASK_SIDE)
     assert every.scores.tolist() == pytest.approx([0.1, 0.3, 0.2])
-    (best,) = built.engine.decode(EMBEDDING, [prompt([[2, 0]])], multimask=False)
-    assert best.logits.shape == (1, MASK_SIDE, MASK_SIDE)
+    (best,) = built.decode([prompt([[2, 0]])])
+    assert logits_of(best).shape == (1, MASK_SIDE, MASK_SIDE)
     assert best.scores.tolist() == pytest.approx([0.3])
 
 
@@ -277,7 +295,7 @@ def test_a_mask_is_clipped_and_left_as_it_was(built: Built) -> None:
     mask = np.linspace(-20, 20, MASK_SIDE * MASK_SIDE, dtype=np.float32).reshape(MASK_SIDE, MASK_SIDE)
     before = mask.copy()
     other = np.full((MASK_SIDE, MASK_SIDE), 2.0, np.float32)
-    built.engine.decode(EMBEDDING, [prompt([[2, 0]], mask=mask), prompt([[2, 0]], mask=other)], multimask=False)
+    built.decode([prompt([[2, 0]], mask=mask), prompt([[2, 0]], mask=other)])
     (feed,) = built.decoder.feeds
     assert feed["has_mask_input"].tolist() == [1.0]
     assert np.array_equal(feed["mask_input"][0, 0], np.minimum(np.maximum(before, -5), 5))
@@ -286,7 +304,7 @@ def test_a_mask_is_clipped_and_left_as_it_was(built: Built) -> None:
 
 
 def test_no_prompts_no_run(built: Built) -> None:
-    assert built.engine.decode(EMBEDDING, [], multimask=False) == []
+    assert built.decode([]) == []
     assert built.decoder.feeds == []
 
 
@@ -310,3 +328,34 @@ def test_a_graph_that_does_not_load_is_named(content: bytes, tmp_path: Path) -> 
 def test_a_graph_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(SetupError, match=r"missing\.onnx does not load"):
         open_session(tmp_path / "missing.onnx")
+
+
+@pytest.mark.parametrize(
+    ("available", "device", "tensorrt", "chosen"),
+    [
+        (["CPU"], "auto", False, ["CPU"]),
+        (["CUDA", "CPU"], "auto", False, ["CUDA", "CPU"]),
+        (["CUDA", "CPU"], "cpu", False, ["CPU"]),
+        (["CUDA", "CPU"], "cuda", False, ["CUDA", "CPU"]),
+        (["Tensorrt", "CUDA", "CPU"], "auto", False, ["CUDA", "CPU"]),
+        (["Tensorrt", "CUDA", "CPU"], "cuda", True, ["Tensorrt", "CUDA", "CPU"]),
+    ],
+)
+def test_where_graphs_run(
+    available: list[str], device: str, tensorrt: bool, chosen: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = [f"{name}ExecutionProvider" for name in available]
+    monkeypatch.setattr(engine_module.onnxruntime, "get_available_providers", lambda: whole)
+    expected = tuple(f"{name}ExecutionProvider" for name in chosen)
+    assert choose_providers(device, tensorrt=tensorrt) == expected
+
+
+@pytest.mark.parametrize(
+    ("device", "tensorrt", "word"), [("cuda", False, "onnxruntime-gpu"), ("auto", True, "TensorRT")]
+)
+def test_what_this_onnxruntime_does_not_have(
+    device: str, tensorrt: bool, word: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_module.onnxruntime, "get_available_providers", lambda: ["CPUExecutionProvider"])
+    with pytest.raises(SetupError, match=word):
+        choose_providers(device, tensorrt=tensorrt)

@@ -69,7 +69,7 @@ def run(*command: str) -> tuple[int, str]:
         return done.exit_code, done.output
     program = sys.executable if command[0] == "python" else command[0]
     finished = subprocess.run(
-        [program, *command[1:]], capture_output=True, text=True, timeout=60, check=False, cwd=ROOT
+        [program, *command[1:]], capture_output=True, text=True, timeout=180, check=False, cwd=ROOT
     )
     return finished.returncode, finished.stdout + finished.stderr
 

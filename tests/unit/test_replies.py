@@ -11,7 +11,7 @@ import pytest
 
 from triton_sam.backend.jobs import Job
 from triton_sam.backend.replies import ALL_OUTPUTS, DEFAULT_OUTPUTS, Answerer, build_reply, wanted_outputs
-from triton_sam.engines.base import Decoded, Embedding
+from triton_sam.engines.base import Decoded, HostEmbedding
 from triton_sam.errors import TritonSamError
 from triton_sam.geometry import Frame, ResizePolicy
 from triton_sam.masks import FORMATS, decode, full_size, unpack_bits
@@ -36,7 +36,7 @@ class NoReply:
 
 def job(form: str | None, objects: int = 1) -> Job:
     prompt = None if form is None else Prompt((POINT,) * objects, format=form)
-    made = Job(NoReply(), prompt, "the key", embedding=Embedding(FRAME, {}))
+    made = Job(NoReply(), prompt, "the key", embedding=HostEmbedding(FRAME, {}))
     made.timings["decode"] = 1.23456
     return made
 
@@ -49,7 +49,7 @@ def answers(objects: int, each: int) -> list[Decoded]:
         slopes = rng.normal(size=(each, 2, 1, 1)).astype(np.float32)
         grid = np.mgrid[-1 : 1 : SIDE * 1j, -1 : 1 : SIDE * 1j].astype(np.float32)
         scores = np.array([0.3 + 0.1 * index - 0.01 * rank for rank in range(each)], np.float32)
-        made.append(Decoded(slopes[:, 0] * grid[0] + slopes[:, 1] * grid[1], scores))
+        made.append(Decoded(scores, slopes[:, 0] * grid[0] + slopes[:, 1] * grid[1]))
     return made
 
 

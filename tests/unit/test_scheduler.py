@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import io
 import queue
@@ -9,16 +10,17 @@ import threading
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from PIL import Image
 
 from triton_sam.backend.cache import EmbeddingCache
 from triton_sam.backend.jobs import Job, QueueLimits
 from triton_sam.backend.scheduler import Scheduler
-from triton_sam.engines.base import Decoded, Embedding
+from triton_sam.engines.base import Capacity, Decoded, Embedding, HostEmbedding, Row
 from triton_sam.errors import Cancelled, InternalError, InvalidInput, TritonSamError, Unavailable
 from triton_sam.geometry import Frame, ResizePolicy
 from triton_sam.images import EncodedImage
@@ -35,30 +37,39 @@ class GatedEngine:
     spec: ModelSpec
 
     def __init__(self) -> None:
+        self.capacity = Capacity()
         self.encode_gate, self.decode_gate = threading.Event(), threading.Event()
         self.encode_gate.set()
         self.decode_gate.set()
         self.encode_arrived, self.decode_arrived = threading.Event(), threading.Event()
         self.encodes = 0
         self.batches: list[int] = []
+        self.encode_batches: list[int] = []
         self.failure: Exception | None = None
 
-    def encode(self, picture: Image.Image) -> Embedding:
-        self.encodes += 1
+    def prepare(self, image: EncodedImage) -> Image.Image:
+        return image.pixels()
+
+    def encode(self, prepared: Sequence[Image.Image]) -> list[Embedding]:
+        self.encodes += len(prepared)
+        self.encode_batches.append(len(prepared))
         self.encode_arrived.set()
         assert self.encode_gate.wait(PATIENCE)
         if self.failure:
             raise self.failure
-        return embedding()
+        return [embedding() for _ in prepared]
 
-    def decode(self, embedding: Embedding, prompts: Sequence[ObjectPrompt], *, multimask: bool) -> list[Decoded]:
+    def adopt(self, frame: Frame, tensors: Mapping[str, npt.NDArray[np.float32]]) -> Embedding:
+        return HostEmbedding(frame, tensors)
+
+    def decode(self, rows: Sequence[Row]) -> list[Decoded]:
         self.decode_arrived.set()
         assert self.decode_gate.wait(PATIENCE)
-        self.batches.append(len(prompts))
+        self.batches.append(len(rows))
         if self.failure:
             raise self.failure
         # The answer carries the prompt, so that a test sees whether answers were mixed up.
-        return [Decoded(np.full((1, 2, 2), prompt.points[0, 0]), np.ones(1, np.float32)) for prompt in prompts]
+        return [Decoded(np.ones(1, np.float32), np.full((1, 2, 2), row.prompt.points[0, 0])) for row in rows]
 
 
 class Inbox:
@@ -97,7 +108,7 @@ class Counts(Counter[str]):
 
 
 def embedding() -> Embedding:
-    return Embedding(FRAME, {"features": np.zeros(4, np.float32)})
+    return HostEmbedding(FRAME, {"features": np.zeros(4, np.float32)})
 
 
 def prompt(x: float = 1.0, objects: int = 1) -> Prompt:
@@ -128,7 +139,8 @@ MakeScheduler = Callable[..., Scheduler]
 def make(engine: GatedEngine, counts: Counts) -> Iterator[MakeScheduler]:
     made: list[Scheduler] = []
 
-    def build(cache: EmbeddingCache | None = None, **limits: int) -> Scheduler:
+    def build(cache: EmbeddingCache | None = None, *, rows: int = 8, **limits: int) -> Scheduler:
+        engine.capacity = dataclasses.replace(engine.capacity, rows=rows)
         scheduler = Scheduler(engine, cache or EmbeddingCache(10**6), counts, QueueLimits(**limits))
         made.append(scheduler)
         return scheduler
@@ -181,7 +193,7 @@ def test_equal_images_are_encoded_once(make: MakeScheduler, engine: GatedEngine)
 def test_clicks_of_one_image_are_decoded_in_one_batch_and_not_mixed_up(
     make: MakeScheduler, engine: GatedEngine
 ) -> None:
-    scheduler = make(batch=8)
+    scheduler = make(rows=8)
     hold_decoder(engine, scheduler)
     shared = embedding()
     inboxes = [click(scheduler, Inbox(), shared, float(x)) for x in range(6)]
@@ -279,7 +291,7 @@ def test_a_client_that_went_away_costs_no_decode(make: MakeScheduler, engine: Ga
 
 
 def test_too_many_clicks_are_refused_at_once(make: MakeScheduler, engine: GatedEngine, counts: Counts) -> None:
-    scheduler = make(clicks=2, batch=1)
+    scheduler = make(clicks=2, rows=1)
     held = hold_decoder(engine, scheduler)
     accepted = [click(scheduler, Inbox(), embedding()) for _ in range(2)]
     assert isinstance(click(scheduler, Inbox(), embedding()).get(), Unavailable)
@@ -291,7 +303,7 @@ def test_too_many_clicks_are_refused_at_once(make: MakeScheduler, engine: GatedE
 
 
 def test_too_many_images_are_refused_at_once(make: MakeScheduler, engine: GatedEngine, counts: Counts) -> None:
-    scheduler = make(encodes=1, clicks=3, batch=1)
+    scheduler = make(encodes=1, clicks=3, rows=1)
     engine.encode_gate.clear()
     running, waiting, refused, joined, beyond = (Inbox() for _ in range(5))
     scheduler.submit_image(Job(running, None, "running"), image())
@@ -360,7 +372,7 @@ def test_idle_workers_keep_no_image_and_no_embedding_alive(make: MakeScheduler) 
 
 
 def test_sessions_are_served_in_turn(make: MakeScheduler, engine: GatedEngine) -> None:
-    scheduler = make(batch=1)
+    scheduler = make(rows=1)
     hold_decoder(engine, scheduler)
     order: queue.Queue[str] = queue.Queue()
 

@@ -7,7 +7,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from triton_sam.engines.base import Decoded, Embedding
+from triton_sam.engines.base import Decoded, Embedding, Row
 from triton_sam.errors import TritonSamError
 from triton_sam.prompts import Prompt
 
@@ -33,6 +33,19 @@ class Metrics(Protocol):
     def set(self, name: str, value: float) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What an answer is made of.
+
+    Attributes:
+        logits: the low-resolution logits.
+        pixels: the full-size masks.
+    """
+
+    logits: bool = True
+    pixels: bool = False
+
+
 @dataclass(eq=False, slots=True)
 class Job:
     """One request on its way.
@@ -42,6 +55,7 @@ class Job:
         session: requests of one session are served in order and can be cancelled together.
         sequence: the request's number in its session, growing; None where the client does not count.
         latest_wins: supersedes every older request of its session.
+        needs: what its answer is made of.
     """
 
     reply: Reply
@@ -50,15 +64,32 @@ class Job:
     session: str | None = None
     latest_wins: bool = False
     embedding: Embedding | None = None
+    needs: Needs = Needs()
     sequence: int | None = None
     received: float = field(default_factory=time.perf_counter)
     timings: dict[str, float] = field(default_factory=dict)
     answered: bool = False
+    _rows: list[Row] | None = None
 
     @property
     def turn(self) -> Hashable:
         """Whose turn this job takes: its session's, or its own."""
         return self.session if self.session is not None else id(self)
+
+    @property
+    def multimask(self) -> bool:
+        return self.prompt is not None and self.prompt.multimask
+
+    def rows(self) -> list[Row]:
+        """What the decoder gets once the image is encoded: one row for each object."""
+        if self._rows is None:
+            assert self.prompt is not None  # without one there is nothing to decode
+            assert self.embedding is not None
+            self._rows = [
+                Row(self.embedding, prompt, self.prompt.multimask, self.needs.logits, self.needs.pixels)
+                for prompt in self.prompt.objects
+            ]
+        return self._rows
 
     def mark(self, step: str, started: float) -> None:
         """Notes the milliseconds since ``started`` under ``step``."""
@@ -71,6 +102,7 @@ class QueueLimits:
 
     encodes: int = 32
     clicks: int = 512
-    batch: int = 8
     seconds: float = 90.0
     """Who has waited longer is refused after all: most likely nobody listens any more."""
+    window: float = 0.002
+    """Seconds for which the encoder waits for images that are being prepared, to take them along."""

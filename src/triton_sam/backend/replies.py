@@ -13,8 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from triton_sam import masks
-from triton_sam.backend.jobs import Job
+from triton_sam.backend.jobs import Job, Needs
 from triton_sam.engines.base import Decoded
+from triton_sam.geometry import Frame
+from triton_sam.prompts import Prompt
 from triton_sam.run_lengths import BoolArray
 
 #: What a request without a list of outputs gets: Triton then asks for all, and JSON of a million floats helps nobody.
@@ -22,6 +24,13 @@ DEFAULT_OUTPUTS = frozenset({"result_json", "image_key", "scores"})
 ALL_OUTPUTS = DEFAULT_OUTPUTS | {"masks", "low_res_logits", "embedding"}
 #: Made of a mask's pixels; the others are made of the logits.
 _PIXEL_FORMS = frozenset({"png", "polygon", "bits"})
+
+
+def needs_of(prompt: Prompt, wanted: Set[str]) -> Needs:
+    """What a decoder has to give for the outputs in ``wanted``."""
+    in_json = prompt.format if "result_json" in wanted else None
+    pixels = "masks" in wanted or in_json in _PIXEL_FORMS
+    return Needs("low_res_logits" in wanted or in_json in ("logits", "rle") or not pixels, pixels)
 
 
 def wanted_outputs(requested: Set[str]) -> frozenset[str]:
@@ -56,19 +65,20 @@ def build_reply(job: Job, decoded: list[Decoded], answerer: Answerer, wanted: Se
         if "scores" in wanted:
             outputs["scores"] = np.stack([answer.scores for answer in decoded])
         if "low_res_logits" in wanted:
-            outputs["low_res_logits"] = np.stack([answer.logits for answer in decoded])
+            outputs["low_res_logits"] = np.stack([_logits(answer) for answer in decoded])
     assert job.embedding is not None  # jobs without one have failed before
     form = job.prompt.format if job.prompt is not None else "logits"
+    needs = Needs() if job.prompt is None else needs_of(job.prompt, wanted)
     entries: list[dict[str, Any]] = []
     packed = []
     for index, answer in enumerate(decoded):
-        for logits, score in zip(answer.logits, answer.scores, strict=True):
-            needs_pixels = "masks" in wanted or ("result_json" in wanted and form in _PIXEL_FORMS)
-            full = masks.full_size(logits, job.embedding.frame) if needs_pixels else None
-            if full is not None and "masks" in wanted:
-                packed.append(np.packbits(full, axis=1))
+        for which, score in enumerate(answer.scores):
+            pixels = _Pixels(answer, which, job.embedding.frame) if needs.pixels else None
+            if pixels is not None and "masks" in wanted:
+                packed.append(pixels.packed)
             if "result_json" in wanted:
-                body = _entry(form, logits, full, job, wanted)
+                logits = None if answer.logits is None else answer.logits[which]
+                body = _entry(form, logits, pixels, job.embedding.frame, wanted)
                 entries.append(body | {"score": float(score), "object": index})
     if packed:
         outputs["masks"] = np.stack(packed)
@@ -79,24 +89,51 @@ def build_reply(job: Job, decoded: list[Decoded], answerer: Answerer, wanted: Se
     return outputs
 
 
+class _Pixels:
+    """One full-size mask, in the form in which the engine gave it and in the other one where that is asked for."""
+
+    def __init__(self, answer: Decoded, which: int, frame: Frame) -> None:
+        self._frame = frame
+        self._packed = None if answer.packed is None else answer.packed[which]
+        self._full = masks.full_size(_logits(answer)[which], frame) if self._packed is None else None
+
+    @property
+    def packed(self) -> npt.NDArray[np.uint8]:
+        """[H,ceil(W/8)]."""
+        if self._packed is None:
+            self._packed = np.packbits(self.full, axis=1)
+        return self._packed
+
+    @property
+    def full(self) -> BoolArray:
+        """[H,W]."""
+        if self._full is None:
+            self._full = masks.unpack_bits(self.packed[None], self._frame.width)[0]
+        return self._full
+
+
+def _logits(answer: Decoded) -> npt.NDArray[np.float32]:
+    assert answer.logits is not None  # `needs_of` asked for them
+    return answer.logits
+
+
 def _entry(
-    form: str, logits: npt.NDArray[np.float32], full: BoolArray | None, job: Job, wanted: Set[str]
+    form: str, logits: npt.NDArray[np.float32] | None, pixels: _Pixels | None, frame: Frame, wanted: Set[str]
 ) -> dict[str, Any]:
     """The JSON form of one mask; data that travels as a tensor of the same answer is not sent twice."""
-    assert job.embedding is not None
-    frame = job.embedding.frame
     head = {"encoding": form, "width": frame.width, "height": frame.height}
-    if form == "logits":
-        head |= {"width": logits.shape[1], "height": logits.shape[0]}
-        if "low_res_logits" in wanted:
-            return head
-        return head | {"data": base64.b64encode(logits.astype("<f4").tobytes()).decode("ascii")}
     if form == "bits" and "masks" in wanted:
         return head
+    if form in _PIXEL_FORMS:
+        assert pixels is not None
+        return masks.encode(pixels.full, form)
+    assert logits is not None
     if form == "rle":
         return masks.full_size_rle(logits, frame)
-    assert full is not None  # the other forms are made of pixels
-    return masks.encode(full, form)
+    head |= {"width": logits.shape[1], "height": logits.shape[0]}
+    if "low_res_logits" in wanted:
+        return head
+    return head | {"data": base64.b64encode(logits.astype("<f4").tobytes()).decode("ascii")}
 
 
 def _result(job: Job, entries: list[dict[str, Any]], answerer: Answerer) -> Mapping[str, Any]:

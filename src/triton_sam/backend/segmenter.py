@@ -22,13 +22,13 @@ from PIL import Image
 from triton_sam import masks
 from triton_sam.backend import triton_io
 from triton_sam.backend.cache import EmbeddingCache, content_key
-from triton_sam.backend.jobs import Job, QueueLimits
+from triton_sam.backend.jobs import Job, Needs, QueueLimits
 from triton_sam.backend.metrics import TritonMetrics
-from triton_sam.backend.replies import Answerer, build_reply, wanted_outputs
+from triton_sam.backend.replies import Answerer, build_reply, needs_of, wanted_outputs
 from triton_sam.backend.scheduler import Scheduler
 from triton_sam.catalog import get_spec
 from triton_sam.engines.base import Decoded, Embedding
-from triton_sam.engines.onnx import OnnxEngine
+from triton_sam.engines.loading import load_engine
 from triton_sam.errors import InternalError, InvalidInput, TritonSamError, Unavailable
 from triton_sam.flight import FlightCounter
 from triton_sam.geometry import Frame
@@ -110,22 +110,18 @@ class TritonPythonModel:
         self.spec = served_spec(get_spec(parameters["model_id"]), folder)
         self.answerer = Answerer(self.spec.id, args["model_version"])
         refuse_other_config(config, self.spec)
-        engine = OnnxEngine(
-            self.spec,
-            folder / parameters["encoder"],
-            folder / parameters["decoder"],
-            threads=settings.threads,
-            max_batch=settings.click_batch,
-        )
-        engine.warm_up()
+        self._engine = load_engine(self.spec, folder, settings)
         masks.full_size(np.zeros((2, 2), np.float32), Frame(2, 2, 2, self.spec.resize))  # loads OpenCV
         self._settings: Settings = settings
         self._limits = PromptLimits.of(settings, self.spec.decoder.mask_side)
-        self._cache = EmbeddingCache(settings.cache_bytes)
+        room = self._engine.capacity.cache_bytes
+        self._cache = EmbeddingCache(settings.cache_bytes if room is None else room)
         self._metrics = TritonMetrics(args["model_name"])
         self.flight = FlightCounter(args["model_name"])
-        limits = QueueLimits(settings.encode_queue, settings.click_queue, settings.click_batch, settings.queue_seconds)
-        self._scheduler = Scheduler(engine, self._cache, self._metrics, limits)
+        limits = QueueLimits(
+            settings.encode_queue, settings.click_queue, settings.queue_seconds, settings.encode_window_ms / 1e3
+        )
+        self._scheduler = Scheduler(self._engine, self._cache, self._metrics, limits)
 
     def execute(self, requests: list[Any]) -> None:
         """Hands every request to the scheduler, or answers it at once where it is wrong."""
@@ -168,8 +164,10 @@ class TritonPythonModel:
     def _segment(self, request: Any, reply: _TritonReply, turn: _Turn) -> None:
         prompt = self._prompt(request)
 
+        needs = Needs() if prompt is None else needs_of(prompt, reply.wanted)
+
         def job(key: str, embedding: Embedding | None = None) -> Job:
-            return Job(reply, prompt, key, turn.session, turn.latest_wins, embedding, turn.sequence)
+            return Job(reply, prompt, key, turn.session, turn.latest_wins, embedding, needs, turn.sequence)
 
         image = _image_bytes(request, self._settings.max_image_bytes)
         sent_embedding = _array(request, "embedding")
@@ -224,7 +222,7 @@ class TritonPythonModel:
         key, embedding = known if known is not None else ("", self._bare_embedding(array, prompt))
         if prompt.image_size is not None:  # images of one colour share an embedding whatever their size is
             frame = Frame(*prompt.image_size, self.spec.side, self.spec.resize)
-            embedding = Embedding(frame, embedding.tensors)
+            embedding = embedding.framed(frame)
         self._check(prompt, embedding.frame.width, embedding.frame.height)
         self._scheduler.submit_click(job(key, embedding))
 
@@ -251,12 +249,12 @@ class TritonPythonModel:
             raise InvalidInput("the embedding has numbers that are not finite")
         tensors = {name: np.zeros(shape, np.float32) for name, shape in outputs.items()}
         tensors[self.spec.encoder.embedding] = array
-        return Embedding(Frame(*prompt.image_size, self.spec.side, self.spec.resize), tensors)
+        return self._engine.adopt(Frame(*prompt.image_size, self.spec.side, self.spec.resize), tensors)
 
     def hand_out_embedding(self, job: Job) -> npt.NDArray[np.float32]:
         """[1,256,64,64] of a job's image; remembered by its hash, so that it finds its image when it comes back."""
         assert job.embedding is not None  # jobs without one have failed before
-        array = job.embedding.tensors[self.spec.encoder.embedding]
+        array = job.embedding.array(self.spec.encoder.embedding)
         self._cache.add_alias(_embedding_hash(array), job.image_key)
         return array
 

@@ -4,22 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
 
 from triton_sam.geometry import Frame
+from triton_sam.images import EncodedImage
 from triton_sam.prompts import ObjectPrompt
 from triton_sam.specs import ModelSpec
 
 FloatArray = npt.NDArray[np.float32]
+ByteArray = npt.NDArray[np.uint8]
+
+
+class Embedding(Protocol):
+    """One encoded image, wherever its numbers are kept."""
+
+    @property
+    def frame(self) -> Frame:
+        """The image's geometry."""
+
+    @property
+    def nbytes(self) -> int:
+        """What it takes in the cache."""
+
+    def array(self, name: str) -> FloatArray:
+        """One of the encoder's outputs by its name, [1,C,h,w] float32 in this process's memory."""
+
+    def framed(self, frame: Frame) -> Embedding:
+        """The same numbers for an image of another size: images of one colour share an embedding."""
 
 
 @dataclass(frozen=True, eq=False)
-class Embedding:
-    """One encoded image: the encoder's outputs under the decoder's input names, and the image's geometry."""
+class HostEmbedding:
+    """The encoder's outputs under the decoder's input names, as arrays."""
 
     frame: Frame
     tensors: Mapping[str, FloatArray]
@@ -28,35 +47,92 @@ class Embedding:
     def nbytes(self) -> int:
         return sum(tensor.nbytes for tensor in self.tensors.values())
 
+    def array(self, name: str) -> FloatArray:
+        return self.tensors[name]
+
+    def framed(self, frame: Frame) -> HostEmbedding:
+        return HostEmbedding(frame, self.tensors)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Row:
+    """One object to decode, and in which form its masks are wanted.
+
+    Attributes:
+        prompt: in original pixels of the embedding's image.
+        multimask: all masks of the model instead of one.
+        logits: the low-resolution logits are wanted.
+        pixels: the full-size mask is wanted. An engine that does not make it gives the logits instead.
+    """
+
+    embedding: Embedding
+    prompt: ObjectPrompt
+    multimask: bool = False
+    logits: bool = True
+    pixels: bool = False
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Decoded:
-    """A decoder's answer for one object.
+    """A decoder's answer for one row.
 
     Attributes:
-        logits: [M,h,w] float32, low resolution, in the model's square.
         scores: [M] float32, predicted IoU.
+        logits: [M,h,w] float32, low resolution, in the model's square; None where only pixels were asked for and made.
+        packed: [M,H,ceil(W/8)] uint8, full-size masks in original pixels, first pixel in the highest bit; None where
+            the engine leaves that to its caller.
     """
 
-    logits: FloatArray
     scores: FloatArray
+    logits: FloatArray | None
+    packed: ByteArray | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """How an engine likes its work.
+
+    Attributes:
+        images: most images in one call of ``encode``.
+        ahead: most images that are being prepared, wait for the encoder or are encoded, at a time.
+        preparers: threads that may call ``prepare``.
+        rows: most rows in one call of ``decode``.
+        mixes_images: whether rows of several images in one call are quicker than one image after the other.
+        lowers_encodes: whether encodes take the cores that clicks need, and so run at a lower priority.
+        cache_bytes: what embeddings may take where the engine keeps them; None where it does not matter to it.
+    """
+
+    images: int = 1
+    ahead: int = 1
+    preparers: int = 1
+    rows: int = 8
+    mixes_images: bool = False
+    lowers_encodes: bool = True
+    cache_bytes: int | None = None
 
 
 class Engine(Protocol):
-    """A loaded model. ``encode`` and ``decode`` may run at the same time, each on a thread of its own."""
+    """A loaded model. ``encode`` and ``decode`` may run at the same time, each on threads of its own."""
 
     spec: ModelSpec
+    capacity: Capacity
 
-    def encode(self, picture: Image.Image) -> Embedding:
-        """A picture, mode RGB -> its embedding."""
+    def prepare(self, image: EncodedImage) -> Any:
+        """A file's bytes -> what ``encode`` takes; may run on several threads. InvalidInput where it is no image."""
 
-    def decode(self, embedding: Embedding, prompts: Sequence[ObjectPrompt], *, multimask: bool) -> list[Decoded]:
-        """Prompts in original pixels, all on one image -> one answer each, in order."""
+    def encode(self, prepared: Sequence[Any]) -> list[Embedding]:
+        """Prepared images, at most ``capacity.images`` -> their embeddings, in order."""
+
+    def adopt(self, frame: Frame, tensors: Mapping[str, FloatArray]) -> Embedding:
+        """An embedding from arrays [1,C,h,w] float32 under the names of the encoder's outputs."""
+
+    def decode(self, rows: Sequence[Row]) -> list[Decoded]:
+        """Rows of any images -> one answer each, in order."""
 
 
-def select(decoded: Decoded, *, multimask: bool) -> Decoded:
-    """All masks of a graph, or its best one by predicted IoU."""
-    if multimask or len(decoded.scores) == 1:
-        return decoded
-    best = int(np.argmax(decoded.scores))
-    return Decoded(decoded.logits[best : best + 1], decoded.scores[best : best + 1])
+def select(logits: FloatArray, scores: FloatArray, *, multimask: bool) -> Decoded:
+    """All masks of a graph, or its best one by predicted IoU. [M,h,w] and [M]."""
+    if multimask or len(scores) == 1:
+        return Decoded(scores, logits)
+    best = int(np.argmax(scores))
+    return Decoded(scores[best : best + 1], logits[best : best + 1])

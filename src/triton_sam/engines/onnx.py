@@ -1,31 +1,51 @@
-"""The engine on ONNX Runtime: no torch, runs on a laptop."""
+"""The engine on ONNX Runtime: no torch; runs on a laptop, and on a GPU with onnxruntime-gpu."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnxruntime
-from PIL import Image
 
-from triton_sam.engines.base import Decoded, Embedding, FloatArray, select
+from triton_sam.engines.base import Capacity, Decoded, Embedding, FloatArray, HostEmbedding, Row, select
+from triton_sam.engines.inputs import model_points, preprocess
 from triton_sam.engines.priority import run_lowered
 from triton_sam.errors import SetupError
-from triton_sam.geometry import Frame, ResizePolicy
+from triton_sam.geometry import Frame
+from triton_sam.images import EncodedImage
 from triton_sam.prompts import ObjectPrompt
 from triton_sam.specs import ModelSpec
 
-_BOX_LABELS = (2.0, 3.0)
 #: Longer than the gaps inside a graph, and over before the answer is packed: by default threads spin for tens of
 #: milliseconds after a run, on the cores that carry the answer away. Older releases of onnxruntime do not know it.
 _SPIN_MICROSECONDS = "300"
+_CPU = "CPUExecutionProvider"
+_CUDA = "CUDAExecutionProvider"
+_TENSORRT = "TensorrtExecutionProvider"
 
 
-def open_session(path: Path, threads: int = 0, *, spinning: bool = False) -> Any:
+def choose_providers(device: str, *, tensorrt: bool = False) -> tuple[str, ...]:
+    """ONNX Runtime's names of where to run, best first.
+
+    Args:
+        device: "auto" takes a GPU where this onnxruntime has one; "cuda" insists; "cpu" does not look.
+        tensorrt: lets TensorRT build engines of the graphs, which takes minutes at the first load.
+    """
+    available = onnxruntime.get_available_providers()
+    if device == "cuda" and _CUDA not in available:
+        raise SetupError("this onnxruntime has no CUDA: pip install onnxruntime-gpu in its place, or use device cpu")
+    if tensorrt and _TENSORRT not in available:
+        raise SetupError("this onnxruntime has no TensorRT: install it, or unset TRITON_SAM_ONNX_TENSORRT")
+    if device == "cpu" or _CUDA not in available:
+        return (_CPU,)
+    return (_TENSORRT, _CUDA, _CPU) if tensorrt else (_CUDA, _CPU)
+
+
+def open_session(path: Path, threads: int = 0, *, spinning: bool = False, providers: Sequence[str] = (_CPU,)) -> Any:
     """An ONNX Runtime session; SetupError that names the file where it does not load."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads or len(os.sched_getaffinity(0))
@@ -33,21 +53,53 @@ def open_session(path: Path, threads: int = 0, *, spinning: bool = False) -> Any
     options.add_session_config_entry("session.intra_op.allow_spinning", "1" if spinning else "0")
     options.add_session_config_entry("session.intra_op.spin_duration_us", _SPIN_MICROSECONDS)
     try:
-        return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        return onnxruntime.InferenceSession(str(path), options, providers=list(providers))
     except Exception as error:  # ONNX Runtime's exceptions share no base class but this
         raise SetupError(f"{path.name} does not load: {error}") from None
 
 
-class OnnxEngine:
-    """Encoder and decoder sessions of one model."""
+@dataclass(frozen=True, eq=False)
+class DeviceEmbedding:
+    """The encoder's outputs where the encoder left them: ONNX Runtime's values in a GPU's memory."""
 
-    def __init__(self, spec: ModelSpec, encoder: Path, decoder: Path, *, threads: int = 0, max_batch: int = 8) -> None:
+    frame: Frame
+    values: Mapping[str, Any]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(int(np.prod(value.shape())) * np.dtype(np.float32).itemsize for value in self.values.values())
+
+    def array(self, name: str) -> FloatArray:
+        array: FloatArray = self.values[name].numpy()
+        return array
+
+    def framed(self, frame: Frame) -> DeviceEmbedding:
+        return DeviceEmbedding(frame, self.values)
+
+
+class OnnxEngine:
+    """Encoder and decoder sessions of one model.
+
+    On a GPU embeddings stay in its memory: outputs of the encoder are bound there and given to the decoder as they are.
+    """
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        encoder: Path,
+        decoder: Path,
+        *,
+        threads: int = 0,
+        max_batch: int = 8,
+        providers: Sequence[str] = (_CPU,),
+    ) -> None:
         self.spec = spec
-        self._max_batch = max_batch
-        self._encoder = run_lowered(lambda: open_session(encoder, threads))
+        self._device = None if tuple(providers) == (_CPU,) else "cuda"
+        self.capacity = Capacity(rows=max_batch, lowers_encodes=self._device is None)
+        self._encoder = run_lowered(lambda: open_session(encoder, threads, providers=providers))
         # Its many small steps wait for each other: threads that sleep in between cost 3 ms of a 45 ms click.
         # The encoder's steps are long; spinning there would only take the cores from a click.
-        self._decoder = open_session(decoder, threads, spinning=True)
+        self._decoder = open_session(decoder, threads, spinning=True, providers=providers)
         self._encoder_outputs = [name for name, _ in spec.encoder.outputs]
 
     def warm_up(self) -> None:
@@ -58,44 +110,65 @@ class OnnxEngine:
         blank = {name: np.zeros(shape, np.float32) for name, shape in self.spec.encoder.outputs}
         frame = Frame(self.spec.side, self.spec.side, self.spec.side, self.spec.resize)
         point = ObjectPrompt(np.zeros((1, 2), np.float32), np.ones(1, np.int32))
-        self.decode(Embedding(frame, blank), [point], multimask=False)
+        self.decode([Row(self.adopt(frame, blank), point)])
 
-    def encode(self, picture: Image.Image) -> Embedding:
+    def prepare(self, image: EncodedImage) -> tuple[Frame, FloatArray]:
         """See :class:`~triton_sam.engines.base.Engine`."""
+        picture = image.pixels()
         frame = Frame(*picture.size, self.spec.side, self.spec.resize)
-        pixels = preprocess(picture, frame, self.spec)
-        outputs = self._encoder.run(self._encoder_outputs, {self.spec.encoder.image: pixels})
-        return Embedding(frame, dict(zip(self._encoder_outputs, outputs, strict=True)))
+        return frame, preprocess(picture, frame, self.spec)
 
-    def decode(self, embedding: Embedding, prompts: Sequence[ObjectPrompt], *, multimask: bool) -> list[Decoded]:
+    def encode(self, prepared: Sequence[tuple[Frame, FloatArray]]) -> list[Embedding]:
+        """See :class:`~triton_sam.engines.base.Engine`."""
+        return [self._encode(frame, pixels) for frame, pixels in prepared]
+
+    def _encode(self, frame: Frame, pixels: FloatArray) -> Embedding:
+        if self._device is None:
+            outputs = self._encoder.run(self._encoder_outputs, {self.spec.encoder.image: pixels})
+            return HostEmbedding(frame, dict(zip(self._encoder_outputs, outputs, strict=True)))
+        binding = self._encoder.io_binding()
+        binding.bind_cpu_input(self.spec.encoder.image, pixels)
+        for name in self._encoder_outputs:
+            binding.bind_output(name, self._device)
+        self._encoder.run_with_iobinding(binding)
+        return DeviceEmbedding(frame, dict(zip(self._encoder_outputs, binding.get_outputs(), strict=True)))
+
+    def adopt(self, frame: Frame, tensors: Mapping[str, FloatArray]) -> Embedding:
+        """See :class:`~triton_sam.engines.base.Engine`."""
+        if self._device is None:
+            return HostEmbedding(frame, dict(tensors))
+        make = onnxruntime.OrtValue.ortvalue_from_numpy
+        return DeviceEmbedding(frame, {name: make(array, self._device) for name, array in tensors.items()})
+
+    def decode(self, rows: Sequence[Row]) -> list[Decoded]:
         """See :class:`~triton_sam.engines.base.Engine`.
 
-        Prompts are batched only with their like (as many points, mask or none): padding with not-a-point tokens
-        would change the masks.
+        Rows are batched only with their like (image, number of points, mask or none): padding with not-a-point tokens
+        would change the masks, and rows of several images would have to be copied together, 16 MB each.
         """
-        answers: list[Decoded | None] = [None] * len(prompts)
+        answers: list[Decoded | None] = [None] * len(rows)
         groups: dict[Hashable, list[int]] = {}
-        for index, prompt in enumerate(prompts):
-            groups.setdefault(_signature(prompt), []).append(index)
+        for index, row in enumerate(rows):
+            groups.setdefault(_signature(row), []).append(index)
         for indices in groups.values():
-            for start in range(0, len(indices), self._max_batch):
-                batch = indices[start : start + self._max_batch]
-                results = self._run(embedding, [prompts[index] for index in batch], multimask)
+            for start in range(0, len(indices), self.capacity.rows):
+                batch = indices[start : start + self.capacity.rows]
+                results = self._run([rows[index] for index in batch])
                 for index, decoded in zip(batch, results, strict=True):
-                    answers[index] = select(decoded, multimask=multimask)
+                    answers[index] = decoded
         return [answer for answer in answers if answer is not None]
 
-    def _run(self, embedding: Embedding, prompts: Sequence[ObjectPrompt], multimask: bool) -> list[Decoded]:
+    def _run(self, rows: Sequence[Row]) -> list[Decoded]:
         names = self.spec.decoder
-        coords, labels = zip(*(model_points(prompt, embedding.frame) for prompt in prompts), strict=True)
-        masks = np.zeros((len(prompts), 1, names.mask_side, names.mask_side), np.float32)
-        has_mask = prompts[0].mask_input is not None
+        embedding, multimask = rows[0].embedding, rows[0].multimask
+        coords, labels = zip(*(model_points(row.prompt, embedding.frame) for row in rows), strict=True)
+        masks = np.zeros((len(rows), 1, names.mask_side, names.mask_side), np.float32)
+        has_mask = rows[0].prompt.mask_input is not None
         if has_mask:
-            for slot, prompt in zip(masks, prompts, strict=True):
-                assert prompt.mask_input is not None  # the batch shares one signature
-                np.clip(prompt.mask_input, -names.mask_clip, names.mask_clip, out=slot[0])
+            for slot, row in zip(masks, rows, strict=True):
+                assert row.prompt.mask_input is not None  # the batch shares one signature
+                np.clip(row.prompt.mask_input, -names.mask_clip, names.mask_clip, out=slot[0])
         feeds = {
-            **embedding.tensors,
             names.points: np.stack(coords),
             names.labels: np.stack(labels),
             names.mask: masks,
@@ -103,38 +176,29 @@ class OnnxEngine:
         }
         if names.multimask is not None:
             feeds[names.multimask] = np.array([multimask], np.float32)
-        logits, scores = self._decoder.run([names.masks, names.scores], feeds)
-        return [Decoded(*pair) for pair in zip(logits, scores, strict=True)]
+        logits, scores = self._run_decoder(embedding, feeds)
+        return [select(*pair, multimask=multimask) for pair in zip(logits, scores, strict=True)]
+
+    def _run_decoder(self, embedding: Embedding, feeds: Mapping[str, FloatArray]) -> list[FloatArray]:
+        """[logits [B,M,h,w], scores [B,M]]."""
+        wanted = [self.spec.decoder.masks, self.spec.decoder.scores]
+        if isinstance(embedding, HostEmbedding):
+            results: list[FloatArray] = self._decoder.run(wanted, {**embedding.tensors, **feeds})
+            return results
+        assert isinstance(embedding, DeviceEmbedding)  # an engine gets only what it made
+        binding = self._decoder.io_binding()
+        for name, value in embedding.values.items():
+            binding.bind_ortvalue_input(name, value)
+        for name, array in feeds.items():
+            binding.bind_cpu_input(name, array)
+        for name in wanted:
+            binding.bind_output(name, "cpu")
+        self._decoder.run_with_iobinding(binding)
+        copied: list[FloatArray] = binding.copy_outputs_to_cpu()
+        return copied
 
 
-def preprocess(picture: Image.Image, frame: Frame, spec: ModelSpec) -> FloatArray:
-    """A picture, mode RGB -> [1,3,side,side] float32 as the encoder takes it.
-
-    Pillow's bilinear filter widens when it shrinks an image, as the reference's antialiased resize does.
-    """
-    resized = np.asarray(picture.resize(frame.resized, Image.Resampling.BILINEAR))
-    planes: npt.NDArray[np.float32] = np.ascontiguousarray(resized.transpose(2, 0, 1), dtype=np.float32)
-    mean = np.array(spec.encoder.mean or (0.0, 0.0, 0.0), np.float32)[:, None, None]
-    std = np.array(spec.encoder.std or (1.0, 1.0, 1.0), np.float32)[:, None, None]
-    planes *= 1.0 / (255.0 * std)  # two passes over 12 MB instead of three
-    planes -= mean / std
-    if frame.policy is ResizePolicy.PAD:
-        # The reference pads after it has normalised; a graph that normalises inside needs the colour that gives zero.
-        square = np.empty((3, frame.side, frame.side), np.float32)
-        square[:] = np.array(spec.encoder.padding, np.float32)[:, None, None]
-        square[:, : planes.shape[1], : planes.shape[2]] = planes
-        planes = square
-    return planes[None]
-
-
-def model_points(prompt: ObjectPrompt, frame: Frame) -> tuple[FloatArray, FloatArray]:
-    """One object's prompt -> ([P,2] model pixels, [P] labels); a box's corners come first, as in the reference."""
-    coords, labels = [prompt.points], [prompt.labels.astype(np.float32)]
-    if prompt.box is not None:
-        coords.insert(0, prompt.box.reshape(2, 2))
-        labels.insert(0, np.array(_BOX_LABELS, np.float32))
-    return frame.to_model(np.concatenate(coords)), np.concatenate(labels)
-
-
-def _signature(prompt: ObjectPrompt) -> Hashable:
-    return len(prompt.points), prompt.box is not None, prompt.mask_input is not None
+def _signature(row: Row) -> Hashable:
+    prompt = row.prompt
+    shape = (len(prompt.points), prompt.box is not None, prompt.mask_input is not None)
+    return id(row.embedding), row.multimask, shape

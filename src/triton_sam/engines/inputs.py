@@ -1,0 +1,43 @@
+"""A picture and prompts -> the arrays that a network takes. Shared by all engines."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from triton_sam.engines.base import FloatArray
+from triton_sam.geometry import Frame, ResizePolicy
+from triton_sam.prompts import ObjectPrompt
+from triton_sam.specs import ModelSpec
+
+_BOX_LABELS = (2.0, 3.0)
+
+
+def preprocess(picture: Image.Image, frame: Frame, spec: ModelSpec) -> FloatArray:
+    """A picture, mode RGB -> [1,3,side,side] float32 as the encoder takes it.
+
+    Pillow's bilinear filter widens when it shrinks an image, as the reference's antialiased resize does.
+    """
+    resized = np.asarray(picture.resize(frame.resized, Image.Resampling.BILINEAR))
+    planes: npt.NDArray[np.float32] = np.ascontiguousarray(resized.transpose(2, 0, 1), dtype=np.float32)
+    mean = np.array(spec.encoder.mean or (0.0, 0.0, 0.0), np.float32)[:, None, None]
+    std = np.array(spec.encoder.std or (1.0, 1.0, 1.0), np.float32)[:, None, None]
+    planes *= 1.0 / (255.0 * std)  # two passes over 12 MB instead of three
+    planes -= mean / std
+    if frame.policy is ResizePolicy.PAD:
+        # The reference pads after it has normalised; a graph that normalises inside needs the colour that gives zero.
+        square = np.empty((3, frame.side, frame.side), np.float32)
+        square[:] = np.array(spec.encoder.padding, np.float32)[:, None, None]
+        square[:, : planes.shape[1], : planes.shape[2]] = planes
+        planes = square
+    return planes[None]
+
+
+def model_points(prompt: ObjectPrompt, frame: Frame) -> tuple[FloatArray, FloatArray]:
+    """One object's prompt -> ([P,2] model pixels, [P] labels); a box's corners come first, as in the reference."""
+    coords, labels = [prompt.points], [prompt.labels.astype(np.float32)]
+    if prompt.box is not None:
+        coords.insert(0, prompt.box.reshape(2, 2))
+        labels.insert(0, np.array(_BOX_LABELS, np.float32))
+    return frame.to_model(np.concatenate(coords)), np.concatenate(labels)
