@@ -12,7 +12,7 @@ from triton_sam.catalog import CATALOG, get_spec, resolve_ids
 from triton_sam.console import download_progress, out
 from triton_sam.errors import InvalidInput
 from triton_sam.settings import Settings, get_settings
-from triton_sam.specs import Precision
+from triton_sam.specs import EngineChoice, Precision
 from triton_sam.vlm_catalog import FAMILY, VLM_CATALOG, get_vlm, is_vlm
 from triton_sam.vlm_specs import VlmSpec
 from triton_sam.vlm_weights import VlmStore
@@ -133,6 +133,10 @@ def setup(
     image_size: ImageSizeOption = None,
     device: DeviceOption = "cpu",
     precision: PrecisionOption = Precision.FP32,
+    engine: Annotated[
+        EngineChoice,
+        typer.Option(help="torch: for a GPU, with ONNX graphs beside; torch-only: without; auto: torch with a GPU."),
+    ] = EngineChoice.AUTO,
 ) -> None:
     """Download, export where needed, and write the Triton model repository."""
     from triton_sam.export_cache import ExportRequest
@@ -151,8 +155,9 @@ def setup(
     specs = resolve_ids(names)
     if checkpoint is not None and len(specs) + len(vlms) != 1:
         raise InvalidInput("--checkpoint goes with one model: name only that")
-    if vlms and request != ExportRequest(checkpoint):
-        raise InvalidInput(f"{vlms[0].id} is served as it is: leave --image-size, --device and --precision out")
+    if vlms and (request != ExportRequest(checkpoint) or engine is not EngineChoice.AUTO):
+        left_out = "--image-size, --device, --precision and --engine"
+        raise InvalidInput(f"{vlms[0].id} is served as it is: leave {left_out} out")
     for vlm in vlms:
         _set_up_vlm(vlm, repository, checkpoint)
     asked_by_family = {spec.id for name in names if ":" not in name for spec in resolve_ids([name])}
@@ -165,6 +170,7 @@ def setup(
                 progress,
                 request=request,
                 make_default=spec.id in asked_by_family,
+                engine=engine,
                 say=_say(spec.id),
             )
         out.print(f"{spec.id} is ready to serve: {', '.join(written)} in {repository}")

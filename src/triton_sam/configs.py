@@ -52,10 +52,9 @@ def segmenter_config(spec: ModelSpec, name: str) -> Any:
         ("low_res_logits", "TYPE_FP32", [ANY, ANY, side, side]),
         ("embedding", "TYPE_FP32", embedding),
     ]
-    parameters = {MODEL_ID: spec.id, "encoder": "encoder.onnx", "decoder": "decoder.onnx"}
     # No dynamic_batching: with answers that come later Triton's batcher misses the end of its requests and looks again
     # only every 500 ms (ADR 8). The segmenter's own queues are bounded.
-    return model_config(name, "python", inputs, outputs, parameters, optional=[tensor[0] for tensor in inputs])
+    return model_config(name, "python", inputs, outputs, {MODEL_ID: spec.id}, optional=[tensor[0] for tensor in inputs])
 
 
 def encoder_config(spec: ModelSpec, name: str) -> Any:

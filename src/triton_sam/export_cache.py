@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from triton_sam.errors import SetupError
+from triton_sam.model_folders import NETWORK_FILE
 from triton_sam.specs import ModelSpec, Precision
 from triton_sam.weights import ProgressFactory, WeightStore
 
@@ -65,12 +66,7 @@ def export_model(
         raise SetupError(f"an export needs {error.name}: pip install 'triton-sam[export]'") from None
     options = ExportOptions(request.image_size, request.device, request.precision)
     check_options(options, spec)  # before gigabytes are downloaded
-    if request.checkpoint is not None:
-        checkpoint = request.checkpoint.expanduser()
-    elif spec is not None:
-        checkpoint = store.pull_checkpoint(spec, progress)
-    else:
-        raise SetupError("without an id there is nothing to download: name a checkpoint")
+    checkpoint = _checkpoint(spec, store, request, progress)
     if output_dir is not None or spec is None:
         folder = output_dir or store.home / "exports" / _own_name(checkpoint)
     else:
@@ -83,6 +79,28 @@ def export_model(
                 return folder, present
     exported = export_checkpoint(spec or AUTO, checkpoint, folder, options, say)
     return exported.folder, exported.report
+
+
+def write_network(
+    spec: ModelSpec, store: WeightStore, request: ExportRequest, progress: ProgressFactory, say: Say = lambda _: None
+) -> Path:
+    """Writes a model's weights for the torch engine and returns the file; nothing is exported."""
+    try:
+        from triton_sam.export.network_file import write_checkpoint_network
+    except ImportError as error:
+        raise SetupError(f"the weights for torch need {error.name}: pip install 'triton-sam[export]'") from None
+    checkpoint = _checkpoint(spec, store, request, progress)
+    say("writing the weights for torch")
+    return write_checkpoint_network(spec, checkpoint, _folder(spec, store, request) / NETWORK_FILE, request.image_size)
+
+
+def _checkpoint(spec: ModelSpec | None, store: WeightStore, request: ExportRequest, progress: ProgressFactory) -> Path:
+    """The user's own file or folder, or the official one, downloaded where needed."""
+    if request.checkpoint is not None:
+        return request.checkpoint.expanduser()
+    if spec is None:
+        raise SetupError("without an id there is nothing to download: name a checkpoint")
+    return store.pull_checkpoint(spec, progress)
 
 
 def forget_exports(spec: ModelSpec, store: WeightStore) -> int:

@@ -8,7 +8,7 @@ model of a family has the family's name (``sam2``, ``sam2_encoder``, ``sam2_deco
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from triton_sam.catalog import CATALOG
@@ -28,7 +28,11 @@ from triton_sam.configs import (
 )
 from triton_sam.errors import SetupError
 from triton_sam.model_folders import (
+    CPU_ENCODER_FILE,
+    DECODER_FILE,
+    ENCODER_FILE,
     GRAPHS_FILE,
+    NETWORK_FILE,
     Files,
     Workshop,
     holds,
@@ -41,6 +45,7 @@ from triton_sam.specs import EXTERNAL_DATA_SUFFIX, ModelSpec, graphs_to_json
 
 log = logging.getLogger(__name__)
 
+_EXTRAS = (CPU_ENCODER_FILE, NETWORK_FILE)
 _SEGMENTER_SOURCE = '''"""Written by `triton-sam setup`; the code lives in the triton_sam package."""
 
 from triton_sam.backend.segmenter import TritonPythonModel  # noqa: F401
@@ -102,9 +107,12 @@ def is_current(spec: ModelSpec, repository: Path) -> bool:
     served = _acceptable(spec, repository / name / str(version))
     if served is None:
         return False
+    configs = _configs(served, name)
+    if not _has_graphs(repository / name / str(version)):
+        configs = {name: configs[name]}
     return all(
         read_config(repository / folder) == config and newest_version(repository / folder) == version
-        for folder, config in _configs(served, name).items()
+        for folder, config in configs.items()
         if not _is_profile(repository, folder)
     )
 
@@ -118,19 +126,25 @@ def refresh(spec: ModelSpec, repository: Path) -> bool:
     served = _acceptable(spec, newest)
     if served is None:
         return False
-    write_models(served, newest / "encoder.onnx", newest / "decoder.onnx", repository, name=name)
+    encoder, decoder = (newest / graph if _has_graphs(newest) else None for graph in (ENCODER_FILE, DECODER_FILE))
+    extras = {extra: newest / extra for extra in _EXTRAS if (newest / extra).is_file()}
+    write_models(served, encoder, decoder, repository, name=name, extras=extras)
     return True
 
 
 def _acceptable(spec: ModelSpec, version_folder: Path) -> ModelSpec | None:
     """The model as a version has it; None where that is not whole, or ready-made and not as ``spec`` says."""
-    if not all((version_folder / graph).is_file() for graph in ("encoder.onnx", "decoder.onnx")):
+    if not (_has_graphs(version_folder) or (version_folder / NETWORK_FILE).is_file()):
         return None
     try:
         served = served_spec(spec, version_folder)
     except SetupError:
         return None
     return served if served.graphs.exported or served.graphs == spec.graphs else None
+
+
+def _has_graphs(version_folder: Path) -> bool:
+    return all((version_folder / graph).is_file() for graph in (ENCODER_FILE, DECODER_FILE))
 
 
 # -- names ----------------------------------------------------------------------------------------------------
@@ -194,41 +208,49 @@ def _strange(name: str, repository: Path) -> SetupError:
 
 
 def write_models(
-    spec: ModelSpec, encoder: Path, decoder: Path, repository: Path, *, name: str | None = None
+    spec: ModelSpec,
+    encoder: Path | None,
+    decoder: Path | None,
+    repository: Path,
+    *,
+    name: str | None = None,
+    extras: Mapping[str, Path] | None = None,
 ) -> list[str]:
-    """Writes a model's three folders and returns the names of those that are its own.
+    """Writes a model's three folders, or the segmenter alone, and returns the names of those that are its own.
 
     Files other than those of the newest version become the next version; the same files change only the configs.
 
     Args:
         encoder, decoder: ONNX files as ``spec.graphs`` describes them; linked into the repository, or copied between
-            file systems. External data stand beside them, as ``encoder.onnx_data`` and ``decoder.onnx_data``.
+            file systems. External data stand beside them, as ``encoder.onnx_data`` and ``decoder.onnx_data``. None
+            for a model that runs on torch alone.
         name: of the segmenter; :func:`choose_name` by default.
+        extras: further files of the segmenter's version under their names there: the weights for torch, the encoder
+            for CPUs.
     """
-    _check_present(encoder, decoder)
+    extras = extras or {}
+    _check_present(*(graph for graph in (encoder, decoder) if graph is not None), *extras.values())
     name = name or choose_name(spec, repository)
     _refuse_strangers(spec, name, repository)
     encoder_name, decoder_name = raw_names(name)
-    encoder_data, decoder_data = _data_of(encoder, "encoder.onnx"), _data_of(decoder, "decoder.onnx")
-    files: dict[str, Files] = {
-        encoder_name: {"model.onnx": encoder, **encoder_data},
-        decoder_name: {"model.onnx": decoder, **decoder_data},
-        # The segmenter comes last: when it is there, all of the model is.
-        name: {
-            "encoder.onnx": encoder,
-            "decoder.onnx": decoder,
-            **encoder_data,
-            **decoder_data,
-            "model.py": _SEGMENTER_SOURCE,
-            GRAPHS_FILE: graphs_to_json(spec.graphs),
-        },
-    }
+    files: dict[str, Files] = {}
+    graphs: dict[str, Path] = {}
+    if encoder is not None and decoder is not None:
+        encoder_data, decoder_data = _data_of(encoder, ENCODER_FILE), _data_of(decoder, DECODER_FILE)
+        files[encoder_name] = {"model.onnx": encoder, **encoder_data}
+        files[decoder_name] = {"model.onnx": decoder, **decoder_data}
+        graphs = {ENCODER_FILE: encoder, DECODER_FILE: decoder, **encoder_data, **decoder_data}
+    # The segmenter comes last: when it is there, all of the model is.
+    files[name] = {**graphs, **extras, "model.py": _SEGMENTER_SOURCE, GRAPHS_FILE: graphs_to_json(spec.graphs)}
     configs = _configs(spec, name)
     with writing(repository) as workshop:
         mine = {folder: content for folder, content in files.items() if not _is_profile(repository, folder)}
         version = _version_for(workshop, mine)
         for folder, content in mine.items():
             workshop.write_model(folder, version, content, configs[folder])
+        for twin in raw_names(name):
+            if twin not in files and not _is_profile(repository, twin):
+                workshop.remove_model(twin)  # graphs of other weights than those that are served now
     return [folder for folder in (name, encoder_name, decoder_name) if folder in mine]
 
 

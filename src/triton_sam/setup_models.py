@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import tempfile
 from pathlib import Path
 
 from triton_sam.errors import SetupError
-from triton_sam.export_cache import ExportRequest, Say, export_model, forget_exports
-from triton_sam.model_folders import GRAPHS_FILE
+from triton_sam.export_cache import ExportRequest, Say, export_model, forget_exports, write_network
+from triton_sam.model_folders import GRAPHS_FILE, NETWORK_FILE
 from triton_sam.repository import choose_name, remove_models, write_models
-from triton_sam.specs import ModelSpec, Role, graphs_from_json
+from triton_sam.specs import EngineChoice, ModelSpec, Role, exported_graphs, graphs_from_json
 from triton_sam.weights import ProgressFactory, WeightStore, silent
 
 
@@ -21,6 +22,7 @@ def set_up(
     *,
     request: ExportRequest | None = None,
     make_default: bool = False,
+    engine: EngineChoice = EngineChoice.AUTO,
     say: Say = lambda _: None,
 ) -> list[str]:
     """Makes ``spec`` ready to serve and returns the Triton names that were written.
@@ -31,25 +33,59 @@ def set_up(
         make_default: gives it its family's name, whichever model has that now.
     """
     request = request or ExportRequest()
-    if not (spec.files and request.is_plain):
-        folder, _ = export_model(spec, store, request, progress or silent, say=say)
-        return write_exported(spec, folder, repository, make_default=make_default)
+    progress = progress or silent
+    ready_made = bool(spec.files) and request.is_plain
+    if engine is EngineChoice.AUTO:
+        engine = EngineChoice.TORCH if not ready_made and _has_gpu() else EngineChoice.ONNX
+    if engine is EngineChoice.TORCH_ONLY:
+        network = write_network(spec, store, request, progress, say)
+        served = dataclasses.replace(spec, graphs=exported_graphs(spec.architecture, request.image_size or spec.side))
+        name = choose_name(spec, repository, make_default)
+        return write_models(served, None, None, repository, name=name, extras={NETWORK_FILE: network})
+    if engine is EngineChoice.TORCH or not ready_made:
+        folder, _ = export_model(spec, store, request, progress, say=say)
+        torch_weights = write_network(spec, store, request, progress, say) if engine is EngineChoice.TORCH else None
+        return write_exported(spec, folder, repository, make_default=make_default, network=torch_weights)
     try:
         from triton_sam.export.convert import as_onnx
     except ImportError:
         raise SetupError("onnxruntime is not installed: pip install 'triton-sam[server]'") from None
-    files = store.pull(spec, progress) if progress is not None else store.pull(spec)
+    files = store.pull(spec, progress)
     converted = store.home / "converted"
     encoder, decoder = (as_onnx(files[role], converted) for role in (Role.ENCODER, Role.DECODER))
     return write_models(spec, encoder, decoder, repository, name=choose_name(spec, repository, make_default))
 
 
-def write_exported(spec: ModelSpec, folder: Path, repository: Path, *, make_default: bool = False) -> list[str]:
+def set_up_random(spec: ModelSpec, repository: Path) -> list[str]:
+    """A model with random weights at full size, for torch alone: what is measured does not depend on the weights."""
+    try:
+        from triton_sam.export.network_file import write_random_network
+    except ImportError as error:
+        raise SetupError(f"random weights need {error.name}: pip install 'triton-sam[export]'") from None
+    served = dataclasses.replace(spec, graphs=exported_graphs(spec.architecture, spec.side))
+    with tempfile.TemporaryDirectory(prefix="triton-sam-random-") as folder:
+        network = write_random_network(served, Path(folder) / NETWORK_FILE)
+        return write_models(served, None, None, repository, name=spec.family, extras={NETWORK_FILE: network})
+
+
+def _has_gpu() -> bool:
+    """Whether torch is installed and sees a CUDA device."""
+    try:
+        from triton_sam.export.gpu import has_gpu
+    except ImportError:
+        return False
+    return has_gpu()
+
+
+def write_exported(
+    spec: ModelSpec, folder: Path, repository: Path, *, make_default: bool = False, network: Path | None = None
+) -> list[str]:
     """Writes an exported model to a repository and returns the Triton names that were written.
 
     Args:
         folder: what an export leaves: ``encoder.onnx``, ``decoder.onnx``, their external data and ``graphs.json``.
         make_default: gives it its family's name, whichever model has that now.
+        network: the same weights for torch.
     """
     description, encoder, decoder = (folder / name for name in (GRAPHS_FILE, "encoder.onnx", "decoder.onnx"))
     try:
@@ -64,7 +100,9 @@ def write_exported(spec: ModelSpec, folder: Path, repository: Path, *, make_defa
         if not graph.is_file():
             raise SetupError(f"{folder} is no whole export, {graph.name} is missing: export the model again")
     served = dataclasses.replace(spec, graphs=graphs)
-    return write_models(served, encoder, decoder, repository, name=choose_name(spec, repository, make_default))
+    extras = {} if network is None else {NETWORK_FILE: network}
+    name = choose_name(spec, repository, make_default)
+    return write_models(served, encoder, decoder, repository, name=name, extras=extras)
 
 
 def tear_down(spec: ModelSpec, store: WeightStore, repository: Path) -> int:

@@ -143,6 +143,18 @@ class Precision(str, Enum):
     INT8 = "int8"
 
 
+class EngineChoice(str, Enum):
+    """What a model is set up for."""
+
+    AUTO = "auto"
+    """Torch where a GPU is here and the model is made from a checkpoint anyway, else ONNX."""
+    ONNX = "onnx"
+    TORCH = "torch"
+    """Torch, with ONNX graphs beside it for machines without a GPU and for tools that decode by themselves."""
+    TORCH_ONLY = "torch-only"
+    """Torch alone: nothing is exported, and nothing runs where torch does not."""
+
+
 @dataclass(frozen=True, slots=True)
 class Graphs:
     """An encoder and a decoder as they stand in a repository, and how to talk to them.

@@ -14,7 +14,7 @@ from triton_sam.catalog import CATALOG, DEFAULT_MODEL, FAMILY_DEFAULTS, get_spec
 from triton_sam.errors import InvalidInput
 from triton_sam.export_cache import ExportRequest
 from triton_sam.repository import find_segmenters, write_models
-from triton_sam.specs import Precision
+from triton_sam.specs import EngineChoice, Precision
 from triton_sam.weights import WeightStore
 
 runner = CliRunner()
@@ -266,6 +266,7 @@ class SetUp:
     """Takes the place of ``set_up``."""
 
     calls: list[tuple[Any, ...]] = field(default_factory=list)
+    engines: list[EngineChoice] = field(default_factory=list)
 
     def __call__(
         self,
@@ -276,9 +277,11 @@ class SetUp:
         *,
         request: Any,
         make_default: bool,
+        engine: EngineChoice,
         say: Any,
     ) -> list[str]:
         self.calls.append((spec.id, store.home, repository, request, make_default))
+        self.engines.append(engine)
         say("at work")
         return [spec.family, f"{spec.family}_encoder"]
 
@@ -304,10 +307,11 @@ def test_setup(own: bool, made: SetUp, home: Path, tmp_path: Path) -> None:
 
 
 def test_setup_passes_its_options_on(made: SetUp) -> None:
-    words = "setup sam1:vit_b --checkpoint mine.pt --image-size 512 --device cuda --precision fp16"
+    words = "setup sam1:vit_b --checkpoint mine.pt --image-size 512 --device cuda --precision fp16 --engine torch"
     done = runner.invoke(cli.app, words.split())
     assert done.exit_code == 0, done.output
     assert [call[3] for call in made.calls] == [ExportRequest(Path("mine.pt"), 512, "cuda", Precision.FP16)]
+    assert made.engines == [EngineChoice.TORCH]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,184 @@
+"""Rows of clicks through the decoder: batched into fixed shapes, and their masks back to the host."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Hashable, Iterator, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from triton_sam.engines.base import Decoded, Row
+from triton_sam.engines.torch.decoder import Masks, RowDecoder
+from triton_sam.engines.torch.graphs import Steps, bucket
+from triton_sam.engines.torch.layout import Layout
+from triton_sam.engines.torch.packing import packed_masks
+from triton_sam.engines.torch.slots import fill_slots, row_points
+from triton_sam.specs import ModelSpec
+
+_ROWS = (1, 2, 4, 8, 16)
+#: With the decoder's own six tokens these make 16 and 32, which suit the hardware. Longer prompts run uncaptured.
+_SLOTS = (10, 26)
+
+
+class RowRunner:
+    """One decoder on one stream, with buffers that stay in place."""
+
+    MOST_ROWS: ClassVar[int] = _ROWS[-1]
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        decoder: RowDecoder,
+        layout: Layout,
+        device: torch.device,
+        stream: torch.cuda.Stream | None,
+        *,
+        capture: bool = True,
+    ) -> None:
+        self._spec = spec
+        self._decoder = decoder
+        self._device = device
+        self._stream = stream
+        self._capture = capture and stream is not None
+        self._lock = threading.Lock()
+        side = spec.decoder.mask_side
+        self._rows = torch.zeros(self.MOST_ROWS, layout.length, dtype=decoder.dtype, device=device)
+        self._masks = torch.zeros(self.MOST_ROWS, 1, side, side, device=device)
+        self._points = {count: torch.zeros(self.MOST_ROWS, count, 3, device=device) for count in _SLOTS}
+        self._steps: dict[Hashable, Steps] = {}
+        self._pool = torch.cuda.graph_pool_handle() if self._capture else None
+
+    def warm_up(self) -> Iterator[str]:
+        """Captures every shape; yields a word on what is ready."""
+        for masked in (False, True):
+            for slots in _SLOTS:
+                for rows in _ROWS if self._capture else ():
+                    self._steps_for(rows, slots, masked)
+            kind = "with masks as prompts" if masked else "for points and boxes"
+            yield f"decoder {kind}, up to {self.MOST_ROWS} rows"
+
+    def decode(self, rows: Sequence[Row]) -> list[Decoded]:
+        """Rows of any images and prompts -> one answer each, in order."""
+        points = [row_points(row, always_padded=self._decoder.has_features) for row in rows]
+        answers: list[Decoded | None] = [None] * len(rows)
+        groups: dict[tuple[int, bool], list[int]] = {}
+        for index, row in enumerate(rows):
+            slots = next((size for size in _SLOTS if size >= len(points[index])), len(points[index]))
+            groups.setdefault((slots, row.prompt.mask_input is not None), []).append(index)
+        for (slots, masked), indices in groups.items():
+            for start in range(0, len(indices), self.MOST_ROWS):
+                batch = indices[start : start + self.MOST_ROWS]
+                with self._lock, torch.inference_mode(), torch.cuda.stream(self._stream):
+                    decoded = self._run([rows[i] for i in batch], [points[i] for i in batch], slots, masked)
+                for index, answer in zip(batch, decoded, strict=True):
+                    answers[index] = answer
+        return [answer for answer in answers if answer is not None]
+
+    def _run(self, rows: Sequence[Row], points: Sequence[Any], slots: int, masked: bool) -> list[Decoded]:
+        count = bucket(len(rows), _ROWS)
+        placed = self._host(count, slots, 3)
+        fill_slots(placed.numpy(), points)
+        torch._foreach_copy_(list(self._rows[: len(rows)]), [row.embedding.row for row in rows])  # type: ignore[attr-defined]
+        if masked:
+            self._masks[: len(rows)].copy_(self._sent_masks(rows), non_blocking=True)
+        if slots in _SLOTS:
+            self._points[slots][:count].copy_(placed, non_blocking=True)
+            masks, facts = self._steps_for(count, slots, masked).run()
+        else:
+            given = [self._rows[:count], placed.to(self._device), *([self._masks[:count]] if masked else [])]
+            masks, facts = self._function(*given)
+        return _Results(self, masks, facts, rows).fetched()
+
+    def _steps_for(self, rows: int, slots: int, masked: bool) -> Steps:
+        key = (rows, slots, masked)
+        if key not in self._steps:
+            inputs = [self._rows[:rows], self._points[slots][:rows], *([self._masks[:rows]] if masked else [])]
+            with torch.inference_mode():
+                stream = self._stream if self._capture else None
+                self._steps[key] = Steps(self._function, inputs, stream, self._pool)
+        return self._steps[key]
+
+    def _function(self, *inputs: Tensor) -> tuple[Masks, Tensor]:
+        """The decoder's answer, and its small numbers [R,M+2] together: the scores, then the choice."""
+        masks = self._decoder(*inputs)
+        return masks, torch.cat([masks.scores, masks.choice[:, None].float()], dim=1)
+
+    def _sent_masks(self, rows: Sequence[Row]) -> Tensor:
+        clip, side = self._spec.decoder.mask_clip, self._spec.decoder.mask_side
+        sent = self._host(len(rows), 1, side, side)
+        for slot, row in zip(sent.numpy(), rows, strict=True):
+            assert row.prompt.mask_input is not None  # the group has them
+            np.clip(row.prompt.mask_input, -clip, clip, out=slot[0])
+        return sent
+
+    def _host(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Memory of this process, which a GPU reads and writes by itself."""
+        return torch.empty(shape, dtype=dtype, pin_memory=self._device.type == "cuda")
+
+    def to_host(self, tensor: Tensor) -> Tensor:
+        """Starts a copy; see :meth:`wait`."""
+        if self._device.type != "cuda":
+            return tensor.clone()
+        target = self._host(*tensor.shape, dtype=tensor.dtype)
+        target.copy_(tensor, non_blocking=True)
+        return target
+
+    def wait(self) -> None:
+        """Until everything that was started is there."""
+        if self._stream is not None:
+            self._stream.synchronize()
+
+
+class _Results:
+    """What comes back of one run: few and large copies, one wait."""
+
+    def __init__(self, runner: RowRunner, masks: Masks, facts: Tensor, rows: Sequence[Row]) -> None:
+        self._runner = runner
+        self._masks = masks
+        self._facts = facts
+        self._rows = rows
+
+    def fetched(self) -> list[Decoded]:
+        facts = self._runner.to_host(self._facts[: len(self._rows)])
+        logits: dict[int, Tensor] = {}
+        packed: dict[int, Tensor] = {}
+        for indices in self._alike(lambda row: (row.embedding.frame, row.multimask) if row.pixels else None):
+            frame = self._rows[indices[0]].embedding.frame
+            stacked = self._logits(indices)
+            bits = packed_masks(stacked.flatten(0, 1), frame)
+            packed |= zip(indices, self._runner.to_host(bits).view(*stacked.shape[:2], *bits.shape[1:]), strict=True)
+        for indices in self._alike(lambda row: row.multimask if row.logits else None):
+            logits |= zip(indices, self._runner.to_host(self._logits(indices)), strict=True)
+        self._runner.wait()
+        numbers = facts.numpy()
+        return [
+            self._decoded(row, numbers[index], logits.get(index), packed.get(index))
+            for index, row in enumerate(self._rows)
+        ]
+
+    def _alike(self, kind: Any) -> list[list[int]]:
+        """Indices of the rows that share a kind; those of kind None are left out."""
+        groups: dict[Hashable, list[int]] = {}
+        for index, row in enumerate(self._rows):
+            if (key := kind(row)) is not None:
+                groups.setdefault(key, []).append(index)
+        return list(groups.values())
+
+    def _logits(self, indices: list[int]) -> Tensor:
+        """[K,M,h,w] of rows that want all masks or of rows that want one."""
+        source = self._masks.logits[:, 1:] if self._rows[indices[0]].multimask else self._masks.best[:, None]
+        if indices == list(range(indices[0], indices[0] + len(indices))):
+            return source[indices[0] : indices[0] + len(indices)]
+        return torch.stack([source[index] for index in indices])
+
+    def _decoded(self, row: Row, facts: Any, logits: Tensor | None, packed: Tensor | None) -> Decoded:
+        scores, choice = facts[:-1], int(facts[-1])
+        chosen = scores[1:] if row.multimask else scores[choice : choice + 1]
+        return Decoded(
+            np.ascontiguousarray(chosen),
+            None if logits is None else logits.numpy(),
+            None if packed is None else packed.numpy(),
+        )

@@ -1,0 +1,52 @@
+"""What torch finds on this machine, in words for people."""
+
+from __future__ import annotations
+
+import torch
+
+from triton_sam.errors import SetupError
+from triton_sam.settings import Settings
+
+
+def why_not(settings: Settings) -> str:
+    """Empty where the torch engine can run as the settings want it, else the reason."""
+    if settings.device == "cpu":
+        return "" if settings.engine == "torch" else "TRITON_SAM_DEVICE=cpu"
+    return "" if torch.cuda.is_available() else "torch sees no CUDA device here"
+
+
+def choose_device(settings: Settings) -> torch.device:
+    """Where to run; looked at :func:`why_not` before."""
+    return torch.device("cpu") if settings.device == "cpu" else torch.device("cuda", 0)
+
+
+def choose_dtype(settings: Settings, device: torch.device) -> torch.dtype:
+    """In which numbers."""
+    if settings.torch_dtype == "auto":
+        return torch.bfloat16 if device.type == "cuda" else torch.float32
+    chosen: torch.dtype = getattr(torch, settings.torch_dtype)
+    return chosen
+
+
+def room_for_cache(wanted: int, each: int, device: torch.device, model_id: str) -> int:
+    """Bytes that cached embeddings may take: as many as wanted, or what is free after the model has warmed up.
+
+    Args:
+        each: bytes of one embedding; SetupError where not even a few fit.
+    """
+    if device.type != "cuda":
+        return wanted
+    torch.cuda.empty_cache()
+    free, total = torch.cuda.mem_get_info(device)
+    room = int(free * _SHARE_FOR_CACHE)
+    if room < _LEAST_IMAGES * each:
+        raise SetupError(
+            f"{model_id} fills the GPU: {free / 2**20:.0f} of {total / 2**20:.0f} MiB are free and an image takes "
+            f"{each / 2**20:.0f}; stop what else runs there, take a smaller model, or set TRITON_SAM_ENCODE_BATCH=1"
+        )
+    return min(wanted, room)
+
+
+#: The rest is for images on their way in and masks on their way out.
+_SHARE_FOR_CACHE = 0.8
+_LEAST_IMAGES = 4

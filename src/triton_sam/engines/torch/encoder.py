@@ -1,0 +1,84 @@
+"""Image encoders that give flat rows in the decoder's order. [B,3,S,S], normalised -> [B,length]."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from triton_sam.engines.torch.hiera import HieraTrunk
+from triton_sam.engines.torch.layout import Layout
+from triton_sam.specs import Backbone, ModelSpec
+
+
+def build_encoder(network: Any, spec: ModelSpec, layout: Layout) -> nn.Module:
+    """The encoder of a network, with its weights."""
+    encoder: nn.Module
+    if spec.architecture.backbone is Backbone.HIERA:
+        encoder = HieraEncoder(network, layout)
+    else:
+        encoder = PlainEncoder(network, spec, layout)
+    return encoder.eval().requires_grad_(False)
+
+
+class PlainEncoder(nn.Module):
+    """transformers' own encoder, and its outputs in the order of the layout."""
+
+    def __init__(self, network: Any, spec: ModelSpec, layout: Layout) -> None:
+        super().__init__()
+        self.network = network
+        self.layout = layout
+        self.names = [name for name, _ in spec.encoder.outputs]
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        if len(self.names) == 1:
+            features = [self.network.vision_encoder(pixels).last_hidden_state]
+        else:
+            features = self.network.get_image_embeddings(pixels)
+        return self.layout.flatten(dict(zip(self.names, features, strict=True)))
+
+
+class HieraEncoder(nn.Module):
+    """Hiera and its neck on tokens with channels last.
+
+    The two fine levels pass two convolutions of one pixel each, one of the neck's and one of the decoder's, with
+    nothing in between: together they are one, with a fraction of the channels to write.
+    """
+
+    def __init__(self, network: Any, layout: Layout) -> None:
+        super().__init__()
+        neck, decoder = network.vision_encoder.neck, network.mask_decoder
+        if tuple(neck.fpn_top_down_levels) != (2, 3):
+            raise ValueError(f"this neck joins other levels than 2 and 3: {neck.fpn_top_down_levels}")
+        self.layout = layout
+        self.trunk = HieraTrunk(network.vision_encoder.backbone)
+        coarsest, coarse, finer, finest = neck.convs
+        self.coarsest, self.coarse = _pointwise(coarsest), _pointwise(coarse)
+        self.finer = _joined(_pointwise(finer), _pointwise(decoder.conv_s1))
+        self.finest = _joined(_pointwise(finest), _pointwise(decoder.conv_s0))
+        self.no_memory = nn.Parameter(network.no_memory_embedding.detach().clone().reshape(-1), requires_grad=False)
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        fine0, fine1, middle, deep = self.trunk(pixels)
+        above = self.coarsest(deep).repeat_interleave(2, dim=1).repeat_interleave(2, dim=2)
+        embedding = self.coarse(middle) + above + self.no_memory
+        levels = (embedding, self.finer(fine1), self.finest(fine0))
+        named = zip((name for name, _, _ in self.layout.parts), levels, strict=True)
+        return self.layout.flatten({name: level.permute(0, 3, 1, 2) for name, level in named})
+
+
+def _pointwise(convolution: Any) -> nn.Linear:
+    """A convolution of one pixel, as a step on channels that come last."""
+    weight = convolution.weight.detach()[:, :, 0, 0]
+    linear = nn.Linear(weight.shape[1], weight.shape[0])
+    linear.weight.data, linear.bias.data = weight.clone(), convolution.bias.detach().clone()
+    return linear
+
+
+def _joined(first: nn.Linear, second: nn.Linear) -> nn.Linear:
+    """One step in place of two; multiplied in double, so that nothing is lost but the last rounding."""
+    joined = nn.Linear(first.in_features, second.out_features)
+    weight = second.weight.double() @ first.weight.double()
+    bias = second.weight.double() @ first.bias.double() + second.bias.double()
+    joined.weight.data, joined.bias.data = weight.to(first.weight.dtype), bias.to(first.weight.dtype)
+    return joined

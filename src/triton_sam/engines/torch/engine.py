@@ -1,0 +1,252 @@
+"""The engine on torch: bf16 and CUDA graphs on a GPU; the same steps in float32 on a CPU, to compare with."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from triton_sam.engines.base import Capacity, Decoded, Embedding, FloatArray, Row
+from triton_sam.engines.torch.decoder import RowDecoder
+from triton_sam.engines.torch.decoding import RowRunner
+from triton_sam.engines.torch.devices import choose_device, choose_dtype, room_for_cache
+from triton_sam.engines.torch.encoder import build_encoder
+from triton_sam.engines.torch.graphs import Steps, bucket, new_stream
+from triton_sam.engines.torch.layout import Layout
+from triton_sam.engines.torch.pictures import PictureReader
+from triton_sam.errors import SetupError, Unavailable
+from triton_sam.export.networks import build
+from triton_sam.geometry import Frame
+from triton_sam.images import EncodedImage
+from triton_sam.settings import Settings
+from triton_sam.specs import ModelSpec
+
+log = logging.getLogger(__name__)
+_BATCHES = (1, 2, 4, 8)
+#: JPEGs are decoded one after the other by the GPU's own unit; more threads only keep it busy.
+_PREPARERS = 4
+
+
+@dataclass(frozen=True, eq=False)
+class TorchEmbedding:
+    """One image as a flat row on the device; see :mod:`triton_sam.engines.torch.layout`."""
+
+    frame: Frame
+    row: Tensor
+    layout: Layout
+
+    @property
+    def nbytes(self) -> int:
+        return self.row.numel() * self.row.element_size()
+
+    def array(self, name: str) -> FloatArray:
+        with torch.inference_mode():
+            array: FloatArray = self.layout.image_order(self.row, name).float().cpu().numpy()
+        return np.ascontiguousarray(array)
+
+    def framed(self, frame: Frame) -> TorchEmbedding:
+        return TorchEmbedding(frame, self.row, self.layout)
+
+
+@dataclass(frozen=True, eq=False)
+class PreparedImage:
+    """Pixels on the device, and the event after which they are there."""
+
+    frame: Frame
+    pixels: Tensor
+    ready: torch.cuda.Event | None
+
+
+@dataclass(frozen=True, slots=True)
+class TorchOptions:
+    """How to run.
+
+    Attributes:
+        compile_mode: torch.compile's mode for the encoder; None runs it as it is.
+        encode_batch: most images in one run.
+        graphs: capture CUDA graphs; without a GPU nothing is captured.
+    """
+
+    device: torch.device
+    dtype: torch.dtype
+    compile_mode: str | None = None
+    encode_batch: int = 1
+    graphs: bool = True
+
+
+def load_torch_engine(spec: ModelSpec, weights: Path, settings: Settings) -> TorchEngine:
+    """Builds a model from its weights file and warms it up, with a line in the log for every step.
+
+    The cache of embeddings gets what is left of the GPU's memory, ``settings.cache_bytes`` at most.
+    """
+    # Kernels that torch compiles and measures are kept there: the next start finds them.
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(settings.home / "compiled"))
+    device = choose_device(settings)
+    mode = settings.torch_compile
+    if mode == "auto":
+        mode = "max-autotune" if device.type == "cuda" else "off"
+    options = TorchOptions(
+        device,
+        choose_dtype(settings, device),
+        compile_mode=None if mode == "off" else mode,
+        encode_batch=settings.encode_batch if device.type == "cuda" else 1,
+    )
+    try:
+        network = build(spec.architecture, spec.side)
+        network.load_state_dict(load_file(weights))
+        engine = TorchEngine(spec, network, options)
+        engine.warm_up()
+        each = engine.layout.length * torch.finfo(options.dtype).bits // 8
+        room = room_for_cache(settings.cache_bytes, each, device, spec.id)
+    except torch.cuda.OutOfMemoryError:
+        raise SetupError(
+            f"{spec.id} does not fit into the GPU's memory: stop what else runs there, take a smaller model, "
+            "or set TRITON_SAM_ENCODE_BATCH=1"
+        ) from None
+    except (OSError, RuntimeError) as error:
+        if isinstance(error, SetupError):
+            raise
+        raise SetupError(f"{weights.name} of {spec.id} does not load: {error}") from None
+    if room < settings.cache_bytes:
+        log.warning("%s caches %.0f MiB of embeddings only: more is not free", spec.id, room / 2**20)
+    engine.capacity = dataclasses.replace(engine.capacity, cache_bytes=room)
+    return engine
+
+
+class TorchEngine:
+    """See :class:`~triton_sam.engines.base.Engine`.
+
+    Encodes run on a stream of low priority and clicks on one of high priority, so that the GPU takes up a click's
+    kernels between those of an encode.
+    """
+
+    def __init__(self, spec: ModelSpec, network: Any, options: TorchOptions) -> None:
+        self.spec = spec
+        self.layout = Layout.of(spec)
+        self._options = options
+        on_gpu = options.device.type == "cuda"
+        self.capacity = Capacity(
+            images=options.encode_batch,
+            ahead=3 * options.encode_batch if on_gpu else 1,
+            preparers=_PREPARERS if on_gpu else 1,
+            rows=RowRunner.MOST_ROWS,
+            mixes_images=True,
+            lowers_encodes=not on_gpu,
+        )
+        decoder = RowDecoder(network, spec.architecture, self.layout).cast(options.device, options.dtype)
+        encoder = build_encoder(network, spec, self.layout).to(options.device, options.dtype)
+        self._plain_encoder: nn.Module = encoder
+        self._encoder: Callable[[Tensor], Tensor] = encoder
+        self._reader = PictureReader(spec, options.device, options.dtype)
+        self._encode_lock = threading.Lock()
+        self._threads = threading.local()
+        self._encode_stream = new_stream(options.device) if on_gpu else None
+        clicks = new_stream(options.device, priority=-1) if on_gpu else None
+        side = spec.side
+        self._pixels = torch.zeros(options.encode_batch, 3, side, side, dtype=options.dtype, device=options.device)
+        self._encodes: dict[int, Steps] = {}
+        self.rows = RowRunner(spec, decoder, self.layout, options.device, clicks, capture=options.graphs)
+
+    # -- loading ---------------------------------------------------------------------------------------------
+
+    def warm_up(self) -> None:
+        """Compiles and captures everything that a request may need, the commonest first."""
+        started = time.perf_counter()
+        device = self._options.device
+        where = torch.cuda.get_device_name(device) if device.type == "cuda" else "the CPU"
+        for count in self._batches:
+            self._encodes[count] = self._captured_encoder(count)
+            self._tell(where, f"encoder for {count} of {self._batches[-1]} images at a time", started)
+        for told in self.rows.warm_up():
+            self._tell(where, told, started)
+
+    @property
+    def _batches(self) -> list[int]:
+        return [size for size in _BATCHES if size <= self._options.encode_batch]
+
+    def _tell(self, where: str, what: str, started: float) -> None:
+        log.info("%s on %s: %s ready after %.1f s", self.spec.id, where, what, time.perf_counter() - started)
+
+    def _captured_encoder(self, count: int) -> Steps:
+        stream = self._encode_stream if self._options.graphs else None
+        pixels = self._pixels[:count]
+        if self._options.compile_mode is not None:
+            mode = self._options.compile_mode
+            mode = f"{mode}-no-cudagraphs" if mode == "max-autotune" else mode
+            try:
+                self._encoder = torch.compile(self._plain_encoder, mode=mode, dynamic=False, fullgraph=True)
+                with torch.inference_mode():
+                    return Steps(self._encoder, [pixels], stream)
+            except torch.cuda.OutOfMemoryError:
+                raise
+            except Exception as error:  # no compiler on this machine, or a torch that does not know this network
+                log.warning(
+                    "%s runs uncompiled, and slower: %s", self.spec.id, str(error).strip().partition("\n")[0][:300]
+                )
+                self._encoder = self._plain_encoder
+        with torch.inference_mode():
+            return Steps(self._encoder, [pixels], stream)
+
+    # -- encoding --------------------------------------------------------------------------------------------
+
+    def prepare(self, image: EncodedImage) -> PreparedImage:
+        """See :class:`~triton_sam.engines.base.Engine`. Each thread has a stream of its own."""
+        if self._encode_stream is None:
+            with torch.inference_mode():
+                return PreparedImage(*self._reader.read(image), None)
+        if not hasattr(self._threads, "stream"):
+            self._threads.stream = new_stream(self._options.device)
+        stream = self._threads.stream
+        with torch.inference_mode(), torch.cuda.stream(stream), _memory_told():
+            frame, pixels = self._reader.read(image)
+            return PreparedImage(frame, pixels, stream.record_event())
+
+    def encode(self, prepared: Sequence[PreparedImage]) -> list[Embedding]:
+        """See :class:`~triton_sam.engines.base.Engine`."""
+        count = len(prepared)
+        stream = self._encode_stream
+        with self._encode_lock, torch.inference_mode(), torch.cuda.stream(stream), _memory_told():
+            for slot, image in zip(self._pixels, prepared, strict=False):
+                if stream is not None and image.ready is not None:
+                    stream.wait_event(image.ready)
+                slot.copy_(image.pixels)
+            rows = self._encodes[bucket(count, self._batches)].run()[:count]
+            kept = [row.clone() for row in rows]  # the next run writes to the same place
+            if stream is not None:
+                stream.synchronize()
+        return [TorchEmbedding(image.frame, row, self.layout) for image, row in zip(prepared, kept, strict=True)]
+
+    def adopt(self, frame: Frame, tensors: Mapping[str, FloatArray]) -> Embedding:
+        """See :class:`~triton_sam.engines.base.Engine`."""
+        with torch.inference_mode():
+            given = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in tensors.items()}
+            row = self.layout.flatten(given)[0].to(self._options.device, self._options.dtype)
+        return TorchEmbedding(frame, row, self.layout)
+
+    def decode(self, rows: Sequence[Row]) -> list[Decoded]:
+        """See :class:`~triton_sam.engines.base.Engine`."""
+        with _memory_told():
+            return self.rows.decode(rows)
+
+
+class _memory_told:  # noqa: N801  (used like a function)
+    """Lets a client know that the GPU's memory is full, in words, and that it may try again."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, torch.cuda.OutOfMemoryError):
+            torch.cuda.empty_cache()
+            raise Unavailable("the GPU's memory is full at the moment: try again, or send a smaller image") from None

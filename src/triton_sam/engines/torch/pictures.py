@@ -1,0 +1,97 @@
+"""Files -> what the encoder takes, on the device: JPEGs are decoded on the GPU where it can, and everything is resized
+and normalised there."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from triton_sam.export.networks import normalisation
+from triton_sam.geometry import Frame
+from triton_sam.images import EncodedImage
+from triton_sam.specs import ModelSpec
+
+log = logging.getLogger(__name__)
+
+
+class PictureReader:
+    """Reads images for one model. Its methods may run on several threads at a time, each with a stream of its own."""
+
+    def __init__(self, spec: ModelSpec, device: torch.device, dtype: torch.dtype) -> None:
+        self._spec = spec
+        self._device = device
+        self._dtype = dtype
+        mean, std = (value.to(device) for value in normalisation(spec.architecture))
+        self._scale, self._shift = 1 / (255 * std), mean / std
+        self._decode_jpeg = gpu_jpeg_decoder(device)
+
+    def read(self, image: EncodedImage) -> tuple[Frame, Tensor]:
+        """A file -> its geometry and [3,side,side], normalised, on the device."""
+        picture = self._picture(image)
+        frame = Frame(picture.shape[2], picture.shape[1], self._spec.side, self._spec.resize)
+        return frame, self.fit(picture, frame)
+
+    def fit(self, picture: Tensor, frame: Frame) -> Tensor:
+        """[3,H,W] uint8 on the device -> [3,side,side]; what is padded is zero after the normalisation."""
+        width, height = frame.resized
+        pixels = picture[None].float()
+        if picture.shape[1:] != (height, width):
+            pixels = functional.interpolate(pixels, (height, width), mode="bilinear", antialias=True)
+        pixels = pixels[0] * self._scale - self._shift
+        if (height, width) != (frame.side, frame.side):
+            pixels = functional.pad(pixels, (0, frame.side - width, 0, frame.side - height))
+        return pixels.to(self._dtype)
+
+    def _picture(self, image: EncodedImage) -> Tensor:
+        """[3,H,W] uint8 on the device."""
+        if self._decode_jpeg is not None and image.is_plain_jpeg:
+            try:
+                picture: Tensor = self._decode_jpeg(image.data)
+                if tuple(picture.shape) == (3, image.size[1], image.size[0]):
+                    return picture
+            except RuntimeError as error:
+                # A damaged file, or a kind that this decoder does not know. Pillow says which, in words.
+                log.info("a JPEG is decoded on the CPU: %s", error)
+        array = np.array(image.pixels())  # a copy: torch wants memory that may be written
+        tensor = torch.from_numpy(array)
+        if self._device.type == "cuda":
+            tensor = tensor.pin_memory().to(self._device, non_blocking=True)
+        return tensor.permute(2, 0, 1)
+
+
+def gpu_jpeg_decoder(device: torch.device) -> Any | None:
+    """bytes -> [3,H,W] uint8 on the GPU; None where this machine cannot."""
+    if device.type != "cuda":
+        return None
+    try:
+        from torchvision.io import ImageReadMode, decode_jpeg
+    except Exception as error:  # a torchvision of another torch raises anything at all
+        log.info("JPEGs are decoded on the CPU: torchvision cannot be used (%s)", error)
+        return None
+
+    def decode(data: bytes | memoryview) -> Tensor:
+        file = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+        decoded: Tensor = decode_jpeg(file, mode=ImageReadMode.RGB, device=device)
+        return decoded
+
+    try:
+        decode(_tiny_jpeg())
+    except Exception as error:  # built without nvJPEG, or the library is missing
+        log.info("JPEGs are decoded on the CPU: %s", str(error).partition("\n")[0])
+        return None
+    return decode
+
+
+def _tiny_jpeg() -> bytes:
+    import io
+
+    from PIL import Image
+
+    buffer = io.BytesIO()
+    Image.new("RGB", (64, 64), "grey").save(buffer, "JPEG")
+    return buffer.getvalue()

@@ -1,0 +1,47 @@
+"""A network's weights as one safetensors file under transformers' names: what the torch engine loads."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save_file
+
+from triton_sam.errors import SetupError
+from triton_sam.export.checkpoint import check_variant, fill, read_checkpoint
+from triton_sam.export.keys import map_keys
+from triton_sam.export.networks import build
+from triton_sam.export.trial import randomise
+from triton_sam.specs import ModelSpec
+
+
+def write_checkpoint_network(spec: ModelSpec, checkpoint: Path, file: Path, image_size: int | None = None) -> Path:
+    """A checkpoint in any form that an export takes -> the file; returns it."""
+    weights = map_keys(read_checkpoint(checkpoint))
+    check_variant(weights, spec)
+    network = build(spec.architecture, image_size or spec.side)
+    fill(network, weights)
+    return _write(network, file)
+
+
+def write_random_network(spec: ModelSpec, file: Path) -> Path:
+    """A network of a model's size with random weights -> the file; returns it."""
+    network = build(spec.architecture, spec.side)
+    randomise(network)
+    return _write(network, file)
+
+
+def _write(network: Any, file: Path) -> Path:
+    """Whole or not at all."""
+    tensors = {name: tensor.contiguous().clone() for name, tensor in network.state_dict().items()}
+    building = file.with_name(f".{file.name}-{os.getpid()}")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        save_file(tensors, building)
+        building.replace(file)
+    except OSError as error:
+        raise SetupError(f"cannot write {file}: {error.strerror or error}") from None
+    finally:
+        building.unlink(missing_ok=True)
+    return file

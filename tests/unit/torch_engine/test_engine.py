@@ -1,0 +1,193 @@
+"""The torch engine on a CPU, end to end, against the ONNX engine on graphs of the same network."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from PIL import Image
+
+from tests.unit.export.small import FAMILIES, small_network, small_spec
+from triton_sam import masks
+from triton_sam.engines.base import Decoded, Embedding, Row
+from triton_sam.engines.onnx import OnnxEngine
+from triton_sam.engines.torch.engine import TorchEngine, TorchOptions
+from triton_sam.export.run import DECODER_FILE, ENCODER_FILE, write_graphs
+from triton_sam.geometry import Frame
+from triton_sam.images import EncodedImage
+from triton_sam.prompts import ObjectPrompt
+
+CPU = TorchOptions(torch.device("cpu"), torch.float32)
+SIZES = ((300, 200), (90, 310))
+
+
+class Engines(NamedTuple):
+    torch: TorchEngine
+    onnx: OnnxEngine
+    #: The same images, encoded by either.
+    images: list[tuple[Embedding, Embedding]]
+
+
+def photograph(size: tuple[int, int], seed: int = 0, form: str = "PNG") -> EncodedImage:
+    """Smooth blobs: a resize of noise would compare resizes, not engines."""
+    width, height = size
+    noise = np.random.default_rng(seed).integers(0, 256, (8, 8, 3), dtype=np.uint8)
+    buffer = io.BytesIO()
+    Image.fromarray(noise).resize((width, height), Image.Resampling.BICUBIC).save(buffer, form)
+    return EncodedImage(buffer.getvalue(), max_bytes=10**7, max_pixels=10**7)
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def engines(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Engines:
+    spec = small_spec(request.param)
+    network = small_network(spec)
+    folder: Path = tmp_path_factory.mktemp("graphs")
+    write_graphs(network, spec, spec.graphs, folder)
+    onnx = OnnxEngine(spec, folder / ENCODER_FILE, folder / DECODER_FILE, threads=1)
+    engine = TorchEngine(spec, network, CPU)
+    engine.warm_up()
+    files = [photograph(size, seed) for seed, size in enumerate(SIZES)]
+    encoded = [(engine.encode([engine.prepare(file)])[0], onnx.encode([onnx.prepare(file)])[0]) for file in files]
+    return Engines(engine, onnx, encoded)
+
+
+def prompt(
+    points: list[list[float]] | None = None,
+    labels: list[int] | None = None,
+    box: list[float] | None = None,
+    mask: npt.NDArray[np.float32] | None = None,
+) -> ObjectPrompt:
+    points = points or []
+    return ObjectPrompt(
+        np.array(points, np.float32).reshape(-1, 2),
+        np.array(labels or [1] * len(points), np.int32),
+        None if box is None else np.array(box, np.float32),
+        mask,
+    )
+
+
+def close(value: Any, reference: Any, share: float) -> None:
+    assert value.shape == reference.shape
+    assert np.abs(value - reference).max() <= share * reference.std()
+
+
+def logits_of(decoded: Decoded) -> npt.NDArray[np.float32]:
+    assert decoded.logits is not None
+    return decoded.logits
+
+
+def test_the_same_embedding(engines: Engines) -> None:
+    """Pillow rounds to whole numbers between its two passes over an image, torch does not: half a step of 255."""
+    for (mine, other), (width, height) in zip(engines.images, SIZES, strict=True):
+        assert mine.frame == other.frame == Frame(width, height, engines.torch.spec.side, engines.torch.spec.resize)
+        for name, shape in engines.torch.spec.encoder.outputs:
+            array = mine.array(name)
+            assert array.shape == shape
+            assert array.dtype == np.float32
+            close(array, other.array(name), 0.1)
+            assert np.corrcoef(array.ravel(), other.array(name).ravel())[0, 1] > 0.9995
+
+
+def adopted(engines: Engines) -> list[Embedding]:
+    """The ONNX engine's own embeddings, so that only the decoders are compared."""
+    names = [name for name, _ in engines.torch.spec.encoder.outputs]
+    return [
+        engines.torch.adopt(other.frame, {name: other.array(name) for name in names}) for _, other in engines.images
+    ]
+
+
+def test_an_adopted_embedding_is_the_same_again(engines: Engines) -> None:
+    for mine, (_, other) in zip(adopted(engines), engines.images, strict=True):
+        for name, _ in engines.torch.spec.encoder.outputs:
+            assert np.array_equal(mine.array(name), other.array(name))
+        assert mine.nbytes == other.nbytes
+
+
+def some_mask(engines: Engines) -> npt.NDArray[np.float32]:
+    side = engines.torch.spec.decoder.mask_side
+    return np.random.default_rng(5).normal(0, 20, (side, side)).astype(np.float32)
+
+
+def mixed_prompts(engines: Engines) -> list[tuple[int, ObjectPrompt, bool]]:
+    """(image, prompt, multimask): more rows than fit into one run, of all kinds, of both images."""
+    many = [[float(3 * index), float(2 * index)] for index in range(20)]
+    kinds = [
+        prompt([[10, 20]]),
+        prompt([[40, 50], [80, 30]], [1, 0]),
+        prompt(box=[5, 6, 70, 90]),
+        prompt([[30, 30]], box=[5, 6, 70, 90]),
+        prompt(many),
+        prompt([*many, *many]),
+        prompt([[12, 25]], mask=some_mask(engines)),
+    ]
+    return [(image, kind, multimask) for multimask in (False, True) for kind in kinds for image in (0, 1)]
+
+
+def test_a_mixed_batch_equals_the_other_engine_row_by_row(engines: Engines) -> None:
+    prompts = mixed_prompts(engines)
+    mine = adopted(engines)
+    answers = engines.torch.decode([Row(mine[image], kind, multimask) for image, kind, multimask in prompts])
+    assert len(answers) == len(prompts) == 28
+    for (image, kind, multimask), answer in zip(prompts, answers, strict=True):
+        (expected,) = engines.onnx.decode([Row(engines.images[image][1], kind, multimask)])
+        close(logits_of(answer), logits_of(expected), 1e-4)
+        assert answer.scores.tolist() == pytest.approx(expected.scores.tolist(), abs=1e-4)
+        assert answer.packed is None
+
+
+def test_only_a_mask(engines: Engines) -> None:
+    row = Row(adopted(engines)[0], prompt(mask=some_mask(engines)))
+    (expected,) = engines.onnx.decode([Row(engines.images[0][1], row.prompt)])
+    close(logits_of(engines.torch.decode([row])[0]), logits_of(expected), 1e-4)
+
+
+@pytest.mark.parametrize("multimask", [False, True])
+def test_pixels_are_those_that_the_host_would_make(engines: Engines, multimask: bool) -> None:
+    mine = adopted(engines)
+    rows = [Row(mine[image], prompt([[30, 40]]), multimask, logits=True, pixels=True) for image in (0, 1, 0)]
+    for row, answer in zip(rows, engines.torch.decode(rows), strict=True):
+        frame = row.embedding.frame
+        assert answer.packed is not None
+        assert answer.packed.shape == (len(answer.scores), frame.height, -(-frame.width // 8))
+        unpacked = masks.unpack_bits(answer.packed, frame.width)
+        expected = np.stack([masks.full_size(logits, frame) for logits in logits_of(answer)])
+        # At the very zero the two resizes may round to either side.
+        assert (unpacked != expected).mean() < 1e-4
+        assert 0.01 < expected.mean() < 0.99, "a mask of nothing or everything would prove nothing"
+
+
+def test_logits_stay_on_the_device_where_nobody_asked(engines: Engines) -> None:
+    (answer,) = engines.torch.decode([Row(adopted(engines)[0], prompt([[3, 4]]), logits=False, pixels=True)])
+    assert answer.logits is None
+    assert answer.packed is not None
+
+
+def test_no_rows(engines: Engines) -> None:
+    assert engines.torch.decode([]) == []
+
+
+def test_an_embedding_in_another_frame(engines: Engines) -> None:
+    first = engines.images[0][0]
+    other = first.framed(Frame(64, 48, engines.torch.spec.side, engines.torch.spec.resize))
+    (answer,) = engines.torch.decode([Row(other, prompt([[3, 4]]), pixels=True)])
+    assert answer.packed is not None
+    assert answer.packed.shape == (1, 48, 8)
+    assert first.frame.width == 300
+
+
+def test_several_images_at_once_are_each_as_alone() -> None:
+    spec = small_spec("sam2.1:tiny")
+    engine = TorchEngine(spec, small_network(spec), TorchOptions(torch.device("cpu"), torch.float32, encode_batch=4))
+    engine.warm_up()
+    files = [photograph((120, 80), seed, "JPEG") for seed in range(3)]
+    together = engine.encode([engine.prepare(file) for file in files])
+    for file, embedding in zip(files, together, strict=True):
+        (alone,) = engine.encode([engine.prepare(file)])
+        name = spec.encoder.embedding
+        close(embedding.array(name), alone.array(name), 1e-4)
+    assert np.abs(together[0].array(name) - together[1].array(name)).max() > 0.1
