@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,12 +18,13 @@ from triton_sam import masks
 from triton_sam.engines.base import Decoded, Embedding, Row
 from triton_sam.engines.onnx import OnnxEngine
 from triton_sam.engines.torch.engine import TorchEngine, TorchOptions
+from triton_sam.errors import InternalError
 from triton_sam.export.run import DECODER_FILE, ENCODER_FILE, write_graphs
 from triton_sam.geometry import Frame
 from triton_sam.images import EncodedImage
 from triton_sam.prompts import ObjectPrompt
 
-CPU = TorchOptions(torch.device("cpu"), torch.float32)
+CPU = TorchOptions(torch.device("cpu"))
 SIZES = ((300, 200), (90, 310))
 
 
@@ -182,7 +184,7 @@ def test_an_embedding_in_another_frame(engines: Engines) -> None:
 
 def test_several_images_at_once_are_each_as_alone() -> None:
     spec = small_spec("sam2.1:tiny")
-    engine = TorchEngine(spec, small_network(spec), TorchOptions(torch.device("cpu"), torch.float32, encode_batch=4))
+    engine = TorchEngine(spec, small_network(spec), TorchOptions(torch.device("cpu"), encode_batch=4))
     engine.warm_up()
     files = [photograph((120, 80), seed, "JPEG") for seed in range(3)]
     together = engine.encode([engine.prepare(file) for file in files])
@@ -191,3 +193,32 @@ def test_several_images_at_once_are_each_as_alone() -> None:
         name = spec.encoder.embedding
         close(embedding.array(name), alone.array(name), 1e-4)
     assert np.abs(together[0].array(name) - together[1].array(name)).max() > 0.1
+
+
+@pytest.mark.parametrize("model_id", FAMILIES)
+@pytest.mark.parametrize("half", [torch.bfloat16, torch.float16])
+def test_halves_are_near_the_whole(model_id: str, half: torch.dtype) -> None:
+    spec = small_spec(model_id)
+    network = small_network(spec)
+    point, file = prompt([[30, 40]]), photograph((120, 80))
+
+    def logits(options: TorchOptions) -> npt.NDArray[np.float32]:
+        engine = TorchEngine(spec, copy.deepcopy(network), options)
+        engine.warm_up()
+        (embedding,) = engine.encode([engine.prepare(file)])
+        (answer,) = engine.decode([Row(embedding, point, multimask=True)])
+        return logits_of(answer)
+
+    whole = logits(CPU)
+    near = logits(TorchOptions(torch.device("cpu"), half, torch.float16))
+    assert np.corrcoef(whole.ravel(), near.ravel())[0, 1] > (0.9999 if half is torch.float16 else 0.998)
+
+
+def test_numbers_out_of_range_are_told() -> None:
+    spec = small_spec("sam2.1:tiny")
+    network = small_network(spec)
+    network.no_memory_embedding.data += 1e5  # more than float16 holds
+    engine = TorchEngine(spec, network, TorchOptions(torch.device("cpu"), torch.bfloat16, torch.float16))
+    engine.warm_up()
+    with pytest.raises(InternalError, match="TRITON_SAM_TORCH_DTYPE=bfloat16"):
+        engine.encode([engine.prepare(photograph((120, 80)))])

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tests.unit.export.small import FAMILIES, WITH_FEATURES, small_network, small_spec
 from triton_sam.engines.torch.decoder import ABSENT, NOT_A_POINT, RowDecoder
-from triton_sam.engines.torch.encoder import build_encoder
+from triton_sam.engines.torch.encoder import RowEncoder
 from triton_sam.engines.torch.layout import Layout, to_cells, to_image
 from triton_sam.export.networks import normalisation
 from triton_sam.export.wrappers import Decoder, Encoder
@@ -65,7 +65,7 @@ def test_the_encoder(model: Model) -> None:
     mean, std = normalisation(model.spec.architecture)
     with torch.inference_mode():
         expected = Encoder(model.network, model.spec.architecture)(pixels)
-        rows = build_encoder(model.network, model.spec, model.layout)((pixels - mean) / std)
+        rows = RowEncoder(model.network, model.spec, model.layout)((pixels - mean) / std)
     for (name, _), reference in zip(model.spec.encoder.outputs, expected, strict=True):
         for index in range(2):
             close(model.layout.image_order(rows[index], name), reference[index : index + 1])

@@ -96,7 +96,7 @@ def test_the_weights_that_are_served_are_those_of_the_checkpoint(
 ) -> None:
     engine = load(trained, request.getfixturevalue(place), engine="torch", device="cpu")
     assert isinstance(engine, TorchEngine)
-    direct = TorchEngine(trained.spec, trained.network, TorchOptions(torch.device("cpu"), torch.float32))
+    direct = TorchEngine(trained.spec, trained.network, TorchOptions(torch.device("cpu")))
     direct.warm_up()
     assert np.allclose(logits(engine), logits(direct), atol=1e-5)
     assert engine.capacity.cache_bytes == 10**9

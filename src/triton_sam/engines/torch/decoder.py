@@ -12,6 +12,7 @@ The same arithmetic as transformers' decoder with its weights, but arranged for 
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import Any, NamedTuple
 
@@ -48,7 +49,8 @@ class RowDecoder(nn.Module):
 
     def __init__(self, network: Any, architecture: Architecture, layout: Layout) -> None:
         super().__init__()
-        decoder, prompts = network.mask_decoder, network.prompt_encoder
+        # Copies: the encoder may keep the network, and in other numbers than the decoder's.
+        decoder, prompts = copy.deepcopy(network.mask_decoder), copy.deepcopy(network.prompt_encoder)
         self.layout = layout
         self.has_features = architecture.backbone in (Backbone.HIERA, Backbone.PERCEPTION)
         self.mask_count = int(decoder.num_mask_tokens)

@@ -6,6 +6,7 @@ import torch
 
 from triton_sam.errors import SetupError
 from triton_sam.settings import Settings
+from triton_sam.specs import Backbone, ModelSpec
 
 
 def why_not(settings: Settings) -> str:
@@ -20,12 +21,19 @@ def choose_device(settings: Settings) -> torch.device:
     return torch.device("cpu") if settings.device == "cpu" else torch.device("cuda", 0)
 
 
-def choose_dtype(settings: Settings, device: torch.device) -> torch.dtype:
-    """In which numbers."""
-    if settings.torch_dtype == "auto":
-        return torch.bfloat16 if device.type == "cuda" else torch.float32
-    chosen: torch.dtype = getattr(torch, settings.torch_dtype)
-    return chosen
+def choose_dtypes(settings: Settings, device: torch.device, spec: ModelSpec) -> tuple[torch.dtype, torch.dtype]:
+    """In which numbers the encoder runs, and in which rows are kept and decoded.
+
+    Both halves of float32 run equally fast. float16 keeps 11 bits against bfloat16's 8, which masks show (see
+    docs/performance.md), but ends at 65,504: it is taken for the backbones whose real weights were seen to stay far
+    below, and for all decoders, which begin with normalised numbers.
+    """
+    if settings.torch_dtype == "float32" or (settings.torch_dtype == "auto" and device.type != "cuda"):
+        return torch.float32, torch.float32
+    if settings.torch_dtype != "auto":
+        chosen: torch.dtype = getattr(torch, settings.torch_dtype)
+        return chosen, torch.float16
+    return (torch.float16 if spec.architecture.backbone in _SEEN_IN_RANGE else torch.bfloat16), torch.float16
 
 
 def room_for_cache(wanted: int, each: int, device: torch.device, model_id: str) -> int:
@@ -47,6 +55,7 @@ def room_for_cache(wanted: int, each: int, device: torch.device, model_id: str) 
     return min(wanted, room)
 
 
+_SEEN_IN_RANGE = frozenset({Backbone.HIERA, Backbone.TINY_VIT})
 #: The rest is for images on their way in and masks on their way out.
 _SHARE_FOR_CACHE = 0.8
 _LEAST_IMAGES = 4

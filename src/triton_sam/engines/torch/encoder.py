@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from triton_sam.engines.torch.hiera import HieraTrunk
@@ -11,14 +12,19 @@ from triton_sam.engines.torch.layout import Layout
 from triton_sam.specs import Backbone, ModelSpec
 
 
-def build_encoder(network: Any, spec: ModelSpec, layout: Layout) -> nn.Module:
-    """The encoder of a network, with its weights."""
-    encoder: nn.Module
-    if spec.architecture.backbone is Backbone.HIERA:
-        encoder = HieraEncoder(network, layout)
-    else:
-        encoder = PlainEncoder(network, spec, layout)
-    return encoder.eval().requires_grad_(False)
+class RowEncoder(nn.Module):
+    """The encoder of a network, with its weights; its rows come in the numbers in which they are kept."""
+
+    def __init__(self, network: Any, spec: ModelSpec, layout: Layout, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        is_hiera = spec.architecture.backbone is Backbone.HIERA
+        self.encoder = HieraEncoder(network, layout) if is_hiera else PlainEncoder(network, spec, layout)
+        self._kept_in = dtype
+        self.eval().requires_grad_(False)
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        rows: Tensor = self.encoder(pixels)
+        return rows.to(self._kept_in)
 
 
 class PlainEncoder(nn.Module):

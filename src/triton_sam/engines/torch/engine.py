@@ -20,12 +20,12 @@ from torch import Tensor, nn
 from triton_sam.engines.base import Capacity, Decoded, Embedding, FloatArray, Row
 from triton_sam.engines.torch.decoder import RowDecoder
 from triton_sam.engines.torch.decoding import RowRunner
-from triton_sam.engines.torch.devices import choose_device, choose_dtype, room_for_cache
-from triton_sam.engines.torch.encoder import build_encoder
+from triton_sam.engines.torch.devices import choose_device, choose_dtypes, room_for_cache
+from triton_sam.engines.torch.encoder import RowEncoder
 from triton_sam.engines.torch.graphs import Steps, bucket, new_stream
 from triton_sam.engines.torch.layout import Layout
 from triton_sam.engines.torch.pictures import PictureReader
-from triton_sam.errors import SetupError, Unavailable
+from triton_sam.errors import InternalError, SetupError, Unavailable
 from triton_sam.export.networks import build
 from triton_sam.geometry import Frame
 from triton_sam.images import EncodedImage
@@ -73,13 +73,16 @@ class TorchOptions:
     """How to run.
 
     Attributes:
+        dtype: the encoder's numbers.
+        row_dtype: those in which embeddings are kept and decoded.
         compile_mode: torch.compile's mode for the encoder; None runs it as it is.
         encode_batch: most images in one run.
         graphs: capture CUDA graphs; without a GPU nothing is captured.
     """
 
     device: torch.device
-    dtype: torch.dtype
+    dtype: torch.dtype = torch.float32
+    row_dtype: torch.dtype = torch.float32
     compile_mode: str | None = None
     encode_batch: int = 1
     graphs: bool = True
@@ -98,7 +101,7 @@ def load_torch_engine(spec: ModelSpec, weights: Path, settings: Settings) -> Tor
         mode = "max-autotune" if device.type == "cuda" else "off"
     options = TorchOptions(
         device,
-        choose_dtype(settings, device),
+        *choose_dtypes(settings, device, spec),
         compile_mode=None if mode == "off" else mode,
         encode_batch=settings.encode_batch if device.type == "cuda" else 1,
     )
@@ -107,7 +110,7 @@ def load_torch_engine(spec: ModelSpec, weights: Path, settings: Settings) -> Tor
         network.load_state_dict(load_file(weights))
         engine = TorchEngine(spec, network, options)
         engine.warm_up()
-        each = engine.layout.length * torch.finfo(options.dtype).bits // 8
+        each = engine.layout.length * options.row_dtype.itemsize
         room = room_for_cache(settings.cache_bytes, each, device, spec.id)
     except torch.cuda.OutOfMemoryError:
         raise SetupError(
@@ -144,8 +147,8 @@ class TorchEngine:
             mixes_images=True,
             lowers_encodes=not on_gpu,
         )
-        decoder = RowDecoder(network, spec.architecture, self.layout).cast(options.device, options.dtype)
-        encoder = build_encoder(network, spec, self.layout).to(options.device, options.dtype)
+        decoder = RowDecoder(network, spec.architecture, self.layout).cast(options.device, options.row_dtype)
+        encoder = RowEncoder(network, spec, self.layout, options.row_dtype).to(options.device, options.dtype)
         self._plain_encoder: nn.Module = encoder
         self._encoder: Callable[[Tensor], Tensor] = encoder
         self._reader = PictureReader(spec, options.device, options.dtype)
@@ -223,15 +226,21 @@ class TorchEngine:
                 slot.copy_(image.pixels)
             rows = self._encodes[bucket(count, self._batches)].run()[:count]
             kept = [row.clone() for row in rows]  # the next run writes to the same place
+            finite = torch.isfinite(rows).all()
             if stream is not None:
                 stream.synchronize()
+            if not bool(finite):
+                raise InternalError(
+                    f"{self.spec.id} leaves the range of {self._options.dtype} on this image: "
+                    "set TRITON_SAM_TORCH_DTYPE=bfloat16 on the server"
+                )
         return [TorchEmbedding(image.frame, row, self.layout) for image, row in zip(prepared, kept, strict=True)]
 
     def adopt(self, frame: Frame, tensors: Mapping[str, FloatArray]) -> Embedding:
         """See :class:`~triton_sam.engines.base.Engine`."""
         with torch.inference_mode():
             given = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in tensors.items()}
-            row = self.layout.flatten(given)[0].to(self._options.device, self._options.dtype)
+            row = self.layout.flatten(given)[0].to(self._options.device, self._options.row_dtype)
         return TorchEmbedding(frame, row, self.layout)
 
     def decode(self, rows: Sequence[Row]) -> list[Decoded]:
