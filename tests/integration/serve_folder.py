@@ -21,9 +21,13 @@ UNKNOWN_FIELD = b"\xc0\x3e\x01"
 
 
 @contextlib.contextmanager
-def serve_folder(repository: Path, home: Path) -> Iterator[Running]:
-    """All segmenters of a repository on free ports."""
-    with serving(repository, find_segmenters(repository), Settings(home=home), ports=Ports(0, 0, 0, 0)) as running:
+def serve_folder(repository: Path, home: Path, **settings: str) -> Iterator[Running]:
+    """All segmenters of a repository on free ports, with settings of their own."""
+    variables = {f"TRITON_SAM_{name.upper()}": value for name, value in settings.items()}
+    segmenters = find_segmenters(repository)
+    with serving(
+        repository, segmenters, Settings(home=home), ports=Ports(0, 0, 0, 0), environment=variables
+    ) as running:
         yield running
 
 

@@ -1,0 +1,139 @@
+"""Real weights on the torch engine behind the real server, against transformers' own network.
+
+The engine runs on a CPU here, with the same steps as on a GPU but for what only a GPU has: captured graphs, compiled
+kernels and JPEG decoding. On a GPU `triton-sam bench` measures it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.integration.reference import iou
+from tests.integration.serve_folder import serve_folder
+from tests.integration.test_exported_models import KINDS, SCENES, Exports, Truth, exports  # noqa: F401
+from triton_sam import SAM2TritonClient
+from triton_sam.catalog import get_spec
+from triton_sam.export_cache import ExportRequest
+from triton_sam.run_lengths import from_rle
+from triton_sam.serving import Running
+from triton_sam.setup_models import set_up
+from triton_sam.specs import EngineChoice
+from triton_sam.weights import WeightStore
+
+pytestmark = [pytest.mark.triton, pytest.mark.timeout(600)]
+#: Numbers of the encoder -> how well a mask must agree. Rows are decoded in float16 wherever the encoder is not whole.
+BOUNDS = {"float32": 0.998, "float16": 0.99}
+
+
+class Served:
+    def __init__(self, running: Running, name: str, bound: float, truth: Truth) -> None:
+        self.running = running
+        self.name = name
+        self.bound = bound
+        self.truth = truth
+
+    def client(self) -> SAM2TritonClient:
+        return SAM2TritonClient(self.running.urls["HTTP"], self.name)
+
+
+@pytest.fixture(
+    scope="module",
+    params=[("sam1:mobile", "float32"), ("sam2:tiny", "float32"), ("sam1:mobile", "float16")],
+    ids=lambda param: "-".join(param),
+)
+def served(
+    request: pytest.FixtureRequest,
+    exports: Exports,  # noqa: F811
+    embedded_server: None,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Served]:
+    model_id, dtype = request.param
+    checkpoint = exports.checkpoint(model_id)
+    folder: Path = tmp_path_factory.mktemp("torch")
+    (name,) = set_up(
+        get_spec(model_id),
+        WeightStore(folder),
+        folder / "models",
+        request=ExportRequest(checkpoint),
+        engine=EngineChoice.TORCH_ONLY,
+    )
+    wanted = {"engine": "torch", "device": "cpu", "torch_dtype": dtype}
+    with serve_folder(folder / "models", folder / "home", **wanted) as running:
+        yield Served(running, name, BOUNDS[dtype], exports.truth(model_id))
+
+
+def test_every_kind_of_prompt(served: Served) -> None:
+    with served.client() as client:
+        for name in SCENES if served.bound > 0.99 else ("coffee",):
+            client.set_image(served.truth.file(name))
+            for kind in KINDS:
+                found = client.segment(**served.truth.prompts(name)[kind]).masks.masks
+                assert iou(found[0], served.truth.masks(name, kind)[0]) >= served.bound, (name, kind)
+
+
+def test_every_form_of_an_answer_is_the_same_mask(served: Served) -> None:
+    """Pixels are made by the engine, run lengths by the host."""
+    with served.client() as client:
+        client.set_image(served.truth.file("coffee"))
+        prompt = served.truth.prompts("coffee")["point"]
+        bits = client.segment(**prompt).masks.masks
+        for form in ("png", "rle"):
+            answer = client.segment(**prompt, format=form)
+            found = from_rle(answer.result["mask"]["data"]) if form == "rle" else answer.masks.masks[0]
+            assert (found != bits[0]).mean() < 1e-5, form
+
+
+def test_clicks_on_several_images_at_once_are_each_their_own(served: Served) -> None:
+    """They meet in one batch of the decoder; each must be as if it were alone."""
+    names = list(SCENES)
+    barrier = threading.Barrier(len(names))
+
+    def ask(name: str) -> list[np.ndarray]:
+        with served.client() as client:
+            client.set_image(served.truth.file(name))
+            barrier.wait(timeout=120)
+            return [client.segment(**served.truth.prompts(name)[kind]).masks.masks[0] for kind in KINDS[:4]]
+
+    with ThreadPoolExecutor(len(names)) as pool:
+        answers = dict(zip(names, pool.map(ask, names), strict=True))
+    for name, masks in answers.items():
+        for kind, mask in zip(KINDS, masks, strict=False):
+            assert iou(mask, served.truth.masks(name, kind)[0]) >= min(served.bound, 0.98), (name, kind)
+
+
+def test_an_embedding_goes_out_and_comes_back(served: Served) -> None:
+    import tritonclient.http as triton
+
+    with served.client() as client:
+        key = client.set_image(served.truth.file("coffee"))
+        prompt = served.truth.prompts("coffee")["point"]
+        expected = client.segment(**prompt).masks.masks[0]
+    assert key
+    address = served.running.urls["HTTP"].removeprefix("http://")
+    with triton.InferenceServerClient(address) as plain:
+        image = np.frombuffer(served.truth.file("coffee").read_bytes(), np.uint8)
+        sent = triton.InferInput("image", [len(image)], "UINT8")
+        sent.set_data_from_numpy(image)
+        wanted = [triton.InferRequestedOutput("embedding")]
+        embedding = plain.infer(served.name, [sent], outputs=wanted).as_numpy("embedding")
+        assert embedding.dtype == np.float32
+        assert embedding.shape == (1, 256, 64, 64)
+        back = triton.InferInput("embedding", list(embedding.shape), "FP32")
+        back.set_data_from_numpy(embedding)
+        text = triton.InferInput("prompt_json", [1], "BYTES")
+        text.set_data_from_numpy(np.array([_json(prompt).encode()], dtype=object))
+        masks = plain.infer(served.name, [back, text], outputs=[triton.InferRequestedOutput("masks")]).as_numpy("masks")
+    unpacked = np.unpackbits(masks[0], axis=1, count=expected.shape[1]).astype(bool)
+    assert iou(unpacked, expected) > 0.999
+
+
+def _json(prompt: dict[str, object]) -> str:
+    import json
+
+    return json.dumps(prompt | {"format": "bits"})
