@@ -47,7 +47,7 @@ def test_as_pillow_resizes(model_id: str, size: tuple[int, int]) -> None:
     # Pillow's weights have fewer digits: what lies between two numbers may fall to either, in each of two passes.
     steps = np.abs(scale) * 255 * STD[model_id]
     assert steps.max() <= 2.01
-    assert (steps > 0.5).mean() < 0.1  # noise with sides of 256 -> 224, where every seventh pixel is such a one
+    assert (steps > 0.5).mean() < 0.1  # noise with sides of 256 -> 224 has many such; photographs have none
 
 
 HALF = np.full((3, 1, 1), 0.5, np.float32)
