@@ -45,7 +45,7 @@ format: $(call STAMP,dev)
 	$(BIN)/ruff format .
 
 bench: $(call STAMP,dev)
-	$(BIN)/python -m triton_sam.bench
+	$(BIN)/triton-sam bench server --output bench/results
 
 docs: $(call STAMP,dev)
 	$(BIN)/python scripts/generate_docs.py

@@ -54,7 +54,8 @@ class Settings(BaseSettings):
     )
     device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="where the segmenters run")
     torch_dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
-        default="auto", description="numbers of torch's encoder; auto: one of the halves, by model, on a GPU; float32 on a CPU"
+        default="auto",
+        description="numbers of torch's encoder; auto: on a GPU one of the halves, by model, else float32",
     )
     torch_compile: Literal["auto", "off", "default", "max-autotune"] = Field(
         default="auto", description="how torch compiles the encoder; auto: max-autotune on a GPU, off on a CPU"

@@ -7,7 +7,6 @@ from typer.testing import CliRunner
 
 from tests.unit import test_cli as shared
 from triton_sam import cli, console, setup_models
-from triton_sam.errors import InvalidInput
 from triton_sam.vlm_catalog import VLM_CATALOG, get_vlm
 from triton_sam.vlm_repository import find_vlms, own_checkpoint, write_vlm
 from triton_sam.vlm_specs import VlmSpec
@@ -151,8 +150,3 @@ def test_removal(
 def test_removing_what_is_not_there(home: Path) -> None:
     assert runner.invoke(cli.app, ["models", "rm", "vlm:llava"]).output == "vlm:llava was not installed\n"
     assert not home.exists()
-
-
-def test_bench_is_for_segmenters() -> None:
-    with pytest.raises(InvalidInput, match="there is no model 'vlm:shapes'"), cli.cli_bench._served("vlm:shapes"):
-        pytest.fail("served")

@@ -105,8 +105,11 @@ def test_tasks_name_models_that_exist(name: str) -> None:
 
 
 def test_a_benchmark_of_an_unknown_model_is_refused() -> None:
-    code, output = run("python", "-m", "triton_sam.bench", "--model", "sam9")
-    assert code == 2
+    command = (
+        "import sys; from triton_sam.cli import main; sys.argv[1:] = ['bench', 'compare', '--model', 'sam9']; main()"
+    )
+    code, output = run("python", "-c", command)
+    assert code == 1
     assert "there is no model 'sam9'" in output
 
 

@@ -121,22 +121,27 @@ def _seconds(action: Callable[[], object]) -> float:
 def _serve(model_id: str, folder: str) -> dict[str, Any]:
     """Peak memory of a process that loads both graphs, encodes one picture and answers one click."""
     import dataclasses
+    import io
 
     import numpy as np
     from PIL import Image
 
-    from triton_sam.engines.onnx import OnnxEngine
+    from triton_sam.engines.base import Row
+    from triton_sam.engines.loading import load_engine
+    from triton_sam.images import EncodedImage
     from triton_sam.prompts import ObjectPrompt
+    from triton_sam.settings import get_settings
     from triton_sam.specs import graphs_from_json
 
-    export = Path(folder) / "export"
+    export, settings = Path(folder) / "export", get_settings()
     graphs = graphs_from_json((export / "graphs.json").read_bytes())
-    engine = OnnxEngine(
-        dataclasses.replace(get_spec(model_id), graphs=graphs), export / "encoder.onnx", export / "decoder.onnx"
-    )
-    embedding = engine.encode(Image.new("RGB", (1024, 768), "grey"))
+    engine = load_engine(dataclasses.replace(get_spec(model_id), graphs=graphs), export, settings)
+    picture = io.BytesIO()
+    Image.new("RGB", (1024, 768), "grey").save(picture, "PNG")
+    image = EncodedImage(picture.getvalue(), max_bytes=settings.max_image_bytes, max_pixels=settings.max_image_pixels)
+    embedding = engine.encode([engine.prepare(image)])[0]
     point = ObjectPrompt(np.array([[100, 100]], np.float32), np.ones(1, np.int32))
-    engine.decode(embedding, [point], multimask=True)
+    engine.decode([Row(embedding, point, multimask=True)])
     return {"serve_gib": _peak_gib()}
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
+
+Better = Literal["lower", "higher"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -11,6 +14,7 @@ class Figure:
 
     Attributes:
         bar: what ``value`` may be at most; least: what it must be at least. None where nothing is asked.
+        better: which way is an improvement; None for what is told but not compared with an earlier run.
     """
 
     name: str
@@ -19,7 +23,13 @@ class Figure:
     bar: float | None = None
     detail: str = ""
     least: float | None = None
+    better: Better | None = None
 
     @property
     def reached(self) -> bool:
         return (self.bar is None or self.value <= self.bar) and (self.least is None or self.value >= self.least)
+
+
+def short(value: float) -> str:
+    """Three figures, without an exponent."""
+    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"

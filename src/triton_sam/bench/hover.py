@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
-from triton_sam.bench.figures import Figure
-from triton_sam.bench.measure import SIDE, model_name, photograph
+from triton_sam.bench.charts import Chart, Curve, Panel
+from triton_sam.bench.figures import Better, Figure
 from triton_sam.bench.observe import counters, own_bytes, server_bytes
-from triton_sam.serving import Running
+from triton_sam.bench.pictures import SIDE
+from triton_sam.bench.results import Result
+from triton_sam.bench.samples import Series
+from triton_sam.bench.target import Target
 from triton_sam.speculative import SpeculativeSAM2Client
 
 #: Pools and arenas have grown to their size then: onnxruntime keeps memory for each number of prompts it has seen.
@@ -78,41 +80,64 @@ def _on_circle(angle: float) -> tuple[float, float]:
     return math.cos(angle), math.sin(angle)
 
 
-def measure_hover(running: Running, sample: Path, load: Load, protocol: str) -> Iterator[Figure]:
+def measure_hover(target: Target, load: Load, protocols: Sequence[str]) -> Result:
     """Rounds to warm up and an equal one that counts; executed means decoded by the server, by its own counters."""
-    model = model_name(running)
+    target.own("hovering")
+    result = target.result("hover")
+    for protocol in protocols:
+        outcome, grown = asyncio.run(_rounds(target, load, protocol))
+        _report(result, load, protocol, outcome, grown)
+    panel = Panel(
+        "share of the sessions, %",
+        "time from the last move to its mask, ms",
+        [
+            Curve(series.name, sorted(series.values), list(np.linspace(0, 100, len(series.values) + 1)[1:]))
+            for series in result.series
+        ],
+    )
+    title = f"The last hover of each of {load.sessions} mice, {load.rate:g} moves a second each: {target.spec.id}"
+    result.charts.append(Chart("hover", title, [panel]))
+    return result
 
-    async def rounds() -> tuple[Outcome, dict[str, float]]:
-        client = SpeculativeSAM2Client(running.urls[protocol], model)
-        try:
-            client.set_image(photograph(sample))
-            await client.image_ready()
-            for _ in range(_WARM_UP_ROUNDS):
-                await hover(client, load)
-            before = counters(running, model) | {"server": server_bytes(running), "client": own_bytes()}
-            outcome = await hover(client, load)
-            after = counters(running, model) | {"server": server_bytes(running), "client": own_bytes()}
-            return outcome, {name: after[name] - before[name] for name in after}
-        finally:
-            await client.aclose()
 
-    outcome, grown = asyncio.run(rounds())
+async def _rounds(target: Target, load: Load, protocol: str) -> tuple[Outcome, dict[str, float]]:
+    """The round that counts, and by how much the server's counters and the memory of both sides grew in it."""
+    running = target.own("hovering")
+
+    def look() -> dict[str, float]:
+        return counters(running, target.name) | {"server": server_bytes(running), "client": own_bytes()}
+
+    client = SpeculativeSAM2Client(target.urls[protocol], target.name)
+    try:
+        client.set_image(target.pictures.jpeg())
+        await client.image_ready()
+        for _ in range(_WARM_UP_ROUNDS):
+            await hover(client, load)
+        before = look()
+        outcome = await hover(client, load)
+        after = look()
+        return outcome, {name: after[name] - before[name] for name in after}
+    finally:
+        await client.aclose()
+
+
+def _report(result: Result, load: Load, protocol: str, outcome: Outcome, grown: dict[str, float]) -> None:
     detail = f"{load.sessions} sessions x {load.hovers} hovers, {load.rate:g} a second each, {protocol}"
     executed = grown["decodes_total"]
-    yield Figure(
-        f"executed / requested, {protocol}",
-        executed / outcome.requested,
-        "",
-        None,
-        f"{executed:.0f} of {outcome.requested}: {detail}",
-    )
+    share, said = executed / outcome.requested, f"{executed:.0f} of {outcome.requested}: {detail}"
     unanswered = load.sessions - len(outcome.last_seconds)
-    yield Figure(f"last hovers without an answer, {protocol}", unanswered, "", 0, f"of {load.sessions} sessions")
+    result.figures += [
+        Figure(f"executed / requested, {protocol}", share, "", None, said),
+        Figure(f"last hovers without an answer, {protocol}", unanswered, "", 0, f"of {load.sessions} sessions"),
+    ]
     if outcome.last_seconds:
+        last = Series(protocol, "ms", (tuple(spent * 1e3 for spent in outcome.last_seconds),))
+        result.series.append(last)
         for percent in (50, 95):
-            value = float(np.percentile(outcome.last_seconds, percent)) * 1e3
-            yield Figure(f"last hover p{percent}, {protocol}", value, "ms", None, "from the move to the mask")
-    yield Figure(f"tasks left pending, {protocol}", outcome.pending, "", 0, f"of {outcome.requested}")
+            name, value = f"last hover p{percent}, {protocol}", last.percentile(percent)
+            better: Better | None = "lower" if percent == 50 else None
+            result.figures.append(Figure(name, value, "ms", None, "from the move to the mask", better=better))
+    result.figures.append(Figure(f"tasks left pending, {protocol}", outcome.pending, "", 0, f"of {outcome.requested}"))
     warm = f"after {_WARM_UP_ROUNDS} warm-up rounds"
     for side in ("server", "client"):
-        yield Figure(f"memory growth of the {side}, {protocol}", grown[side] / 1e6, "MB", 50.0, warm)
+        result.figures.append(Figure(f"memory growth of the {side}, {protocol}", grown[side] / 1e6, "MB", 50.0, warm))

@@ -13,8 +13,10 @@ from PIL import Image
 
 from triton_sam.bench.chromium import chromium
 from triton_sam.bench.figures import Figure
+from triton_sam.bench.results import Result
+from triton_sam.bench.target import Target
 from triton_sam.bench.traffic import Traffic
-from triton_sam.serving import Running
+from triton_sam.demo import sample_photograph
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -42,12 +44,18 @@ _TAKE = "() => window.hovers.splice(0)"
 _IS_SHOWN = "() => document.querySelector('#surface').dataset.scale !== undefined"
 
 
-def measure_page(running: Running, sample: Path, rounds: int) -> Iterator[Figure]:
+def measure_page(target: Target, rounds: int) -> Result:
     """Hovers over a photograph and over a large one, one by one and with a mouse that does not stop."""
+    result = target.result("page")
+    result.figures += _figures(target.own("the page").urls["service"], sample_photograph(), rounds)
+    return result
+
+
+def _figures(url: str, sample: Path, rounds: int) -> Iterator[Figure]:
     with chromium() as browser:
         page = browser.new_page(viewport={"width": 1280, "height": 800})
         traffic = Traffic(page)
-        page.goto(running.urls["service"])
+        page.goto(url)
         page.wait_for_selector("html[data-ready]")
         page.wait_for_load_state("networkidle")
         files, plain, sent = page.evaluate(_WEIGH)

@@ -11,12 +11,12 @@ import threading
 import time
 import urllib.parse
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from statistics import median
 
 from triton_sam.bench.figures import Figure
-from triton_sam.bench.measure import POINT, connected, in_turns, model_name, photograph, seconds
-from triton_sam.serving import Running
+from triton_sam.bench.results import Result
+from triton_sam.bench.samples import Plan, in_turns, seconds
+from triton_sam.bench.target import Target
 
 _SLOW_CONNECTIONS = 100
 _SLOW_PAUSE = 0.1
@@ -47,31 +47,38 @@ class KeepAlive:
         self._connection.close()
 
 
-def overhead(running: Running, sample: Path, rounds: int) -> Iterator[Figure]:
+def measure_service(target: Target, rounds: int) -> Result:
     """A click with RLE out: POST /v1/segment against Triton's own infer, the same client for both.
 
     What the model's process itself spent on a click, by its own account, is taken off on both sides: a decode varies
     by more than what is measured here. The client has a process of its own, as users' clients have: in this one it
     would share an interpreter with the service and not with Triton.
     """
-    with connected(running, "HTTP") as client:
-        key = client.set_image(photograph(sample))
-    arguments = (running.urls["HTTP"], running.urls["service"], model_name(running), key, rounds)
+    running = target.own("the service")
+    result = target.result("service")
+    with target.client("HTTP") as client:
+        key = client.set_image(target.pictures.jpeg())
+    place = target.pictures.point()
+    arguments = (running.urls["HTTP"], running.urls["service"], target.name, key, place, rounds)
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         around = pool.apply(_around_the_click, arguments)
         alone = pool.apply(_service_clicks, arguments)
         with slow_senders(running.urls["service"], _SLOW_CONNECTIONS):
             crowded = pool.apply(_service_clicks, arguments)
-    via, straight = (median(around[way]) * 1e3 for way in ("service", "direct"))
+    via, straight = (median(around[way]) for way in ("service", "direct"))
     detail = f"around a click: {via:.2f} ms through it, {straight:.2f} ms direct; medians of {rounds} in turns"
-    yield Figure("service minus direct Triton, click", via - straight, "ms", 3.0, detail)
+    result.figures.append(Figure("service minus direct Triton, click", via - straight, "ms", 3.0, detail))
     detail = f"{median(crowded) * 1e3:.1f} ms with {_SLOW_CONNECTIONS} of them, {median(alone) * 1e3:.1f} ms without"
-    yield Figure("click beside slow connections / alone", median(crowded) / median(alone), "x", 2.0, detail)
+    beside = median(crowded) / median(alone)
+    result.figures.append(Figure("click beside slow connections / alone", beside, "x", 2.0, detail))
+    return result
 
 
-def _around_the_click(triton: str, service: str, model: str, key: str, rounds: int) -> dict[str, list[float]]:
-    """Way -> seconds of each click less those that the model's process spent on it."""
-    with _ways(triton, service, model, key) as ways:
+def _around_the_click(
+    triton: str, service: str, model: str, key: str, place: tuple[float, float], rounds: int
+) -> dict[str, list[float]]:
+    """Way -> milliseconds of each click less those that the model's process spent on it."""
+    with _ways(triton, service, model, key, place) as ways:
 
         def around(way: Callable[[], bytes]) -> float:
             started = time.perf_counter()
@@ -80,18 +87,24 @@ def _around_the_click(triton: str, service: str, model: str, key: str, rounds: i
             result = answer if "timings_ms" in answer else json.loads(answer["outputs"][0]["data"][0])
             return spent - float(result["timings_ms"]["total"]) / 1e3
 
-        return in_turns({name: (lambda way=way: around(way)) for name, way in ways.items()}, rounds)  # type: ignore[misc]
+        actions = {name: (lambda way=way: around(way)) for name, way in ways.items()}
+        measured = in_turns(actions, Plan(rounds=1, samples=rounds, warm_up=3))
+        return {name: series.values for name, series in measured.items()}
 
 
-def _service_clicks(triton: str, service: str, model: str, key: str, rounds: int) -> list[float]:
-    with _ways(triton, service, model, key) as ways:
+def _service_clicks(
+    triton: str, service: str, model: str, key: str, place: tuple[float, float], rounds: int
+) -> list[float]:
+    with _ways(triton, service, model, key, place) as ways:
         return [seconds(ways["service"]) for _ in range(rounds)]
 
 
 @contextlib.contextmanager
-def _ways(triton: str, service: str, model: str, key: str) -> Iterator[dict[str, Callable[[], bytes]]]:
+def _ways(
+    triton: str, service: str, model: str, key: str, place: tuple[float, float]
+) -> Iterator[dict[str, Callable[[], bytes]]]:
     """The same click, by both ways."""
-    prompt = {"points": [list(POINT)], "format": "rle"}
+    prompt = {"points": [list(place)], "format": "rle"}
     inputs = [
         {"name": name, "datatype": "BYTES", "shape": [1], "data": [value]}
         for name, value in (("image_key", key), ("prompt_json", json.dumps(prompt)))

@@ -20,7 +20,7 @@ import transformers
 from PIL import Image
 
 from triton_sam.bench.figures import Figure
-from triton_sam.bench.report import machine
+from triton_sam.bench.machine import machine
 from triton_sam.engines.vlm.loading import choose_placement
 from triton_sam.settings import Settings
 from triton_sam.vlm import AsyncTritonVLMClient
@@ -131,8 +131,7 @@ def measure_vlm(
 
 def about() -> dict[str, str]:
     """What these figures depend on."""
-    gpu = {"gpu": torch.cuda.get_device_name()} if torch.cuda.is_available() else {}
-    return {**gpu, **machine(("torch", "transformers", "numpy", "nvidia-pytriton"))}
+    return machine(("torch", "transformers", "numpy", "nvidia-pytriton"))
 
 
 def _photograph(number: int) -> bytes:

@@ -1,0 +1,81 @@
+"""The engine in this process, with nothing of a server around it."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from triton_sam import masks
+from triton_sam.bench.target import Target
+from triton_sam.engines.base import Embedding, Row
+from triton_sam.engines.priority import run_lowered
+from triton_sam.images import EncodedImage
+from triton_sam.prompts import ObjectPrompt
+from triton_sam.run_lengths import BoolArray
+
+NO_FOLDER = "the bare engine was left out: the model's files are not on this machine (--model-repository names them)"
+
+
+class Bare:
+    """The engine that the server has, loaded from the same folder with the same settings."""
+
+    def __init__(self, target: Target) -> None:
+        from triton_sam.engines.loading import load_engine
+
+        assert target.folder is not None  # the caller leaves the engine out then, and says so
+        self._engine = load_engine(target.spec, target.folder, target.settings)
+        self._settings = target.settings
+        self.most_images = self._engine.capacity.images
+
+    def prepare(self, data: bytes) -> Any:
+        """A file's bytes -> what the encoder takes."""
+        limits = self._settings
+        image = EncodedImage(data, max_bytes=limits.max_image_bytes, max_pixels=limits.max_image_pixels)
+        return self._engine.prepare(image)
+
+    def encode(self, prepared: Any) -> Embedding:
+        return self._engine.encode([prepared])[0]
+
+    def encode_seconds(self, prepared: Any, images: int = 1) -> float:
+        """Seconds for each of as many images in one call."""
+        batch = [prepared] * images
+
+        def spent() -> float:
+            return device_seconds(lambda: self._engine.encode(batch)) / images
+
+        # At the priority that its own threads have, as the server calls it: a caller above them waits for them twice
+        # as long as soon as anybody else wants a core.
+        return run_lowered(spent) if self._engine.capacity.lowers_encodes else spent()
+
+    def click(self, embedding: Embedding, point: tuple[float, float]) -> BoolArray:
+        """[H,W] bool: the best mask of one point at the image's size."""
+        decoded = self._engine.decode([_row(embedding, point, logits=False, pixels=True)])[0]
+        if decoded.packed is not None:
+            full: BoolArray = masks.unpack_bits(decoded.packed, embedding.frame.width)[0]
+            return full
+        assert decoded.logits is not None
+        return masks.full_size(decoded.logits[0], embedding.frame)
+
+    def decode_seconds(self, embedding: Embedding, point: tuple[float, float]) -> float:
+        """Seconds of one run of the decoder for one point, up to the low-resolution logits."""
+        rows = [_row(embedding, point)]
+        return device_seconds(lambda: self._engine.decode(rows))
+
+
+def _row(embedding: Embedding, point: tuple[float, float], *, logits: bool = True, pixels: bool = False) -> Row:
+    prompt = ObjectPrompt(np.array([point], np.float32), np.ones(1, np.int32))
+    return Row(embedding, prompt, logits=logits, pixels=pixels)
+
+
+def device_seconds(action: Callable[[], object]) -> float:
+    """How long a call takes, until a GPU has done what it was told."""
+    started = time.perf_counter()
+    action()
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+    return time.perf_counter() - started

@@ -1,0 +1,228 @@
+"""Many clients at a time, each a process of its own, and what became of their requests."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import subprocess
+import sys
+import time
+import urllib.parse
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from triton_sam.errors import InternalError, InvalidInput, Unavailable, from_status
+from triton_sam.wire import Address
+
+_WORKER = Path(__file__).with_name("load_worker.py")
+#: From the word to the first request: until the slowest process has read the word.
+_NOTICE_SECONDS = 0.3
+_CONNECTION_LOST = "connection lost"
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What one client sends again and again: see load_worker.py.
+
+    Attributes:
+        request: base64 of a whole HTTP request.
+        number_at, digits: where the image's number stands in it, which grows with every request; no digits: nowhere.
+    """
+
+    host: str
+    port: int
+    request: str
+    number_at: int = 0
+    digits: int = 0
+    first_number: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What a number of clients got done in a time.
+
+    Attributes:
+        latencies: seconds of each request that was answered in that time.
+        refused: requests that a full queue refused; errors: others that failed, by the name of our exception.
+        cpu_seconds: processor time of a client for a request.
+    """
+
+    clients: int
+    seconds: float
+    latencies: list[float]
+    refused: int = 0
+    errors: dict[str, int] = field(default_factory=dict)
+    cpu_seconds: float = 0.0
+
+    @property
+    def rate(self) -> float:
+        """Requests answered a second."""
+        return len(self.latencies) / self.seconds
+
+    def percentile(self, percent: float) -> float:
+        """Milliseconds; nan where nothing was answered."""
+        return float(np.percentile(self.latencies, percent)) * 1e3 if self.latencies else float("nan")
+
+    @property
+    def said(self) -> str:
+        """What happened besides."""
+        parts = [f"p50 {self.percentile(50):.1f} ms, p99 {self.percentile(99):.1f} ms"] if self.latencies else []
+        # Each client has one request under way, so by Little's law their mean latency is clients / rate.
+        mean = self.clients / self.rate * 1e3 if self.latencies and not self.refused else 0.0
+        if mean > 2 * self.percentile(50):
+            parts.append(f"latencies are cut by the length of the step: {mean:.0f} ms by the rate")
+        parts += [f"{self.refused} refused"] if self.refused else []
+        parts += [f"{count} x {name}" for name, count in self.errors.items()]
+        parts.append(f"{len(self.latencies)} answers in {self.seconds:g} s")
+        return ", ".join(parts)
+
+
+class Crowd:
+    """Clients that wait for their word. Made by :func:`crowd`."""
+
+    def __init__(self) -> None:
+        self._processes: list[subprocess.Popen[str]] = []
+
+    def __len__(self) -> int:
+        return len(self._processes)
+
+    def add(self, job: Job) -> None:
+        """Starts one more."""
+        # Isolated and without site-packages: it needs nothing of them, and starts in 20 ms.
+        command = [sys.executable, "-I", "-S", str(_WORKER)]
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._processes.append(process)
+        self._tell(process, asdict(job))
+
+    def wait_until_ready(self, since: int = 0) -> None:
+        """Until those from number ``since`` on have started."""
+        for process in self._processes[since:]:
+            self._hear(process)
+
+    def begin(self, clients: int, seconds: float, ramp: float) -> float:
+        """Lets the first ``clients`` of them go for ``ramp`` and then for ``seconds``; returns when they will stop."""
+        begin = time.monotonic() + _NOTICE_SECONDS
+        start = begin + ramp
+        times = {"begin": begin, "start": start, "stop": start + seconds}
+        for process in self._processes[:clients]:
+            self._tell(process, times)
+        return times["stop"]
+
+    def outcome(self, clients: int, seconds: float) -> Step:
+        """What came of it; returns when the last of them has its last answer."""
+        every = [json.loads(self._hear(process)) for process in self._processes[:clients]]
+        latencies = [spent for one in every for spent in one["answered"]]
+        failed: Counter[str] = Counter()
+        refused = 0
+        for one in every:
+            for status, (count, text) in one["failed"].items():
+                name = _class_of(int(status), text)
+                if name is None:
+                    refused += count
+                else:
+                    failed[name] += count
+        return Step(
+            clients, seconds, latencies, refused, dict(failed), float(np.mean([one["cpu_seconds"] for one in every]))
+        )
+
+    def close(self) -> None:
+        for process in self._processes:
+            assert process.stdin is not None
+            with contextlib.suppress(OSError):
+                process.stdin.close()  # the word to end
+        for process in self._processes:
+            try:
+                process.wait(timeout=2)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            assert process.stdout is not None
+            process.stdout.close()
+
+    def _tell(self, process: subprocess.Popen[str], what: Any) -> None:
+        assert process.stdin is not None
+        process.stdin.write(json.dumps(what) + "\n")
+        process.stdin.flush()
+
+    def _hear(self, process: subprocess.Popen[str]) -> str:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        if not line:
+            raise InternalError(f"a client of the load has ended with code {process.wait()}")
+        return line
+
+
+def _class_of(status: int, text: str) -> str | None:
+    """The name of our exception for an answer; None for a queue that refused."""
+    if status == 0:
+        return _CONNECTION_LOST
+    with contextlib.suppress(ValueError, TypeError, KeyError):
+        text = json.loads(text)["error"]
+    error = from_status(status, text)
+    return None if isinstance(error, Unavailable) else type(error).__name__
+
+
+@contextlib.contextmanager
+def crowd() -> Iterator[Crowd]:
+    """An empty one; all its processes are gone at the end."""
+    clients = Crowd()
+    try:
+        yield clients
+    finally:
+        clients.close()
+
+
+def http_job(
+    url: str,
+    model: str,
+    inputs: Mapping[str, bytes],
+    outputs: Sequence[str],
+    *,
+    session: str,
+    number: slice | None = None,
+    first_number: int = 0,
+) -> Job:
+    """A request in Triton's binary form, as bytes.
+
+    Args:
+        inputs: name -> bytes; ``image`` goes as UINT8, the others as text. What is numbered comes last.
+        number: where in the last input the number stands that grows with every request.
+    """
+    address = Address.parse(url)
+    if address.grpc or address.tls:
+        raise InvalidInput("a load is sent over plain HTTP: give --url http://host:port")
+    described, binary = [], b""
+    for name, data in inputs.items():
+        raw = data if name == "image" else len(data).to_bytes(4, "little") + data
+        kind, shape = ("UINT8", len(data)) if name == "image" else ("BYTES", 1)
+        size = {"binary_data_size": len(raw)}
+        described.append({"name": name, "datatype": kind, "shape": [shape], "parameters": size})
+        last = len(binary) + len(raw) - len(data)
+        binary += raw
+    document = {
+        "parameters": {"session_id": session},
+        "inputs": described,
+        "outputs": [{"name": name, "parameters": {"binary_data": True}} for name in outputs],
+    }
+    head = json.dumps(document).encode()
+    lines = [
+        f"POST /v2/models/{model}/infer HTTP/1.1",
+        f"Host: {address.target}",
+        "Content-Type: application/octet-stream",
+        f"Inference-Header-Content-Length: {len(head)}",
+        f"Content-Length: {len(head) + len(binary)}",
+        "",
+        "",
+    ]
+    start = "\r\n".join(lines).encode() + head
+    parts = urllib.parse.urlsplit(f"//{address.target}")
+    at = len(start) + last + number.start if number is not None else 0
+    digits = number.stop - number.start if number is not None else 0
+    request = base64.b64encode(start + binary).decode()
+    return Job(parts.hostname or "", parts.port or 80, request, at, digits, first_number)

@@ -1,0 +1,121 @@
+"""One client of a load, in a process of its own. Run as a script, it imports nothing but the standard library.
+
+A process that imports the package takes a third of a second and 40 MB to start, and tritonclient a millisecond for each
+request: sixty-four such clients would measure themselves. This one sends bytes that were made before, over one
+connection that it keeps, and reads just enough of the answer to know its end.
+
+Standard input, a line of JSON each: first the :class:`load.Job`, then one ``{"begin", "start", "stop"}`` for every run,
+by the machine's monotonic clock, which all processes share. Standard output: ``ready``, then one line for every run.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import socket
+import sys
+import time
+from typing import Any
+
+_CHUNK = 2**18
+_TIMEOUT_SECONDS = 300.0
+#: A client that was refused waits so long before it asks again, as a person or a patient program would.
+_REFUSED_SECONDS = 0.05
+_REFUSED = 503
+
+
+class Connection:
+    """HTTP/1.1 by hand: requests that are bytes already, answers that have a Content-Length."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._address = (host, port)
+        self._socket: socket.socket | None = None
+        self._buffer = bytearray(_CHUNK)
+
+    def ask(self, request: bytes | bytearray) -> tuple[int, bytes]:
+        """Sends a request; returns the status and, of a failure, the body. OSError where the connection is lost."""
+        if self._socket is None:
+            self._socket = socket.create_connection(self._address, timeout=_TIMEOUT_SECONDS)
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        try:
+            self._socket.sendall(request)
+            return self._answer(self._socket)
+        except OSError:
+            self.close()
+            raise
+
+    def _answer(self, connection: socket.socket) -> tuple[int, bytes]:
+        head = b""
+        while b"\r\n\r\n" not in head:
+            data = connection.recv(_CHUNK)
+            if not data:
+                raise ConnectionError("the server closed the connection")
+            head += data
+        head, _, body = head.partition(b"\r\n\r\n")
+        status = int(head[9:12])
+        # With the line's start: Triton has an Inference-Header-Content-Length too.
+        length = head.lower().split(b"\r\ncontent-length:", 1)[1].split(b"\r\n", 1)[0]
+        left = int(length) - len(body)
+        while left > 0:
+            count = connection.recv_into(self._buffer, min(left, _CHUNK))
+            if not count:
+                raise ConnectionError("the server closed the connection")
+            if status != 200:
+                body += self._buffer[:count]
+            left -= count
+        return status, b"" if status == 200 else bytes(body)
+
+    def close(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+
+def run(connection: Connection, job: dict[str, Any], number: int, times: dict[str, float]) -> dict[str, Any]:
+    """Requests from ``begin`` to ``stop``; counted is what was answered between ``start`` and ``stop``."""
+    request = bytearray(base64.b64decode(job["request"]))
+    at, digits = job["number_at"], job["digits"]
+    answered: list[float] = []
+    failed: dict[str, list[Any]] = {}
+    time.sleep(max(0.0, times["begin"] - time.monotonic()))
+    cpu = time.process_time()
+    asked = 0
+    while (begun := time.monotonic()) < times["stop"]:
+        if digits:
+            number += 1
+            request[at : at + digits] = b"%0*d" % (digits, number)
+        asked += 1
+        try:
+            status, body = connection.ask(request)
+        except OSError as error:
+            status, body = 0, str(error).encode()
+        ended = time.monotonic()
+        inside = times["start"] <= ended <= times["stop"]
+        if status == 200:
+            if inside:
+                answered.append(ended - begun)
+            continue
+        if inside:
+            failed.setdefault(str(status), [0, body.decode(errors="replace")[:300]])[0] += 1
+        if status in (0, _REFUSED):
+            time.sleep(_REFUSED_SECONDS)
+    spent = (time.process_time() - cpu) / max(1, asked)
+    return {"answered": answered, "failed": failed, "cpu_seconds": spent, "number": number}
+
+
+def main() -> None:
+    job = json.loads(sys.stdin.readline())
+    connection = Connection(job["host"], job["port"])
+    number = job["first_number"]
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    for line in sys.stdin:
+        outcome = run(connection, job, number, json.loads(line))
+        number = outcome["number"]
+        sys.stdout.write(json.dumps(outcome) + "\n")
+        sys.stdout.flush()
+    connection.close()
+
+
+if __name__ == "__main__":
+    main()

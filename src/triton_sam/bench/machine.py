@@ -1,0 +1,73 @@
+"""What figures depend on: the machine, its GPU, the versions, the state of the code."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from triton_sam import __version__
+
+_PACKAGES = ("onnxruntime", "torch", "transformers", "numpy", "nvidia-pytriton")
+_MIB = 2**20
+
+
+def machine(packages: Sequence[str] = _PACKAGES) -> dict[str, str]:
+    """What the figures depend on; without an entry for what is not there."""
+    cpu = platform.processor() or platform.machine()
+    for line in Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []:
+        if line.startswith("model name"):
+            cpu = line.partition(":")[2].strip()
+            break
+    versions = {}
+    for name in packages:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[name] = importlib.metadata.version(name)
+    card = gpu()
+    return {
+        **({"gpu": card} if card else {}),
+        "cpu": f"{cpu}, {len(os.sched_getaffinity(0))} cores",
+        "python": platform.python_version(),
+        "triton-sam": __version__,
+        **versions,
+    }
+
+
+def gpu() -> str | None:
+    """Name and driver of the first GPU; None where there is none."""
+    asked = _ask_gpu("name,driver_version")
+    if asked is not None:
+        name, _, driver = asked.partition(", ")
+        return f"{name}, driver {driver}"
+    torch = sys.modules.get("torch")  # not imported for this: it takes seconds
+    return str(torch.cuda.get_device_name()) if torch is not None and torch.cuda.is_available() else None
+
+
+def gpu_bytes() -> int | None:
+    """Memory of the first GPU that is taken, by whomever; None where there is none."""
+    asked = _ask_gpu("memory.used")
+    return int(asked) * _MIB if asked is not None and asked.isdecimal() else None
+
+
+def _ask_gpu(fields: str) -> str | None:
+    command = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits", "--id=0"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None if done.returncode == 0 else None
+
+
+def commit() -> str | None:
+    """The state of the code where it runs out of a checkout, with ``-dirty`` where it was changed since."""
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--exclude=*"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None if done.returncode == 0 else None

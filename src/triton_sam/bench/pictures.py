@@ -1,0 +1,81 @@
+"""The image that is measured with, as many different files as are wanted."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from triton_sam.demo import sample_photograph
+from triton_sam.errors import InvalidInput, SetupError
+from triton_sam.images import to_rgb
+
+SIDE = 1024
+_QUALITY = 92
+_DIGITS = 12
+#: Where a click hits something on the sample photograph, as shares of its width and height.
+_PLACE = (0.6055, 0.7227)
+_START_OF_IMAGE = b"\xff\xd8"
+_COMMENT = b"\xff\xfe"
+
+
+class Pictures:
+    """One photograph as a JPEG; files with different numbers are different images to a server.
+
+    Only a comment tells them apart, so that they cost the same, and none is compressed anew for it.
+    """
+
+    def __init__(self, image: Path | None = None, side: int = SIDE) -> None:
+        """
+        Args:
+            image: a file, taken as it is where it is a JPEG; None for the sample photograph at ``side`` x ``side`` px.
+        """
+        if image is None:
+            picture, source = _sample(side)
+        else:
+            try:
+                data = image.read_bytes()
+                with Image.open(io.BytesIO(data)) as opened:
+                    is_jpeg, picture = opened.format == "JPEG", to_rgb(opened).copy()
+            except OSError as error:  # Pillow's "cannot identify" is one
+                raise InvalidInput(f"cannot read the image {image}: {error}") from None
+            source = image.name
+        if image is None or not is_jpeg:
+            buffer = io.BytesIO()
+            picture.save(buffer, "JPEG", quality=_QUALITY)
+            data = buffer.getvalue()
+        self.picture = picture
+        self.width, self.height = picture.size
+        self._data = data
+        #: For people.
+        self.size = f"{self.width} x {self.height} px"
+        self.about = f"{source}, {self.size}, JPEG of {len(data) / 1e3:.0f} kB"
+
+    def jpeg(self, number: int = 0) -> bytes:
+        """The file with this number."""
+        text = f"image {number:0{_DIGITS}d}".encode()
+        segment = _COMMENT + (len(text) + 2).to_bytes(2, "big") + text
+        return self._data[:2] + segment + self._data[2:]
+
+    def point(self, number: int = 0) -> tuple[float, float]:
+        """xy in pixels of a click; other numbers are other places, all inside."""
+        x, y = _PLACE
+        return ((x + 0.381966 * number) % 1 * (self.width - 1), (y + 0.618034 * number) % 1 * (self.height - 1))
+
+
+def number_at(data: bytes) -> slice:
+    """Where a file of :meth:`Pictures.jpeg` has its number, so that a copy can be renumbered in place."""
+    end = len(_START_OF_IMAGE) + len(_COMMENT) + 2 + len("image ") + _DIGITS
+    return slice(end - _DIGITS, end)
+
+
+def _sample(side: int) -> tuple[Image.Image, str]:
+    try:
+        path = sample_photograph()
+    except SetupError:  # no scikit-image here: something that compresses as a photograph does
+        coarse = np.random.default_rng(0).integers(0, 256, (side // 16, side // 16, 3), dtype=np.uint8)
+        return Image.fromarray(coarse).resize((side, side), Image.Resampling.BICUBIC), "coloured noise"
+    with Image.open(path) as opened:
+        return opened.convert("RGB").resize((side, side), Image.Resampling.LANCZOS), path.name
