@@ -8,7 +8,7 @@ from pathlib import Path
 
 from triton_sam.errors import SetupError
 from triton_sam.export_cache import ExportRequest, Say, export_model, forget_exports, write_network
-from triton_sam.model_folders import GRAPHS_FILE, NETWORK_FILE
+from triton_sam.model_folders import CPU_ENCODER_FILE, GRAPHS_FILE, NETWORK_FILE
 from triton_sam.repository import choose_name, remove_models, write_models
 from triton_sam.specs import EngineChoice, ModelSpec, Role, exported_graphs, graphs_from_json
 from triton_sam.weights import ProgressFactory, WeightStore, silent
@@ -53,7 +53,25 @@ def set_up(
     files = store.pull(spec, progress)
     converted = store.home / "converted"
     encoder, decoder = (as_onnx(files[role], converted) for role in (Role.ENCODER, Role.DECODER))
-    return write_models(spec, encoder, decoder, repository, name=choose_name(spec, repository, make_default))
+    extras = _cpu_encoder(spec, encoder, converted, say)
+    name = choose_name(spec, repository, make_default)
+    return write_models(spec, encoder, decoder, repository, name=name, extras=extras)
+
+
+def _cpu_encoder(spec: ModelSpec, encoder: Path, folder: Path, say: Say) -> dict[str, Path]:
+    """The encoder as it runs fastest on a CPU, made once; nothing where it cannot be made: the plain one serves too.
+
+    Only of ready-made graphs, whose masks have been compared on photographs.
+    """
+    from triton_sam.export.cpu_encoder import make_cpu_encoder
+
+    target = folder / f"{encoder.stem}-cpu.onnx"
+    try:
+        if target.is_file() or make_cpu_encoder(encoder, target, spec.graphs, say) is not None:
+            return {CPU_ENCODER_FILE: target}
+    except SetupError as error:
+        say(f"the plain encoder is served: {error}")
+    return {}
 
 
 def set_up_random(spec: ModelSpec, repository: Path) -> list[str]:
@@ -109,6 +127,7 @@ def tear_down(spec: ModelSpec, store: WeightStore, repository: Path) -> int:
     """Removes a model's files, conversions and repository folders; returns the bytes of the removed files."""
     converted = store.home / "converted"
     for file in spec.files:
-        (converted / f"{store.path(file).stem}.onnx").unlink(missing_ok=True)
+        for ending in (".onnx", "-cpu.onnx"):
+            (converted / f"{store.path(file).stem}{ending}").unlink(missing_ok=True)
     remove_models(spec, repository)
     return store.remove(spec) + forget_exports(spec, store)

@@ -1,0 +1,90 @@
+"""The fast encoder of the default model against the plain one, on the real weights: their masks agree."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.conftest import ServerFactory
+from tests.integration.conftest import ExportTrial
+from tests.integration.reference import iou
+from triton_sam import SAM2TritonClient
+from triton_sam.bench.cpu_encoder import Agreement, agreement, pictures
+from triton_sam.export.convert import as_onnx
+from triton_sam.export.cpu_encoder import MOST_ERROR, compare, make_cpu_encoder
+from triton_sam.export.run import GRAPHS_FILE
+from triton_sam.specs import ModelSpec, Role, graphs_from_json
+
+pytest.importorskip("onnx")
+pytestmark = pytest.mark.triton
+
+
+@pytest.fixture(scope="module")
+def plain(graphs: dict[Role, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return as_onnx(graphs[Role.ENCODER], tmp_path_factory.mktemp("plain"))
+
+
+@pytest.fixture(scope="module")
+def fast(plain: Path, spec: ModelSpec, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = make_cpu_encoder(plain, tmp_path_factory.mktemp("fast") / "encoder.onnx", spec.graphs)
+    assert made is not None
+    return made
+
+
+@pytest.fixture(scope="module")
+def found(plain: Path, fast: Path, graphs: dict[Role, Path], spec: ModelSpec) -> Agreement:
+    """32 prompts on each of the page's photographs."""
+    parts = [agreement(plain, fast, graphs[Role.DECODER], spec, picture) for picture in list(pictures())[:5]]
+    return Agreement.joined(parts)
+
+
+def test_masks_agree(found: Agreement) -> None:
+    """Means: single clicks between two objects flip, and low scores have no mask to agree about."""
+    assert found.best.mean() >= 0.98
+    assert found.best[~found.flipped].mean() >= 0.98
+
+
+def test_few_clicks_choose_another_mask(found: Agreement) -> None:
+    assert found.flipped.mean() <= 0.05
+
+
+def test_half_the_size(plain: Path, fast: Path) -> None:
+    assert fast.stat().st_size < 0.6 * plain.stat().st_size
+
+
+def test_fine_features_are_untouched(plain: Path, fast: Path, spec: ModelSpec) -> None:
+    """They leave the network before its first product in 8 bits."""
+    errors = compare(plain, fast, spec.graphs)
+    assert {name for name, error in errors.items() if error > 1e-4} == {spec.encoder.embedding}
+    assert errors[spec.encoder.embedding] <= MOST_ERROR
+
+
+@pytest.mark.parametrize("model_id", ["sam1:mobile", "sam2.1:tiny"])
+def test_exports_are_made_faster_or_left_alone(model_id: str, export_trial: ExportTrial, tmp_path: Path) -> None:
+    folder = export_trial(model_id)
+    graphs = graphs_from_json((folder / GRAPHS_FILE).read_bytes())
+    made = make_cpu_encoder(folder / "encoder.onnx", tmp_path / "fast.onnx", graphs)
+    assert (made is not None) == (tmp_path / "fast.onnx").exists()
+    if made is not None:
+        assert np.max(list(compare(folder / "encoder.onnx", made, graphs).values())) <= MOST_ERROR
+
+
+def test_the_server_takes_it_unless_told_otherwise(
+    start_server: ServerFactory, spec: ModelSpec, repository: Path, photographs: Path
+) -> None:
+    """The default, which other tests turn off: masks are nearly those of the plain encoder, and not the very same."""
+    assert (repository / spec.family / "1" / "encoder_cpu.onnx").is_file()
+    assert not (repository / f"{spec.family}_encoder" / "1" / "encoder_cpu.onnx").exists()
+    logits = {}
+    for flag in ("0", "1"):
+        with (
+            start_server(fast_encoder=flag) as running,
+            SAM2TritonClient(running.urls["HTTP"], spec.family) as client,
+        ):
+            client.set_image(photographs / "coffee.png")
+            logits[flag] = client.predict([[360.0, 290.0]], [1])[0][0, 0]
+    plain, fast = logits["0"] > 0, logits["1"] > 0
+    assert iou(fast, plain) >= 0.98
+    assert not np.array_equal(logits["0"], logits["1"]), "the flag changed nothing"
