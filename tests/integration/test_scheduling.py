@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import re
-import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,6 +14,7 @@ from PIL import Image
 
 from tests.conftest import ServerFactory
 from triton_sam import SAM2TritonClient, wire
+from triton_sam.bench.observe import counters
 from triton_sam.errors import Cancelled, ImageExpired, TritonSamError, Unavailable
 from triton_sam.serving import Running
 from triton_sam.transport import Transport, connect
@@ -26,9 +25,7 @@ POINT = [365, 290]
 
 
 def metrics(running: Running) -> dict[str, float]:
-    with urllib.request.urlopen(running.urls["metrics"], timeout=10) as response:
-        page = response.read().decode()
-    return {name: float(value) for name, value in re.findall(r'^triton_sam_(\w+)\{model="sam2"\} (\S+)$', page, re.M)}
+    return counters(running, "sam2")
 
 
 @pytest.fixture(scope="module")

@@ -139,9 +139,9 @@ MakeScheduler = Callable[..., Scheduler]
 def make(engine: GatedEngine, counts: Counts) -> Iterator[MakeScheduler]:
     made: list[Scheduler] = []
 
-    def build(cache: EmbeddingCache | None = None, *, rows: int = 8, **limits: int) -> Scheduler:
+    def build(cache: EmbeddingCache | None = None, *, rows: int = 8, **limits: float) -> Scheduler:
         engine.capacity = dataclasses.replace(engine.capacity, rows=rows)
-        scheduler = Scheduler(engine, cache or EmbeddingCache(10**6), counts, QueueLimits(**limits))
+        scheduler = Scheduler(engine, cache or EmbeddingCache(10**6), counts, QueueLimits(**limits))  # type: ignore[arg-type]
         made.append(scheduler)
         return scheduler
 
@@ -279,7 +279,7 @@ def test_an_image_that_another_session_waits_for_is_still_encoded(make: MakeSche
 
 
 def test_a_client_that_went_away_costs_no_decode(make: MakeScheduler, engine: GatedEngine, counts: Counts) -> None:
-    scheduler = make()
+    scheduler = make(patience=0)
     assert isinstance(click(scheduler, Inbox(gone=True), embedding()).get(), Cancelled)
     gone = Inbox(gone=True)
     scheduler.submit_image(Job(gone, None, "key"), image())
@@ -342,7 +342,7 @@ def test_workers_survive_a_reply_that_raises(make: MakeScheduler) -> None:
         def is_cancelled(self) -> bool:
             raise RuntimeError("the pipe is gone")
 
-    scheduler = make()
+    scheduler = make(patience=0)
     clicked, encoded = click(scheduler, Hostile(), embedding()), Hostile()
     scheduler.submit_image(Job(encoded, None, "hostile"), image())
     assert isinstance(clicked.get(), InternalError)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -91,6 +91,11 @@ class Job:
             ]
         return self._rows
 
+    def is_light(self, decoded: Sequence[Decoded]) -> bool:
+        """Whether its answer only has to be put together: no pixel is to be made, nothing to be compressed."""
+        made = all(answer.packed is not None for answer in decoded) or not self.needs.pixels
+        return made and self.prompt is not None and self.prompt.format in ("bits", "logits")
+
     def mark(self, step: str, started: float) -> None:
         """Notes the milliseconds since ``started`` under ``step``."""
         self.timings[step] = (time.perf_counter() - started) * 1e3
@@ -104,5 +109,7 @@ class QueueLimits:
     clicks: int = 512
     seconds: float = 90.0
     """Who has waited longer is refused after all: most likely nobody listens any more."""
+    patience: float = 0.02
+    """Seconds after which it is asked whether somebody still waits."""
     window: float = 0.002
     """Seconds for which the encoder waits for images that are being prepared, to take them along."""

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import threading
+import time
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
 import triton_python_backend_utils as pb_utils
+
+log = logging.getLogger(__name__)
+#: How old what Triton shows may be.
+TOLD_AFTER_SECONDS = 0.05
 
 _SEGMENTER_COUNTERS = {
     "encodes": "Images encoded",
@@ -42,7 +49,6 @@ class TritonMetrics:
         """
         # Families must outlive their metrics, so they are kept beside them.
         self._families: list[Any] = []
-        self._lock = threading.Lock()
         labels = {"model": model}
         self._metrics: dict[str, Any] = {
             name: self._family(f"triton_sam_{name}_total", text, pb_utils.MetricFamily.COUNTER).Metric(labels=labels)
@@ -52,17 +58,50 @@ class TritonMetrics:
             for name, text in gauges.items()
         }
 
+        self._counts: Counter[str] = Counter()
+        self._levels: dict[str, float] = {}
+        self._awake = False
+        self._changed = threading.Condition()
+        threading.Thread(target=self._tell, name="metrics", daemon=True).start()
+
     def _family(self, name: str, description: str, kind: Any) -> Any:
         family = pb_utils.MetricFamily(name=name, description=description, kind=kind)
         self._families.append(family)
         return family
 
     def count(self, name: str, amount: int = 1) -> None:
-        """Adds to a counter."""
-        with self._lock:
-            self._metrics[name].increment(amount)
+        """Adds to a counter, soon."""
+        with self._changed:
+            self._counts[name] += amount
+            self._wake()
 
     def set(self, name: str, value: float) -> None:
-        """Sets a gauge."""
-        with self._lock:
-            self._metrics[name].set(value)
+        """Sets a gauge, soon."""
+        with self._changed:
+            self._levels[name] = value
+            self._wake()
+
+    def _wake(self) -> None:
+        if not self._awake:
+            self._awake = True
+            self._changed.notify()
+
+    def _tell(self) -> None:
+        """Every change is a message to Triton and an answer, a fifth of what a click costs: they are added up for a
+        moment, and nobody but this thread waits."""
+        while True:
+            with self._changed:
+                while not self._awake:
+                    self._changed.wait()
+            time.sleep(TOLD_AFTER_SECONDS)
+            with self._changed:
+                self._awake = False
+                counts, self._counts = self._counts, Counter()
+                levels, self._levels = self._levels, {}
+            try:
+                for name, amount in counts.items():
+                    self._metrics[name].increment(amount)
+                for name, value in levels.items():
+                    self._metrics[name].set(value)
+            except Exception:  # a figure that cannot be kept is no reason to stop working
+                log.exception("telling Triton %s failed", ", ".join([*counts, *levels]))

@@ -226,8 +226,10 @@ class Scheduler:
 
     def still_wanted(self, jobs: list[Job]) -> list[Job]:
         """Answers those that nobody waits for or that waited too long; returns the others."""
-        gone = [job for job in jobs if job.reply.is_cancelled()]
-        oldest = time.perf_counter() - self._limits.seconds
+        now = time.perf_counter()
+        # Asking is a message to Triton and an answer: nobody leaves while his click is hardly in.
+        gone = [job for job in jobs if now - job.received > self._limits.patience and job.reply.is_cancelled()]
+        oldest = now - self._limits.seconds
         late = [job for job in jobs if job.received < oldest and job not in gone]
         self._cancel_all(gone)
         for job in late:
@@ -303,6 +305,10 @@ class Scheduler:
         self._count("decodes", len(decoded))
         for job in batch:
             job.mark("decode", started)
+        if len(batch) == 1 and not self._clicks and batch[0].is_light(decoded):
+            self._finish(batch[0], decoded)  # another thread would only have to wake up first
+            return
+        for job in batch:
             count = len(job.rows())
             self._finishers.submit(self._finish, job, decoded[:count])
             decoded = decoded[count:]

@@ -119,7 +119,10 @@ class TritonPythonModel:
         self._metrics = TritonMetrics(args["model_name"])
         self.flight = FlightCounter(args["model_name"])
         limits = QueueLimits(
-            settings.encode_queue, settings.click_queue, settings.queue_seconds, settings.encode_window_ms / 1e3
+            settings.encode_queue,
+            settings.click_queue,
+            settings.queue_seconds,
+            window=settings.encode_window_ms / 1e3,
         )
         self._scheduler = Scheduler(self._engine, self._cache, self._metrics, limits)
 

@@ -4,16 +4,32 @@ from __future__ import annotations
 
 import os
 import re
+import time
 import urllib.request
 from pathlib import Path
 
 from triton_sam.serving import Running
 
+#: Twice as long as a model keeps them to itself.
+_SETTLE_SECONDS = 0.1
 _LINE = re.compile(r"^triton_sam_(\w+)\{([^}]*)\} (\S+)$", re.MULTILINE)
 
 
 def counters(running: Running, model: str) -> dict[str, float]:
-    """The segmenter's own figures, without their prefix: ``decodes_total``, ``cancelled_total``, ..."""
+    """A model's own figures, without their prefix: ``decodes_total``, ``cancelled_total``, ...
+
+    A model tells them a moment later than it answers, so they are read until nothing changes any more.
+    """
+    figures = _read_counters(running, model)
+    while True:
+        time.sleep(_SETTLE_SECONDS)
+        again = _read_counters(running, model)
+        if again == figures:
+            return again
+        figures = again
+
+
+def _read_counters(running: Running, model: str) -> dict[str, float]:
     with urllib.request.urlopen(running.urls["metrics"], timeout=30) as response:
         page = response.read().decode()
     return {name: float(value) for name, labels, value in _LINE.findall(page) if f'model="{model}"' in labels}
