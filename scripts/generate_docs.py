@@ -28,6 +28,8 @@ RESULT = ROOT / "docs" / "performance.json"
 SERVICE_RESULTS = tuple(ROOT / "docs" / name for name in ("hover.json", "service.json"))
 PAGE_RESULT = ROOT / "docs" / "page.json"
 VLM_RESULT = ROOT / "docs" / "vlm.json"
+COMPARE_RESULT = ROOT / "docs" / "compare.json"
+CPU_ENCODER_RESULT = ROOT / "docs" / "cpu_encoder.json"
 EXPORTS = ROOT / "docs" / "exports.json"
 _PART = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -154,6 +156,16 @@ def page_table() -> str:
     return _recorded(PAGE_RESULT)
 
 
+def compare_table() -> str:
+    """The latest recorded run of `triton-sam bench compare`."""
+    return _recorded(COMPARE_RESULT)
+
+
+def cpu_encoder_table() -> str:
+    """The latest recorded run of `triton-sam bench cpu-encoder`."""
+    return _recorded(CPU_ENCODER_RESULT)
+
+
 def vlm_table() -> str:
     """The latest recorded run of `triton-sam bench vlm` on a GPU."""
     return _recorded(VLM_RESULT)
@@ -176,6 +188,8 @@ PARTS = {
     "service": service_table,
     "page": page_table,
     "vlm": vlm_table,
+    "compare": compare_table,
+    "cpu_encoder": cpu_encoder_table,
 }
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -19,9 +18,6 @@ from triton_sam.setup_models import set_up
 from triton_sam.specs import ModelSpec, Role
 from triton_sam.supervisor import PingPolicy
 from triton_sam.weights import WeightStore
-
-#: Masks are compared with the plain graphs to the last digit; tests of the encoder for CPUs say that they want it.
-os.environ.setdefault("TRITON_SAM_FAST_ENCODER", "0")
 
 ServerFactory = Callable[..., AbstractContextManager[Running]]
 

@@ -61,6 +61,32 @@ def page(
 
 
 @bench_app.command()
+def cpu_encoder(
+    rounds: Annotated[int, typer.Option(min=1, help="Encodes of each kind, in turns.")] = 9,
+    model: ModelOption = DEFAULT_MODEL,
+    output: OutputOption = None,
+    baseline: BaselineOption = None,
+) -> None:
+    """The encoder that was made for CPUs against the plain graph: time, and how far their masks agree."""
+    from triton_sam.bench.cpu_encoder import measure_cpu_encoder
+    from triton_sam.bench.results import Result
+    from triton_sam.errors import SetupError
+    from triton_sam.model_folders import CPU_ENCODER_FILE, DECODER_FILE, ENCODER_FILE, newest_version
+    from triton_sam.serving import prepare
+    from triton_sam.settings import get_settings
+
+    served = prepare([model], get_settings(), None)
+    name, spec = next(iter(served.segmenters.items()))
+    folder = served.repository / name / str(newest_version(served.repository / name))
+    if not (folder / CPU_ENCODER_FILE).is_file():
+        raise SetupError(f"{model} has no encoder for CPUs: TRITON_SAM_FAST_ENCODER=1 triton-sam setup {model}")
+    plain, fast, decoder = (folder / file for file in (ENCODER_FILE, CPU_ENCODER_FILE, DECODER_FILE))
+    result = Result("cpu-encoder", about={"model": model})
+    result.figures += measure_cpu_encoder(plain, fast, decoder, spec, rounds)
+    finish(result, output, baseline)
+
+
+@bench_app.command()
 def vlm(
     model: Annotated[str, typer.Option(help="Id of a model that transformers itself generates with.")] = "vlm:shapes",
     checkpoint: Annotated[Path | None, typer.Option(help="A folder in place of the catalogue's checkpoint.")] = None,

@@ -171,6 +171,7 @@ def setup(
                 request=request,
                 make_default=spec.id in asked_by_family,
                 engine=engine,
+                fast_encoder=settings.fast_encoder,
                 say=_say(spec.id),
             )
         out.print(f"{spec.id} is ready to serve: {', '.join(written)} in {repository}")

@@ -64,7 +64,7 @@ class Settings(BaseSettings):
         default=False, description="ONNX graphs on a GPU through TensorRT, whose engines take minutes to build"
     )
     fast_encoder: bool = Field(
-        default=True, description="the encoder that was made for CPUs, where set-up has made one; off: the plain graph"
+        default=False, description="set up and serve ready-made models with an encoder in 8 bits, on CPUs"
     )
     threads: int = Field(default=0, ge=0, description="threads of one graph; 0 means every core")
 

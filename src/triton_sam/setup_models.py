@@ -23,6 +23,7 @@ def set_up(
     request: ExportRequest | None = None,
     make_default: bool = False,
     engine: EngineChoice = EngineChoice.AUTO,
+    fast_encoder: bool = False,
     say: Say = lambda _: None,
 ) -> list[str]:
     """Makes ``spec`` ready to serve and returns the Triton names that were written.
@@ -31,6 +32,7 @@ def set_up(
 
     Args:
         make_default: gives it its family's name, whichever model has that now.
+        fast_encoder: also makes the encoder in 8 bits, for CPUs.
     """
     request = request or ExportRequest()
     progress = progress or silent
@@ -53,7 +55,7 @@ def set_up(
     files = store.pull(spec, progress)
     converted = store.home / "converted"
     encoder, decoder = (as_onnx(files[role], converted) for role in (Role.ENCODER, Role.DECODER))
-    extras = _cpu_encoder(spec, encoder, converted, say)
+    extras = _cpu_encoder(spec, encoder, converted, say) if fast_encoder else {}
     name = choose_name(spec, repository, make_default)
     return write_models(spec, encoder, decoder, repository, name=name, extras=extras)
 

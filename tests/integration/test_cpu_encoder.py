@@ -7,15 +7,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.conftest import ServerFactory
 from tests.integration.conftest import ExportTrial
 from tests.integration.reference import iou
+from tests.integration.serve_folder import serve_folder
 from triton_sam import SAM2TritonClient
 from triton_sam.bench.cpu_encoder import Agreement, agreement, pictures
 from triton_sam.export.convert import as_onnx
 from triton_sam.export.cpu_encoder import MOST_ERROR, compare, make_cpu_encoder
 from triton_sam.export.run import GRAPHS_FILE
+from triton_sam.setup_models import set_up
 from triton_sam.specs import ModelSpec, Role, graphs_from_json
+from triton_sam.weights import WeightStore
 
 pytest.importorskip("onnx")
 pytestmark = pytest.mark.triton
@@ -71,16 +73,17 @@ def test_exports_are_made_faster_or_left_alone(model_id: str, export_trial: Expo
         assert np.max(list(compare(folder / "encoder.onnx", made, graphs).values())) <= MOST_ERROR
 
 
-def test_the_server_takes_it_unless_told_otherwise(
-    start_server: ServerFactory, spec: ModelSpec, repository: Path, photographs: Path
+def test_the_server_takes_it_when_told_to(
+    embedded_server: None, spec: ModelSpec, store: WeightStore, photographs: Path, tmp_path: Path
 ) -> None:
-    """The default, which other tests turn off: masks are nearly those of the plain encoder, and not the very same."""
-    assert (repository / spec.family / "1" / "encoder_cpu.onnx").is_file()
-    assert not (repository / f"{spec.family}_encoder" / "1" / "encoder_cpu.onnx").exists()
+    """Masks are nearly those of the plain encoder, and not the very same."""
+    set_up(spec, store, tmp_path / "models", fast_encoder=True)
+    assert (tmp_path / "models" / spec.family / "1" / "encoder_cpu.onnx").is_file()
+    assert not (tmp_path / "models" / f"{spec.family}_encoder" / "1" / "encoder_cpu.onnx").exists()
     logits = {}
     for flag in ("0", "1"):
         with (
-            start_server(fast_encoder=flag) as running,
+            serve_folder(tmp_path / "models", tmp_path / "home", fast_encoder=flag) as running,
             SAM2TritonClient(running.urls["HTTP"], spec.family) as client,
         ):
             client.set_image(photographs / "coffee.png")

@@ -27,7 +27,7 @@ from triton_sam.specs import EngineChoice
 from triton_sam.weights import WeightStore
 
 pytestmark = [pytest.mark.triton, pytest.mark.timeout(600)]
-#: Numbers of the encoder -> how well a mask must agree. Rows are decoded in float16 wherever the encoder is not whole.
+#: Numbers of the encoder -> how well a mask must agree. Rows are decoded in float32 on a CPU.
 BOUNDS = {"float32": 0.998, "float16": 0.99}
 
 

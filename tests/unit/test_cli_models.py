@@ -278,10 +278,12 @@ class SetUp:
         request: Any,
         make_default: bool,
         engine: EngineChoice,
+        fast_encoder: bool,
         say: Any,
     ) -> list[str]:
         self.calls.append((spec.id, store.home, repository, request, make_default))
         self.engines.append(engine)
+        assert not fast_encoder
         say("at work")
         return [spec.family, f"{spec.family}_encoder"]
 

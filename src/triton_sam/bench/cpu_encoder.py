@@ -1,12 +1,8 @@
-"""The fast encoder of a CPU against the plain one: time in one run, in turn, and how far their masks agree.
-
-``python -m triton_sam.bench.cpu_encoder PLAIN FAST DECODER``
-"""
+"""The fast encoder of a CPU against the plain one: time in one run, in turn, and how far their masks agree."""
 
 from __future__ import annotations
 
 import random
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -19,7 +15,6 @@ import numpy.typing as npt
 from PIL import Image
 
 from triton_sam.bench.figures import Figure
-from triton_sam.catalog import DEFAULT_MODEL, get_spec
 from triton_sam.engines.inputs import preprocess
 from triton_sam.engines.onnx import open_session
 from triton_sam.errors import SetupError
@@ -187,17 +182,3 @@ def _masks(decoder: Any, spec: ModelSpec, tensors: Tensors) -> tuple[npt.NDArray
             masks.append(logits > 0)
             scores.append(found)
     return np.concatenate(masks), np.concatenate(scores)
-
-
-def main() -> int:
-    plain, fast, decoder = (Path(argument) for argument in sys.argv[1:4])
-    figures = []
-    for figure in measure_cpu_encoder(plain, fast, decoder, get_spec(DEFAULT_MODEL)):
-        figures.append(figure)
-        sys.stdout.write(f"{figure.name}: {figure.value:.4f}{figure.unit} {figure.detail}\n")
-        sys.stdout.flush()
-    return 0 if all(figure.reached for figure in figures) else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())

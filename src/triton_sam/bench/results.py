@@ -25,7 +25,8 @@ TABLE = "result.md"
 
 
 def _command() -> str:
-    return shlex.join(["triton-sam", *sys.argv[1:]])
+    """As it was typed, but for where things lie on this machine."""
+    return shlex.join(["triton-sam", *(Path(word).name if Path(word).is_absolute() else word for word in sys.argv[1:])])
 
 
 def _now() -> str:

@@ -29,7 +29,7 @@ def onnx_package() -> Any:
     try:
         import onnx
     except ImportError:
-        raise SetupError("the package onnx makes encoders faster: pip install 'triton-sam[server]'") from None
+        raise SetupError("the package onnx makes encoders faster: pip install onnx") from None
     return onnx
 
 

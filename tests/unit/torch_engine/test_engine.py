@@ -222,3 +222,22 @@ def test_numbers_out_of_range_are_told() -> None:
     engine.warm_up()
     with pytest.raises(InternalError, match="TRITON_SAM_TORCH_DTYPE=bfloat16"):
         engine.encode([engine.prepare(photograph((120, 80)))])
+
+
+def test_onnx_with_embeddings_that_stay_on_the_device(engines: Engines, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The way that a GPU takes, with the CPU as the device: bound outputs, handed to the decoder as they are."""
+    monkeypatch.setattr(engines.onnx, "_device", "cpu")
+    file = photograph(SIZES[0])
+    (bound,) = engines.onnx.encode([engines.onnx.prepare(file)])
+    plain = engines.images[0][1]
+    assert type(bound) is not type(plain)
+    assert bound.nbytes == plain.nbytes
+    for name, _ in engines.onnx.spec.encoder.outputs:
+        assert np.array_equal(bound.array(name), plain.array(name))
+    sent_back = engines.onnx.adopt(bound.frame, {n: bound.array(n) for n, _ in engines.onnx.spec.encoder.outputs})
+    for kind in (prompt([[10, 20]]), prompt(box=[5, 6, 70, 90]), prompt([[12, 25]], mask=some_mask(engines))):
+        expected, *found = engines.onnx.decode(
+            [Row(each, kind) for each in (plain, bound, sent_back.framed(plain.frame))]
+        )
+        for answer in found:
+            assert np.array_equal(logits_of(answer), logits_of(expected))

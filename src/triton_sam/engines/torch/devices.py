@@ -32,7 +32,7 @@ def choose_dtypes(settings: Settings, device: torch.device, spec: ModelSpec) -> 
         return torch.float32, torch.float32
     if settings.torch_dtype != "auto":
         chosen: torch.dtype = getattr(torch, settings.torch_dtype)
-        return chosen, torch.float16
+        return chosen, torch.float16 if device.type == "cuda" else torch.float32  # CPUs are slow at float16
     return (torch.float16 if spec.architecture.backbone in _SEEN_IN_RANGE else torch.bfloat16), torch.float16
 
 
