@@ -27,6 +27,8 @@ ENCODER_FILE, DECODER_FILE = "encoder.onnx", "decoder.onnx"
 CPU_ENCODER_FILE = "encoder_cpu.onnx"
 #: The weights for the torch engine, under transformers' names.
 NETWORK_FILE = "network.safetensors"
+#: What tells an engine that it may run a version: more of them than were asked for make it another one.
+_ENGINES_FILES = (ENCODER_FILE, DECODER_FILE, CPU_ENCODER_FILE, NETWORK_FILE)
 #: The version before stays beside the newest one, for a server that still has to come back with it.
 _VERSIONS_KEPT = 2
 
@@ -104,7 +106,8 @@ def holds(version_folder: Path, files: Files) -> bool:
         elif not there.is_file() or not _same_content(there, content):
             return False
     data = {path.name for path in version_folder.glob(f"*{EXTERNAL_DATA_SUFFIX}")}
-    return data <= set(files)
+    others = {name for name in _ENGINES_FILES if (version_folder / name).is_file()}
+    return data | others <= set(files)
 
 
 def _same_content(first: Path, second: Path) -> bool:

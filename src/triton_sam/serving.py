@@ -198,6 +198,7 @@ def serving(
         metrics_port=ports.metrics,
         log_level=log_level,
         environment=environment or {},
+        ready_seconds=settings.ready_seconds,
     )
     has_service = with_service and importlib.util.find_spec("fastapi") is not None
     with contextlib.ExitStack() as stack:

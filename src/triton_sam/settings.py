@@ -49,6 +49,11 @@ class Settings(BaseSettings):
     encode_window_ms: float = Field(
         default=2.0, ge=0, description="how long an encode waits for other images that are being read at that moment"
     )
+    ready_seconds: float = Field(
+        default=900.0,
+        gt=0,
+        description="how long a server may take to start: torch compiles for minutes, once",
+    )
     engine: Literal["auto", "torch", "onnx"] = Field(
         default="auto", description="what runs the networks; auto: torch where its weights and a GPU are there"
     )
@@ -60,6 +65,7 @@ class Settings(BaseSettings):
     torch_compile: Literal["auto", "off", "default", "max-autotune"] = Field(
         default="auto", description="how torch compiles the encoder; auto: max-autotune on a GPU, off on a CPU"
     )
+    torch_graphs: bool = Field(default=True, description="the torch engine's steps as CUDA graphs")
     onnx_tensorrt: bool = Field(
         default=False, description="ONNX graphs on a GPU through TensorRT, whose engines take minutes to build"
     )

@@ -24,7 +24,7 @@ from tests.unit.test_scheduler import (
 )
 from triton_sam.backend.jobs import Job
 from triton_sam.engines.base import Capacity
-from triton_sam.errors import Cancelled, InternalError, InvalidInput, QueueFull
+from triton_sam.errors import Cancelled, InternalError, InvalidInput, QueueFull, Unavailable
 from triton_sam.images import EncodedImage
 
 
@@ -213,3 +213,27 @@ def test_closing_finishes_what_is_prepared(make: MakeScheduler, engine: Preparin
         expect_answer(inbox)
     closing.join(PATIENCE)
     assert not closing.is_alive()
+
+
+def test_a_gpu_that_is_full_is_told_as_such(make: MakeScheduler, engine: Preparing) -> None:  # noqa: F811
+    scheduler = make()
+    engine.failure = Unavailable("the GPU's memory is full")
+    assert isinstance(click(scheduler, Inbox(), embedding()).get(), Unavailable)
+
+
+def test_who_comes_for_an_image_that_was_just_given_up_gets_it(make: MakeScheduler, engine: Preparing) -> None:  # noqa: F811
+    """Between the last one's leaving and the task's end somebody else may ask for the same image."""
+    late = Inbox()
+
+    class Leaving(Inbox):
+        def is_cancelled(self) -> bool:
+            # The scheduler asks without its lock: now the other one comes.
+            if late.empty:
+                scheduler.submit_image(Job(late, None, "same"), image())
+            return True
+
+    scheduler = make(patience=0)
+    leaving = Leaving()
+    scheduler.submit_image(Job(leaving, None, "same"), image())
+    assert isinstance(leaving.get(), Cancelled)
+    assert expect_answer(late) == []

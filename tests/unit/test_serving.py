@@ -42,7 +42,8 @@ def set_ups(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Path]]:
     """What was set up, without weights."""
     done: list[tuple[str, Path]] = []
 
-    def set_up(spec: ModelSpec, store: Any, repository: Path, progress: Any) -> list[str]:
+    def set_up(spec: ModelSpec, store: Any, repository: Path, progress: Any, *, fast_encoder: bool) -> list[str]:
+        assert not fast_encoder
         done.append((spec.id, repository))
         write_repository(repository, spec)
         return []

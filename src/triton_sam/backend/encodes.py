@@ -162,6 +162,8 @@ class EncodePipeline:
                 self._preparing -= 1
                 if failure is not None or not task.waiters:
                     self.finish(task)
+                elif task.prepared is None:  # somebody came for it just when nobody wanted it any more
+                    self.waiting.put(task, task.waiters[0].turn)
                 else:
                     self._ready.append(task)
                 self._note_idle()
@@ -250,15 +252,16 @@ class EncodePipeline:
     def _hand_over(self, batch: list[EncodeTask], embeddings: list[Embedding], failure: TritonSamError | None) -> None:
         for index, task in enumerate(batch):
             task.prepared = None
-            try:
-                if failure is None:
+            told = failure
+            if told is None:
+                try:
                     self._owner.encoded(task, embeddings[index])
                     continue
-            except Exception as error:
-                failure = failed("keeping an embedding", error)
+                except Exception as error:
+                    told = failed("keeping an embedding", error)
             with self._lock:
                 self.finish(task)
-            self._owner.encode_failed(task, failure)
+            self._owner.encode_failed(task, told)
 
 
 def failed(step: str, error: Exception) -> InternalError:

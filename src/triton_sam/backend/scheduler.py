@@ -273,7 +273,7 @@ class Scheduler:
                     answer()
                 self._decode_batch(batch)
             except Exception as error:
-                told = failed("decoding", error)
+                told = error if isinstance(error, Unavailable) else failed("decoding", error)
                 for job in batch:
                     self._fail(job, told)
             pings, batch = [], []  # an idle worker keeps nothing alive

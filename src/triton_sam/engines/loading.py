@@ -29,11 +29,11 @@ def load_engine(spec: ModelSpec, folder: Path, settings: Settings) -> Engine:
         return load_torch_engine(spec, folder / NETWORK_FILE, settings)
     if not (folder / ENCODER_FILE).is_file():
         raise SetupError(
-            f"{spec.id} is set up for torch only, and {reason}: set TRITON_SAM_ENGINE=torch and TRITON_SAM_DEVICE=cpu "
-            f"to run it slowly, or set it up with ONNX graphs: triton-sam setup {spec.id}"
+            f"{spec.id} has no ONNX graphs, and torch cannot run it because {reason}: "
+            f"set it up anew with `triton-sam setup {spec.id} --engine torch`"
         )
     if settings.engine == "torch":
-        raise SetupError(f"TRITON_SAM_ENGINE=torch, but {reason}")
+        raise SetupError(f"TRITON_SAM_ENGINE=torch, but {reason}; TRITON_SAM_DEVICE=cpu runs it without a GPU, slowly")
     if (folder / NETWORK_FILE).is_file() and settings.engine == "auto":
         log.warning("%s runs on ONNX Runtime: %s", spec.id, reason)
     return _load_onnx(spec, folder, settings)
@@ -45,8 +45,9 @@ def _why_not_torch(folder: Path, settings: Settings) -> str:
         return "TRITON_SAM_ENGINE=onnx"
     if not (folder / NETWORK_FILE).is_file():
         return f"it has no {NETWORK_FILE}: set it up with --engine torch"
-    if importlib.util.find_spec("torch") is None:
-        return "torch is not installed"
+    for package in ("torch", "transformers", "safetensors"):
+        if importlib.util.find_spec(package) is None:
+            return f"{package} is not installed"
     from triton_sam.engines.torch.devices import why_not
 
     return why_not(settings)
@@ -60,8 +61,11 @@ def _load_onnx(spec: ModelSpec, folder: Path, settings: Settings) -> Engine:
     providers = choose_providers(settings.device, tensorrt=settings.onnx_tensorrt)
     encoder = folder / ENCODER_FILE
     fast = folder / CPU_ENCODER_FILE
-    if settings.fast_encoder and len(providers) == 1 and fast.is_file():
-        encoder = fast
+    if settings.fast_encoder and len(providers) == 1:
+        if fast.is_file():
+            encoder = fast
+        else:
+            log.warning("%s has no encoder for CPUs: run `triton-sam setup %s` with this setting", spec.id, spec.id)
     engine = OnnxEngine(
         spec,
         encoder,

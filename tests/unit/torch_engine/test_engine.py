@@ -220,7 +220,7 @@ def test_numbers_out_of_range_are_told() -> None:
     network.no_memory_embedding.data += 1e5  # more than float16 holds
     engine = TorchEngine(spec, network, TorchOptions(torch.device("cpu"), torch.bfloat16, torch.float16))
     engine.warm_up()
-    with pytest.raises(InternalError, match="TRITON_SAM_TORCH_DTYPE=bfloat16"):
+    with pytest.raises(InternalError, match="TRITON_SAM_TORCH_DTYPE=float32"):
         engine.encode([engine.prepare(photograph((120, 80)))])
 
 

@@ -22,6 +22,23 @@ class RowEncoder(nn.Module):
         self._kept_in = dtype
         self.eval().requires_grad_(False)
 
+    def cast(self, device: torch.device, dtype: torch.dtype) -> RowEncoder:
+        """Brings it to a device and to other numbers.
+
+        Buffers that are in no checkpoint stay as they are: they hold positions and angles (SAM 3's rotations), which
+        halves would spoil, and which are made float32 where they are used.
+        """
+        exact = [
+            (module, name, buffer)
+            for module in self.modules()
+            for name, buffer in module.named_buffers(recurse=False)
+            if name in module._non_persistent_buffers_set
+        ]
+        self.to(device, dtype)
+        for module, name, buffer in exact:
+            module._buffers[name] = buffer.to(device)
+        return self
+
     def forward(self, pixels: Tensor) -> Tensor:
         rows: Tensor = self.encoder(pixels)
         return rows.to(self._kept_in)

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image
 from safetensors.torch import load_file
-from torch import Tensor, nn
+from torch import Tensor
 
 from triton_sam.engines.base import Capacity, Decoded, Embedding, FloatArray, Row
 from triton_sam.engines.torch.decoder import RowDecoder
@@ -29,6 +31,7 @@ from triton_sam.errors import InternalError, SetupError, Unavailable
 from triton_sam.export.networks import build
 from triton_sam.geometry import Frame
 from triton_sam.images import EncodedImage
+from triton_sam.prompts import ObjectPrompt
 from triton_sam.settings import Settings
 from triton_sam.specs import ModelSpec
 
@@ -104,10 +107,14 @@ def load_torch_engine(spec: ModelSpec, weights: Path, settings: Settings) -> Tor
         *choose_dtypes(settings, device, spec),
         compile_mode=None if mode == "off" else mode,
         encode_batch=settings.encode_batch if device.type == "cuda" else 1,
+        graphs=settings.torch_graphs,
     )
     try:
         network = build(spec.architecture, spec.side)
         network.load_state_dict(load_file(weights))
+    except Exception as error:  # safetensors, torch and the file system each have their own
+        raise SetupError(f"{weights.name} of {spec.id} does not load: {error}") from None
+    try:
         engine = TorchEngine(spec, network, options)
         engine.warm_up()
         each = engine.layout.length * options.row_dtype.itemsize
@@ -117,10 +124,9 @@ def load_torch_engine(spec: ModelSpec, weights: Path, settings: Settings) -> Tor
             f"{spec.id} does not fit into the GPU's memory: stop what else runs there, take a smaller model, "
             "or set TRITON_SAM_ENCODE_BATCH=1"
         ) from None
-    except (OSError, RuntimeError) as error:
-        if isinstance(error, SetupError):
-            raise
-        raise SetupError(f"{weights.name} of {spec.id} does not load: {error}") from None
+    except RuntimeError as error:
+        log.exception("%s could not be warmed up", spec.id)
+        raise SetupError(f"{spec.id} does not run on torch here: {error}") from None
     if room < settings.cache_bytes:
         log.warning("%s caches %.0f MiB of embeddings only: more is not free", spec.id, room / 2**20)
     engine.capacity = dataclasses.replace(engine.capacity, cache_bytes=room)
@@ -138,26 +144,26 @@ class TorchEngine:
         self.spec = spec
         self.layout = Layout.of(spec)
         self._options = options
+        self._compile_mode = options.compile_mode
+        self._batches = [size for size in _BATCHES if size <= options.encode_batch]
         on_gpu = options.device.type == "cuda"
         self.capacity = Capacity(
-            images=options.encode_batch,
-            ahead=3 * options.encode_batch if on_gpu else 1,
+            images=self._batches[-1],
+            ahead=3 * self._batches[-1] if on_gpu else 1,
             preparers=_PREPARERS if on_gpu else 1,
             rows=RowRunner.MOST_ROWS,
             mixes_images=True,
             lowers_encodes=not on_gpu,
         )
         decoder = RowDecoder(network, spec.architecture, self.layout).cast(options.device, options.row_dtype)
-        encoder = RowEncoder(network, spec, self.layout, options.row_dtype).to(options.device, options.dtype)
-        self._plain_encoder: nn.Module = encoder
-        self._encoder: Callable[[Tensor], Tensor] = encoder
+        self._encoder = RowEncoder(network, spec, self.layout, options.row_dtype).cast(options.device, options.dtype)
         self._reader = PictureReader(spec, options.device, options.dtype)
         self._encode_lock = threading.Lock()
         self._threads = threading.local()
         self._encode_stream = new_stream(options.device) if on_gpu else None
         clicks = new_stream(options.device, priority=-1) if on_gpu else None
         side = spec.side
-        self._pixels = torch.zeros(options.encode_batch, 3, side, side, dtype=options.dtype, device=options.device)
+        self._pixels = torch.zeros(self._batches[-1], 3, side, side, dtype=options.dtype, device=options.device)
         self._encodes: dict[int, Steps] = {}
         self.rows = RowRunner(spec, decoder, self.layout, options.device, clicks, capture=options.graphs)
 
@@ -173,10 +179,19 @@ class TorchEngine:
             self._tell(where, f"encoder for {count} of {self._batches[-1]} images at a time", started)
         for told in self.rows.warm_up():
             self._tell(where, told, started)
+        if device.type == "cuda":
+            self._run_once()
 
-    @property
-    def _batches(self) -> list[int]:
-        return [size for size in _BATCHES if size <= self._options.encode_batch]
+    def _run_once(self) -> None:
+        """A picture and its clicks as they come from users: what is loaded or allocated at first use is there then."""
+        buffer = io.BytesIO()
+        Image.new("RGB", (1536, 1024), "grey").save(buffer, "JPEG")
+        file = EncodedImage(buffer.getvalue(), max_bytes=2**24, max_pixels=2**24)
+        point = ObjectPrompt(np.full((1, 2), 64, np.float32), np.ones(1, np.int32))
+        for _ in range(2):
+            (embedding,) = self.encode([self.prepare(file)])
+            for multimask in (False, True):
+                self.decode([Row(embedding, point, multimask, logits=True, pixels=True)])
 
     def _tell(self, where: str, what: str, started: float) -> None:
         log.info("%s on %s: %s ready after %.1f s", self.spec.id, where, what, time.perf_counter() - started)
@@ -184,20 +199,17 @@ class TorchEngine:
     def _captured_encoder(self, count: int) -> Steps:
         stream = self._encode_stream if self._options.graphs else None
         pixels = self._pixels[:count]
-        if self._options.compile_mode is not None:
-            mode = self._options.compile_mode
-            mode = f"{mode}-no-cudagraphs" if mode == "max-autotune" else mode
+        if self._compile_mode is not None:
+            mode = "max-autotune-no-cudagraphs" if self._compile_mode == "max-autotune" else self._compile_mode
             try:
-                self._encoder = torch.compile(self._plain_encoder, mode=mode, dynamic=False, fullgraph=True)
                 with torch.inference_mode():
-                    return Steps(self._encoder, [pixels], stream)
+                    compiled = torch.compile(self._encoder, mode=mode, dynamic=False, fullgraph=True)
+                    return Steps(compiled, [pixels], stream)
             except torch.cuda.OutOfMemoryError:
                 raise
             except Exception as error:  # no compiler on this machine, or a torch that does not know this network
-                log.warning(
-                    "%s runs uncompiled, and slower: %s", self.spec.id, str(error).strip().partition("\n")[0][:300]
-                )
-                self._encoder = self._plain_encoder
+                log.warning("%s runs uncompiled, and slower", self.spec.id, exc_info=error)
+                self._compile_mode = None  # it would fail for the other sizes too
         with torch.inference_mode():
             return Steps(self._encoder, [pixels], stream)
 
@@ -213,7 +225,10 @@ class TorchEngine:
         stream = self._threads.stream
         with torch.inference_mode(), torch.cuda.stream(stream), _memory_told():
             frame, pixels = self._reader.read(image)
-            return PreparedImage(frame, pixels, stream.record_event())
+            ready = stream.record_event()
+            # The JPEG decoder writes on a stream of its own, to memory that this thread's stream may still be reading.
+            stream.synchronize()
+            return PreparedImage(frame, pixels, ready)
 
     def encode(self, prepared: Sequence[PreparedImage]) -> list[Embedding]:
         """See :class:`~triton_sam.engines.base.Engine`."""
@@ -230,9 +245,10 @@ class TorchEngine:
             if stream is not None:
                 stream.synchronize()
             if not bool(finite):
+                wider = "bfloat16" if self._options.dtype is torch.float16 else "float32"
                 raise InternalError(
-                    f"{self.spec.id} leaves the range of {self._options.dtype} on this image: "
-                    "set TRITON_SAM_TORCH_DTYPE=bfloat16 on the server"
+                    f"{self.spec.id} leaves the range of its numbers on this image: "
+                    f"set TRITON_SAM_TORCH_DTYPE={wider} on the server"
                 )
         return [TorchEmbedding(image.frame, row, self.layout) for image, row in zip(prepared, kept, strict=True)]
 

@@ -41,7 +41,7 @@ class Steps:
                 function(*self._inputs)
             stream.synchronize()
             self._graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self._graph, pool=pool, stream=stream):
+            with torch.cuda.graph(self._graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
                 self.outputs = function(*self._inputs)
             stream.synchronize()
 
