@@ -42,7 +42,9 @@ def small_spec(model_id: str) -> ModelSpec:
 
 
 def small_network(spec: ModelSpec, seed: int = 0) -> Any:
-    network = build(spec.architecture, spec.side)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)  # buffers, which transformers itself fills
+        network = build(spec.architecture, spec.side)
     randomise(network, seed)
     return network
 

@@ -133,7 +133,7 @@ def test_rows_of_several_images_and_prompts_in_one_batch(model: Model, images: R
     for index, (which, prompt) in enumerate(prompts):
         logits, scores = reference_masks(model, images.features, which, prompt, multimask=True)
         close(masks.logits[index, 1:], logits)
-        close(masks.scores[index, 1:], scores)
+        assert masks.scores[index, 1:].tolist() == pytest.approx(scores.tolist(), abs=1e-5)  # they may all be near 1
         single, score = reference_masks(model, images.features, which, prompt, multimask=False)
         close(masks.best[index][None], single)
         chosen = int(masks.choice[index])
@@ -159,4 +159,4 @@ def test_slots_that_are_not_used_change_nothing(model: Model, images: Reference,
         few = model.decoder(images.rows[:1], slots(CLICK, 1, 2))
         more = model.decoder(images.rows[:1], slots(CLICK, 1, count))
     close(more.logits, few.logits)
-    close(more.scores, few.scores, share=1e-4)
+    assert more.scores[0].tolist() == pytest.approx(few.scores[0].tolist(), abs=1e-5)
