@@ -30,6 +30,7 @@ PAGE_RESULT = ROOT / "docs" / "page.json"
 VLM_RESULT = ROOT / "docs" / "vlm.json"
 COMPARE_RESULT = ROOT / "docs" / "compare.json"
 CPU_ENCODER_RESULT = ROOT / "docs" / "cpu_encoder.json"
+HALVES_RESULT = ROOT / "docs" / "halves.json"
 EXPORTS = ROOT / "docs" / "exports.json"
 _PART = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -166,6 +167,11 @@ def cpu_encoder_table() -> str:
     return _recorded(CPU_ENCODER_RESULT)
 
 
+def halves_table() -> str:
+    """The latest recorded run of `triton-sam bench halves`."""
+    return _recorded(HALVES_RESULT)
+
+
 def vlm_table() -> str:
     """The latest recorded run of `triton-sam bench vlm` on a GPU."""
     return _recorded(VLM_RESULT)
@@ -190,6 +196,7 @@ PARTS = {
     "vlm": vlm_table,
     "compare": compare_table,
     "cpu_encoder": cpu_encoder_table,
+    "halves": halves_table,
 }
 
 

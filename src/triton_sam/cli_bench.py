@@ -71,9 +71,10 @@ def cpu_encoder(
     from triton_sam.bench.cpu_encoder import measure_cpu_encoder
     from triton_sam.bench.results import Result
     from triton_sam.errors import SetupError
-    from triton_sam.model_folders import CPU_ENCODER_FILE, DECODER_FILE, ENCODER_FILE, newest_version
+    from triton_sam.model_folders import newest_version
     from triton_sam.serving import prepare
     from triton_sam.settings import get_settings
+    from triton_sam.specs import CPU_ENCODER_FILE, DECODER_FILE, ENCODER_FILE
 
     served = prepare([model], get_settings(), None)
     name, spec = next(iter(served.segmenters.items()))
@@ -83,6 +84,24 @@ def cpu_encoder(
     plain, fast, decoder = (folder / file for file in (ENCODER_FILE, CPU_ENCODER_FILE, DECODER_FILE))
     result = Result("cpu-encoder", about={"model": model})
     result.figures += measure_cpu_encoder(plain, fast, decoder, spec, rounds)
+    finish(result, output, baseline)
+
+
+@bench_app.command()
+def halves(
+    checkpoint: Annotated[Path, typer.Option(help="Real weights of the model: random ones prove nothing here.")],
+    model: ModelOption = DEFAULT_MODEL,
+    photographs: Annotated[int, typer.Option(min=1, max=8, help="How many of the photographs.")] = 4,
+    output: OutputOption = None,
+    baseline: BaselineOption = None,
+) -> None:
+    """What half precision does to the torch engine's masks, against float32."""
+    from triton_sam.bench.halves import measure_halves
+    from triton_sam.bench.results import Result
+    from triton_sam.catalog import get_spec
+
+    result = Result("halves", about={"model": model, "weights": checkpoint.name})
+    result.figures += measure_halves(get_spec(model), checkpoint, photographs)
     finish(result, output, baseline)
 
 

@@ -128,37 +128,37 @@ def with_common(function: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
+def _measure(common: Common, measure: Callable[[Target, Plan], Result], samples: int) -> None:
+    """One measurement of one server; ``samples`` in each round where nothing else is asked for."""
+    from triton_sam.bench.target import opened
+
+    with opened(common.choice) as target:
+        result = measure(target, common.plan(target, samples))
+    common.finish(result)
+
+
 @with_common
 def encode(common: Common) -> None:
     """A new image until its key is back, by every protocol; the server's own account of it; the encoder alone."""
     from triton_sam.bench.latency import measure_encode
-    from triton_sam.bench.target import opened
 
-    with opened(common.choice) as target:
-        result = measure_encode(target, common.plan(target, 4))
-    common.finish(result)
+    _measure(common, measure_encode, samples=4)
 
 
 @with_common
 def click(common: Common) -> None:
     """A click on a cached image by form and protocol, its bytes, and how time grows with the prompts of a request."""
     from triton_sam.bench.latency import measure_click
-    from triton_sam.bench.target import opened
 
-    with opened(common.choice) as target:
-        result = measure_click(target, common.plan(target, 12))
-    common.finish(result)
+    _measure(common, measure_click, samples=12)
 
 
 @with_common
 def session(common: Common) -> None:
     """A new image and ten masks on it, one after the other, as a user makes them."""
     from triton_sam.bench.latency import measure_session
-    from triton_sam.bench.target import opened
 
-    with opened(common.choice) as target:
-        result = measure_session(target, common.plan(target, 2))
-    common.finish(result)
+    _measure(common, measure_session, samples=2)
 
 
 @with_common
@@ -247,11 +247,8 @@ def compare(
 def server(common: Common) -> None:
     """What the server adds to the bare engine, whom encodes disturb, and how soon it is back after a kill."""
     from triton_sam.bench.overhead import measure_overhead
-    from triton_sam.bench.target import opened
 
-    with opened(common.choice) as target:
-        result = measure_overhead(target, common.plan(target, 8))
-    common.finish(result)
+    _measure(common, measure_overhead, samples=8)
 
 
 def plot(folder: Annotated[Path, typer.Argument(help="Of an earlier run: where its result.json is.")]) -> None:

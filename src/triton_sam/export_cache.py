@@ -10,13 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from triton_sam.errors import SetupError
-from triton_sam.model_folders import NETWORK_FILE
-from triton_sam.specs import ModelSpec, Precision
+from triton_sam.specs import GRAPHS_FILE, NETWORK_FILE, ModelSpec, Precision
 from triton_sam.weights import ProgressFactory, WeightStore
 
 Say = Callable[[str], None]
 _REPORT = "report.json"
-_GRAPHS = "graphs.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +123,7 @@ def _folder(spec: ModelSpec, store: WeightStore, request: ExportRequest) -> Path
 def _present(folder: Path) -> dict[str, Any] | None:
     """The report of an export that is there with all its files."""
     try:
-        (folder / _GRAPHS).stat()
+        (folder / GRAPHS_FILE).stat()
         report: dict[str, Any] = json.loads((folder / _REPORT).read_text())
         whole = all((folder / name).stat().st_size == size for name, size in report["files"].items())
         return report if whole and "sha256" in report["checkpoint"] else None

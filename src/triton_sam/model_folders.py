@@ -18,15 +18,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from triton_sam.errors import SetupError
-from triton_sam.specs import EXTERNAL_DATA_SUFFIX, ModelSpec, graphs_from_json
+from triton_sam.specs import (
+    CPU_ENCODER_FILE,
+    DECODER_FILE,
+    ENCODER_FILE,
+    EXTERNAL_DATA_SUFFIX,
+    GRAPHS_FILE,
+    NETWORK_FILE,
+    ModelSpec,
+    graphs_from_json,
+)
 
 CONFIG_FILE = "config.pbtxt"
-GRAPHS_FILE = "graphs.json"
-ENCODER_FILE, DECODER_FILE = "encoder.onnx", "decoder.onnx"
-#: The encoder as it runs fastest on a CPU; made from the plain one, beside it.
-CPU_ENCODER_FILE = "encoder_cpu.onnx"
-#: The weights for the torch engine, under transformers' names.
-NETWORK_FILE = "network.safetensors"
 #: What tells an engine that it may run a version: more of them than were asked for make it another one.
 _ENGINES_FILES = (ENCODER_FILE, DECODER_FILE, CPU_ENCODER_FILE, NETWORK_FILE)
 #: The version before stays beside the newest one, for a server that still has to come back with it.

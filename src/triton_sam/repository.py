@@ -28,11 +28,6 @@ from triton_sam.configs import (
 )
 from triton_sam.errors import SetupError
 from triton_sam.model_folders import (
-    CPU_ENCODER_FILE,
-    DECODER_FILE,
-    ENCODER_FILE,
-    GRAPHS_FILE,
-    NETWORK_FILE,
     Files,
     Workshop,
     holds,
@@ -41,7 +36,16 @@ from triton_sam.model_folders import (
     served_spec,
     writing,
 )
-from triton_sam.specs import EXTERNAL_DATA_SUFFIX, ModelSpec, graphs_to_json
+from triton_sam.specs import (
+    CPU_ENCODER_FILE,
+    DECODER_FILE,
+    ENCODER_FILE,
+    EXTERNAL_DATA_SUFFIX,
+    GRAPHS_FILE,
+    NETWORK_FILE,
+    ModelSpec,
+    graphs_to_json,
+)
 
 log = logging.getLogger(__name__)
 

@@ -8,9 +8,19 @@ from pathlib import Path
 
 from triton_sam.errors import SetupError
 from triton_sam.export_cache import ExportRequest, Say, export_model, forget_exports, write_network
-from triton_sam.model_folders import CPU_ENCODER_FILE, GRAPHS_FILE, NETWORK_FILE
 from triton_sam.repository import choose_name, remove_models, write_models
-from triton_sam.specs import EngineChoice, ModelSpec, Role, exported_graphs, graphs_from_json
+from triton_sam.specs import (
+    CPU_ENCODER_FILE,
+    DECODER_FILE,
+    ENCODER_FILE,
+    GRAPHS_FILE,
+    NETWORK_FILE,
+    EngineChoice,
+    ModelSpec,
+    Role,
+    exported_graphs,
+    graphs_from_json,
+)
 from triton_sam.weights import ProgressFactory, WeightStore, silent
 
 
@@ -107,7 +117,7 @@ def write_exported(
         make_default: gives it its family's name, whichever model has that now.
         network: the same weights for torch.
     """
-    description, encoder, decoder = (folder / name for name in (GRAPHS_FILE, "encoder.onnx", "decoder.onnx"))
+    description, encoder, decoder = (folder / name for name in (GRAPHS_FILE, ENCODER_FILE, DECODER_FILE))
     try:
         graphs = graphs_from_json(description.read_bytes())
     except OSError as error:

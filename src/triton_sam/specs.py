@@ -17,6 +17,12 @@ IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 #: A graph over 2 GiB keeps its weights in ``<graph>_data``, and knows them by that name: it may never change.
 EXTERNAL_DATA_SUFFIX = "_data"
+#: What the files of a model are called, in an export and in a version of a repository.
+ENCODER_FILE, DECODER_FILE, GRAPHS_FILE = "encoder.onnx", "decoder.onnx", "graphs.json"
+#: The encoder as it runs fastest on a CPU; made from the plain one, beside it.
+CPU_ENCODER_FILE = "encoder_cpu.onnx"
+#: The weights for the torch engine, under transformers' names.
+NETWORK_FILE = "network.safetensors"
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,9 @@ from tests.integration.vlm_serving import (  # noqa: F401
 )
 from triton_sam.catalog import get_spec
 from triton_sam.export.networks import build
-from triton_sam.export.run import GRAPHS_FILE, write_graphs
+from triton_sam.export.run import write_graphs
 from triton_sam.export.trial import randomise, shrunk
-from triton_sam.specs import graphs_to_json
+from triton_sam.specs import GRAPHS_FILE, graphs_to_json
 
 ExportTrial = Callable[[str], Path]
 

@@ -14,9 +14,8 @@ from triton_sam import SAM2TritonClient
 from triton_sam.bench.cpu_encoder import Agreement, agreement, pictures
 from triton_sam.export.convert import as_onnx
 from triton_sam.export.cpu_encoder import MOST_ERROR, compare, make_cpu_encoder
-from triton_sam.export.run import GRAPHS_FILE
 from triton_sam.setup_models import set_up
-from triton_sam.specs import ModelSpec, Role, graphs_from_json
+from triton_sam.specs import GRAPHS_FILE, ModelSpec, Role, graphs_from_json
 from triton_sam.weights import WeightStore
 
 pytest.importorskip("onnx")

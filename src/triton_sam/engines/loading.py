@@ -8,9 +8,8 @@ from pathlib import Path
 
 from triton_sam.engines.base import Engine
 from triton_sam.errors import SetupError
-from triton_sam.model_folders import CPU_ENCODER_FILE, DECODER_FILE, ENCODER_FILE, NETWORK_FILE
 from triton_sam.settings import Settings
-from triton_sam.specs import ModelSpec
+from triton_sam.specs import CPU_ENCODER_FILE, DECODER_FILE, ENCODER_FILE, NETWORK_FILE, ModelSpec
 
 log = logging.getLogger(__name__)
 

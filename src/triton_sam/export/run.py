@@ -28,10 +28,18 @@ from triton_sam.export.networks import build, check_side
 from triton_sam.export.onnx_files import GraphInput, export_graph, files_of
 from triton_sam.export.precision import convert_graph
 from triton_sam.export.wrappers import Decoder, Encoder
-from triton_sam.specs import Graphs, ModelSpec, Precision, exported_graphs, graphs_to_json
+from triton_sam.specs import (
+    DECODER_FILE,
+    ENCODER_FILE,
+    GRAPHS_FILE,
+    Graphs,
+    ModelSpec,
+    Precision,
+    exported_graphs,
+    graphs_to_json,
+)
 
-ENCODER_FILE, DECODER_FILE = "encoder.onnx", "decoder.onnx"
-GRAPHS_FILE, REPORT_FILE = "graphs.json", "report.json"
+REPORT_FILE = "report.json"
 #: Raised when the graphs that come out change, so that those made before are made again.
 EXPORTER = 2
 #: Asked for in place of an id: the tensors tell.

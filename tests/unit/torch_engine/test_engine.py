@@ -14,15 +14,17 @@ import torch
 from PIL import Image
 
 from tests.unit.export.small import FAMILIES, small_network, small_spec
+from tests.unit.test_onnx_engine import prompt
 from triton_sam import masks
 from triton_sam.engines.base import Decoded, Embedding, Row
 from triton_sam.engines.onnx import OnnxEngine
 from triton_sam.engines.torch.engine import TorchEngine, TorchOptions
 from triton_sam.errors import InternalError
-from triton_sam.export.run import DECODER_FILE, ENCODER_FILE, write_graphs
+from triton_sam.export.run import write_graphs
 from triton_sam.geometry import Frame
 from triton_sam.images import EncodedImage
 from triton_sam.prompts import ObjectPrompt
+from triton_sam.specs import DECODER_FILE, ENCODER_FILE
 
 CPU = TorchOptions(torch.device("cpu"))
 SIZES = ((300, 200), (90, 310))
@@ -56,21 +58,6 @@ def engines(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     files = [photograph(size, seed) for seed, size in enumerate(SIZES)]
     encoded = [(engine.encode([engine.prepare(file)])[0], onnx.encode([onnx.prepare(file)])[0]) for file in files]
     return Engines(engine, onnx, encoded)
-
-
-def prompt(
-    points: list[list[float]] | None = None,
-    labels: list[int] | None = None,
-    box: list[float] | None = None,
-    mask: npt.NDArray[np.float32] | None = None,
-) -> ObjectPrompt:
-    points = points or []
-    return ObjectPrompt(
-        np.array(points, np.float32).reshape(-1, 2),
-        np.array(labels or [1] * len(points), np.int32),
-        None if box is None else np.array(box, np.float32),
-        mask,
-    )
 
 
 def close(value: Any, reference: Any, share: float) -> None:
