@@ -160,6 +160,7 @@ class EncodePipeline:
             failure = self._prepare(task)
             with self._lock:
                 self._preparing -= 1
+                self._encode_started = time.perf_counter()  # something has moved
                 if failure is not None or not task.waiters:
                     self.finish(task)
                 elif task.prepared is None:  # somebody came for it just when nobody wanted it any more
@@ -171,7 +172,7 @@ class EncodePipeline:
                 self._may_prepare.notify()
             if failure is not None:
                 self._owner.encode_failed(task, failure)
-            del task  # an idle thread keeps no image alive
+            del task, failure  # an idle thread keeps no image alive
 
     @property
     def _has_room(self) -> bool:
@@ -231,12 +232,12 @@ class EncodePipeline:
                 self._encode_started = time.perf_counter()
                 self._note_idle()
                 self._may_prepare.notify_all()
-            del batch, embeddings  # an idle thread keeps no image alive
+            del batch, embeddings, failure  # an idle thread keeps no image alive
 
     def _await_others(self) -> None:
         """Under the lock: waits a little for images that are on their way into this batch."""
         deadline = time.perf_counter() + self._window
-        most = self._engine.capacity.images
+        most = self._engine.capacity.image_batches[-1]
         while self._preparing and len(self._ready) < most and (left := deadline - time.perf_counter()) > 0:
             self._may_encode.wait(left)
 
@@ -246,8 +247,9 @@ class EncodePipeline:
             if not task.waiters:
                 self.finish(task)
         wanted = [task for task in self._ready if task.waiters]
-        most = self._engine.capacity.images
-        return wanted[:most], wanted[most:]
+        # Five at a time cost as much as eight where the engine knows batches of four and eight: four, then one.
+        count = max((size for size in self._engine.capacity.image_batches if size <= len(wanted)), default=0)
+        return wanted[:count], wanted[count:]
 
     def _hand_over(self, batch: list[EncodeTask], embeddings: list[Embedding], failure: TritonSamError | None) -> None:
         for index, task in enumerate(batch):

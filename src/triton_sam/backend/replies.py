@@ -126,6 +126,8 @@ def _entry(
         return head
     if form in _PIXEL_FORMS:
         assert pixels is not None
+        if form == "bits":
+            return head | {"data": base64.b64encode(pixels.packed.tobytes()).decode("ascii")}
         return masks.encode(pixels.full, form)
     assert logits is not None
     if form == "rle":

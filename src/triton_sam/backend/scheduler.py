@@ -9,6 +9,7 @@ Every job that was accepted or refused is answered exactly once, also when an en
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -24,7 +25,7 @@ from triton_sam.fairqueue import FairQueue
 from triton_sam.images import EncodedImage
 
 log = logging.getLogger(__name__)
-_FINISHERS = 2
+_FINISHERS = min(8, max(2, len(os.sched_getaffinity(0)) // 2))
 _SUPERSEDED = "the request was cancelled or superseded by a newer one of its session"
 
 
@@ -268,9 +269,12 @@ class Scheduler:
                 batch = self._next_batch() if self._clicks else []
                 if not batch and not pings:
                     return
-            try:
-                for answer in pings:
+            for answer in pings:
+                try:
                     answer()
+                except Exception:
+                    log.exception("a ping could not be answered")
+            try:
                 self._decode_batch(batch)
             except Exception as error:
                 told = error if isinstance(error, Unavailable) else failed("decoding", error)

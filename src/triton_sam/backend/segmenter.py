@@ -9,6 +9,7 @@ import hashlib
 import json
 import logging
 import shutil
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -41,6 +42,8 @@ from triton_sam.specs import ModelSpec
 
 log = logging.getLogger(__name__)
 _SMALL_ANSWER = 16 * 1024 * 1024
+#: On a GPU a click is over in a millisecond: whoever comes back from it must not wait 5 ms for Python's lock.
+_SWITCH_SECONDS = 0.0005
 
 
 class _TritonReply:
@@ -111,6 +114,8 @@ class TritonPythonModel:
         self.answerer = Answerer(self.spec.id, args["model_version"])
         refuse_other_config(config, self.spec)
         self._engine = load_engine(self.spec, folder, settings)
+        if not self._engine.capacity.lowers_encodes:
+            sys.setswitchinterval(_SWITCH_SECONDS)
         masks.full_size(np.zeros((2, 2), np.float32), Frame(2, 2, 2, self.spec.resize))  # loads OpenCV
         self._settings: Settings = settings
         self._limits = PromptLimits.of(settings, self.spec.decoder.mask_side)

@@ -29,7 +29,7 @@ class Bare:
         assert target.folder is not None  # the caller leaves the engine out then, and says so
         self._engine = load_engine(target.spec, target.folder, target.settings)
         self._settings = target.settings
-        self.most_images = self._engine.capacity.images
+        self.most_images = self._engine.capacity.image_batches[-1]
 
     def prepare(self, data: bytes) -> Any:
         """A file's bytes -> what the encoder takes."""

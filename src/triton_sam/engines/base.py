@@ -93,7 +93,7 @@ class Capacity:
     """How an engine likes its work.
 
     Attributes:
-        images: most images in one call of ``encode``.
+        image_batches: numbers of images, rising from 1, of which ``encode`` makes whole use.
         ahead: most images that are being prepared, wait for the encoder or are encoded, at a time.
         preparers: threads that may call ``prepare``.
         rows: most rows in one call of ``decode``.
@@ -102,7 +102,7 @@ class Capacity:
         cache_bytes: what embeddings may take where the engine keeps them; None where it does not matter to it.
     """
 
-    images: int = 1
+    image_batches: tuple[int, ...] = (1,)
     ahead: int = 1
     preparers: int = 1
     rows: int = 8
@@ -121,7 +121,7 @@ class Engine(Protocol):
         """A file's bytes -> what ``encode`` takes; may run on several threads. InvalidInput where it is no image."""
 
     def encode(self, prepared: Sequence[Any]) -> list[Embedding]:
-        """Prepared images, at most ``capacity.images`` -> their embeddings, in order."""
+        """Prepared images, at most the last of ``capacity.image_batches`` -> their embeddings, in order."""
 
     def adopt(self, frame: Frame, tensors: Mapping[str, FloatArray]) -> Embedding:
         """An embedding from arrays [1,C,h,w] float32 under the names of the encoder's outputs."""

@@ -65,7 +65,8 @@ def test_the_encoder(model: Model) -> None:
     mean, std = normalisation(model.spec.architecture)
     with torch.inference_mode():
         expected = Encoder(model.network, model.spec.architecture)(pixels)
-        rows = RowEncoder(model.network, model.spec, model.layout)((pixels - mean) / std)
+        rows, finite = RowEncoder(model.network, model.spec, model.layout)((pixels - mean) / std)
+    assert finite.tolist() == [True, True]
     for (name, _), reference in zip(model.spec.encoder.outputs, expected, strict=True):
         for index in range(2):
             close(model.layout.image_order(rows[index], name), reference[index : index + 1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, ClassVar
 
@@ -16,11 +17,14 @@ from triton_sam.engines.torch.graphs import Steps, bucket
 from triton_sam.engines.torch.layout import Layout
 from triton_sam.engines.torch.packing import packed_masks
 from triton_sam.engines.torch.slots import fill_slots, row_points
+from triton_sam.errors import InternalError
 from triton_sam.specs import ModelSpec
 
 _ROWS = (1, 2, 4, 8, 16)
-#: With the decoder's own six tokens these make 16 and 32, which suit the hardware. Longer prompts run uncaptured.
-_SLOTS = (10, 26)
+#: Prompt slots and the decoder's own tokens together come to a multiple of this, which suits the hardware.
+_TOKENS = 16
+#: So many multiples are captured. Longer prompts run as they are.
+_CAPTURED = 2
 
 
 class RowRunner:
@@ -44,17 +48,21 @@ class RowRunner:
         self._stream = stream
         self._capture = capture and stream is not None
         self._lock = threading.Lock()
+        own = len(decoder.own_tokens)
+        self._slots = tuple(_TOKENS * times - own for times in range(1, _CAPTURED + 1))
+        #: Which embedding lies in which row of the input: who clicks again on an image need not wait for its copy.
+        self._lying: list[weakref.ref[Tensor] | None] = [None] * self.MOST_ROWS
         side = spec.decoder.mask_side
         self._rows = torch.zeros(self.MOST_ROWS, layout.length, dtype=decoder.dtype, device=device)
         self._masks = torch.zeros(self.MOST_ROWS, 1, side, side, device=device)
-        self._points = {count: torch.zeros(self.MOST_ROWS, count, 3, device=device) for count in _SLOTS}
+        self._points = {count: torch.zeros(self.MOST_ROWS, count, 3, device=device) for count in self._slots}
         self._steps: dict[Hashable, Steps] = {}
         self._pool = torch.cuda.graph_pool_handle() if self._capture else None
 
     def warm_up(self) -> Iterator[str]:
         """Captures every shape; yields a word on what is ready."""
         for masked in (False, True):
-            for slots in _SLOTS:
+            for slots in self._slots:
                 for rows in _ROWS if self._capture else ():
                     self._steps_for(rows, slots, masked)
             kind = "with masks as prompts" if masked else "for points and boxes"
@@ -66,7 +74,7 @@ class RowRunner:
         answers: list[Decoded | None] = [None] * len(rows)
         groups: dict[tuple[int, bool], list[int]] = {}
         for index, row in enumerate(rows):
-            slots = next((size for size in _SLOTS if size >= len(points[index])), len(points[index]))
+            slots = self._slots_for(len(points[index]))
             groups.setdefault((slots, row.prompt.mask_input is not None), []).append(index)
         for (slots, masked), indices in groups.items():
             for start in range(0, len(indices), self.MOST_ROWS):
@@ -77,14 +85,29 @@ class RowRunner:
                     answers[index] = answer
         return [answer for answer in answers if answer is not None]
 
+    def _slots_for(self, points: int) -> int:
+        """The smallest number of slots that holds so many points."""
+        own = _TOKENS - self._slots[0]
+        return -(-(points + own) // _TOKENS) * _TOKENS - own
+
+    def _place(self, rows: Sequence[Row]) -> None:
+        """Puts the embeddings of some rows in place, but for those that lie there already."""
+        wanted = [row.embedding.row for row in rows]
+        moving = [index for index, row in enumerate(wanted) if (lies := self._lying[index]) is None or lies() is not row]
+        if moving:
+            targets = [self._rows[index] for index in moving]
+            torch._foreach_copy_(targets, [wanted[index] for index in moving])  # type: ignore[attr-defined]
+            for index in moving:
+                self._lying[index] = weakref.ref(wanted[index])
+
     def _run(self, rows: Sequence[Row], points: Sequence[Any], slots: int, masked: bool) -> list[Decoded]:
         count = bucket(len(rows), _ROWS)
         placed = self._host(count, slots, 3)
         fill_slots(placed.numpy(), points)
-        torch._foreach_copy_(list(self._rows[: len(rows)]), [row.embedding.row for row in rows])  # type: ignore[attr-defined]
+        self._place(rows)
         if masked:
             self._masks[: len(rows)].copy_(self._sent_masks(rows), non_blocking=True)
-        if slots in _SLOTS:
+        if slots in self._slots:
             self._points[slots][:count].copy_(placed, non_blocking=True)
             masks, facts = self._steps_for(count, slots, masked).run()
         else:
@@ -154,6 +177,8 @@ class _Results:
             logits |= zip(indices, self._runner.to_host(self._logits(indices)), strict=True)
         self._runner.wait()
         numbers = facts.numpy()
+        if not np.isfinite(numbers).all():
+            raise InternalError("the decoder left the range of its numbers: set TRITON_SAM_TORCH_DTYPE=float32")
         return [
             self._decoded(row, numbers[index], logits.get(index), packed.get(index))
             for index, row in enumerate(self._rows)

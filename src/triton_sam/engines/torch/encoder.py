@@ -39,9 +39,10 @@ class RowEncoder(nn.Module):
             module._buffers[name] = buffer.to(device)
         return self
 
-    def forward(self, pixels: Tensor) -> Tensor:
-        rows: Tensor = self.encoder(pixels)
-        return rows.to(self._kept_in)
+    def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
+        """Rows, and [B] whether all numbers of each are finite."""
+        rows: Tensor = self.encoder(pixels).to(self._kept_in)
+        return rows, torch.isfinite(rows).all(dim=1)
 
 
 class PlainEncoder(nn.Module):

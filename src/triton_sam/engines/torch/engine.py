@@ -147,8 +147,11 @@ class TorchEngine:
         self._compile_mode = options.compile_mode
         self._batches = [size for size in _BATCHES if size <= options.encode_batch]
         on_gpu = options.device.type == "cuda"
+        if on_gpu:
+            # cuDNN builds a plan for every new shape, in the middle of somebody's click.
+            torch.backends.cuda.enable_cudnn_sdp(False)
         self.capacity = Capacity(
-            images=self._batches[-1],
+            image_batches=tuple(self._batches),
             ahead=3 * self._batches[-1] if on_gpu else 1,
             preparers=_PREPARERS if on_gpu else 1,
             rows=RowRunner.MOST_ROWS,
@@ -165,6 +168,7 @@ class TorchEngine:
         side = spec.side
         self._pixels = torch.zeros(self._batches[-1], 3, side, side, dtype=options.dtype, device=options.device)
         self._encodes: dict[int, Steps] = {}
+        self._encode_pool = torch.cuda.graph_pool_handle() if on_gpu else None
         self.rows = RowRunner(spec, decoder, self.layout, options.device, clicks, capture=options.graphs)
 
     # -- loading ---------------------------------------------------------------------------------------------
@@ -174,7 +178,7 @@ class TorchEngine:
         started = time.perf_counter()
         device = self._options.device
         where = torch.cuda.get_device_name(device) if device.type == "cuda" else "the CPU"
-        for count in self._batches:
+        for count in reversed(self._batches):  # the largest one makes the memory that all share
             self._encodes[count] = self._captured_encoder(count)
             self._tell(where, f"encoder for {count} of {self._batches[-1]} images at a time", started)
         for told in self.rows.warm_up():
@@ -204,14 +208,14 @@ class TorchEngine:
             try:
                 with torch.inference_mode():
                     compiled = torch.compile(self._encoder, mode=mode, dynamic=False, fullgraph=True)
-                    return Steps(compiled, [pixels], stream)
+                    return Steps(compiled, [pixels], stream, self._encode_pool)
             except torch.cuda.OutOfMemoryError:
                 raise
             except Exception as error:  # no compiler on this machine, or a torch that does not know this network
                 log.warning("%s runs uncompiled, and slower", self.spec.id, exc_info=error)
                 self._compile_mode = None  # it would fail for the other sizes too
         with torch.inference_mode():
-            return Steps(self._encoder, [pixels], stream)
+            return Steps(self._encoder, [pixels], stream, self._encode_pool)
 
     # -- encoding --------------------------------------------------------------------------------------------
 
@@ -235,28 +239,31 @@ class TorchEngine:
         count = len(prepared)
         stream = self._encode_stream
         with self._encode_lock, torch.inference_mode(), torch.cuda.stream(stream), _memory_told():
-            for slot, image in zip(self._pixels, prepared, strict=False):
-                if stream is not None and image.ready is not None:
-                    stream.wait_event(image.ready)
-                slot.copy_(image.pixels)
-            rows = self._encodes[bucket(count, self._batches)].run()[:count]
-            kept = [row.clone() for row in rows]  # the next run writes to the same place
-            finite = torch.isfinite(rows).all()
-            if stream is not None:
-                stream.synchronize()
-            if not bool(finite):
-                wider = "bfloat16" if self._options.dtype is torch.float16 else "float32"
-                raise InternalError(
-                    f"{self.spec.id} leaves the range of its numbers on this image: "
-                    f"set TRITON_SAM_TORCH_DTYPE={wider} on the server"
-                )
+            try:
+                for slot, image in zip(self._pixels, prepared, strict=False):
+                    if stream is not None and image.ready is not None:
+                        stream.wait_event(image.ready)
+                    slot.copy_(image.pixels)
+                rows, finite = self._encodes[bucket(count, self._batches)].run()
+                kept = [row.clone() for row in rows[:count]]  # the next run writes to the same place
+                told = finite[:count].to("cpu", non_blocking=False) if stream is None else self.rows.to_host(finite[:count])
+            finally:
+                if stream is not None:
+                    stream.synchronize()  # what was begun reads memory that is given back when this ends
+        if not bool(told.all()):
+            wider = "bfloat16" if self._options.dtype is torch.float16 else "float32"
+            raise InternalError(
+                f"{self.spec.id} leaves the range of its numbers on this image: "
+                f"set TRITON_SAM_TORCH_DTYPE={wider} on the server"
+            )
         return [TorchEmbedding(image.frame, row, self.layout) for image, row in zip(prepared, kept, strict=True)]
 
     def adopt(self, frame: Frame, tensors: Mapping[str, FloatArray]) -> Embedding:
         """See :class:`~triton_sam.engines.base.Engine`."""
         with torch.inference_mode():
-            given = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in tensors.items()}
-            row = self.layout.flatten(given)[0].to(self._options.device, self._options.row_dtype)
+            to = self._options.device, self._options.row_dtype
+            given = {name: torch.from_numpy(np.ascontiguousarray(array)).to(*to) for name, array in tensors.items()}
+            row = self.layout.flatten(given)[0]
         return TorchEmbedding(frame, row, self.layout)
 
     def decode(self, rows: Sequence[Row]) -> list[Decoded]:

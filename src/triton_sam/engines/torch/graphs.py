@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+log = logging.getLogger(__name__)
 _WARM_UPS = 3
 
 
@@ -40,9 +42,13 @@ class Steps:
             for _ in range(_WARM_UPS):  # compiles, and lets libraries choose and allocate before the capture
                 function(*self._inputs)
             stream.synchronize()
-            self._graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self._graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
-                self.outputs = function(*self._inputs)
+            graph = torch.cuda.CUDAGraph()
+            try:
+                with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
+                    self.outputs = function(*self._inputs)
+                self._graph = graph
+            except RuntimeError as error:  # it asks the host for something in the middle
+                log.warning("a step runs without a CUDA graph, and slower: %s", str(error).partition("\n")[0])
             stream.synchronize()
 
     def run(self) -> Any:

@@ -63,11 +63,10 @@ class PictureReader:
             except RuntimeError as error:
                 # A damaged file, or a kind that this decoder does not know. Pillow says which, in words.
                 log.info("a JPEG is decoded on the CPU: %s", error)
-        array = np.array(image.pixels())  # a copy: torch wants memory that may be written
-        tensor = torch.from_numpy(array)
-        if self._device.type == "cuda":
-            tensor = tensor.pin_memory().to(self._device, non_blocking=True)
-        return tensor.permute(2, 0, 1)
+        array = np.asarray(image.pixels())
+        tensor = torch.empty(array.shape, dtype=torch.uint8, pin_memory=self._device.type == "cuda")
+        np.copyto(tensor.numpy(), array)
+        return tensor.to(self._device, non_blocking=True).permute(2, 0, 1)
 
 
 def gpu_jpeg_decoder(device: torch.device) -> Any | None:
