@@ -33,7 +33,9 @@ class Preparing(GatedEngine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.capacity = Capacity(image_batches=(1, 2, 4), ahead=12, preparers=3, rows=8, mixes_images=True, lowers_encodes=False)
+        self.capacity = Capacity(
+            image_batches=(1, 2, 4), ahead=12, preparers=3, rows=8, mixes_images=True, lowers_encodes=False
+        )
         self.prepare_gate = threading.Event()
         self.prepare_gate.set()
         self.prepared = threading.Semaphore(0)

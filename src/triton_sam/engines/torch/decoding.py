@@ -92,11 +92,13 @@ class RowRunner:
 
     def _place(self, rows: Sequence[Row]) -> None:
         """Puts the embeddings of some rows in place, but for those that lie there already."""
-        wanted = [row.embedding.row for row in rows]
-        moving = [index for index, row in enumerate(wanted) if (lies := self._lying[index]) is None or lies() is not row]
+        wanted: list[Tensor] = [row.embedding.row for row in rows]  # type: ignore[attr-defined]
+        moving = [
+            index for index, row in enumerate(wanted) if (lies := self._lying[index]) is None or lies() is not row
+        ]
         if moving:
             targets = [self._rows[index] for index in moving]
-            torch._foreach_copy_(targets, [wanted[index] for index in moving])  # type: ignore[attr-defined]
+            torch._foreach_copy_(targets, [wanted[index] for index in moving])
             for index in moving:
                 self._lying[index] = weakref.ref(wanted[index])
 

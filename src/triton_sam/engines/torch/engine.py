@@ -246,7 +246,11 @@ class TorchEngine:
                     slot.copy_(image.pixels)
                 rows, finite = self._encodes[bucket(count, self._batches)].run()
                 kept = [row.clone() for row in rows[:count]]  # the next run writes to the same place
-                told = finite[:count].to("cpu", non_blocking=False) if stream is None else self.rows.to_host(finite[:count])
+                told = (
+                    finite[:count].to("cpu", non_blocking=False)
+                    if stream is None
+                    else self.rows.to_host(finite[:count])
+                )
             finally:
                 if stream is not None:
                     stream.synchronize()  # what was begun reads memory that is given back when this ends
