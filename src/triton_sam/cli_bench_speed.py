@@ -48,6 +48,10 @@ class Common:
         int | None, typer.Option(min=1, help="Measurements of each kind in a round; each command has its own default.")
     ] = None
     warm_up: Annotated[int, typer.Option(min=0, help="Measurements of each kind before, which do not count.")] = 2
+    rest: Annotated[
+        float | None,
+        typer.Option(min=0, help="Seconds of rest before each measurement; default: 0.1 on a CPU, none on a GPU."),
+    ] = None
     output: OutputOption = None
     baseline: BaselineOption = None
     image: Annotated[Path | None, typer.Option(help="An image file; default: a photograph of --side pixels.")] = None
@@ -72,7 +76,7 @@ class Common:
         """``samples`` where the user does not say otherwise."""
         from triton_sam.bench.target import planned
 
-        return planned(target, self.rounds, self.samples or samples, self.warm_up)
+        return planned(target, self.rounds, self.samples or samples, self.warm_up, self.rest)
 
     def finish(self, result: Result) -> None:
         finish(result, self.output, self.baseline)

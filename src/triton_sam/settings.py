@@ -63,7 +63,9 @@ class Settings(BaseSettings):
         description="numbers of torch's encoder; auto: on a GPU one of the halves, by model, else float32",
     )
     torch_compile: Literal["auto", "off", "default", "max-autotune"] = Field(
-        default="auto", description="how torch compiles the encoder; auto: max-autotune on a GPU, off on a CPU"
+        default="auto",
+        description="how torch compiles; auto: default on a GPU, off on a CPU; max-autotune tries kernels for many "
+        "minutes at the first load",
     )
     torch_graphs: bool = Field(default=True, description="the torch engine's steps as CUDA graphs")
     onnx_tensorrt: bool = Field(

@@ -103,6 +103,11 @@ class EncodePipeline:
         started = self._encode_started
         return 0.0 if started is None else time.perf_counter() - started
 
+    @property
+    def has_one(self) -> bool:
+        """Whether the image that is encoded is the only one."""
+        return self._encoding == 1 and not (self._preparing or self._ready or self.waiting)
+
     # -- under the owner's lock ------------------------------------------------------------------------------
 
     def add(self, task: EncodeTask, turn: Hashable) -> None:

@@ -81,7 +81,7 @@ def build_reply(job: Job, decoded: list[Decoded], answerer: Answerer, wanted: Se
                 body = _entry(form, logits, pixels, job.embedding.frame, wanted)
                 entries.append(body | {"score": float(score), "object": index})
     if packed:
-        outputs["masks"] = np.stack(packed)
+        outputs["masks"] = packed[0][None] if len(packed) == 1 else np.stack(packed)
     job.mark("answer", started)
     job.timings["total"] = (time.perf_counter() - job.received) * 1e3
     if "result_json" in wanted:

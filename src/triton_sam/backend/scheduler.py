@@ -2,7 +2,8 @@
 
 All workers share one lock. The click worker decodes; those of :mod:`triton_sam.backend.encodes` encode; a click never
 waits for somebody else's encode. Answers are finished (resized, packed, sent) on a small pool, so a large PNG delays
-nobody's decode.
+nobody's decode. Where an engine decodes in less than a thread takes to wake up, a lone user's click is decoded and
+answered by the thread that brings it.
 Every job that was accepted or refused is answered exactly once, also when an engine raises.
 """
 
@@ -15,6 +16,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
+from triton_sam.backend.alone import Crowd
 from triton_sam.backend.cache import EmbeddingCache
 from triton_sam.backend.encodes import EncodePipeline, EncodeTask, failed
 from triton_sam.backend.jobs import Job, Metrics, QueueLimits
@@ -26,6 +28,8 @@ from triton_sam.images import EncodedImage
 
 log = logging.getLogger(__name__)
 _FINISHERS = min(8, max(2, len(os.sched_getaffinity(0)) // 2))
+#: Answers that only have to be put together are handed over so many at a time: waking a thread costs as much as one.
+_LIGHT_TOGETHER = 4
 _SUPERSEDED = "the request was cancelled or superseded by a newer one of its session"
 
 
@@ -42,6 +46,8 @@ class Scheduler:
         self._clicks: FairQueue[Job] = FairQueue(limits.clicks)
         self._pings: list[Callable[[], None]] = []
         self._sessions = SessionBook()
+        self._crowd = Crowd()
+        self._decoding = False
         self._unanswered = 0
         self._closing = False
         self._last_click_is_in = False
@@ -54,12 +60,17 @@ class Scheduler:
         """A job whose embedding is known."""
         with self._lock:
             superseded, refusal = self._admit(job)
-            if refusal is None:
+            alone = refusal is None and self._is_alone(job)
+            if refusal is None and not alone:
                 self._enqueue_decode(job)
             self._release_turn(job)
         self._cancel_all(superseded)
         if refusal is not None:
             self._refuse(job, refusal)
+        if alone:
+            self._decode([job])
+            with self._lock:
+                self._crowd.answered(time.perf_counter())
 
     def submit_image(self, job: Job, image: EncodedImage) -> None:
         """A job whose image has to be encoded first; equal images that wait or run are encoded once."""
@@ -157,6 +168,13 @@ class Scheduler:
             self._clicks.put(job, job.turn)
             self._clicks_ready.notify()
 
+    def _is_alone(self, job: Job) -> bool:
+        """Whether a job may be decoded by the thread that brings it."""
+        if not self._engine.capacity.answers_at_once:
+            return False
+        alone = self._crowd.comes((job.session, job.image_key), job.received)
+        return alone and len(job.rows()) == 1 and not (self._clicks or self._decoding)
+
     def _supersede(self, job: Job) -> list[Job]:
         """Takes out what a newer request makes worthless; the newer one may inherit the place in the round."""
         session = job.session
@@ -211,6 +229,10 @@ class Scheduler:
         else:
             self._settle(job)
 
+    def _finish_all(self, answers: list[tuple[Job, list[Decoded]]]) -> None:
+        for job, decoded in answers:
+            self._finish(job, decoded)
+
     def _count(self, name: str, amount: int = 1) -> None:
         """Counts; a metric that cannot be kept is no reason to stop working."""
         try:
@@ -244,12 +266,18 @@ class Scheduler:
         """Keeps an embedding and lets those who wait for it go on."""
         self._cache.put(task.key, embedding)
         with self._lock:
-            for job in self._encodes.finish(task):
+            waiters = self._encodes.finish(task)
+            alone = self._engine.capacity.answers_at_once and self._encodes.has_one and len(waiters) == 1
+            alone = alone and waiters[0].prompt is None
+            for job in waiters:
                 job.embedding = embedding
                 job.timings["queue_encode"] = max(0.0, (task.begun - job.received) * 1e3)
                 job.timings["image"] = (task.ready - task.begun) * 1e3
                 job.mark("encode", task.ready)
-                self._enqueue_decode(job)
+                if not alone:
+                    self._enqueue_decode(job)
+        if alone:
+            self._finish(waiters[0], [])
         self._count("encodes")
         self._gauge("cache_bytes", self._cache.bytes)
 
@@ -267,6 +295,7 @@ class Scheduler:
                     self._clicks_ready.wait()
                 pings, self._pings = self._pings, []
                 batch = self._next_batch() if self._clicks else []
+                self._decoding = bool(batch)
                 if not batch and not pings:
                     return
             for answer in pings:
@@ -274,13 +303,18 @@ class Scheduler:
                     answer()
                 except Exception:
                     log.exception("a ping could not be answered")
-            try:
-                self._decode_batch(batch)
-            except Exception as error:
-                told = error if isinstance(error, Unavailable) else failed("decoding", error)
-                for job in batch:
-                    self._fail(job, told)
+            self._decode(batch)
+            self._decoding = False
             pings, batch = [], []  # an idle worker keeps nothing alive
+
+    def _decode(self, batch: list[Job]) -> None:
+        """Decodes jobs and sees to it that each is answered, whatever happens."""
+        try:
+            self._decode_batch(batch)
+        except Exception as error:
+            told = error if isinstance(error, Unavailable) else failed("decoding", error)
+            for job in batch:
+                self._fail(job, told)
 
     def _next_batch(self) -> list[Job]:
         """The job whose turn it is, and others that are decoded in the same run of the decoder."""
@@ -312,10 +346,16 @@ class Scheduler:
         if len(batch) == 1 and not self._clicks and batch[0].is_light(decoded):
             self._finish(batch[0], decoded)  # another thread would only have to wake up first
             return
+        light: list[tuple[Job, list[Decoded]]] = []
         for job in batch:
             count = len(job.rows())
-            self._finishers.submit(self._finish, job, decoded[:count])
-            decoded = decoded[count:]
+            mine, decoded = decoded[:count], decoded[count:]
+            if job.is_light(mine):
+                light.append((job, mine))
+            else:
+                self._finishers.submit(self._finish, job, mine)
+        for start in range(0, len(light), _LIGHT_TOGETHER):
+            self._finishers.submit(self._finish_all, light[start : start + _LIGHT_TOGETHER])
 
 
 def _is_newer(job: Job, than: Job) -> bool:

@@ -116,7 +116,8 @@ class TritonPythonModel:
         self._engine = load_engine(self.spec, folder, settings)
         if not self._engine.capacity.lowers_encodes:
             sys.setswitchinterval(_SWITCH_SECONDS)
-        masks.full_size(np.zeros((2, 2), np.float32), Frame(2, 2, 2, self.spec.resize))  # loads OpenCV
+        if self._engine.capacity.lowers_encodes:  # on a GPU masks are enlarged there
+            masks.full_size(np.zeros((2, 2), np.float32), Frame(2, 2, 2, self.spec.resize))  # loads OpenCV
         self._settings: Settings = settings
         self._limits = PromptLimits.of(settings, self.spec.decoder.mask_side)
         room = self._engine.capacity.cache_bytes

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import io
-import itertools
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from triton_sam.bench.charts import Chart, Curve, Panel
 from triton_sam.bench.classic import ClassicClient
 from triton_sam.bench.figures import Figure
 from triton_sam.bench.latency import counted_bytes, wire_bytes
+from triton_sam.bench.pictures import fresh_numbers
 from triton_sam.bench.results import Result
 from triton_sam.bench.samples import Clock, Plan, Series, in_turns, ratio, timed
 from triton_sam.bench.target import Target
@@ -43,7 +43,7 @@ class _Ways:
         self.encodes: dict[str, Clock] = {}
         self.clicks: dict[str, Callable[[], BoolArray]] = {}
         self.details: dict[str, str] = {}
-        self._numbers = itertools.count(1)
+        self._numbers = fresh_numbers()
 
     def new_image(self) -> bytes:
         return self.target.pictures.jpeg(next(self._numbers))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import time
 from collections import defaultdict
@@ -15,6 +14,7 @@ from triton_sam import wire
 from triton_sam.bench.bare import NO_FOLDER, Bare
 from triton_sam.bench.charts import Chart, Curve, Panel
 from triton_sam.bench.figures import Figure
+from triton_sam.bench.pictures import fresh_numbers
 from triton_sam.bench.results import Result
 from triton_sam.bench.samples import Clock, Plan, Series, fitted, in_turns, timed
 from triton_sam.bench.target import Target
@@ -22,6 +22,8 @@ from triton_sam.bench.wire_counter import WireCounter
 from triton_sam.client import SAM2TritonClient
 from triton_sam.link import ModelLink
 
+#: A mask's bits as they travel, without the client's array of them; and what the client makes an array of.
+PACKED = "packed bits"
 FORMS = ("bits", "rle", "png", "logits")
 _MASKS = 10
 _MANY_IMAGES = 8
@@ -33,7 +35,7 @@ _LINEAR = 1.1
 def measure_encode(target: Target, plan: Plan) -> Result:
     """JPEG bytes to key by every protocol, the server's own account of it, and the encoder alone."""
     result = target.result("encode")
-    numbers = itertools.count(1)
+    numbers = fresh_numbers()
     accounts: dict[str, list[dict[str, float]]] = defaultdict(list)
 
     def send(protocol: str, link: ModelLink) -> float:
@@ -117,8 +119,8 @@ def measure_click(target: Target, plan: Plan, prompts: Sequence[int] = (1, 4, 16
     """
     result = target.result("click")
     point = [list(target.pictures.point())]
-    with _clients(target) as clients:
-        actions = {
+    with _clients(target) as clients, _links(target) as links:
+        actions = {f"click, {PACKED}, {protocol}": timed(_packed(target, link)) for protocol, link in links.items()} | {
             f"click, {form}, {protocol}": timed(_click(client, form, point))
             for form in FORMS
             for protocol, client in clients.items()
@@ -134,8 +136,9 @@ def measure_click(target: Target, plan: Plan, prompts: Sequence[int] = (1, 4, 16
                 result.figures.append(Figure(name, size / 1e3, "kB", detail=detail, better="lower"))
         first = next(iter(clients))
         result.figures.append(_client_cost(clients[first], point, first))
-        groups = {protocol: [measured[f"click, {form}, {protocol}"] for form in FORMS] for protocol in clients}
-        result.charts.append(_times("click", f"A click by form and protocol: {target.spec.id}", groups, FORMS))
+        forms = (PACKED, *FORMS)
+        groups = {protocol: [measured[f"click, {form}, {protocol}"] for form in forms] for protocol in clients}
+        result.charts.append(_times("click", f"A click by form and protocol: {target.spec.id}", groups, forms))
         _grow(result, target, clients[first], first, replace(plan, samples=max(1, plan.samples // 6)), prompts)
     return result
 
@@ -217,7 +220,7 @@ def _grow(
 def measure_session(target: Target, plan: Plan) -> Result:
     """A new image and ten masks on it, one after the other, as a user makes them."""
     result = target.result("session")
-    numbers = itertools.count(1)
+    numbers = fresh_numbers()
     images: dict[str, list[float]] = defaultdict(list)
     points = [[list(target.pictures.point(number))] for number in range(_MASKS)]
 
@@ -288,6 +291,12 @@ def _click(client: SAM2TritonClient, form: str, point: list[list[float]]) -> Cal
     if form == "logits":
         return lambda: client.predict(point, [1])
     return lambda: client.segment(point, format=form)
+
+
+def _packed(target: Target, link: ModelLink) -> Callable[[], object]:
+    key = link.encode(target.pictures.jpeg())
+    inputs = wire.click_inputs(key, {"points": [list(target.pictures.point())], "labels": [1], "format": "bits"})
+    return lambda: link.infer(inputs, ("masks", "scores"))
 
 
 @contextlib.contextmanager

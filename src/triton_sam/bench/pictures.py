@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import io
+import itertools
+import secrets
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -63,6 +66,11 @@ class Pictures:
         """xy in pixels of a click; other numbers are other places, all inside."""
         x, y = _PLACE
         return ((x + 0.381966 * number) % 1 * (self.width - 1), (y + 0.618034 * number) % 1 * (self.height - 1))
+
+
+def fresh_numbers() -> Iterator[int]:
+    """Rising numbers that no other run has used: a server that runs already has the images of earlier ones."""
+    return itertools.count(secrets.randbelow(10 ** (_DIGITS - 1)))
 
 
 def number_at(data: bytes) -> slice:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from triton_sam.bench.charts import Chart, Curve, Panel
 from triton_sam.bench.figures import Figure
 from triton_sam.bench.load import Crowd, Job, Step, crowd, http_job
-from triton_sam.bench.pictures import number_at
+from triton_sam.bench.pictures import fresh_numbers, number_at
 from triton_sam.bench.results import Result
 from triton_sam.bench.samples import Series
 from triton_sam.bench.target import Target
@@ -56,9 +56,9 @@ def measure_throughput(target: Target, load: Load) -> Result:
     if "HTTP" not in target.urls:
         raise InvalidInput("a load is sent over plain HTTP: give --url http://host:port")
     result = target.result("throughput")
-    run = uuid.uuid4().hex[:8]  # another run's sessions and images must not be taken for these
+    run = uuid.uuid4().hex[:8]  # another run's sessions must not be taken for these
     link = target.link("HTTP")
-    base = int(run, 16) % 1000 * 1_000_000_000
+    base = next(fresh_numbers())
 
     def click_job(client: int) -> Job:
         key = link.encode(target.pictures.jpeg(base + _CLICKED + client))

@@ -99,6 +99,7 @@ class Capacity:
         rows: most rows in one call of ``decode``.
         mixes_images: whether rows of several images in one call are quicker than one image after the other.
         lowers_encodes: whether encodes take the cores that clicks need, and so run at a lower priority.
+        answers_at_once: whether a row is decoded so quickly that waking another thread for it would be felt.
         cache_bytes: what embeddings may take where the engine keeps them; None where it does not matter to it.
     """
 
@@ -108,6 +109,7 @@ class Capacity:
     rows: int = 8
     mixes_images: bool = False
     lowers_encodes: bool = True
+    answers_at_once: bool = False
     cache_bytes: int | None = None
 
 

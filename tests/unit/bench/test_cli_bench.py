@@ -63,7 +63,7 @@ def test_options_arrive(measured: list[Any], tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     choice, plan = measured
     assert choice.spec.id == "sam2.1:base_plus"
-    assert (choice.side, choice.urls, plan) == (256, ("host:8000", "grpc://host:8001"), (3, 7, 0))
+    assert (choice.side, choice.urls, plan) == (256, ("host:8000", "grpc://host:8001"), (3, 7, 0, None))
     assert results.read(tmp_path / "out").name == "session"
 
 

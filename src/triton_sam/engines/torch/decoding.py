@@ -13,7 +13,7 @@ from torch import Tensor
 
 from triton_sam.engines.base import Decoded, Row
 from triton_sam.engines.torch.decoder import Masks, RowDecoder
-from triton_sam.engines.torch.graphs import Steps, bucket
+from triton_sam.engines.torch.graphs import StepMaker, Steps, bucket
 from triton_sam.engines.torch.layout import Layout
 from triton_sam.engines.torch.packing import packed_masks
 from triton_sam.engines.torch.slots import fill_slots, row_points
@@ -39,6 +39,7 @@ class RowRunner:
         layout: Layout,
         device: torch.device,
         stream: torch.cuda.Stream | None,
+        maker: StepMaker | None = None,
         *,
         capture: bool = True,
     ) -> None:
@@ -46,6 +47,7 @@ class RowRunner:
         self._decoder = decoder
         self._device = device
         self._stream = stream
+        self._maker = maker
         self._capture = capture and stream is not None
         self._lock = threading.Lock()
         own = len(decoder.own_tokens)
@@ -121,9 +123,11 @@ class RowRunner:
         key = (rows, slots, masked)
         if key not in self._steps:
             inputs = [self._rows[:rows], self._points[slots][:rows], *([self._masks[:rows]] if masked else [])]
-            with torch.inference_mode():
-                stream = self._stream if self._capture else None
-                self._steps[key] = Steps(self._function, inputs, stream, self._pool)
+            stream = self._stream if self._capture else None
+            # Compiling takes seconds for every shape. Who clicks alone feels it; batches are busy with arithmetic.
+            lone = key == (1, self._slots[0], False)
+            maker = self._maker if lone and self._maker is not None else StepMaker(self._spec.id)
+            self._steps[key] = maker.make(self._function, inputs, stream, self._pool)
         return self._steps[key]
 
     def _function(self, *inputs: Tensor) -> tuple[Masks, Tensor]:

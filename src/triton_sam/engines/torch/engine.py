@@ -24,7 +24,7 @@ from triton_sam.engines.torch.decoder import RowDecoder
 from triton_sam.engines.torch.decoding import RowRunner
 from triton_sam.engines.torch.devices import choose_device, choose_dtypes, room_for_cache
 from triton_sam.engines.torch.encoder import RowEncoder
-from triton_sam.engines.torch.graphs import Steps, bucket, new_stream
+from triton_sam.engines.torch.graphs import StepMaker, Steps, bucket, new_stream
 from triton_sam.engines.torch.layout import Layout
 from triton_sam.engines.torch.pictures import PictureReader
 from triton_sam.errors import InternalError, SetupError, Unavailable
@@ -101,7 +101,7 @@ def load_torch_engine(spec: ModelSpec, weights: Path, settings: Settings) -> Tor
     device = choose_device(settings)
     mode = settings.torch_compile
     if mode == "auto":
-        mode = "max-autotune" if device.type == "cuda" else "off"
+        mode = "default" if device.type == "cuda" else "off"
     options = TorchOptions(
         device,
         *choose_dtypes(settings, device, spec),
@@ -144,7 +144,6 @@ class TorchEngine:
         self.spec = spec
         self.layout = Layout.of(spec)
         self._options = options
-        self._compile_mode = options.compile_mode
         self._batches = [size for size in _BATCHES if size <= options.encode_batch]
         on_gpu = options.device.type == "cuda"
         if on_gpu:
@@ -157,6 +156,7 @@ class TorchEngine:
             rows=RowRunner.MOST_ROWS,
             mixes_images=True,
             lowers_encodes=not on_gpu,
+            answers_at_once=on_gpu,
         )
         decoder = RowDecoder(network, spec.architecture, self.layout).cast(options.device, options.row_dtype)
         self._encoder = RowEncoder(network, spec, self.layout, options.row_dtype).cast(options.device, options.dtype)
@@ -167,9 +167,10 @@ class TorchEngine:
         clicks = new_stream(options.device, priority=-1) if on_gpu else None
         side = spec.side
         self._pixels = torch.zeros(self._batches[-1], 3, side, side, dtype=options.dtype, device=options.device)
+        self._maker = StepMaker(spec.id, options.compile_mode)
         self._encodes: dict[int, Steps] = {}
         self._encode_pool = torch.cuda.graph_pool_handle() if on_gpu else None
-        self.rows = RowRunner(spec, decoder, self.layout, options.device, clicks, capture=options.graphs)
+        self.rows = RowRunner(spec, decoder, self.layout, options.device, clicks, self._maker, capture=options.graphs)
 
     # -- loading ---------------------------------------------------------------------------------------------
 
@@ -202,20 +203,7 @@ class TorchEngine:
 
     def _captured_encoder(self, count: int) -> Steps:
         stream = self._encode_stream if self._options.graphs else None
-        pixels = self._pixels[:count]
-        if self._compile_mode is not None:
-            mode = "max-autotune-no-cudagraphs" if self._compile_mode == "max-autotune" else self._compile_mode
-            try:
-                with torch.inference_mode():
-                    compiled = torch.compile(self._encoder, mode=mode, dynamic=False, fullgraph=True)
-                    return Steps(compiled, [pixels], stream, self._encode_pool)
-            except torch.cuda.OutOfMemoryError:
-                raise
-            except Exception as error:  # no compiler on this machine, or a torch that does not know this network
-                log.warning("%s runs uncompiled, and slower", self.spec.id, exc_info=error)
-                self._compile_mode = None  # it would fail for the other sizes too
-        with torch.inference_mode():
-            return Steps(self._encoder, [pixels], stream, self._encode_pool)
+        return self._maker.make(self._encoder, [self._pixels[:count]], stream, self._encode_pool)
 
     # -- encoding --------------------------------------------------------------------------------------------
 

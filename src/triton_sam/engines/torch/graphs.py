@@ -60,6 +60,35 @@ class Steps:
         return self.outputs
 
 
+class StepMaker:
+    """Makes steps of one model, compiled where that is wanted and works."""
+
+    def __init__(self, name: str, mode: str | None = None) -> None:
+        """
+        Args:
+            name: of the model, for the log.
+            mode: torch.compile's; None compiles nothing.
+        """
+        self._name = name
+        self._mode = "max-autotune-no-cudagraphs" if mode == "max-autotune" else mode
+
+    def make(
+        self, function: Callable[..., Any], inputs: Sequence[Tensor], stream: torch.cuda.Stream | None, pool: Any = None
+    ) -> Steps:
+        """See :class:`Steps`."""
+        with torch.inference_mode():
+            if self._mode is not None:
+                try:
+                    compiled = torch.compile(function, mode=self._mode, dynamic=False, fullgraph=True)
+                    return Steps(compiled, inputs, stream, pool)
+                except torch.cuda.OutOfMemoryError:
+                    raise
+                except Exception as error:  # no compiler on this machine, or a torch that does not know this network
+                    log.warning("%s runs uncompiled, and slower", self._name, exc_info=error)
+                    self._mode = None  # it would fail for other sizes too
+            return Steps(function, inputs, stream, pool)
+
+
 def bucket(count: int, sizes: Sequence[int]) -> int:
     """The smallest of ``sizes``, which rise, that holds ``count``."""
     return next(size for size in sizes if size >= count)
