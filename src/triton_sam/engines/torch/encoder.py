@@ -37,6 +37,8 @@ class RowEncoder(nn.Module):
         self.to(device, dtype)
         for module, name, buffer in exact:
             module._buffers[name] = buffer.to(device)
+        if isinstance(self.encoder, HieraEncoder):
+            self.encoder.trunk.settle(device, dtype)
         return self
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor]:

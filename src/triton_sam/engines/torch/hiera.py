@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-_POOL = 2
+from triton_sam.engines.torch.windows import attend, attend_windows, cudnn_attends, kernel_attends, pooled
+
 #: Matrix products want rows of a multiple of 16 bytes.
 _ALIGN = 8
 
@@ -27,6 +29,14 @@ class HieraTrunk(nn.Module):
         self.positions = nn.Parameter(backbone._get_pos_embed(size).detach().clone(), requires_grad=False)
         self.blocks = nn.ModuleList(_Block(block) for block in backbone.blocks)
         self.ends = frozenset(backbone.stage_ends)
+
+    def settle(self, device: torch.device, dtype: torch.dtype) -> None:
+        """Chooses between ways to the same result; to be called on the device, before anything is compiled."""
+        by_kernel = kernel_attends(device, dtype)
+        for block in self.modules():
+            if isinstance(block, _Block):
+                block.by_kernel = by_kernel
+                block.by_cudnn = not block.window and cudnn_attends(device, dtype, block.out.in_features // block.heads)
 
     def forward(self, pixels: Tensor) -> list[Tensor]:
         tokens = self.patches(pixels) + self.positions
@@ -70,57 +80,17 @@ class _Block(nn.Module):
         self.widen = block.proj if block.dim != block.dim_out else None
         self.mlp_in, self.mlp_out = block.mlp.proj_in, block.mlp.proj_out
         self.activation = block.mlp.activation
+        self.by_kernel = self.by_cudnn = False
 
     def forward(self, tokens: Tensor) -> Tensor:
         normed = self.norm1(tokens)
-        kept = tokens if self.widen is None else _pooled(self.widen(normed))
-        height, width = kept.shape[1:3]
-        if not self.window:
-            looked = self._attend(normed)
+        kept = tokens if self.widen is None else pooled(self.widen(normed))
+        qkv = self.qkv(normed)
+        if self.window:
+            seen = attend_windows(qkv, self.qkv.bias, self.window, self.heads, self.pools, self.by_kernel)
         else:
-            # Cells beyond the edge are zeros here and take part as keys, as they did in training.
-            looked = self._attend(_windows(normed, self.window))
-            looked = _unwindowed(looked, height, width)
-        tokens = kept + looked
+            seen = attend(qkv, self.heads, self.pools, self.by_cudnn)
+        tokens = kept + self.out(seen)
         hidden = self.activation(self.mlp_in(self.norm2(tokens)))
         result: Tensor = tokens + self.mlp_out(hidden)
         return result
-
-    def _attend(self, windows: Tensor) -> Tensor:
-        """[B,h,w,C] -> [B,h',w',D], each of B for itself."""
-        rows, height, width, _ = windows.shape
-        qkv = self.qkv(windows)
-        query, key, value = qkv.chunk(3, dim=-1)
-        if self.pools:
-            query = _pooled(query)
-            height, width = query.shape[1:3]
-        parts = (part.reshape(rows, -1, self.heads, part.shape[-1] // self.heads) for part in (query, key, value))
-        seen = functional.scaled_dot_product_attention(*(part.transpose(1, 2) for part in parts))
-        result: Tensor = self.out(seen.transpose(1, 2).reshape(rows, height, width, -1))
-        return result
-
-
-def _pooled(tokens: Tensor) -> Tensor:
-    """[B,h,w,C] -> [B,h/2,w/2,C]: the largest of four."""
-    rows, height, width, channels = tokens.shape
-    return tokens.view(rows, height // _POOL, _POOL, width // _POOL, _POOL, channels).amax(dim=(2, 4))
-
-
-def _windows(tokens: Tensor, window: int) -> Tensor:
-    """[B,h,w,C] -> [B*n,window,window,C], zeros beyond the right and lower edge."""
-    rows, height, width, channels = tokens.shape
-    below, right = -height % window, -width % window
-    if below or right:
-        tokens = functional.pad(tokens, (0, 0, 0, right, 0, below))
-    down, across = (height + below) // window, (width + right) // window
-    split = tokens.view(rows, down, window, across, window, channels).transpose(2, 3)
-    return split.reshape(-1, window, window, channels)
-
-
-def _unwindowed(windows: Tensor, height: int, width: int) -> Tensor:
-    """The inverse of :func:`_windows`, for windows that may have been pooled; [B,height,width,C]."""
-    window, channels = windows.shape[1], windows.shape[3]
-    down, across = -(-height // window), -(-width // window)
-    joined = windows.view(-1, down, across, window, window, channels).transpose(2, 3)
-    whole = joined.reshape(-1, down * window, across * window, channels)
-    return whole[:, :height, :width]
