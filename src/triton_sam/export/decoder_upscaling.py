@@ -68,7 +68,7 @@ def _from_tokens(graph: Graph, facts: Facts, convolution: Any) -> tuple[str, int
 
 def _next(graph: Graph, facts: Facts, pixels: _Pixels, steps: Steps) -> tuple[_Pixels, int] | None:
     """The pixels after one more step of the chain, and whether it was a convolution; None where the chain ends."""
-    consumers = [node for node in graph.consumers(pixels.plain) if node.op_type != "Shape"]
+    consumers = _users(graph, pixels.plain)
     if pixels.plain in graph.outputs or not consumers:
         return None
     norm = _norm(graph, consumers)
@@ -181,11 +181,10 @@ def _is_over_channels(graph: Graph, mean: Any) -> bool:
 
 def _into_masks(graph: Graph, pixels: _Pixels, steps: Steps) -> bool:
     """Ends the chain: [B,M,c] times the pixels, as [B,M,H,W]. Of the masks only those are made that are wanted."""
-    flat = [node for node in graph.consumers(pixels.plain) if node.op_type == "Reshape"]
-    others = [node for node in graph.consumers(pixels.plain) if node.op_type not in ("Reshape", "Shape")]
-    product = graph.sole_consumer(flat[0].output[0], "MatMul") if len(flat) == 1 and not others else None
-    shaped = None if product is None else graph.sole_consumer(product.output[0], "Reshape")
-    if product is None or shaped is None or product.input[1] != flat[0].output[0]:
+    flat = _only_use(graph, pixels.plain, "Reshape")
+    product = None if flat is None else _only_use(graph, flat.output[0], "MatMul")
+    shaped = None if product is None else _only_use(graph, product.output[0], "Reshape")
+    if flat is None or product is None or shaped is None or product.input[1] != flat.output[0]:
         return False
     tokens, end, gone = product.input[0], shaped.output[0], [product, shaped]
     cut = graph.sole_consumer(end, "Slice")
@@ -197,6 +196,17 @@ def _into_masks(graph: Graph, pixels: _Pixels, steps: Steps) -> bool:
     steps.reshape(masks, 0, 0, pixels.height, pixels.width, to=end)
     graph.replace(gone, steps.nodes)
     return True
+
+
+def _only_use(graph: Graph, name: str, kind: str) -> Any:
+    """The node of this kind that alone takes a tensor, but for those that ask for its size; else None."""
+    nodes = _users(graph, name)
+    return nodes[0] if len(nodes) == 1 and nodes[0].op_type == kind and name not in graph.outputs else None
+
+
+def _users(graph: Graph, name: str) -> list[Any]:
+    """Who takes a tensor, but for those that ask for its size: with the channels last they are not asked any more."""
+    return [node for node in graph.consumers(name) if node.op_type != "Shape"]
 
 
 def _is_of_masks(graph: Graph, cut: Any) -> bool:
