@@ -22,7 +22,7 @@ GRAPHS = Graphs(
         embedding="embedding",
         outputs=(("embedding", (1, WIDTH, GRID, GRID)), ("fine", FINE), ("finest", FINEST)),
     ),
-    decoder=DecoderGraph(mask_side=4 * GRID),
+    decoder=DecoderGraph(mask_side=4 * GRID, batched=True),
 )
 
 
@@ -35,6 +35,8 @@ class SmallDecoder:
         norm: "written out" in ten nodes, or "turned": one node between two transposes.
         stride: of the transposed convolutions.
         softmax_axis: the last in all true decoders.
+
+    Prompts without a point get another token, as in true decoders.
     """
 
     def __init__(
@@ -58,9 +60,9 @@ class SmallDecoder:
         self._write()
         helper, kind = self._onnx.helper, self._onnx.TensorProto.FLOAT
         inputs: dict[str, list[Any]] = {
-            "embedding": [1, WIDTH, GRID, GRID],
-            "fine": list(FINE),
-            "finest": list(FINEST),
+            "embedding": ["images", WIDTH, GRID, GRID],
+            "fine": ["images", *FINE[1:]],
+            "finest": ["images", *FINEST[1:]],
             "point_coords": ["prompts", "points", 2],
             "point_labels": ["prompts", "points"],
             "mask_input": ["prompts", 1, 4 * GRID, 4 * GRID],
@@ -128,22 +130,26 @@ class SmallDecoder:
         shape = node("Concat", prompts, self._shape(1), self._shape(1), axis=0)
         own = node("Expand", self._noise(1, MASKS + 1, WIDTH), shape)
         tokens = node("Concat", own, node("Add", placed, label), axis=1)
+        count = node("Gather", node("Shape", "point_labels"), self._constant(np.int64(1)))
+        none = node("Cast", node("Equal", count, self._constant(np.int64(0))), to=1)
+        tokens = node("Add", tokens, node("Mul", none, self._noise(1, 1, WIDTH)))
         return tokens if self._rank == 3 else node("Unsqueeze", tokens, self._shape(1))
 
     def _image(self) -> tuple[str, str, str]:
         """(image, positions, the image's shape with the channels first)."""
         node = self._node
-        read = node("Conv", "mask_input", self._noise(WIDTH, 1, 4, 4), self._noise(WIDTH), strides=[4, 4])
+        logits = node("Mul", "mask_input", self._constant(np.float32(1 / 16)))
+        read = node("Conv", logits, self._noise(WIDTH, 1, 4, 4), self._noise(WIDTH), strides=[4, 4])
         absent = node("Sub", self._constant(np.float32(1)), "has_mask_input")
         dense = node("Add", node("Mul", "has_mask_input", read), node("Mul", absent, self._noise(1, WIDTH, 1, 1)))
         summed = node("Add", "embedding", dense)
         sizes = node("Shape", summed)
         prompts = node("Slice", node("Shape", "point_labels"), self._shape(0), self._shape(1))
         repeats = node("Concat", prompts, self._shape(1, 1, 1), axis=0)
-        places = self._noise(1, WIDTH, GRID, GRID)
+        places = node("Tile", self._noise(1, WIDTH, GRID, GRID), repeats)
         if not self._known:
             places = node("Mul", places, node("Sigmoid", "embedding"))
-        return self._as_tokens(summed), self._as_tokens(node("Tile", places, repeats)), sizes
+        return self._as_tokens(summed), self._as_tokens(places), sizes
 
     def _as_tokens(self, pixels: str) -> str:
         if self._rank == 3:

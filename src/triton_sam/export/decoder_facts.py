@@ -13,8 +13,9 @@ from triton_sam.export.decoder_trials import Trial, open_decoder, run_decoder
 from triton_sam.export.graph_rewrites import Graph, onnx_package
 from triton_sam.specs import Graphs
 
-#: Different in everything that may be different, so that what is the same in all of them is the same always.
-_TRIALS = (Trial(1, 1), Trial(2, 3), Trial(3, 5, box=True))
+#: Different in everything that may be different, so that what is the same in all of them is the same always: decoders
+#: also ask whether there are points at all.
+_TRIALS = (Trial(1, 1), Trial(2, 3, own_images=True), Trial(3, 5, box=True), Trial(2, 0, mask=True))
 
 
 @dataclass(frozen=True, slots=True)

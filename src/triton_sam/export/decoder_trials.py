@@ -27,6 +27,7 @@ class Trial:
     Attributes:
         rows: prompts in the batch.
         points: of every prompt, without the corners of its box.
+        own_images: every prompt is about an image of its own, where the decoder takes that.
     """
 
     rows: int
@@ -34,11 +35,15 @@ class Trial:
     box: bool = False
     mask: bool = False
     multimask: bool = False
+    own_images: bool = False
 
     def feeds(self, graphs: Graphs) -> dict[str, FloatArray]:
         """Every input that a decoder may have; the same in every run."""
         rng, decoder = np.random.default_rng(_SEED), graphs.decoder
-        feeds = {name: rng.normal(size=shape).astype(np.float32) for name, shape in graphs.encoder.outputs}
+        images = self.rows if self.own_images and decoder.batched else 1
+        feeds = {
+            name: rng.normal(size=(images, *shape[1:])).astype(np.float32) for name, shape in graphs.encoder.outputs
+        }
         corners = _CORNERS if self.box else ()
         labels = [_OBJECT] * self.points + list(corners)
         feeds[decoder.points] = rng.uniform(0, graphs.side, (self.rows, len(labels), 2)).astype(np.float32)
@@ -58,7 +63,10 @@ CHECKS = (
     Trial(1, 2, box=True),
     Trial(1, 1, mask=True),
     Trial(3, 1, mask=True, multimask=True),
+    Trial(2, 0, mask=True),
     Trial(3, 9),
+    Trial(3, 2, own_images=True),
+    Trial(2, 1, mask=True, own_images=True),
 )
 
 
