@@ -172,6 +172,7 @@ def setup(
                 make_default=spec.id in asked_by_family,
                 engine=engine,
                 fast_encoder=settings.fast_encoder,
+                fast_decoder=settings.fast_decoder,
                 say=_say(spec.id),
             )
         out.print(f"{spec.id} is ready to serve: {', '.join(written)} in {repository}")

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from triton_sam.errors import SetupError
 from triton_sam.specs import (
+    CPU_DECODER_FILE,
     CPU_ENCODER_FILE,
     DECODER_FILE,
     ENCODER_FILE,
@@ -31,7 +32,7 @@ from triton_sam.specs import (
 
 CONFIG_FILE = "config.pbtxt"
 #: What tells an engine that it may run a version: more of them than were asked for make it another one.
-_ENGINES_FILES = (ENCODER_FILE, DECODER_FILE, CPU_ENCODER_FILE, NETWORK_FILE)
+_ENGINES_FILES = (ENCODER_FILE, DECODER_FILE, CPU_ENCODER_FILE, CPU_DECODER_FILE, NETWORK_FILE)
 #: The version before stays beside the newest one, for a server that still has to come back with it.
 _VERSIONS_KEPT = 2
 

@@ -37,6 +37,7 @@ from triton_sam.model_folders import (
     writing,
 )
 from triton_sam.specs import (
+    CPU_DECODER_FILE,
     CPU_ENCODER_FILE,
     DECODER_FILE,
     ENCODER_FILE,
@@ -49,7 +50,7 @@ from triton_sam.specs import (
 
 log = logging.getLogger(__name__)
 
-_EXTRAS = (CPU_ENCODER_FILE, NETWORK_FILE)
+_EXTRAS = (CPU_ENCODER_FILE, CPU_DECODER_FILE, NETWORK_FILE)
 _SEGMENTER_SOURCE = '''"""Written by `triton-sam setup`; the code lives in the triton_sam package."""
 
 from triton_sam.backend.segmenter import TritonPythonModel  # noqa: F401
@@ -230,7 +231,7 @@ def write_models(
             for a model that runs on torch alone.
         name: of the segmenter; :func:`choose_name` by default.
         extras: further files of the segmenter's version under their names there: the weights for torch, the encoder
-            for CPUs.
+            and the decoder for CPUs.
     """
     extras = extras or {}
     _check_present(*(graph for graph in (encoder, decoder) if graph is not None), *extras.values())

@@ -126,7 +126,14 @@ def prepare(
     for spec in specs:
         # What is there is written anew from itself where it can be: it may be an export that nothing else holds.
         if not (is_current(spec, repository) or refresh(spec, repository)):
-            set_up(spec, store, repository, progress, fast_encoder=settings.fast_encoder)
+            set_up(
+                spec,
+                store,
+                repository,
+                progress,
+                fast_encoder=settings.fast_encoder,
+                fast_decoder=settings.fast_decoder,
+            )
     for vlm in vlms:
         if not is_current_vlm(vlm, repository):
             write_vlm(vlm, repository, own_checkpoint(vlm, repository))

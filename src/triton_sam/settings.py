@@ -74,6 +74,9 @@ class Settings(BaseSettings):
     fast_encoder: bool = Field(
         default=False, description="set up and serve ready-made models with an encoder in 8 bits, on CPUs"
     )
+    fast_decoder: bool = Field(
+        default=True, description="set up and serve models with a decoder rewritten for CPUs; masks are the same"
+    )
     threads: int = Field(default=0, ge=0, description="threads of one graph; 0 means every core")
 
     vlm_device: Literal["auto", "cpu", "cuda"] = Field(

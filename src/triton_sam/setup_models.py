@@ -10,12 +10,14 @@ from triton_sam.errors import SetupError
 from triton_sam.export_cache import ExportRequest, Say, export_model, forget_exports, write_network
 from triton_sam.repository import choose_name, remove_models, write_models
 from triton_sam.specs import (
+    CPU_DECODER_FILE,
     CPU_ENCODER_FILE,
     DECODER_FILE,
     ENCODER_FILE,
     GRAPHS_FILE,
     NETWORK_FILE,
     EngineChoice,
+    Graphs,
     ModelSpec,
     Role,
     exported_graphs,
@@ -34,6 +36,7 @@ def set_up(
     make_default: bool = False,
     engine: EngineChoice = EngineChoice.AUTO,
     fast_encoder: bool = False,
+    fast_decoder: bool = False,
     say: Say = lambda _: None,
 ) -> list[str]:
     """Makes ``spec`` ready to serve and returns the Triton names that were written.
@@ -43,6 +46,7 @@ def set_up(
     Args:
         make_default: gives it its family's name, whichever model has that now.
         fast_encoder: also makes the encoder in 8 bits, for CPUs.
+        fast_decoder: also makes the decoder that answers a click sooner, for CPUs.
     """
     request = request or ExportRequest()
     progress = progress or silent
@@ -57,7 +61,15 @@ def set_up(
     if engine is EngineChoice.TORCH or not ready_made:
         folder, _ = export_model(spec, store, request, progress, say=say)
         torch_weights = write_network(spec, store, request, progress, say) if engine is EngineChoice.TORCH else None
-        return write_exported(spec, folder, repository, make_default=make_default, network=torch_weights)
+        return write_exported(
+            spec,
+            folder,
+            repository,
+            make_default=make_default,
+            network=torch_weights,
+            fast_decoder=fast_decoder,
+            say=say,
+        )
     try:
         from triton_sam.export.convert import as_onnx
     except ImportError:
@@ -66,6 +78,8 @@ def set_up(
     converted = store.home / "converted"
     encoder, decoder = (as_onnx(files[role], converted) for role in (Role.ENCODER, Role.DECODER))
     extras = _cpu_encoder(spec, encoder, converted, say) if fast_encoder else {}
+    if fast_decoder:
+        extras |= _cpu_decoder(spec.graphs, decoder, converted / f"{decoder.stem}-cpu.onnx", say, keep=True)
     name = choose_name(spec, repository, make_default)
     return write_models(spec, encoder, decoder, repository, name=name, extras=extras)
 
@@ -83,6 +97,22 @@ def _cpu_encoder(spec: ModelSpec, encoder: Path, folder: Path, say: Say) -> dict
             return {CPU_ENCODER_FILE: target}
     except SetupError as error:
         say(f"the plain encoder is served: {error}")
+    return {}
+
+
+def _cpu_decoder(graphs: Graphs, decoder: Path, target: Path, say: Say, *, keep: bool) -> dict[str, Path]:
+    """The decoder as it runs fastest on a CPU; nothing where it cannot be made: the plain one serves too.
+
+    Args:
+        keep: takes ``target`` as it is where it is there; its name must tell of which decoder it is.
+    """
+    from triton_sam.export.cpu_decoder import make_cpu_decoder
+
+    try:
+        if (keep and target.is_file()) or make_cpu_decoder(decoder, target, graphs, say) is not None:
+            return {CPU_DECODER_FILE: target}
+    except SetupError as error:
+        say(f"the plain decoder is served: {error}")
     return {}
 
 
@@ -108,7 +138,14 @@ def _has_gpu() -> bool:
 
 
 def write_exported(
-    spec: ModelSpec, folder: Path, repository: Path, *, make_default: bool = False, network: Path | None = None
+    spec: ModelSpec,
+    folder: Path,
+    repository: Path,
+    *,
+    make_default: bool = False,
+    network: Path | None = None,
+    fast_decoder: bool = False,
+    say: Say = lambda _: None,
 ) -> list[str]:
     """Writes an exported model to a repository and returns the Triton names that were written.
 
@@ -116,6 +153,7 @@ def write_exported(
         folder: what an export leaves: ``encoder.onnx``, ``decoder.onnx``, their external data and ``graphs.json``.
         make_default: gives it its family's name, whichever model has that now.
         network: the same weights for torch.
+        fast_decoder: also makes the decoder for CPUs, beside the plain one.
     """
     description, encoder, decoder = (folder / name for name in (GRAPHS_FILE, ENCODER_FILE, DECODER_FILE))
     try:
@@ -131,6 +169,8 @@ def write_exported(
             raise SetupError(f"{folder} is no whole export, {graph.name} is missing: export the model again")
     served = dataclasses.replace(spec, graphs=graphs)
     extras = {} if network is None else {NETWORK_FILE: network}
+    if fast_decoder:
+        extras |= _cpu_decoder(graphs, decoder, folder / CPU_DECODER_FILE, say, keep=False)
     name = choose_name(spec, repository, make_default)
     return write_models(served, encoder, decoder, repository, name=name, extras=extras)
 

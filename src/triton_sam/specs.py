@@ -21,6 +21,8 @@ EXTERNAL_DATA_SUFFIX = "_data"
 ENCODER_FILE, DECODER_FILE, GRAPHS_FILE = "encoder.onnx", "decoder.onnx", "graphs.json"
 #: The encoder as it runs fastest on a CPU; made from the plain one, beside it.
 CPU_ENCODER_FILE = "encoder_cpu.onnx"
+#: The decoder likewise; the same masks, but for rounding.
+CPU_DECODER_FILE = "decoder_cpu.onnx"
 #: The weights for the torch engine, under transformers' names.
 NETWORK_FILE = "network.safetensors"
 

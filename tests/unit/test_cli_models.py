@@ -279,11 +279,13 @@ class SetUp:
         make_default: bool,
         engine: EngineChoice,
         fast_encoder: bool,
+        fast_decoder: bool,
         say: Any,
     ) -> list[str]:
         self.calls.append((spec.id, store.home, repository, request, make_default))
         self.engines.append(engine)
         assert not fast_encoder
+        assert fast_decoder
         say("at work")
         return [spec.family, f"{spec.family}_encoder"]
 

@@ -10,11 +10,11 @@ from tests.unit.helpers import FileServer, model_file, model_spec
 from triton_sam import setup_models
 from triton_sam.catalog import get_spec
 from triton_sam.errors import SetupError, WeightsError
-from triton_sam.export import convert
+from triton_sam.export import convert, cpu_decoder
 from triton_sam.export_cache import ExportRequest
 from triton_sam.repository import find_segmenters
 from triton_sam.setup_models import set_up, tear_down, write_exported
-from triton_sam.specs import HttpSource, ModelSpec, Precision, Role, graphs_to_json
+from triton_sam.specs import Graphs, HttpSource, ModelSpec, Precision, Role, graphs_to_json
 from triton_sam.weights import WeightStore
 
 ENCODER, DECODER = b"an encoder", b"a decoder, longer"
@@ -253,3 +253,60 @@ def test_a_model_goes_under_whatever_name_it_has(store: WeightStore, repository:
 def test_nothing_to_tear_down(store: WeightStore, repository: Path) -> None:
     assert tear_down(small_model(), store, repository) == 0
     assert tear_down(small_model(), store, repository) == 0
+
+
+def pretend_to_make(monkeypatch: pytest.MonkeyPatch, outcome: str = "made") -> list[Path]:
+    """Fast decoders without their making; gives the plain ones that it was asked for."""
+    asked: list[Path] = []
+
+    def make(plain: Path, target: Path, graphs: Graphs, say: Any) -> Path | None:
+        asked.append(plain)
+        if outcome == "refused":
+            raise SetupError("too far off")
+        if outcome == "nothing":
+            return None
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(b"fast: " + plain.read_bytes())
+        return target
+
+    monkeypatch.setattr(cpu_decoder, "make_cpu_decoder", make)
+    return asked
+
+
+def test_a_fast_decoder_is_made_once(store: WeightStore, repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = pretend_to_make(monkeypatch)
+    spec = small_model()
+    install(spec, store)
+    for _ in range(2):
+        set_up(spec, store, repository, fast_decoder=True)
+    assert content_of(repository) == EXPECTED | {"sam2/1/decoder_cpu.onnx": b"fast: " + DECODER}
+    assert len(asked) == 1
+    tear_down(spec, store, repository)
+    assert not list((store.home / "converted").iterdir())
+
+
+@pytest.mark.parametrize("outcome", ["refused", "nothing"])
+def test_without_a_fast_decoder_the_plain_one_is_served(
+    outcome: str, store: WeightStore, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretend_to_make(monkeypatch, outcome)
+    lines: list[str] = []
+    spec = small_model()
+    install(spec, store)
+    set_up(spec, store, repository, fast_decoder=True, say=lines.append)
+    assert content_of(repository) == EXPECTED
+    assert lines == (["the plain decoder is served: too far off"] if outcome == "refused" else [])
+
+
+def test_an_export_gets_its_fast_decoder_anew(
+    tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = pretend_to_make(monkeypatch)
+    large = get_spec("sam2.1:large")
+    folder = export(tmp_path / "e", large)
+    for _ in range(2):
+        write_exported(large, folder, repository, fast_decoder=True)
+    assert (repository / "sam2/1/decoder_cpu.onnx").read_bytes().startswith(b"fast: ")
+    assert asked == [folder / "decoder.onnx"] * 2
+    write_exported(large, folder, repository)  # without it is another version
+    assert not (repository / "sam2/2/decoder_cpu.onnx").exists()

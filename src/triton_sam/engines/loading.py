@@ -9,7 +9,7 @@ from pathlib import Path
 from triton_sam.engines.base import Engine
 from triton_sam.errors import SetupError
 from triton_sam.settings import Settings
-from triton_sam.specs import CPU_ENCODER_FILE, DECODER_FILE, ENCODER_FILE, NETWORK_FILE, ModelSpec
+from triton_sam.specs import CPU_DECODER_FILE, CPU_ENCODER_FILE, DECODER_FILE, ENCODER_FILE, NETWORK_FILE, ModelSpec
 
 log = logging.getLogger(__name__)
 
@@ -58,8 +58,10 @@ def _load_onnx(spec: ModelSpec, folder: Path, settings: Settings) -> Engine:
     from triton_sam.engines.onnx import OnnxEngine, choose_providers
 
     providers = choose_providers(settings.device, tensorrt=settings.onnx_tensorrt)
-    encoder = folder / ENCODER_FILE
+    encoder, decoder = folder / ENCODER_FILE, folder / DECODER_FILE
     fast = folder / CPU_ENCODER_FILE
+    if settings.fast_decoder and len(providers) == 1 and (folder / CPU_DECODER_FILE).is_file():
+        decoder = folder / CPU_DECODER_FILE
     if settings.fast_encoder and len(providers) == 1:
         if fast.is_file():
             encoder = fast
@@ -68,7 +70,7 @@ def _load_onnx(spec: ModelSpec, folder: Path, settings: Settings) -> Engine:
     engine = OnnxEngine(
         spec,
         encoder,
-        folder / DECODER_FILE,
+        decoder,
         threads=settings.threads,
         max_batch=settings.click_batch,
         providers=providers,

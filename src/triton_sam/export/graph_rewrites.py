@@ -29,7 +29,7 @@ def onnx_package() -> Any:
     try:
         import onnx
     except ImportError:
-        raise SetupError("the package onnx makes encoders faster: pip install onnx") from None
+        raise SetupError("the package onnx makes graphs faster: pip install onnx") from None
     return onnx
 
 
@@ -110,7 +110,7 @@ class Graph:
 
     def add_constant(self, name: str, array: npt.NDArray[Any]) -> str:
         """Puts a constant in and gives its name back."""
-        self._constants[name] = self._onnx.numpy_helper.from_array(np.ascontiguousarray(array), name)
+        self._constants[name] = self._onnx.numpy_helper.from_array(np.asarray(array, order="C"), name)
         return name
 
     def node(

@@ -1,0 +1,114 @@
+"""What a decoder's graph does not say but its runs do: ranks, sizes, and tensors that no prompt changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from triton_sam.export.decoder_trials import Trial, open_decoder, run_decoder
+from triton_sam.export.graph_rewrites import Graph, onnx_package
+from triton_sam.specs import Graphs
+
+#: Different in everything that may be different, so that what is the same in all of them is the same always: decoders
+#: also ask whether there are points at all.
+_TRIALS = (Trial(1, 1), Trial(2, 3, own_images=True), Trial(3, 5, box=True), Trial(2, 0, mask=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Of the tensors of one decoder.
+
+    Attributes:
+        shapes: sizes of the axes, None where they follow the prompts.
+        constants: what depends on the sizes of the inputs alone and not on a number in them, and is the same for one
+            prompt or many, but that it may be repeated for each: as it is for one.
+        fixed: the names of those that are not repeated.
+    """
+
+    shapes: Mapping[str, tuple[int | None, ...]]
+    constants: Mapping[str, npt.NDArray[Any]]
+    fixed: frozenset[str]
+
+    def shape(self, name: str) -> tuple[int | None, ...]:
+        return self.shapes.get(name, ())
+
+
+def learn_facts(model: Any, graphs: Graphs) -> Facts:
+    """Runs a model a few times with all its tensors laid open."""
+    graph = Graph(model)
+    of_sizes = _depend_on_sizes(graph, model.graph.node)
+    opened, names = _laid_open(model, of_sizes)
+    session = open_decoder(opened.SerializeToString())
+    runs = [
+        dict(zip(names, run_decoder(session, list(names.values()), trial.feeds(graphs)), strict=True))
+        for trial in _TRIALS
+    ]
+    shapes, constants, fixed = {}, {}, set()
+    for name in names:
+        values = [run[name] for run in runs]
+        if name not in of_sizes:
+            ranks = {len(value) for value in values}
+            if len(ranks) == 1:
+                shapes[name] = tuple(
+                    int(sizes[0]) if len(set(sizes)) == 1 else None for sizes in zip(*values, strict=True)
+                )
+            continue
+        first = values[0]
+        if all(np.array_equal(first, value) for value in values):
+            fixed.add(name)
+            constants[name] = first
+        elif all(_is_repeated(first, value) for value in values):
+            constants[name] = first
+    return Facts(shapes, constants, frozenset(fixed))
+
+
+def _is_repeated(one: npt.NDArray[Any], many: npt.NDArray[Any]) -> bool:
+    same_inside = one.ndim == many.ndim and one.ndim > 0 and one.shape[1:] == many.shape[1:]
+    return same_inside and len(one) == 1 and bool((many == one).all())
+
+
+def _depend_on_sizes(graph: Graph, nodes: Iterable[Any]) -> set[str]:
+    """The tensors that are made of constants and of sizes; ``nodes`` in order, as they stand in every file."""
+    found: set[str] = set()
+    for node in nodes:
+        inputs = [name for name in node.input if name]
+        known = all(name in found or graph.constant(name) is not None for name in inputs)
+        if node.op_type == "Shape" or (inputs and known and not _has_subgraph(node)):
+            found.update(node.output)
+    return found
+
+
+def _has_subgraph(node: Any) -> bool:
+    return any(entry.HasField("g") for entry in node.attribute)
+
+
+def _laid_open(model: Any, of_sizes: set[str]) -> tuple[Any, dict[str, str]]:
+    """A model that gives every tensor out, or its shape where that is enough, and tensor -> name of that output."""
+    onnx = onnx_package()
+    opened = type(model)()
+    opened.CopyFrom(model)
+    names: dict[str, str] = {}
+    inputs = [entry.name for entry in model.graph.input]
+    for name in [*inputs, *(name for node in model.graph.node for name in node.output if name)]:
+        names[name] = name if name in of_sizes else f"{name}/sizes"
+        if name not in of_sizes:
+            opened.graph.node.append(onnx.helper.make_node("Shape", [name], [names[name]]))
+    given = {entry.name for entry in opened.graph.output}
+    opened.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names.values() if name not in given)
+    return opened, names
+
+
+def fold_fixed(graph: Graph, facts: Facts) -> int:
+    """Tensors that are always the same become constants: factors and shapes are worked out anew in every run."""
+    ready = [node for node in graph.nodes if all(name in facts.fixed for name in node.output)]
+    for node in ready:
+        for name in node.output:
+            if name not in graph.outputs:
+                graph.add_constant(name, facts.constants[name])
+    gone = [node for node in ready if not any(name in graph.outputs for name in node.output)]
+    graph.replace(gone, [])
+    return len(gone)
