@@ -11,7 +11,7 @@ import logging
 import shutil
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +42,8 @@ from triton_sam.specs import ModelSpec
 
 log = logging.getLogger(__name__)
 _SMALL_ANSWER = 16 * 1024 * 1024
-#: On a GPU a click is over in a millisecond: whoever comes back from it must not wait 5 ms for Python's lock.
-_SWITCH_SECONDS = 0.0005
+#: On a GPU a click is over in a millisecond: whoever brings the next one must not wait 5 ms for Python's lock.
+_SWITCH_SECONDS = 0.0001
 
 
 class _TritonReply:
@@ -171,16 +171,16 @@ class TritonPythonModel:
             reply.fail(InternalError("a worker has ended"))
 
     def _segment(self, request: Any, reply: _TritonReply, turn: _Turn) -> None:
-        prompt = self._prompt(request)
-
+        tensors = {tensor.name(): tensor for tensor in request.inputs()}
+        prompt = self._prompt(tensors)
         needs = Needs() if prompt is None else needs_of(prompt, reply.wanted)
 
         def job(key: str, embedding: Embedding | None = None) -> Job:
             return Job(reply, prompt, key, turn.session, turn.latest_wins, embedding, needs, turn.sequence)
 
-        image = _image_bytes(request, self._settings.max_image_bytes)
-        sent_embedding = _array(request, "embedding")
-        sent_key = _text(request, "image_key")
+        image = _image_bytes(tensors, self._settings.max_image_bytes)
+        sent_embedding = np.array(tensors["embedding"].as_numpy()) if "embedding" in tensors else None
+        sent_key = _text(tensors, "image_key")
         given = sum(value is not None for value in (image, sent_embedding, sent_key))
         if given != 1:
             raise InvalidInput(
@@ -194,8 +194,8 @@ class TritonPythonModel:
         elif sent_embedding is not None:
             self._submit_embedding(job, sent_embedding, prompt)
 
-    def _prompt(self, request: Any) -> Prompt | None:
-        text = _text(request, "prompt_json")
+    def _prompt(self, tensors: Mapping[str, Any]) -> Prompt | None:
+        text = _text(tensors, "prompt_json")
         if text is None:
             return None
         prompt = parse_prompt(text, self._limits)
@@ -329,15 +329,10 @@ def _number(parameters: dict[str, Any], name: str) -> int | None:
     return value
 
 
-def _array(request: Any, name: str) -> npt.NDArray[Any] | None:
-    tensor = pb_utils.get_input_tensor_by_name(request, name)
-    return None if tensor is None else np.array(tensor.as_numpy())
-
-
-def _text(request: Any, name: str) -> str | None:
-    array = _array(request, name)
-    if array is None:
+def _text(tensors: Mapping[str, Any], name: str) -> str | None:
+    if name not in tensors:
         return None
+    array = tensors[name].as_numpy()
     if array.size != 1:
         raise InvalidInput(f"{name} is one string of shape [1], not {array.size} of them")
     value = array.reshape(-1)[0]
@@ -347,9 +342,9 @@ def _text(request: Any, name: str) -> str | None:
         raise InvalidInput(f"{name} is no UTF-8 text") from None
 
 
-def _image_bytes(request: Any, max_bytes: int) -> bytes | None:
-    raw = pb_utils.get_input_tensor_by_name(request, "image")
-    text = _text(request, "image_b64")
+def _image_bytes(tensors: Mapping[str, Any], max_bytes: int) -> bytes | None:
+    raw = tensors.get("image")
+    text = _text(tensors, "image_b64")
     if raw is not None and text is not None:
         raise InvalidInput("send exactly one of image and image_b64, not both")
     if raw is not None:

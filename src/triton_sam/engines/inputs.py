@@ -36,8 +36,8 @@ def preprocess(picture: Image.Image, frame: Frame, spec: ModelSpec) -> FloatArra
 
 def model_points(prompt: ObjectPrompt, frame: Frame) -> tuple[FloatArray, FloatArray]:
     """One object's prompt -> ([P,2] model pixels, [P] labels); a box's corners come first, as in the reference."""
-    coords, labels = [prompt.points], [prompt.labels.astype(np.float32)]
-    if prompt.box is not None:
-        coords.insert(0, prompt.box.reshape(2, 2))
-        labels.insert(0, np.array(_BOX_LABELS, np.float32))
-    return frame.to_model(np.concatenate(coords)), np.concatenate(labels)
+    labels = prompt.labels.astype(np.float32)
+    if prompt.box is None:
+        return frame.to_model(prompt.points), labels
+    coords = np.concatenate([prompt.box.reshape(2, 2), prompt.points])
+    return frame.to_model(coords), np.concatenate([np.array(_BOX_LABELS, np.float32), labels])

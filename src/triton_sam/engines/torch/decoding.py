@@ -172,21 +172,22 @@ class _Results:
 
     def fetched(self) -> list[Decoded]:
         facts = self._runner.to_host(self._facts[: len(self._rows)])
-        logits: dict[int, Tensor] = {}
-        packed: dict[int, Tensor] = {}
+        logits: list[tuple[list[int], Tensor]] = []
+        packed: list[tuple[list[int], Tensor]] = []
         for indices in self._alike(lambda row: (row.embedding.frame, row.multimask) if row.pixels else None):
             frame = self._rows[indices[0]].embedding.frame
             stacked = self._logits(indices)
             bits = packed_masks(stacked.flatten(0, 1), frame)
-            packed |= zip(indices, self._runner.to_host(bits).view(*stacked.shape[:2], *bits.shape[1:]), strict=True)
+            packed.append((indices, self._runner.to_host(bits).view(*stacked.shape[:2], *bits.shape[1:])))
         for indices in self._alike(lambda row: row.multimask if row.logits else None):
-            logits |= zip(indices, self._runner.to_host(self._logits(indices)), strict=True)
+            logits.append((indices, self._runner.to_host(self._logits(indices))))
         self._runner.wait()
         numbers = facts.numpy()
         if not np.isfinite(numbers).all():
             raise InternalError("the decoder left the range of its numbers: set TRITON_SAM_TORCH_DTYPE=float32")
+        logits_of, packed_of = _by_row(logits), _by_row(packed)
         return [
-            self._decoded(row, numbers[index], logits.get(index), packed.get(index))
+            self._decoded(row, numbers[index], logits_of.get(index), packed_of.get(index))
             for index, row in enumerate(self._rows)
         ]
 
@@ -205,11 +206,11 @@ class _Results:
             return source[indices[0] : indices[0] + len(indices)]
         return torch.stack([source[index] for index in indices])
 
-    def _decoded(self, row: Row, facts: Any, logits: Tensor | None, packed: Tensor | None) -> Decoded:
+    def _decoded(self, row: Row, facts: Any, logits: Any, packed: Any) -> Decoded:
         scores, choice = facts[:-1], int(facts[-1])
-        chosen = scores[1:] if row.multimask else scores[choice : choice + 1]
-        return Decoded(
-            np.ascontiguousarray(chosen),
-            None if logits is None else logits.numpy(),
-            None if packed is None else packed.numpy(),
-        )
+        return Decoded(scores[1:] if row.multimask else scores[choice : choice + 1], logits, packed)
+
+
+def _by_row(groups: list[tuple[list[int], Tensor]]) -> dict[int, Any]:
+    """Row -> its array; arrays of a group are slices of one, which is far quicker than tensor after tensor."""
+    return {index: array for indices, tensor in groups for index, array in zip(indices, tensor.numpy(), strict=True)}

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from triton_sam.engines.torch.linear_gelu import joins_gelu, linear_gelu
 from triton_sam.engines.torch.windows import attend, attend_windows, cudnn_attends, kernel_attends, pooled
 
 #: Matrix products want rows of a multiple of 16 bytes.
@@ -36,6 +37,7 @@ class HieraTrunk(nn.Module):
         for block in self.modules():
             if isinstance(block, _Block):
                 block.by_kernel = by_kernel
+                block.joins_gelu = joins_gelu(block.activation, device, dtype)
                 block.by_cudnn = not block.window and cudnn_attends(device, dtype, block.out.in_features // block.heads)
 
     def forward(self, pixels: Tensor) -> list[Tensor]:
@@ -80,7 +82,7 @@ class _Block(nn.Module):
         self.widen = block.proj if block.dim != block.dim_out else None
         self.mlp_in, self.mlp_out = block.mlp.proj_in, block.mlp.proj_out
         self.activation = block.mlp.activation
-        self.by_kernel = self.by_cudnn = False
+        self.by_kernel = self.by_cudnn = self.joins_gelu = False
 
     def forward(self, tokens: Tensor) -> Tensor:
         normed = self.norm1(tokens)
@@ -91,6 +93,10 @@ class _Block(nn.Module):
         else:
             seen = attend(qkv, self.heads, self.pools, self.by_cudnn)
         tokens = kept + self.out(seen)
-        hidden = self.activation(self.mlp_in(self.norm2(tokens)))
+        normed = self.norm2(tokens)
+        if self.joins_gelu:
+            hidden = linear_gelu(normed, self.mlp_in.weight, self.mlp_in.bias)
+        else:
+            hidden = self.activation(self.mlp_in(normed))
         result: Tensor = tokens + self.mlp_out(hidden)
         return result

@@ -157,7 +157,8 @@ def _attend(  # type: ignore[no-untyped-def]
         query = tl.maximum(query, tl.load(cells + step, mask=kept, other=0.0), tl.PropagateNan.ALL)
         below = tl.load(cells + width * step, mask=kept, other=0.0)
         below = tl.maximum(below, tl.load(cells + (width + 1) * step, mask=kept, other=0.0), tl.PropagateNan.ALL)
-        query = tl.maximum(query, below, tl.PropagateNan.ALL)
+        # Of two bfloat16 the larger one comes as float32.
+        query = tl.maximum(query, below, tl.PropagateNan.ALL).to(qkv.dtype.element_ty)
 
     highest = tl.full([query_block], float("-inf"), tl.float32)
     total = tl.zeros([query_block], tl.float32)
