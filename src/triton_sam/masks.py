@@ -114,7 +114,9 @@ def decode(document: Mapping[str, Any]) -> BoolArray:
 
 def unpack_bits(packed: npt.NDArray[np.uint8], width: int) -> BoolArray:
     """[N,H,ceil(W/8)] uint8 -> [N,H,W] bool."""
-    return np.unpackbits(packed, axis=2, count=width).astype(np.bool_)
+    # All of it at once and cut afterwards: row by row it takes five times as long.
+    flat = np.unpackbits(packed.reshape(-1)).view(np.bool_)
+    return np.ascontiguousarray(flat.reshape(*packed.shape[:2], 8 * packed.shape[2])[..., :width])
 
 
 def png(mask: BoolArray) -> bytes:

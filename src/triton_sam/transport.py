@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Mapping
 from typing import Any, Protocol
+from urllib.parse import quote
 
 import numpy.typing as npt
 
+from triton_sam.http_connection import HttpAnswer, HttpConnection
 from triton_sam.wire import Address, Call, as_our_error, config_parameters
 
 _MAX_MESSAGE = 2**31 - 1
-_READ_BYTES = 2**18
+#: Where the JSON at the beginning of a body ends.
+_HEAD_SIZE = "Inference-Header-Content-Length"
 
 
 class Transport(Protocol):
@@ -27,7 +31,7 @@ class Transport(Protocol):
 
 
 class HttpTransport:
-    """tritonclient over HTTP. Its client belongs to one thread, so each thread gets one of its own."""
+    """tritonclient's requests over HTTP. A connection belongs to one thread, so each thread gets one of its own."""
 
     def __init__(self, address: Address, timeout: float, headers: Mapping[str, str]) -> None:
         self._address = address
@@ -35,61 +39,70 @@ class HttpTransport:
         self._headers = dict(headers)
         self._local = threading.local()
 
-    def _client(self) -> Any:
-        client = getattr(self._local, "client", None)
-        if client is None:
-            import tritonclient.http as http
+    def _connection(self) -> HttpConnection:
+        connection: HttpConnection | None = getattr(self._local, "connection", None)
+        if connection is None:
+            connection = self._local.connection = HttpConnection(self._address, self._timeout)
+        return connection
 
-            client = self._local.client = http.InferenceServerClient(
-                self._address.target,
-                ssl=self._address.tls,
-                connection_timeout=min(self._timeout, 10.0),
-                network_timeout=self._timeout,
-            )
-            pool: Any = getattr(client, "_client_stub", None)
-            if hasattr(pool, "block_size"):  # else it reads as before: a mask in 50 pieces of 4 kB
-                pool.block_size = _READ_BYTES
-        return client
+    def _ask(self, method: str, path: str, headers: Mapping[str, str] | None = None, body: bytes = b"") -> HttpAnswer:
+        """The answer; InferenceServerException where the server refuses, as tritonclient raises it."""
+        answer = self._connection().ask(method, path, {**self._headers, **(headers or {})}, body)
+        if answer.status != 200:
+            from tritonclient.utils import InferenceServerException
+
+            raise InferenceServerException(msg=_refusal(answer), status=str(answer.status))
+        return answer
 
     def infer(self, call: Call) -> Mapping[str, npt.NDArray[Any]]:
         import tritonclient.http as http
 
         try:
-            answer = self._client().infer(
-                call.model,
+            body, head_size = http.InferenceServerClient.generate_request_body(
                 request_tensors(http, call),
                 outputs=[http.InferRequestedOutput(name) for name in call.outputs],
-                headers=dict(self._headers),  # tritonclient writes each request's length into what it is given
                 parameters=dict(call.parameters),
             )
-            return output_arrays(answer, call)
+            sizes = {} if head_size is None else {_HEAD_SIZE: str(head_size)}
+            answer = self._ask("POST", f"{_model_path(call.model)}/infer", sizes, body)
+            size = answer.headers.get(_HEAD_SIZE)
+            parsed = http.InferenceServerClient.parse_response_body(
+                answer.body, header_length=None if size is None else int(size)
+            )
+            return output_arrays(parsed, call)
         except Exception as error:
-            self._forget()
             raise as_our_error(error, self._address.target) from error
 
     def is_ready(self, model: str) -> bool:
         try:
-            return bool(self._client().is_model_ready(model, headers=self._headers))
+            self._ask("GET", f"{_model_path(model)}/ready")
         except Exception:
-            self._forget()
             return False
+        return True
 
     def parameters(self, model: str) -> Mapping[str, str]:
         """The parameters of a model's config; NotFound where the server does not serve it."""
         try:
-            return config_parameters(self._client().get_model_config(model, headers=self._headers))
+            return config_parameters(json.loads(self._ask("GET", f"{_model_path(model)}/config").body))
         except Exception as error:
-            self._forget()
             raise as_our_error(error, self._address.target) from error
 
-    def _forget(self) -> None:
-        """A connection that failed is not used again."""
-        client = self._local.__dict__.pop("client", None)
-        if client is not None:
-            client.close()
-
     def close(self) -> None:
-        self._forget()
+        """Closes this thread's connection; those of others end with their threads, in which they may be in use."""
+        self._connection().close()
+
+
+def _model_path(model: str) -> str:
+    return f"v2/models/{quote(model, safe='')}"
+
+
+def _refusal(answer: HttpAnswer) -> str:
+    """What a server says in an answer that is none; a proxy in between says it in its own form."""
+    try:
+        return str(json.loads(answer.body)["error"])
+    except (ValueError, KeyError, TypeError):
+        text = answer.body.decode(errors="replace").strip()
+        return f"an answer that is not the server's: {text[:200]}" if text else "an empty answer"
 
 
 class GrpcTransport:

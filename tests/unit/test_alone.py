@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import threading
+from collections.abc import Sequence
 
 import pytest
+from PIL import Image
 
-from tests.unit.test_batches import Preparing
+from tests.unit.test_batches import Preparing, send, wait_for
 from tests.unit.test_scheduler import (
     PATIENCE,
     Inbox,
@@ -21,6 +24,7 @@ from tests.unit.test_scheduler import (
 from triton_sam.backend.alone import CROWD_SECONDS, TURNAROUND_SECONDS, Crowd
 from triton_sam.backend.jobs import Job
 from triton_sam.backend.scheduler import Scheduler
+from triton_sam.engines.base import Embedding
 from triton_sam.errors import InternalError
 
 
@@ -122,3 +126,46 @@ def test_light_answers_of_a_batch_arrive_each_at_its_own(make: MakeScheduler, en
         (answer,) = expect_answer(inbox)
         assert answer.logits is not None
         assert answer.logits[0, 0, 0] == number
+
+
+def test_a_lone_image_is_encoded_by_the_thread_that_prepared_it(make: MakeScheduler, engine: Preparing) -> None:  # noqa: F811
+    scheduler = make(rows=8)
+    names: list[str] = []
+    encode = engine.encode
+
+    def named(prepared: Sequence[Image.Image]) -> list[Embedding]:
+        names.append(threading.current_thread().name)
+        return encode(prepared)
+
+    engine.encode = named  # type: ignore[method-assign]
+    assert expect_answer(send(scheduler, 0)) == []
+    assert expect_answer(send(scheduler, 1)) == []
+    assert all(name.startswith("prepare") for name in names)
+
+
+def test_images_beside_a_lone_one_are_collected_while_it_is_encoded(make: MakeScheduler, engine: Preparing) -> None:  # noqa: F811
+    scheduler = make(rows=8)
+    engine.encode_gate.clear()
+    inboxes = [send(scheduler, 0)]
+    assert engine.encode_arrived.wait(PATIENCE)
+    inboxes += [send(scheduler, number) for number in range(1, 5)]
+    wait_for(engine, 5)
+    engine.encode_gate.set()
+    for inbox in inboxes:
+        assert expect_answer(inbox) == []
+    assert engine.encodes == 5
+    assert engine.encode_batches[0] == 1
+    assert max(engine.encode_batches) >= 2, "one at a time would be five runs"
+
+
+def test_it_stops_while_a_lone_image_is_encoded(make: MakeScheduler, engine: Preparing) -> None:  # noqa: F811
+    scheduler = make(rows=8)
+    engine.encode_gate.clear()
+    inbox = send(scheduler, 0)
+    assert engine.encode_arrived.wait(PATIENCE)
+    closing = threading.Thread(target=scheduler.close)
+    closing.start()
+    engine.encode_gate.set()
+    closing.join(PATIENCE)
+    assert not closing.is_alive()
+    assert expect_answer(inbox) == []

@@ -203,25 +203,6 @@ def test_the_callers_headers_stay_as_they_were(server: KServe) -> None:
     assert LENGTH_HEADER not in server.behaviour.seen[1].headers
 
 
-def test_threads_do_not_share_the_headers_of_a_request(
-    server: KServe, http: HttpTransport, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """tritonclient writes the length of a request's head into the headers that it is given."""
-    import tritonclient.http
-
-    given: list[dict[str, str]] = []
-    original = tritonclient.http.InferenceServerClient.infer
-
-    def infer(self: Any, *arguments: Any, headers: dict[str, str], **options: Any) -> Any:
-        given.append(headers)
-        return original(self, *arguments, headers=headers, **options)
-
-    monkeypatch.setattr(tritonclient.http.InferenceServerClient, "infer", infer)
-    http.infer(CLICK)
-    http.infer(ENCODE)
-    assert given[0] is not given[1]
-
-
 # errors
 
 
@@ -362,10 +343,10 @@ def test_each_thread_has_a_client_of_its_own(server: KServe, http: HttpTransport
         together.wait()
         right = all(np.array_equal(http.infer(calls[number])["scores"], ANSWER) for _ in range(5))
         together.wait()  # so that no two of them are the same thread after the other
-        client = http._client()
-        assert http._client() is client
+        connection = http._connection()
+        assert http._connection() is connection
         http.close()
-        return id(client), right
+        return id(connection), right
 
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(work, range(8)))
@@ -374,21 +355,46 @@ def test_each_thread_has_a_client_of_its_own(server: KServe, http: HttpTransport
     assert len({seen.client for seen in server.behaviour.seen}) == 8  # one connection each, and kept
 
 
-def test_two_threads_have_two_clients(http: HttpTransport) -> None:
-    mine = http._client()
+def test_two_threads_have_two_connections(server: KServe, http: HttpTransport) -> None:
+    http.infer(CLICK)
     with ThreadPoolExecutor(1) as pool:
-        other = pool.submit(http._client).result()
+        pool.submit(http.infer, CLICK).result()
         pool.submit(http.close).result()
-        assert other is not mine
-        assert http._client() is mine  # closing on one thread leaves the others alone
+    http.infer(CLICK)  # closing on one thread leaves the others alone
+    mine, other, again = (seen.client for seen in server.behaviour.seen)
+    assert mine == again != other
 
 
 def test_a_failed_connection_is_not_used_again(server: KServe, http: HttpTransport) -> None:
-    first = http._client()
+    http.infer(CLICK)
     server.behaviour.hang_up = True
     with pytest.raises(ServerUnreachable):
         http.infer(CLICK)
-    assert http._client() is not first
+    server.behaviour.hang_up = False
+    http.infer(CLICK)
+    first, again, retried, last = (seen.client for seen in server.behaviour.seen)
+    assert first == again, "kept"
+    assert len({again, retried, last}) == 3, "a kept connection that was closed is tried once more, on a new one"
+
+
+def test_a_kept_connection_that_the_server_has_closed_meanwhile(server: KServe, http: HttpTransport) -> None:
+    http.infer(CLICK)
+    http._connection()._socket.shutdown(socket.SHUT_RDWR)  # type: ignore[union-attr]
+    assert np.array_equal(http.infer(CLICK)["scores"], ANSWER)
+    assert len({seen.client for seen in server.behaviour.seen}) == 2
+
+
+def test_a_header_with_a_line_break(server: KServe) -> None:
+    http = HttpTransport(server.address, 20.0, {"authorization": "Bearer x\r\nHost: elsewhere"})
+    with pytest.raises(InvalidInput, match="line break"):
+        http.infer(CLICK)
+    assert not server.behaviour.seen
+
+
+def test_a_large_image_arrives_whole(server: KServe, http: HttpTransport) -> None:
+    data = bytes(range(256)) * 4096
+    http.infer(Call("sam2", image_inputs(data), ("image_key",)))
+    assert server.behaviour.seen[0].tensors["image"] == data
 
 
 def test_a_connection_is_kept(server: KServe, http: HttpTransport) -> None:

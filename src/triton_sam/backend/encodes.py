@@ -172,12 +172,20 @@ class EncodePipeline:
                     self.waiting.put(task, task.waiters[0].turn)
                 else:
                     self._ready.append(task)
+                batch = self._take_batch() if self._is_alone(task) else []
                 self._note_idle()
                 self._may_encode.notify()
                 self._may_prepare.notify()
             if failure is not None:
                 self._owner.encode_failed(task, failure)
-            del task, failure  # an idle thread keeps no image alive
+            if batch:
+                self._encode(batch)
+            del task, failure, batch  # an idle thread keeps no image alive
+
+    def _is_alone(self, task: EncodeTask) -> bool:
+        """Whether an image is encoded by the thread that has prepared it, instead of waking another one."""
+        others = self._preparing or self._encoding or self.waiting
+        return self._engine.capacity.answers_at_once and self._ready == [task] and not others
 
     @property
     def _has_room(self) -> bool:
@@ -213,31 +221,41 @@ class EncodePipeline:
     def _encode_loop(self) -> None:
         while True:
             with self._lock:
-                while not self._ready:
-                    if self._closing and not (self._preparing or self.waiting):
+                while self._encoding or not self._ready:
+                    if self._closing and not (self._preparing or self.waiting or self._encoding):
                         self._may_prepare.notify_all()
                         return
                     self._may_encode.wait()
                 self._await_others()
-                batch, self._ready = self._next_batch()
-                self._encoding = len(batch)
-                self._encode_started = time.perf_counter()
-            embeddings: list[Embedding] = []
-            failure: TritonSamError | None = None
-            try:
-                if batch:
-                    embeddings = self._run(self._engine.encode, [task.prepared for task in batch])
-            except TritonSamError as error:
-                failure = error
-            except Exception as error:
-                failure = failed("encoding", error)
-            self._hand_over(batch, embeddings, failure)
-            with self._lock:
-                self._encoding = 0
-                self._encode_started = time.perf_counter()
-                self._note_idle()
-                self._may_prepare.notify_all()
-            del batch, embeddings, failure  # an idle thread keeps no image alive
+                batch = self._take_batch()
+            self._encode(batch)
+            del batch  # an idle thread keeps no image alive
+
+    def _take_batch(self) -> list[EncodeTask]:
+        """Under the lock: what is encoded now."""
+        batch, self._ready = self._next_batch()
+        self._encoding = len(batch)
+        self._encode_started = time.perf_counter()
+        return batch
+
+    def _encode(self, batch: list[EncodeTask]) -> None:
+        """Encodes what was taken, and hands it over."""
+        embeddings: list[Embedding] = []
+        failure: TritonSamError | None = None
+        try:
+            if batch:
+                embeddings = self._run(self._engine.encode, [task.prepared for task in batch])
+        except TritonSamError as error:
+            failure = error
+        except Exception as error:
+            failure = failed("encoding", error)
+        self._hand_over(batch, embeddings, failure)
+        with self._lock:
+            self._encoding = 0
+            self._encode_started = time.perf_counter()
+            self._note_idle()
+            self._may_prepare.notify_all()
+            self._may_encode.notify()
 
     def _await_others(self) -> None:
         """Under the lock: waits a little for images that are on their way into this batch."""

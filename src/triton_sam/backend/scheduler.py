@@ -29,7 +29,7 @@ from triton_sam.images import EncodedImage
 log = logging.getLogger(__name__)
 _FINISHERS = min(8, max(2, len(os.sched_getaffinity(0)) // 2))
 #: Answers that only have to be put together are handed over so many at a time: waking a thread costs as much as one.
-_LIGHT_TOGETHER = 4
+_LIGHT_TOGETHER = 8
 _SUPERSEDED = "the request was cancelled or superseded by a newer one of its session"
 
 
