@@ -2,16 +2,64 @@
 
 from __future__ import annotations
 
+import logging
+from types import ModuleType
+
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from triton_sam.engines.base import ByteArray
 from triton_sam.geometry import Frame, ResizePolicy
+
+_kernel: ModuleType | None
+try:
+    from triton_sam.engines.torch import pack_kernel as _kernel
+except ImportError:  # triton comes with torch for GPUs only
+    _kernel = None
+log = logging.getLogger(__name__)
 
 #: Pixels of all masks that are enlarged at a time: a gigabyte of logits at most.
 _AT_A_TIME = 2**28
 #: 0x8040201008040201 as a signed number.
 _GATHER = 0x8040201008040201 - 2**64
+#: Images on which the kernel is tried: larger and smaller than the logits, with bits to spare, and more than a block.
+_TRIED = (Frame(203, 101, 64, ResizePolicy.SQUASH), Frame(21, 11, 64, ResizePolicy.SQUASH))
+#: Bytes that may differ there: at the very zero two ways of rounding may come to either side.
+_FEW = 3
+
+
+def kernel_packs(device: torch.device) -> bool:
+    """Whether the kernel runs there, and gives what torch's steps give; on the current stream. Compiles it."""
+    if device.type != "cuda" or _kernel is None:
+        return False
+    try:
+        with torch.inference_mode():
+            ramp = torch.linspace(-40, 40, 2 * 4 * 32 * 32, device=device).sin()
+            logits = ramp.view(2, 4, 32, 32)[:, 1:]
+            for frame in _TRIED:
+                given = _kernel.pack(logits, frame.height, frame.width)
+                expected = packed_masks(logits.flatten(0, 1), frame).cpu().numpy()  # waits for the kernel too
+                off = int((given.reshape(expected.shape) != expected).sum())
+                if off > _FEW:
+                    raise ValueError(f"{off} of {expected.size} bytes differ")
+        return True
+    except torch.cuda.OutOfMemoryError:
+        raise
+    except Exception as error:  # triton and the compilers that it calls have many of their own
+        log.warning("masks are packed without their kernel, and slower: %s", str(error).partition("\n")[0])
+        return False
+
+
+def packed_by_kernel(logits: Tensor, frame: Frame) -> ByteArray | None:
+    """[R,M,h,w] -> [R,M,H,ceil(W/8)] of this process's memory, there once the stream is through; see
+    :func:`kernel_packs`. None where only torch's steps do it: the kernel enlarges in one step.
+    """
+    size = logits.shape[0] * logits.shape[1] * frame.height * -(-frame.width // 8)
+    if _kernel is None or frame.policy is ResizePolicy.PAD or size > _kernel.MOST_BYTES:
+        return None
+    packed: ByteArray = _kernel.pack(logits, frame.height, frame.width)
+    return packed
 
 
 def packed_masks(logits: Tensor, frame: Frame) -> Tensor:

@@ -1,0 +1,101 @@
+"""What a run of the decoder leaves on the device -> the host's memory: few and large copies, and one wait for all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from triton_sam.engines.base import ByteArray, Row
+from triton_sam.engines.torch.packing import kernel_packs, packed_by_kernel, packed_masks
+from triton_sam.geometry import Frame
+
+
+class Left(NamedTuple):
+    """Masks of R rows on the device, in float32.
+
+    Attributes:
+        single: [R,1,h,w], for who asks for one.
+        several: [R,M,h,w], for who asks for all.
+    """
+
+    single: Tensor
+    several: Tensor
+
+
+class Fetcher:
+    """Starts copies on the current stream. What it gives is there when the stream is through, and is nobody else's."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._on_gpu = device.type == "cuda"
+        self._device = device
+        self._by_kernel = False
+
+    def warm_up(self) -> None:
+        """Compiles the kernel that packs masks, where it works."""
+        self._by_kernel = kernel_packs(self._device)
+
+    def host(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Memory of this process, which a GPU reads and writes by itself."""
+        return torch.empty(shape, dtype=dtype, pin_memory=self._on_gpu)
+
+    def to_host(self, tensor: Tensor) -> Tensor:
+        """Starts a copy."""
+        if not self._on_gpu:
+            return tensor.clone()
+        target = self.host(*tensor.shape, dtype=tensor.dtype)
+        target.copy_(tensor, non_blocking=True)
+        return target
+
+    def logits(self, left: Left, rows: Sequence[Row]) -> list[Any]:
+        """For each row [M,h,w] float32, or None where nobody wants them."""
+        found: list[Any] = [None] * len(rows)
+        for multimask in (False, True):
+            indices = [index for index, row in enumerate(rows) if row.logits and row.multimask is multimask]
+            if indices:
+                copied = self.to_host(_taken(left.several if multimask else left.single, indices))
+                # Arrays of a group are slices of one, which is far quicker than tensor after tensor.
+                for index, array in zip(indices, copied.numpy(), strict=True):
+                    found[index] = array
+        return found
+
+    def pixels(self, left: Left, rows: Sequence[Row]) -> list[Any]:
+        """For each row [M,H,ceil(W/8)] uint8, or None where nobody wants them."""
+        first = rows[0]
+        frame, multimask = first.embedding.frame, first.multimask
+        for row in rows:  # mostly all are of one kind: frames are hashed where they are not
+            other = row.embedding.frame
+            if not row.pixels or row.multimask is not multimask or (other is not frame and other != frame):
+                return self._mixed_pixels(left, rows)
+        source = left.several if multimask else left.single
+        return list(self._packed(source if len(source) == len(rows) else source[: len(rows)], frame))
+
+    def _mixed_pixels(self, left: Left, rows: Sequence[Row]) -> list[Any]:
+        found: list[Any] = [None] * len(rows)
+        groups: dict[tuple[Frame, bool], list[int]] = {}
+        for index, row in enumerate(rows):
+            if row.pixels:
+                groups.setdefault((row.embedding.frame, row.multimask), []).append(index)
+        for (frame, multimask), indices in groups.items():
+            packed = self._packed(_taken(left.several if multimask else left.single, indices), frame)
+            for index, array in zip(indices, packed, strict=True):
+                found[index] = array
+        return found
+
+    def _packed(self, logits: Tensor, frame: Frame) -> ByteArray:
+        """[K,M,h,w] -> [K,M,H,ceil(W/8)]."""
+        if self._by_kernel and (packed := packed_by_kernel(logits, frame)) is not None:
+            return packed
+        bits = packed_masks(logits.flatten(0, 1), frame)
+        array: ByteArray = self.to_host(bits).numpy()
+        return array.reshape(*logits.shape[:2], *array.shape[1:])
+
+
+def _taken(source: Tensor, indices: list[int]) -> Tensor:
+    """Some rows of [R,M,h,w], as they lie where they lie together."""
+    first, last = indices[0], indices[-1]
+    if last - first + 1 == len(indices):  # they rise
+        return source[first : last + 1]
+    return torch.stack([source[index] for index in indices])

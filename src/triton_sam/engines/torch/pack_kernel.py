@@ -1,0 +1,100 @@
+"""Full-size masks in packed bits as one kernel for GPUs. Imports triton: see packing.py for who may.
+
+Torch's steps write the enlarged logits, compare, pad, gather bits and copy them: eight launches, and 33 bytes of
+traffic for each pixel. Here a program reads the few logits around its pixels and writes bits, to the host's memory.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from triton_sam.engines.base import ByteArray
+
+#: Bytes of the answer, of eight pixels each, in a program. Four to a thread: a warp writes 128 bytes at a time.
+_BLOCK = tl.constexpr(512)
+_WARPS = 4
+#: Offsets are numbers of 32 bits.
+MOST_BYTES = 2**31 - _BLOCK.value
+#: Device -> the compiled kernel. Called by this handle it cannot be compiled again in the middle of a click, and what
+#: triton does before each launch to find out whether it must takes longer than the launch.
+_compiled: dict[torch.device, Any] = {}
+
+
+def pack(logits: Tensor, height: int, width: int) -> ByteArray:
+    """[R,M,h,w] float32 -> [R,M,height,ceil(width/8)] uint8 in this process's memory, once the stream is through.
+
+    Args:
+        logits: any strides, but pixels lie one after the other. On the current device.
+        height, width: R*M*height*ceil(width/8) is at most :data:`MOST_BYTES`.
+    """
+    rows, masks, in_height, in_width = logits.shape
+    row_step, mask_step, *pixel_steps = logits.stride()
+    if logits.dtype is not torch.float32 or pixel_steps != [in_width, 1]:
+        raise ValueError(f"not logits as they come: {logits.dtype} with steps of {logits.stride()}")
+    pitch = -(-width // 8)
+    size = rows * masks * height * pitch
+    block: int = _BLOCK.value
+    programs = -(-size // block)
+    # Programs write whole blocks: a store that need not look at each byte goes in wide pieces.
+    target = torch.empty(programs * block, dtype=torch.uint8, pin_memory=logits.is_cuda)
+    numbers = (size, row_step, mask_step, masks, in_height, in_width, height, width)
+    scales = in_height / height, in_width / width
+    compiled = _compiled.get(logits.device)
+    if compiled is not None:
+        compiled[programs, 1, 1](logits, target, *numbers, *scales)
+    else:
+        found = _pack[programs, 1, 1](logits, target, *numbers, *scales, num_warps=_WARPS)
+        if found is not None:  # as it is in triton's interpreter
+            _compiled[logits.device] = found
+    return np.ndarray((rows, masks, height, pitch), np.uint8, target.numpy())
+
+
+@triton.jit(
+    do_not_specialize=["size", "row_step", "mask_step", "masks", "in_height", "in_width", "height", "width"],
+    do_not_specialize_on_alignment=["logits"],  # some masks begin anywhere, the target in a block of its own
+)
+def _pack(  # type: ignore[no-untyped-def]
+    logits, target, size, row_step, mask_step, masks, in_height, in_width, height, width, scale_y, scale_x
+):
+    """A block of bytes of the answer; no constexpr among the arguments, so that one compiled kernel does for all.
+
+    The arithmetic is that of torch's ``interpolate``, bilinear, with corners not aligned.
+    """
+    pitch = (width + 7) // 8
+    place = tl.program_id(0) * _BLOCK + tl.arange(0, _BLOCK)
+    kept = place < size
+    line = place // pitch
+    first = (place - line * pitch) * 8
+    which = line // height
+    y = line - which * height
+    row = which // masks
+    source = logits + row * row_step + (which - row * masks) * mask_step
+
+    at_y = tl.maximum(scale_y * (y.to(tl.float32) + 0.5) - 0.5, 0.0)
+    top = tl.minimum(at_y.to(tl.int32), in_height - 1)
+    lower_share = at_y - top.to(tl.float32)
+    upper_share = 1.0 - lower_share
+    upper = source + top * in_width
+    lower = source + tl.minimum(top + 1, in_height - 1) * in_width
+
+    bits = tl.zeros([_BLOCK], tl.int32)
+    for bit in tl.static_range(8):
+        x = first + bit
+        at_x = tl.maximum(scale_x * (x.to(tl.float32) + 0.5) - 0.5, 0.0)
+        left = tl.minimum(at_x.to(tl.int32), in_width - 1)  # pixels beyond the width are computed and thrown away
+        right = tl.minimum(left + 1, in_width - 1)
+        right_share = at_x - left.to(tl.float32)
+        left_share = 1.0 - right_share
+        above = left_share * tl.load(upper + left, mask=kept, other=0.0)
+        above += right_share * tl.load(upper + right, mask=kept, other=0.0)
+        below = left_share * tl.load(lower + left, mask=kept, other=0.0)
+        below += right_share * tl.load(lower + right, mask=kept, other=0.0)
+        inside = (upper_share * above + lower_share * below > 0) & (x < width)
+        bits += inside.to(tl.int32) << (7 - bit)
+    tl.store(target + place, bits.to(tl.uint8))
