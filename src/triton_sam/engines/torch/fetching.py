@@ -52,8 +52,9 @@ class Fetcher:
     def logits(self, left: Left, rows: Sequence[Row]) -> list[Any]:
         """For each row [M,h,w] float32, or None where nobody wants them."""
         found: list[Any] = [None] * len(rows)
-        for multimask in (False, True):
-            indices = [index for index, row in enumerate(rows) if row.logits and row.multimask is multimask]
+        wanted = [index for index, row in enumerate(rows) if row.logits]
+        for multimask in (False, True) if wanted else ():
+            indices = [index for index in wanted if rows[index].multimask is multimask]
             if indices:
                 copied = self.to_host(_taken(left.several if multimask else left.single, indices))
                 # Arrays of a group are slices of one, which is far quicker than tensor after tensor.
