@@ -57,7 +57,10 @@ def embedded_server() -> None:
 def repository(
     store: WeightStore, spec: ModelSpec, embedded_server: None, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
-    """A model repository written for this test run."""
+    """A model repository written for this test run, with the plain graphs alone: masks are compared with theirs.
+
+    What is made of them for CPUs is compared in ``test_cpu_encoder.py`` and ``test_cpu_decoder.py``.
+    """
     repository = tmp_path_factory.mktemp("models") / "model_repository"
     set_up(spec, store, repository)
     return repository

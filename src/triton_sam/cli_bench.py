@@ -80,7 +80,7 @@ def cpu_encoder(
     name, spec = next(iter(served.segmenters.items()))
     folder = served.repository / name / str(newest_version(served.repository / name))
     if not (folder / CPU_ENCODER_FILE).is_file():
-        raise SetupError(f"{model} has no encoder for CPUs: TRITON_SAM_FAST_ENCODER=1 triton-sam setup {model}")
+        raise SetupError(f"{model} has no encoder for CPUs: run `triton-sam setup {model}` with the package onnx")
     plain, fast, decoder = (folder / file for file in (ENCODER_FILE, CPU_ENCODER_FILE, DECODER_FILE))
     result = Result("cpu-encoder", about={"model": model})
     result.figures += measure_cpu_encoder(plain, fast, decoder, spec, rounds)

@@ -45,7 +45,7 @@ def set_up(
 
     Args:
         make_default: gives it its family's name, whichever model has that now.
-        fast_encoder: also makes the encoder in 8 bits, for CPUs.
+        fast_encoder: also makes the encoder that is partly in 8 bits, for CPUs.
         fast_decoder: also makes the decoder that answers a click sooner, for CPUs.
     """
     request = request or ExportRequest()
@@ -89,9 +89,9 @@ def _cpu_encoder(spec: ModelSpec, encoder: Path, folder: Path, say: Say) -> dict
 
     Only of ready-made graphs, whose masks have been compared on photographs.
     """
-    from triton_sam.export.cpu_encoder import make_cpu_encoder
+    from triton_sam.export.cpu_encoder import RECIPE, make_cpu_encoder
 
-    target = folder / f"{encoder.stem}-cpu.onnx"
+    target = folder / f"{encoder.stem}-cpu{RECIPE}.onnx"
     try:
         if target.is_file() or make_cpu_encoder(encoder, target, spec.graphs, say) is not None:
             return {CPU_ENCODER_FILE: target}
@@ -179,7 +179,8 @@ def tear_down(spec: ModelSpec, store: WeightStore, repository: Path) -> int:
     """Removes a model's files, conversions and repository folders; returns the bytes of the removed files."""
     converted = store.home / "converted"
     for file in spec.files:
-        for ending in (".onnx", "-cpu.onnx"):
-            (converted / f"{store.path(file).stem}{ending}").unlink(missing_ok=True)
+        stem = store.path(file).stem
+        for made in (converted / f"{stem}.onnx", *converted.glob(f"{stem}-cpu*.onnx")):
+            made.unlink(missing_ok=True)
     remove_models(spec, repository)
     return store.remove(spec) + forget_exports(spec, store)

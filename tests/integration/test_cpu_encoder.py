@@ -11,9 +11,10 @@ from tests.integration.conftest import ExportTrial
 from tests.integration.reference import iou
 from tests.integration.serve_folder import serve_folder
 from triton_sam import SAM2TritonClient
-from triton_sam.bench.cpu_encoder import Agreement, agreement, pictures
+from triton_sam.bench.cpu_encoder import UNSEEN, Agreement, agreement, pictures
 from triton_sam.export.convert import as_onnx
 from triton_sam.export.cpu_encoder import MOST_ERROR, compare, make_cpu_encoder
+from triton_sam.export.eight_bits import has_dot_products
 from triton_sam.setup_models import set_up
 from triton_sam.specs import GRAPHS_FILE, ModelSpec, Role, graphs_from_json
 from triton_sam.weights import WeightStore
@@ -47,19 +48,27 @@ def test_masks_agree(found: Agreement) -> None:
     assert found.best[~found.flipped].mean() >= 0.98
 
 
+def test_masks_agree_on_other_photographs(plain: Path, fast: Path, graphs: dict[Role, Path], spec: ModelSpec) -> None:
+    """Which products are in 8 bits was settled with the photographs above."""
+    parts = [agreement(plain, fast, graphs[Role.DECODER], spec, picture) for picture in pictures(UNSEEN)]
+    assert Agreement.joined(parts).best.mean() >= 0.98
+
+
 def test_few_clicks_choose_another_mask(found: Agreement) -> None:
     assert found.flipped.mean() <= 0.05
 
 
-def test_half_the_size(plain: Path, fast: Path) -> None:
-    assert fast.stat().st_size < 0.6 * plain.stat().st_size
+def test_a_smaller_file(plain: Path, fast: Path) -> None:
+    assert fast.stat().st_size < 0.65 * plain.stat().st_size
 
 
-def test_fine_features_are_untouched(plain: Path, fast: Path, spec: ModelSpec) -> None:
-    """They leave the network before its first product in 8 bits."""
+def test_fine_features_are_nearly_untouched(plain: Path, fast: Path, spec: ModelSpec) -> None:
+    """The finest leave the network before its first product in 8 bits, the others soon after."""
     errors = compare(plain, fast, spec.graphs)
-    assert {name for name, error in errors.items() if error > 1e-4} == {spec.encoder.embedding}
-    assert errors[spec.encoder.embedding] <= MOST_ERROR
+    embedding = errors.pop(spec.encoder.embedding)
+    assert min(errors.values()) <= 1e-4
+    assert max(errors.values()) <= 0.01
+    assert embedding <= MOST_ERROR
 
 
 @pytest.mark.parametrize("model_id", ["sam1:mobile", "sam2.1:tiny"])
@@ -72,21 +81,27 @@ def test_exports_are_made_faster_or_left_alone(model_id: str, export_trial: Expo
         assert np.max(list(compare(folder / "encoder.onnx", made, graphs).values())) <= MOST_ERROR
 
 
-def test_the_server_takes_it_when_told_to(
-    embedded_server: None, spec: ModelSpec, store: WeightStore, photographs: Path, tmp_path: Path
+@pytest.mark.skipif(not has_dot_products(), reason="this processor has no VNNI: the plain encoder is served")
+def test_the_server_takes_it_unless_told_otherwise(
+    embedded_server: None,
+    spec: ModelSpec,
+    store: WeightStore,
+    photographs: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Masks are nearly those of the plain encoder, and not the very same."""
+    monkeypatch.delenv("TRITON_SAM_FAST_ENCODER", raising=False)
     set_up(spec, store, tmp_path / "models", fast_encoder=True)
     assert (tmp_path / "models" / spec.family / "1" / "encoder_cpu.onnx").is_file()
     assert not (tmp_path / "models" / f"{spec.family}_encoder" / "1" / "encoder_cpu.onnx").exists()
     logits = {}
-    for flag in ("0", "1"):
+    for name, settings in (("plain", {"fast_encoder": "0"}), ("fast", {})):
         with (
-            serve_folder(tmp_path / "models", tmp_path / "home", fast_encoder=flag) as running,
+            serve_folder(tmp_path / "models", tmp_path / "home", **settings) as running,
             SAM2TritonClient(running.urls["HTTP"], spec.family) as client,
         ):
             client.set_image(photographs / "coffee.png")
-            logits[flag] = client.predict([[360.0, 290.0]], [1])[0][0, 0]
-    plain, fast = logits["0"] > 0, logits["1"] > 0
-    assert iou(fast, plain) >= 0.98
-    assert not np.array_equal(logits["0"], logits["1"]), "the flag changed nothing"
+            logits[name] = client.predict([[360.0, 290.0]], [1])[0][0, 0]
+    assert iou(logits["fast"] > 0, logits["plain"] > 0) >= 0.98
+    assert not np.array_equal(logits["fast"], logits["plain"]), "the flag changed nothing"

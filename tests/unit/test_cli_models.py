@@ -284,7 +284,7 @@ class SetUp:
     ) -> list[str]:
         self.calls.append((spec.id, store.home, repository, request, make_default))
         self.engines.append(engine)
-        assert not fast_encoder
+        assert fast_encoder
         assert fast_decoder
         say("at work")
         return [spec.family, f"{spec.family}_encoder"]

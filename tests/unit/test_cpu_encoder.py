@@ -13,7 +13,7 @@ import pytest
 
 from triton_sam.errors import SetupError
 from triton_sam.export import cpu_encoder
-from triton_sam.export.cpu_encoder import drawn_picture, make_cpu_encoder, to_int8, wide_products
+from triton_sam.export.cpu_encoder import drawn_picture, make_cpu_encoder
 from triton_sam.export.graph_rewrites import Graph, fuse_attention, join_convolutions, split_projections
 from triton_sam.specs import DecoderGraph, EncoderGraph, Graphs, Precision
 
@@ -219,26 +219,6 @@ def plain(tmp_path: Path) -> Path:
     path = tmp_path / "encoder.onnx"
     path.write_bytes(encoder().SerializeToString())
     return path
-
-
-def test_wide_products_in_8_bits() -> None:
-    graph = Graph(encoder())
-    products = wide_products(graph)
-    assert [node.output[0] for node in products] == ["t4", "t7"]
-    to_int8(graph, products)
-    found = kinds(graph.finish())
-    assert found.count("DynamicQuantizeMatMul") == 2
-    assert found.count("MatMul") == 2
-    assert "Add" not in found  # the bias went along
-
-
-def test_early_products_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu_encoder, "LEAST_WIDTH", WIDTH)
-    monkeypatch.setattr(cpu_encoder, "EARLY_SHARE", 0.0)
-    graph = Graph(attention(12))
-    assert [node.output[0] for node in wide_products(graph)] == ["qkv", "y"]
-    monkeypatch.setattr(cpu_encoder, "EARLY_SHARE", 0.5)
-    assert [node.output[0] for node in wide_products(graph)] == ["y"]
 
 
 def test_an_encoder(plain: Path, tmp_path: Path) -> None:

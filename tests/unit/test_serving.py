@@ -45,7 +45,7 @@ def set_ups(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Path]]:
     def set_up(
         spec: ModelSpec, store: Any, repository: Path, progress: Any, *, fast_encoder: bool, fast_decoder: bool
     ) -> list[str]:
-        assert not fast_encoder
+        assert fast_encoder
         assert fast_decoder
         done.append((spec.id, repository))
         write_repository(repository, spec)

@@ -10,7 +10,7 @@ from tests.unit.helpers import FileServer, model_file, model_spec
 from triton_sam import setup_models
 from triton_sam.catalog import get_spec
 from triton_sam.errors import SetupError, WeightsError
-from triton_sam.export import convert, cpu_decoder
+from triton_sam.export import convert, cpu_decoder, cpu_encoder
 from triton_sam.export_cache import ExportRequest
 from triton_sam.repository import find_segmenters
 from triton_sam.setup_models import set_up, tear_down, write_exported
@@ -256,7 +256,7 @@ def test_nothing_to_tear_down(store: WeightStore, repository: Path) -> None:
 
 
 def pretend_to_make(monkeypatch: pytest.MonkeyPatch, outcome: str = "made") -> list[Path]:
-    """Fast decoders without their making; gives the plain ones that it was asked for."""
+    """Fast graphs without their making; gives the plain ones that it was asked for."""
     asked: list[Path] = []
 
     def make(plain: Path, target: Path, graphs: Graphs, say: Any) -> Path | None:
@@ -270,32 +270,49 @@ def pretend_to_make(monkeypatch: pytest.MonkeyPatch, outcome: str = "made") -> l
         return target
 
     monkeypatch.setattr(cpu_decoder, "make_cpu_decoder", make)
+    monkeypatch.setattr(cpu_encoder, "make_cpu_encoder", make)
     return asked
 
 
-def test_a_fast_decoder_is_made_once(store: WeightStore, repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("half", "plain"), [("encoder", ENCODER), ("decoder", DECODER)])
+def test_a_fast_half_is_made_once(
+    half: str, plain: bytes, store: WeightStore, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked = pretend_to_make(monkeypatch)
     spec = small_model()
     install(spec, store)
     for _ in range(2):
-        set_up(spec, store, repository, fast_decoder=True)
-    assert content_of(repository) == EXPECTED | {"sam2/1/decoder_cpu.onnx": b"fast: " + DECODER}
+        set_up(spec, store, repository, **{f"fast_{half}": True})
+    assert content_of(repository) == EXPECTED | {f"sam2/1/{half}_cpu.onnx": b"fast: " + plain}
     assert len(asked) == 1
     tear_down(spec, store, repository)
     assert not list((store.home / "converted").iterdir())
 
 
+def test_another_recipe_is_another_file(store: WeightStore, repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = pretend_to_make(monkeypatch)
+    spec = small_model()
+    install(spec, store)
+    for recipe in (1, 2):
+        monkeypatch.setattr(cpu_encoder, "RECIPE", recipe)
+        set_up(spec, store, repository, fast_encoder=True)
+    assert len(asked) == 2
+    tear_down(spec, store, repository)
+    assert not list((store.home / "converted").iterdir())
+
+
+@pytest.mark.parametrize("half", ["encoder", "decoder"])
 @pytest.mark.parametrize("outcome", ["refused", "nothing"])
-def test_without_a_fast_decoder_the_plain_one_is_served(
-    outcome: str, store: WeightStore, repository: Path, monkeypatch: pytest.MonkeyPatch
+def test_without_a_fast_half_the_plain_one_is_served(
+    outcome: str, half: str, store: WeightStore, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pretend_to_make(monkeypatch, outcome)
     lines: list[str] = []
     spec = small_model()
     install(spec, store)
-    set_up(spec, store, repository, fast_decoder=True, say=lines.append)
+    set_up(spec, store, repository, **{f"fast_{half}": True}, say=lines.append)
     assert content_of(repository) == EXPECTED
-    assert lines == (["the plain decoder is served: too far off"] if outcome == "refused" else [])
+    assert lines == ([f"the plain {half} is served: too far off"] if outcome == "refused" else [])
 
 
 def test_an_export_gets_its_fast_decoder_anew(

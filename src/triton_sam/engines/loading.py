@@ -56,17 +56,17 @@ def _load_onnx(spec: ModelSpec, folder: Path, settings: Settings) -> Engine:
     if importlib.util.find_spec("onnxruntime") is None:
         raise SetupError(f"{spec.id} needs onnxruntime here: pip install 'triton-sam[server]'")
     from triton_sam.engines.onnx import OnnxEngine, choose_providers
+    from triton_sam.export.eight_bits import has_dot_products
 
     providers = choose_providers(settings.device, tensorrt=settings.onnx_tensorrt)
     encoder, decoder = folder / ENCODER_FILE, folder / DECODER_FILE
-    fast = folder / CPU_ENCODER_FILE
-    if settings.fast_decoder and len(providers) == 1 and (folder / CPU_DECODER_FILE).is_file():
-        decoder = folder / CPU_DECODER_FILE
-    if settings.fast_encoder and len(providers) == 1:
-        if fast.is_file():
-            encoder = fast
-        else:
-            log.warning("%s has no encoder for CPUs: run `triton-sam setup %s` with this setting", spec.id, spec.id)
+    fast_encoder, fast_decoder = folder / CPU_ENCODER_FILE, folder / CPU_DECODER_FILE
+    on_cpu = len(providers) == 1
+    # Without such instructions little is gained, and masks would differ for nothing.
+    if settings.fast_encoder and on_cpu and fast_encoder.is_file() and has_dot_products():
+        encoder = fast_encoder
+    if settings.fast_decoder and on_cpu and fast_decoder.is_file():
+        decoder = fast_decoder
     engine = OnnxEngine(
         spec,
         encoder,

@@ -15,7 +15,7 @@ from triton_sam.engines.base import Capacity, Decoded, Embedding, FloatArray, Ho
 from triton_sam.engines.inputs import model_points, preprocess
 from triton_sam.engines.priority import run_lowered
 from triton_sam.errors import SetupError
-from triton_sam.export.cpu_encoder import SESSION_ENTRY
+from triton_sam.export.eight_bits import session_entry
 from triton_sam.geometry import Frame
 from triton_sam.images import EncodedImage
 from triton_sam.prompts import ObjectPrompt
@@ -53,7 +53,7 @@ def open_session(path: Path, threads: int = 0, *, spinning: bool = False, provid
     options.log_severity_level = 3
     options.add_session_config_entry("session.intra_op.allow_spinning", "1" if spinning else "0")
     options.add_session_config_entry("session.intra_op.spin_duration_us", _SPIN_MICROSECONDS)
-    options.add_session_config_entry(*SESSION_ENTRY)
+    options.add_session_config_entry(*session_entry())
     try:
         return onnxruntime.InferenceSession(str(path), options, providers=list(providers))
     except Exception as error:  # ONNX Runtime's exceptions share no base class but this

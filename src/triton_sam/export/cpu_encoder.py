@@ -1,8 +1,8 @@
 """A plain ONNX encoder -> one that runs faster on a CPU, at a price that is measured before it is kept.
 
-First the rewrites that change nothing (see :mod:`~triton_sam.export.graph_rewrites`), then wide matrix products in 8
-bits. The file holds operators of ONNX Runtime's CPU provider and no layouts of one machine, so that it runs on every
-CPU. It is fastest where 8-bit instructions are (VNNI, AMX).
+First the rewrites that change nothing (:mod:`~triton_sam.export.graph_rewrites`), then wide matrix products in 8 bits
+(:mod:`~triton_sam.export.eight_bits`). The file holds operators of ONNX Runtime's CPU provider and no layouts of one
+machine, so that it runs on every CPU. It is worth it where 8-bit instructions are (VNNI, AMX).
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import onnxruntime
 from PIL import Image, ImageDraw, ImageFilter
 
 from triton_sam.errors import SetupError
+from triton_sam.export.eight_bits import choose_products, even_out, session_entry, to_int8
 from triton_sam.export.graph_rewrites import (
-    CONTRIB,
     FloatArray,
     Graph,
     fuse_attention,
@@ -30,18 +30,11 @@ from triton_sam.export.graph_rewrites import (
 )
 from triton_sam.specs import EXTERNAL_DATA_SUFFIX, Graphs, Precision
 
-#: For every session on the result. CPUs without VNNI add pairs of 8-bit products in 16 bits, which overflows; with this
-#: they take a slower way. Others ignore it.
-SESSION_ENTRY = ("session.x64quantprecision", "1")
-#: Narrower products move more bytes than they multiply: little is gained.
-LEAST_WIDTH = 384
-#: The first part of the way stays in float32: every later layer carries its error on, and the fine features of SAM2
-#: leave the network there.
-EARLY_SHARE = 0.35
+#: Goes into the name under which the file is kept: another number where the same encoder becomes another file.
+RECIPE = 2
 #: Standard deviation of an output's error over the output's own. Masks of real pictures agree to an IoU of 0.98 on
 #: average at 0.02; drawn ones are a little harder.
 MOST_ERROR = 0.045
-_LEVELS = 127
 #: protobuf, and with it the search for shapes, ends at 2 GiB.
 _LARGEST_FILE = 1_800_000_000
 _SHAPES = 140
@@ -68,10 +61,16 @@ def make_cpu_encoder(
         return None
     graph = _load(plain)
     changes = join_convolutions(graph) + split_projections(graph) + fuse_attention(graph)
-    products = wide_products(graph)
+    pixels = _pixels(graphs)
+
+    def look(model: Any, names: Sequence[str]) -> Sequence[FloatArray]:
+        return _look(model, names, graphs.encoder.image, pixels)
+
+    even_out(graph, look)
+    products = choose_products(graph, look)
+    to_int8(graph, products)
     if not changes and not products:
         return None
-    to_int8(graph, products)
     partial = destination.with_name(f".{destination.name}.{os.getpid()}.part")
     try:
         partial.parent.mkdir(parents=True, exist_ok=True)
@@ -109,66 +108,42 @@ def _load(plain: Path) -> Graph:
         raise SetupError(f"{plain.name} cannot be read as ONNX: {error}") from None
 
 
-def wide_products(graph: Graph) -> list[Any]:
-    """The MatMul nodes that 8 bits make faster at a small price: constant weights [K,N], wide, and not early."""
-    depths = graph.depths()
-    return [
-        node
-        for node in graph.nodes
-        if node.op_type == "MatMul"
-        and (weights := graph.weights(node.input[1], 2)) is not None
-        and min(weights.shape) >= LEAST_WIDTH
-        and depths[node.output[0]] >= EARLY_SHARE
-    ]
-
-
-def to_int8(graph: Graph, products: Sequence[Any]) -> None:
-    """Products with constant weights -> 8 bits, a scale for each channel; what they take is quantised as it comes.
-
-    One operator does it all, bias included; the general tool leaves five in a row, which eat up what is gained.
-    """
-    for node in products:
-        weights = graph.weights(node.input[1], 2)
-        if weights is None:
-            raise ValueError(f"{node.name} has no constant weights")
-        add = graph.sole_consumer(node.output[0], "Add")
-        found = None if add is None else graph.matmul_with_bias(add.output[0])
-        output, bias = (node.output[0], "") if found is None else (add.output[0], found[2])
-        scales = np.abs(weights).max(axis=0) / np.float32(_LEVELS)
-        scales[scales == 0] = 1.0
-        inputs = [
-            node.input[0],
-            graph.add_constant(f"{output}/int8", np.rint(weights / scales).astype(np.int8)),
-            graph.add_constant(f"{output}/scales", scales),
-            graph.add_constant(f"{output}/zeros", np.zeros(len(scales), np.int8)),
-            bias,
-        ]
-        new = graph.node("DynamicQuantizeMatMul", inputs, [output], CONTRIB)
-        graph.replace([node] if found is None else [node, add], [new])
-
-
 def compare(plain: Path, fast: Path, graphs: Graphs) -> dict[str, float]:
     """Output -> standard deviation of its error over its own, on one drawn picture."""
     names = [name for name, _ in graphs.encoder.outputs]
     pixels = _pixels(graphs)
-    wanted, given = (_run(path, names, graphs.encoder.image, pixels) for path in (plain, fast))
+    wanted, given = (_run_file(path, names, graphs.encoder.image, pixels) for path in (plain, fast))
     return {
         name: float(np.std(ours - theirs) / max(float(np.std(theirs)), 1e-12))
         for name, ours, theirs in zip(names, given, wanted, strict=True)
     }
 
 
-def _run(path: Path, outputs: Sequence[str], image: str, pixels: FloatArray) -> list[FloatArray]:
+def _run_file(path: Path, outputs: Sequence[str], image: str, pixels: FloatArray) -> list[FloatArray]:
+    try:
+        return _run(str(path), outputs, image, pixels)
+    except Exception as error:  # ONNX Runtime's exceptions share no base class but this
+        raise SetupError(f"{path.name} does not run: {error}") from None
+
+
+def _run(source: str | bytes, outputs: Sequence[str], image: str, pixels: FloatArray) -> list[FloatArray]:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     options.intra_op_num_threads = len(os.sched_getaffinity(0))
-    options.add_session_config_entry(*SESSION_ENTRY)
-    try:
-        session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-        answers: list[FloatArray] = session.run(list(outputs), {image: pixels})
-    except Exception as error:  # ONNX Runtime's exceptions share no base class but this
-        raise SetupError(f"{path.name} does not run: {error}") from None
+    options.add_session_config_entry(*session_entry())
+    session = onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+    answers: list[FloatArray] = session.run(list(outputs), {image: pixels})
     return answers
+
+
+def _look(model: Any, names: Sequence[str], image: str, pixels: FloatArray) -> Sequence[FloatArray]:
+    """Tensors inside a model, for one picture."""
+    known = {entry.name for entry in model.graph.output}
+    model.graph.output.extend(onnx_package().ValueInfoProto(name=name) for name in names if name not in known)
+    try:
+        return _run(model.SerializeToString(), names, image, pixels)
+    except Exception as error:  # ONNX Runtime's exceptions share no base class but this
+        raise SetupError(f"the encoder does not run: {error}") from None
 
 
 def _pixels(graphs: Graphs) -> FloatArray:

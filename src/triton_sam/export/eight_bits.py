@@ -1,0 +1,225 @@
+"""Matrix products in 8 bits: which of them, with what done to their inputs before, and for which processors."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from triton_sam.export.graph_rewrites import CONTRIB, FloatArray, Graph
+
+#: Narrower products move more bytes than they multiply: little is gained.
+LEAST_WIDTH = 384
+#: Queries, keys and values are averaged by attention, so that less of their error is left: they may be narrower, and
+#: come early.
+LEAST_HEADS_WIDTH = 192
+#: Of the way, the first part stays in float32: every later layer carries its error on, and the fine features of SAM2
+#: leave the network there.
+EARLY_SHARE = 0.35
+#: Standard deviation of one product's error over its result's own, on the picture that was looked at.
+MOST_PRODUCT_ERROR = 0.024
+_LEVELS = 127
+_RANGE = 255
+#: How much of an input channel's range goes over to its weights: at 0.5 both are equally hard to round, but the inputs
+#: share one scale and weights have one for each column.
+_SHARE_OF_INPUT = 0.75
+_ROWS = 256
+_PRECISION_KEY = "session.x64quantprecision"
+_CPU_FACTS = Path("/proc/cpuinfo")
+#: Steps that move tokens about, or add empty ones, and leave channels where they are.
+_MOVES = ("Reshape", "Transpose", "Pad")
+
+Look = Callable[[Any, Sequence[str]], Sequence[FloatArray]]
+
+
+def session_entry(facts: Path = _CPU_FACTS) -> tuple[str, str]:
+    """For every session on a graph with such products.
+
+    Processors without 8-bit dot products add pairs in 16 bits, which overflows: they are told to take a slower way.
+    Others must not be told: onnxruntime would follow, and most of the gain would be lost.
+    """
+    return _PRECISION_KEY, "0" if has_dot_products(facts) else "1"
+
+
+@functools.cache
+def has_dot_products(facts: Path = _CPU_FACTS) -> bool:
+    """Whether this processor has instructions that multiply and add 8-bit numbers (VNNI; AMX comes with it)."""
+    try:
+        lines = facts.read_text(errors="replace").splitlines()
+    except OSError:
+        return False  # not Linux: slow is right everywhere
+    flags = {flag for line in lines if line.startswith("flags") for flag in line.partition(":")[2].split()}
+    return bool(flags & {"avx512_vnni", "avx_vnni"})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sight:
+    """What was seen of a tensor [...,C].
+
+    Attributes:
+        rows: [N,C], some of its rows.
+        largest: [C], the largest size in each channel.
+        low, high: of all its values, with zero among them.
+    """
+
+    rows: FloatArray
+    largest: FloatArray
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, array: FloatArray) -> Sight:
+        flat = array.reshape(-1, array.shape[-1])
+        rows = flat[:: max(1, len(flat) // _ROWS)]
+        return cls(rows.copy(), np.abs(flat).max(axis=0), min(0.0, float(flat.min())), max(0.0, float(flat.max())))
+
+
+def observe(graph: Graph, names: Sequence[str], look: Look) -> dict[str, Sight]:
+    """Runs the graph as it is now and looks at some of its tensors."""
+    wanted = list(dict.fromkeys(names))
+    if not wanted:
+        return {}  # onnxruntime would take none for all
+    return {name: Sight.of(array) for name, array in zip(wanted, look(graph.finish(), wanted), strict=True)}
+
+
+def even_out(graph: Graph, look: Look) -> int:
+    """Moves factors from a LayerNormalization's channels over to the rows of the weights that follow.
+
+    All channels then have about the same range, and one scale fits them. Nothing else changes.
+
+    Returns:
+        the number of places.
+    """
+    found = {}
+    for norm in graph.nodes:
+        products = _fed_by(graph, norm.output[0]) if norm.op_type == "LayerNormalization" else None
+        if products and len(norm.input) == 3 and all(graph.weights(name, 1) is not None for name in norm.input[1:]):
+            found[norm.output[0]] = (norm, products)
+    seen = observe(graph, list(found), look)
+    for name, (norm, products) in found.items():
+        weights = [graph.weights(product.input[1], 2) for product in products]
+        strength = np.max([np.abs(array).max(axis=1) for array in weights if array is not None], axis=0)
+        factors = np.maximum(seen[name].largest, 1e-6) ** _SHARE_OF_INPUT
+        factors /= np.maximum(strength, 1e-6) ** (1 - _SHARE_OF_INPUT)
+        factors = (factors / np.exp(np.log(factors).mean())).astype(np.float32)
+        _scale(graph, norm, products, factors)
+    return len(found)
+
+
+def _scale(graph: Graph, norm: Any, products: Sequence[Any], factors: FloatArray) -> None:
+    for index, part in ((1, "gain"), (2, "shift")):
+        array = graph.weights(norm.input[index], 1)
+        assert array is not None  # even_out has looked
+        norm.input[index] = graph.add_constant(f"{norm.output[0]}/{part}", array / factors)
+    for product in products:
+        array = graph.weights(product.input[1], 2)
+        assert array is not None
+        product.input[1] = graph.add_constant(f"{product.output[0]}/rows", array * factors[:, None])
+
+
+def _fed_by(graph: Graph, name: str) -> list[Any] | None:
+    """The products with constant weights [C,N] that take a tensor [...,C], moved about or not.
+
+    None where something else takes it too.
+    """
+    width = graph.shape(name)[-1:]
+    if name in graph.outputs or width in ([], [None]):
+        return None
+    found = []
+    for node in graph.consumers(name):
+        if node.op_type in _MOVES and node.input[0] == name and graph.shape(node.output[0])[-1:] == width:
+            further = _fed_by(graph, node.output[0])
+            if further is None:
+                return None
+            found += further
+        elif node.op_type == "MatMul" and node.input[0] == name and graph.weights(node.input[1], 2) is not None:
+            found.append(node)
+        else:
+            return None
+    return found
+
+
+def choose_products(graph: Graph, look: Look) -> list[Any]:
+    """The MatMul nodes that 8 bits make faster at a small price: their own error was seen to be small."""
+    depths = graph.depths()
+    wide = [node for node in graph.nodes if _is_wide(graph, node, depths)]
+    seen = observe(graph, [node.input[0] for node in wide], look)
+    return [node for node in wide if product_error(graph, node, seen) <= MOST_PRODUCT_ERROR]
+
+
+def _is_wide(graph: Graph, node: Any, depths: Mapping[str, float]) -> bool:
+    """Constant weights, wide, and not early; not attention's own output, which is small and goes on unaveraged."""
+    weights = graph.weights(node.input[1], 2) if node.op_type == "MatMul" else None
+    if weights is None or graph.constant(node.input[0]) is not None:
+        return False
+    if _makes_heads(graph, node):
+        return min(weights.shape) >= LEAST_HEADS_WIDTH
+    late = depths[node.output[0]] >= EARLY_SHARE
+    return late and min(weights.shape) >= LEAST_WIDTH and not _ends_attention(graph, node)
+
+
+def _ends_attention(graph: Graph, node: Any) -> bool:
+    """Whether a product takes what attention has mixed, put in order again."""
+    source = graph.producer(node.input[0])
+    while source is not None and source.op_type in _MOVES:
+        source = graph.producer(source.input[0])
+    if source is None or source.op_type not in ("MatMul", "MultiHeadAttention"):
+        return False
+    return all(graph.constant(name) is None for name in source.input)
+
+
+def _makes_heads(graph: Graph, node: Any) -> bool:
+    """Whether a product's result is cut into heads: [...,C] -> [...,heads,C / heads]."""
+    add = graph.sole_consumer(node.output[0], "Add")
+    cut = None if add is None else graph.sole_consumer(add.output[0], "Reshape")
+    target = None if cut is None else graph.constant(cut.input[1])
+    weights = graph.weights(node.input[1], 2)
+    if target is None or target.size != 4 or weights is None or target[2] < 1:
+        return False
+    return bool(target[3] == -1 or target[2] * target[3] == weights.shape[1])
+
+
+def product_error(graph: Graph, node: Any, seen: Mapping[str, Sight]) -> float:
+    """Standard deviation of the error over that of the result, with input and weights as they are rounded later."""
+    weights, sight = graph.weights(node.input[1], 2), seen[node.input[0]]
+    assert weights is not None  # _is_wide has looked
+    step = max((sight.high - sight.low) / _RANGE, 1e-12)
+    rounded, scales = _to_levels(weights)
+    exact = sight.rows @ weights
+    error = (np.rint(sight.rows / step) * np.float32(step)) @ (rounded * scales) - exact
+    return float(np.std(error) / max(float(np.std(exact)), 1e-12))
+
+
+def _to_levels(weights: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """[K,N] -> whole numbers [K,N] and a scale for each column [N]."""
+    scales = np.abs(weights).max(axis=0) / np.float32(_LEVELS)
+    scales[scales == 0] = 1.0
+    return np.rint(weights / scales), scales
+
+
+def to_int8(graph: Graph, products: Sequence[Any]) -> None:
+    """Products with constant weights -> 8 bits, a scale for each channel; what they take is quantised as it comes.
+
+    One operator does it all, bias included; the general tool leaves five in a row, which eat up what is gained.
+    """
+    for node in products:
+        weights = graph.weights(node.input[1], 2)
+        if weights is None:
+            raise ValueError(f"{node.name} has no constant weights")
+        add = graph.sole_consumer(node.output[0], "Add")
+        found = None if add is None else graph.matmul_with_bias(add.output[0])
+        output, bias = (node.output[0], "") if found is None else (add.output[0], found[2])
+        rounded, scales = _to_levels(weights)
+        inputs = [
+            node.input[0],
+            graph.add_constant(f"{output}/int8", rounded.astype(np.int8)),
+            graph.add_constant(f"{output}/scales", scales),
+            graph.add_constant(f"{output}/zeros", np.zeros(len(scales), np.int8)),
+            bias,
+        ]
+        new = graph.node("DynamicQuantizeMatMul", inputs, [output], CONTRIB)
+        graph.replace([node] if found is None else [node, add], [new])
