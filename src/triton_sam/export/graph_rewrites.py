@@ -6,7 +6,7 @@ Every rewrite looks for one pattern and gives the number of places where it foun
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -150,8 +150,8 @@ class Graph:
         longest = max(steps.values(), default=1)
         return {name: depth / longest for name, depth in steps.items()}
 
-    def finish(self) -> Any:
-        """The model, with its nodes in order and without what nobody needs any more."""
+    def drop_unused(self) -> None:
+        """Takes out what nobody needs any more, and puts the others in order."""
         needed, queue = set(), [self._producers[name] for name in self.outputs if name in self._producers]
         while queue:
             node = queue.pop()
@@ -160,6 +160,10 @@ class Graph:
                 queue += [self._producers[name] for name in node.input if name in self._producers]
         self.nodes = self._in_order([node for node in self.nodes if id(node) in needed])
         self._index()
+
+    def finish(self) -> Any:
+        """The model, with its nodes in order and without what nobody needs any more."""
+        self.drop_unused()
         result = type(self._model)()
         result.CopyFrom(self._model)
         for field in ("node", "initializer", "value_info"):  # old shapes say nothing of new tensors
@@ -175,6 +179,34 @@ class Graph:
         if all(entry.domain != CONTRIB for entry in result.opset_import):
             result.opset_import.append(self._onnx.helper.make_opsetid(CONTRIB, 1))
         return result
+
+    def subgraph(
+        self, prefix: str, nodes: Sequence[Any], inputs: Mapping[str, list[int]], outputs: Mapping[str, list[int]]
+    ) -> Any:
+        """A graph of its own for a node that runs it: float32 tensors go in and out, constants are copied into it.
+
+        Nodes are changed: every name gets the prefix.
+        """
+        helper, made = self._onnx.helper, {name for node in nodes for name in node.output} | set(inputs)
+        constants = {}
+        for node in nodes:
+            for name in node.input:
+                if name and name not in made:
+                    constants[name] = type(self._constants[name])()
+                    constants[name].CopyFrom(self._constants[name])
+                    constants[name].name = f"{prefix}/{name}"
+            for names in (node.input, node.output):
+                renamed = [name and f"{prefix}/{name}" for name in names]
+                del names[:]
+                names.extend(renamed)
+        ends = [
+            [
+                helper.make_tensor_value_info(f"{prefix}/{name}", self._onnx.TensorProto.FLOAT, shape)
+                for name, shape in side
+            ]
+            for side in (inputs.items(), outputs.items())
+        ]
+        return helper.make_graph(list(nodes), prefix, *ends, list(constants.values()))
 
     def _in_order(self, nodes: list[Any]) -> list[Any]:
         """Every node after those whose outputs it takes; otherwise in the order in which they come."""

@@ -1,0 +1,302 @@
+"""Blocks that attend within windows -> a loop over tiles of some windows: less goes to memory and back.
+
+The first stages of a Hiera trunk hold 65536 tokens: every step of theirs writes 25 to 150 MB, and the next one reads
+them back. Nothing in them looks beyond its window, so that all steps can be done for some windows, then for the next.
+Cutting into windows and putting together again, which each block does for itself, falls away between them.
+
+Inside the loop the first axis counts windows wherever the graph had it: images [1,H,W,C] are [windows,h,w,C] there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from triton_sam.export.graph_rewrites import Graph
+
+#: Of the first block in the loop. With 2048, which fit into two cores' caches, the many small steps cost more than they
+#: gain.
+TOKENS_AT_A_TIME = 8192
+_WINDOWS_FIRST = [0, 1, 3, 2, 4, 5]
+#: Each token, or each head of each window, by itself.
+_ALIKE = {"Add", "Mul", "Div", "Erf", "Gelu", "Softmax"}
+_PRODUCTS = {"MatMul", "FusedMatMul", "DynamicQuantizeMatMul"}
+#: Not worth a place at the end of the loop: their results are as large as what they take.
+_LEFT_OUTSIDE = {"Transpose", "LayerNormalization", "Reshape"}
+
+
+@dataclass
+class _Region:
+    """What goes into the loop.
+
+    Attributes:
+        windows: how many, down and across.
+        images: tensors [1,H,W,C] -> (side of their windows, True); tensors [1,C,H,W] -> (side, False).
+        stacks: tensors whose first axis counts windows.
+        nodes: in order.
+        aliases: tensors that are others once there is nothing to cut or to put together.
+        blocks: how often windows were cut.
+    """
+
+    windows: tuple[int, int]
+    images: dict[str, tuple[int, bool]]
+    stacks: set[str] = field(default_factory=set)
+    nodes: list[Any] = field(default_factory=list)
+    aliases: dict[str, str] = field(default_factory=dict)
+    blocks: int = 0
+
+    @property
+    def count(self) -> int:
+        return self.windows[0] * self.windows[1]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.images or name in self.stacks
+
+    def origin(self, name: str) -> str:
+        while name in self.aliases:
+            name = self.aliases[name]
+        return name
+
+
+def tile_windows(graph: Graph) -> int:
+    """Puts the blocks that follow the first cut into windows into a loop; gives the number of blocks in it."""
+    graph.drop_unused()
+    for node in graph.nodes:
+        cut = _cut(graph, node)
+        if cut is None:
+            continue
+        norm = graph.producer(node.input[0], "LayerNormalization")
+        if norm is None:
+            return 0
+        windows, side = cut
+        region = _grown(graph, norm.input[0], windows, side)
+        at_a_time = max(1, TOKENS_AT_A_TIME // side**2)
+        fits = region.count % at_a_time == 0 and region.count > at_a_time
+        return region.blocks if region.blocks > 1 and fits and _replace(graph, region, norm.input[0], at_a_time) else 0
+    return 0
+
+
+def _cut(graph: Graph, node: Any) -> tuple[tuple[int, int], int] | None:
+    """((windows down, windows across), side) where a Reshape begins to cut [1,H,W,C] into windows [windows,h,w,C]."""
+    shapes = _three_shapes(graph, node)
+    if shapes is None:
+        return None
+    (batch, height, width, channels), (one, down, inner, across, inside, same), last = shapes
+    fits = (batch, one, inner, same) == (1, 1, inside, channels) and (down * inner, across * inside) == (height, width)
+    return ((down, across), inner) if fits and last == [down * across, inner, inner, channels] else None
+
+
+def _joined(graph: Graph, node: Any, windows: tuple[int, int]) -> int | None:
+    """The windows' side where a Reshape begins to put [windows,h,w,C] together to [1,H,W,C]."""
+    shapes = _three_shapes(graph, node)
+    if shapes is None:
+        return None
+    (count, height, width, channels), middle, last = shapes
+    down, across = windows
+    fits = count == down * across and height == width and middle == [1, down, across, height, width, channels]
+    return height if fits and last == [1, down * height, across * width, channels] else None
+
+
+def _three_shapes(graph: Graph, node: Any) -> tuple[list[int], list[int], list[int]] | None:
+    """Shapes before, in and after Reshape, Transpose, Reshape as windows are cut; None where it is something else."""
+    if node.op_type != "Reshape":
+        return None
+    turn = graph.sole_consumer(node.output[0], "Transpose")
+    last = None if turn is None else graph.sole_consumer(turn.output[0], "Reshape")
+    if last is None or list(graph.attribute(turn, "perm", [])) != _WINDOWS_FIRST:
+        return None
+    shapes = [graph.shape(name) for name in (node.input[0], node.output[0], last.output[0])]
+    if [len(shape) for shape in shapes] != [4, 6, 4] or any(size is None for shape in shapes for size in shape):
+        return None
+    before, middle, after = ([int(size or 0) for size in shape] for shape in shapes)
+    return before, middle, after
+
+
+def _grown(graph: Graph, first: str, windows: tuple[int, int], side: int) -> _Region:
+    """All that can be computed window by window from the image ``first`` on."""
+    region = _Region(windows, {first: (side, True)})
+    seen: set[int] = set()
+    for node in graph.nodes:
+        if id(node) in seen or not any(name in region for name in node.input):
+            continue
+        steps = _window_steps(graph, node, region)
+        seen.update(id(step) for step in steps)
+        if not steps and _takes(graph, node, region):
+            region.nodes.append(node)
+    _trim(graph, region)
+    return region
+
+
+def _window_steps(graph: Graph, node: Any, region: _Region) -> list[Any]:
+    """The three nodes that cut windows or join them, which are nothing inside: their result gets another name."""
+    name = node.input[0]
+    side = _joined(graph, node, region.windows) if name in region.stacks else None
+    if side is None and (name not in region.images or _cut(graph, node) != (region.windows, region.images[name][0])):
+        return []
+    turn = graph.consumers(node.output[0])[0]
+    last = graph.consumers(turn.output[0])[0]
+    result = last.output[0]
+    if side is None:
+        region.stacks.add(result)
+        region.blocks += 1
+    else:
+        region.images[result] = (side, True)
+    region.aliases[result] = name
+    return [node, turn, last]
+
+
+def _takes(graph: Graph, node: Any, region: _Region) -> bool:
+    """Whether a node does the same for each window by itself; notes its outputs where it does."""
+    moving = [name for name in node.input if name in region]
+    if any(name not in region and graph.constant(name) is None for name in node.input if name):
+        return False
+    if all(name in region.stacks for name in moving):
+        kept = _keeps_windows_apart(graph, node, region)
+        region.stacks.update(node.output if kept else ())
+        return kept
+    layouts = {region.images.get(name) for name in moving}
+    after = _layout_after(graph, node, *layouts) if len(layouts) == 1 else None
+    if after is not None:
+        region.images[node.output[0]] = after
+    return after is not None
+
+
+def _layout_after(graph: Graph, node: Any, before: tuple[int, bool] | None) -> tuple[int, bool] | None:
+    """Windows' side and layout after a node that works on images; None where it could look beyond a window."""
+    if before is None or len(node.output) != 1:
+        return None
+    (side, channels_last), kind = before, node.op_type
+    if kind == "Transpose":
+        order = list(graph.attribute(node, "perm", []))
+        return (side, not channels_last) if order == ([0, 3, 1, 2] if channels_last else [0, 2, 3, 1]) else None
+    if kind == "MaxPool":
+        halves = list(graph.attribute(node, "kernel_shape", [])) == list(graph.attribute(node, "strides", [])) == [2, 2]
+        return (side // 2, False) if halves and side % 2 == 0 and _is_plain_pool(graph, node, channels_last) else None
+    if not channels_last:
+        return None
+    alike = kind == "LayerNormalization" and graph.attribute(node, "axis", -1) in (-1, 3)
+    return before if alike or _is_per_token(graph, node) else None
+
+
+def _is_plain_pool(graph: Graph, node: Any, channels_last: bool) -> bool:
+    unusual = [*graph.attribute(node, "pads", []), graph.attribute(node, "ceil_mode", 0)]
+    unusual += [step - 1 for step in graph.attribute(node, "dilations", [])]
+    return not channels_last and not any(unusual) and graph.attribute(node, "auto_pad", b"NOTSET") == b"NOTSET"
+
+
+def _is_per_token(graph: Graph, node: Any) -> bool:
+    constants = [graph.constant(name) for name in node.input if name]
+    if node.op_type in _PRODUCTS:
+        return constants[0] is None and all(array is not None for array in constants[1:])
+    return node.op_type in _ALIKE and all(array is None or array.ndim <= 1 for array in constants)
+
+
+def _keeps_windows_apart(graph: Graph, node: Any, region: _Region) -> bool:
+    """Whether a node on tensors [windows,...] treats each window by itself."""
+    kind = node.op_type
+    if kind == "Transpose":
+        return bool(graph.attribute(node, "perm", [1])[0] == 0)
+    if kind == "Reshape":
+        target = graph.constant(node.input[1])
+        return target is not None and target.size > 1 and int(target[0]) in (0, region.count)
+    if kind == "Softmax":
+        return graph.attribute(node, "axis", -1) in (-1, 3)
+    if kind in ("MatMul", "FusedMatMul", "MultiHeadAttention") and all(name in region.stacks for name in node.input):
+        return True
+    # What a pool takes has four axes, of which the first two are left alone.
+    return (kind == "MaxPool" and len(node.output) == 1) or _is_per_token(graph, node)
+
+
+def _trim(graph: Graph, region: _Region) -> None:
+    """Takes steps out at the rim again which would only make the loop's results more or larger."""
+    while True:
+        needed = {name for node in region.nodes for name in node.input} | set(region.aliases.values())
+        rim = [node for node in region.nodes if node.op_type in _LEFT_OUTSIDE and not needed.intersection(node.output)]
+        if not rim:
+            return
+        gone = {id(node) for node in rim}
+        region.nodes = [node for node in region.nodes if id(node) not in gone]
+        for name in [name for node in rim for name in node.output]:
+            region.images.pop(name, None)
+            region.stacks.discard(name)
+
+
+def _replace(graph: Graph, region: _Region, first: str, at_a_time: int) -> bool:
+    """Puts the loop in the place of its nodes; False where its results would not be images."""
+    inner = {id(node) for node in region.nodes}
+    steps = {name for alias in region.aliases for name in _names_between(graph, alias, region.aliases[alias])}
+    results = [
+        name
+        for name in (*region.images, *region.stacks)
+        if name != first and (name in graph.outputs or _has_users(graph, name, inner, steps))
+    ]
+    shapes = {name: graph.shape(name) for name in (first, *results)}
+    known = all(len(shape) == 4 and None not in shape for shape in shapes.values())
+    if not results or not known or not all(region.images.get(name, (0, False))[1] for name in shapes):
+        return False
+    tiles, (down, across) = region.count // at_a_time, region.windows
+    sides = {name: region.images[name][0] for name in shapes}
+    channels = {name: int(shape[3] or 0) for name, shape in shapes.items()}
+    flat = {name: [at_a_time, sides[name], sides[name], channels[name]] for name in shapes}
+    body = _body(graph, region, at_a_time, {first: flat[first]}, {name: flat[name] for name in results})
+
+    def shape_of(name: str, sizes: list[int]) -> str:
+        return graph.add_constant(name, np.array(sizes, np.int64))
+
+    side, depth = sides[first], channels[first]
+    cut = shape_of("tiles/cut", [1, down, side, across, side, depth])
+    new = [
+        graph.node("Reshape", [first, cut], ["tiles/parts"]),
+        graph.node("Transpose", ["tiles/parts"], ["tiles/windows"], perm=_WINDOWS_FIRST),
+        graph.node("Reshape", ["tiles/windows", shape_of("tiles/stack", [tiles, *flat[first]])], ["tiles/tiles"]),
+        graph.node("Scan", ["tiles/tiles"], [f"{name}/tiles" for name in results], body=body, num_scan_inputs=1),
+    ]
+    for name in results:
+        side, depth = sides[name], channels[name]
+        joined = shape_of(f"{name}/joined", [1, down, across, side, side, depth])
+        whole = shape_of(f"{name}/whole", [1, down * side, across * side, depth])
+        new += [
+            graph.node("Reshape", [f"{name}/tiles", joined], [f"{name}/parts"]),
+            graph.node("Transpose", [f"{name}/parts"], [f"{name}/turned"], perm=_WINDOWS_FIRST),
+            graph.node("Reshape", [f"{name}/turned", whole], [name]),
+        ]
+    gone = [node for node in graph.nodes if id(node) in inner or steps.intersection(node.output)]
+    graph.replace(gone, new)
+    return True
+
+
+def _names_between(graph: Graph, result: str, origin: str) -> list[str]:
+    """Outputs of the three nodes that cut or join windows."""
+    names = []
+    while result != origin:
+        names.append(result)
+        result = graph.producer(result).input[0]
+    return names
+
+
+def _has_users(graph: Graph, name: str, inner: set[int], steps: set[str]) -> bool:
+    """Whether a node that stays outside takes a tensor."""
+    return any(id(node) not in inner and not steps.intersection(node.output) for node in graph.consumers(name))
+
+
+def _body(
+    graph: Graph, region: _Region, at_a_time: int, taken: dict[str, list[int]], given: dict[str, list[int]]
+) -> Any:
+    """The loop's graph. Its names have a prefix: they must not be those of tensors around it."""
+    nodes = []
+    for node in region.nodes:
+        copy = type(node)()
+        copy.CopyFrom(node)
+        names = [region.origin(name) for name in node.input]
+        if node.op_type == "Reshape" and names[0] in region.stacks | set(map(region.origin, region.stacks)):
+            target = graph.constant(node.input[1])
+            assert target is not None  # _keeps_windows_apart has looked
+            if int(target[0]) == region.count:
+                sizes = np.array([at_a_time, *target[1:]], np.int64)
+                names[1] = graph.add_constant(f"{node.output[0]}/tile_shape", sizes)
+        del copy.input[:]
+        copy.input.extend(names)
+        nodes.append(copy)
+    return graph.subgraph("tile", nodes, taken, {region.origin(name): shape for name, shape in given.items()})
