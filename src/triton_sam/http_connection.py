@@ -20,8 +20,16 @@ from triton_sam.wire import Address
 _CONNECT_SECONDS = 10.0
 #: Smaller bodies leave with the head, in one packet.
 _SMALL_BODY = 2**16
-#: What a kept connection says that the server has closed meanwhile: the request was not begun there.
-_STALE = (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError, ConnectionAbortedError)
+#: What a kept connection says that the server has closed meanwhile, before a byte of an answer.
+_STALE = (
+    http.client.RemoteDisconnected,
+    BrokenPipeError,
+    ConnectionResetError,
+    ConnectionAbortedError,
+    ssl.SSLEOFError,
+    ssl.SSLZeroReturnError,
+)
+_FINAL = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +52,7 @@ class HttpConnection:
         self._socket: socket.socket | None = None
         parts = urlsplit(f"//{address.target}")
         self._host, self._port = parts.hostname or "", parts.port or (443 if address.tls else 80)
-        self._name = parts.netloc
+        self._name = parts.netloc.rpartition("@")[2]
         self._prefix = parts.path
         self._tls = address.tls
         self._timeout = timeout
@@ -52,6 +60,8 @@ class HttpConnection:
     def ask(self, method: str, path: str, headers: Mapping[str, str], body: bytes = b"") -> HttpAnswer:
         """Sends a request and reads its answer; raises OSError, ssl.SSLError or http.client.HTTPException."""
         head = self._head(method, path, headers, len(body))
+        if self._says_something():
+            self.close()
         reused = self._socket is not None
         try:
             return self._exchange(method, head, body)
@@ -74,14 +84,30 @@ class HttpConnection:
             with contextlib.suppress(OSError):
                 connection.close()
 
+    def _says_something(self) -> bool:
+        """Whether a kept connection was closed, or told something unasked; TLS tells things of its own."""
+        if self._socket is None or self._tls:
+            return False
+        self._socket.setblocking(False)
+        try:
+            self._socket.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+        finally:
+            self._socket.settimeout(self._timeout)
+        return True
+
     def __del__(self) -> None:
         self.close()
 
     def _head(self, method: str, path: str, headers: Mapping[str, str], size: int) -> bytes:
-        lines = [f"{method} {self._prefix}/{path} HTTP/1.1", f"Host: {self._name}"]
-        lines += [f"{name}: {value}" for name, value in headers.items()]
-        if method != "GET":
-            lines.append(f"Content-Length: {size}")
+        own = {"host": self._name} | ({"content-length": str(size)} if method != "GET" else {})
+        given = {name: value for name, value in headers.items() if name.lower() != "content-length"}
+        own = {name: value for name, value in own.items() if name not in {other.lower() for other in given}}
+        lines = [f"{method} {self._prefix}/{path} HTTP/1.1"]
+        lines += [f"{name}: {value}" for name, value in (own | given).items()]
         if any("\r" in line or "\n" in line for line in lines):
             raise InvalidInput("a header or the address has a line break: take it out")
         try:
@@ -92,20 +118,36 @@ class HttpConnection:
     def _exchange(self, method: str, head: bytes, body: bytes) -> HttpAnswer:
         if self._socket is None:
             self._socket = self._connect()
-        if len(body) <= _SMALL_BODY:
-            self._socket.sendall(head + body)
-        else:
-            self._socket.sendall(head)
-            self._socket.sendall(body)
+        cut_off: OSError | None = None
+        try:
+            if len(body) <= _SMALL_BODY:
+                self._socket.sendall(head + body)
+            else:
+                self._socket.sendall(head)
+                self._socket.sendall(body)
+        except (BrokenPipeError, ConnectionResetError) as error:
+            cut_off = error  # a server that refuses a large body says why and does not read on
         response = http.client.HTTPResponse(self._socket, method=method)
         try:
-            response.begin()
-            answer = HttpAnswer(response.status, response.headers, response.read())
+            answer = self._read(response)
+        except _STALE:
+            raise cut_off or http.client.RemoteDisconnected("the server closed the connection") from None
         finally:
             response.close()
-        if response.will_close:
+        if response.will_close or cut_off is not None:
             self.close()
         return answer
+
+    def _read(self, response: http.client.HTTPResponse) -> HttpAnswer:
+        response.begin()
+        if response.status < _FINAL:
+            raise http.client.HTTPException(f"status {response.status} before the answer is not understood here")
+        try:
+            return HttpAnswer(response.status, response.headers, response.read())
+        except OSError as error:
+            if isinstance(error, TimeoutError):
+                raise
+            raise http.client.HTTPException(f"the answer broke off ({error})") from None
 
     def _connect(self) -> socket.socket:
         plain = socket.create_connection((self._host, self._port), min(self._timeout, _CONNECT_SECONDS))
@@ -122,8 +164,10 @@ class HttpConnection:
 def _tls_context() -> ssl.SSLContext:
     """Trusts whom this machine trusts, and the usual authorities where it has no list of its own."""
     context = ssl.create_default_context()
-    with contextlib.suppress(ImportError):
-        import certifi
+    paths = ssl.get_default_verify_paths()
+    if paths.cafile is None and paths.capath is None:
+        with contextlib.suppress(ImportError):
+            import certifi
 
-        context.load_verify_locations(certifi.where())
+            context.load_verify_locations(certifi.where())
     return context

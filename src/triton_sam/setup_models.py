@@ -25,6 +25,9 @@ from triton_sam.specs import (
 )
 from triton_sam.weights import ProgressFactory, WeightStore, silent
 
+#: In the name of the rewritten decoder that is kept; to be raised when export/cpu_decoder.py makes another graph.
+_DECODER_RECIPE = 1
+
 
 def set_up(
     spec: ModelSpec,
@@ -79,7 +82,8 @@ def set_up(
     encoder, decoder = (as_onnx(files[role], converted) for role in (Role.ENCODER, Role.DECODER))
     extras = _cpu_encoder(spec, encoder, converted, say) if fast_encoder else {}
     if fast_decoder:
-        extras |= _cpu_decoder(spec.graphs, decoder, converted / f"{decoder.stem}-cpu.onnx", say, keep=True)
+        target = converted / f"{decoder.stem}-cpu{_DECODER_RECIPE}.onnx"
+        extras |= _cpu_decoder(spec.graphs, decoder, target, say, keep=True)
     name = choose_name(spec, repository, make_default)
     return write_models(spec, encoder, decoder, repository, name=name, extras=extras)
 
@@ -89,14 +93,14 @@ def _cpu_encoder(spec: ModelSpec, encoder: Path, folder: Path, say: Say) -> dict
 
     Only of ready-made graphs, whose masks have been compared on photographs.
     """
-    from triton_sam.export.cpu_encoder import RECIPE, make_cpu_encoder
-
-    target = folder / f"{encoder.stem}-cpu{RECIPE}.onnx"
     try:
+        from triton_sam.export.cpu_encoder import RECIPE, make_cpu_encoder
+
+        target = folder / f"{encoder.stem}-cpu{RECIPE}.onnx"
         if target.is_file() or make_cpu_encoder(encoder, target, spec.graphs, say) is not None:
             return {CPU_ENCODER_FILE: target}
-    except SetupError as error:
-        say(f"the plain encoder is served: {error}")
+    except Exception as error:  # whatever a graph has that nobody thought of: the plain one is there
+        say(f"the plain encoder is served: {_told(error)}")
     return {}
 
 
@@ -106,14 +110,18 @@ def _cpu_decoder(graphs: Graphs, decoder: Path, target: Path, say: Say, *, keep:
     Args:
         keep: takes ``target`` as it is where it is there; its name must tell of which decoder it is.
     """
-    from triton_sam.export.cpu_decoder import make_cpu_decoder
-
     try:
+        from triton_sam.export.cpu_decoder import make_cpu_decoder
+
         if (keep and target.is_file()) or make_cpu_decoder(decoder, target, graphs, say) is not None:
             return {CPU_DECODER_FILE: target}
-    except SetupError as error:
-        say(f"the plain decoder is served: {error}")
+    except Exception as error:  # as above
+        say(f"the plain decoder is served: {_told(error)}")
     return {}
+
+
+def _told(error: Exception) -> str:
+    return str(error) if isinstance(error, SetupError) else f"{type(error).__name__}: {error}"
 
 
 def set_up_random(spec: ModelSpec, repository: Path) -> list[str]:

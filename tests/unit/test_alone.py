@@ -24,7 +24,7 @@ from tests.unit.test_scheduler import (
 from triton_sam.backend.alone import CROWD_SECONDS, TURNAROUND_SECONDS, Crowd
 from triton_sam.backend.jobs import Job
 from triton_sam.backend.scheduler import Scheduler
-from triton_sam.engines.base import Embedding
+from triton_sam.engines.base import Decoded, Embedding, Row
 from triton_sam.errors import InternalError
 
 
@@ -169,3 +169,27 @@ def test_it_stops_while_a_lone_image_is_encoded(make: MakeScheduler, engine: Pre
     closing.join(PATIENCE)
     assert not closing.is_alive()
     assert expect_answer(inbox) == []
+
+
+def test_who_shares_a_batch_with_one_that_fails_still_gets_his_mask(make: MakeScheduler, engine: Preparing) -> None:  # noqa: F811
+    scheduler = make(rows=8)
+    decode = engine.decode
+
+    def choosy(rows: Sequence[Row]) -> list[Decoded]:
+        if any(row.prompt.points[0, 0] == 13 for row in rows):
+            raise RuntimeError("a number left its range")
+        return decode(rows)
+
+    engine.decode_gate.clear()
+    held = prompt(1.0)
+    first = Inbox()
+    scheduler.submit_click(Job(first, dataclasses.replace(held, objects=held.objects * 2), "a", embedding=embedding()))
+    assert engine.decode_arrived.wait(PATIENCE)
+    engine.decode = choosy  # type: ignore[method-assign]
+    inboxes = {x: Inbox() for x in (12.0, 13.0, 14.0)}
+    for x, inbox in inboxes.items():
+        scheduler.submit_click(Job(inbox, prompt(x), "key", embedding=embedding()))
+    engine.decode_gate.set()
+    assert isinstance(inboxes[13.0].get(), InternalError)
+    for x in (12.0, 14.0):
+        assert expect_answer(inboxes[x])[0].logits[0, 0, 0] == x  # type: ignore[index]

@@ -22,6 +22,7 @@ from triton_sam.errors import (
     NotFound,
     QueueFull,
     ServerUnreachable,
+    TooLarge,
     TritonSamError,
     Unavailable,
 )
@@ -389,6 +390,63 @@ def test_a_header_with_a_line_break(server: KServe) -> None:
     with pytest.raises(InvalidInput, match="line break"):
         http.infer(CLICK)
     assert not server.behaviour.seen
+
+
+def raw_server(*answers: bytes, reads: int = 2**20) -> tuple[Address, threading.Thread]:
+    """Accepts connections one after the other; each reads a little, says its answer and closes."""
+    listening = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        with listening:
+            for answer in answers:
+                connection, _ = listening.accept()
+                with connection:
+                    connection.recv(reads)
+                    connection.sendall(answer)
+                    connection.shutdown(socket.SHUT_WR)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    return Address(f"127.0.0.1:{listening.getsockname()[1]}", grpc=False, tls=False), thread
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n{",
+        b"not HTTP at all\r\n\r\n",
+    ],
+)
+def test_an_answer_that_is_none_is_an_error_and_its_connection_is_gone(answer: bytes) -> None:
+    address, thread = raw_server(answer)
+    http = HttpTransport(address, 20.0, {})
+    with pytest.raises(ServerUnreachable):
+        http.infer(CLICK)
+    assert http._connection()._socket is None
+    thread.join()
+
+
+def test_a_server_that_refuses_before_it_has_read_all_is_heard() -> None:
+    body = b'{"error": "the image is too large [too-large]"}'
+    head = b"HTTP/1.1 413 Too Large\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % len(body)
+    address, thread = raw_server(head + body, reads=100)
+    http = HttpTransport(address, 20.0, {})
+    with pytest.raises(TritonSamError) as caught:
+        http.infer(Call("sam2", image_inputs(bytes(50_000_000)), ("image_key",)))
+    assert isinstance(caught.value, TooLarge | ServerUnreachable)  # a reset may overtake what was said
+    thread.join()
+
+
+def test_credentials_in_an_address_are_no_host_and_lengths_are_ours(server: KServe) -> None:
+    http = HttpTransport(
+        Address(f"me:secret@{server.address.target}", grpc=False, tls=False), 20.0, {"Content-Length": "7", "X-A": "1"}
+    )
+    http.infer(CLICK)
+    http.close()
+    headers = {name.lower(): value for name, value in server.behaviour.seen[0].headers.items()}
+    assert headers["host"] == server.address.target
+    assert headers["x-a"] == "1"
 
 
 def test_a_large_image_arrives_whole(server: KServe, http: HttpTransport) -> None:

@@ -313,8 +313,13 @@ class Scheduler:
             self._decode_batch(batch)
         except Exception as error:
             told = error if isinstance(error, Unavailable) else failed("decoding", error)
-            for job in batch:
-                self._fail(job, told)
+            left = [job for job in batch if not job.answered]
+            if len(left) > 1 and told is not error:
+                for job in left:  # one of them may be the reason: the others shall not pay for it
+                    self._decode([job])
+            else:
+                for job in left:
+                    self._fail(job, told)
 
     def _next_batch(self) -> list[Job]:
         """The job whose turn it is, and others that are decoded in the same run of the decoder."""

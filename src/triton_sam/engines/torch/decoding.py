@@ -117,6 +117,8 @@ class RowRunner:
             index for index, row in enumerate(wanted) if (lies := self._lying[index]) is None or lies() is not row
         ]
         if moving:
+            for index in moving:  # should the copy fail, nothing lies there
+                self._lying[index] = None
             targets = [self._rows[index] for index in moving]
             torch._foreach_copy_(targets, [wanted[index] for index in moving])
             for index in moving:

@@ -27,7 +27,7 @@ from triton_sam.engines.torch.encoder import RowEncoder
 from triton_sam.engines.torch.graphs import StepMaker, Steps, bucket, new_stream
 from triton_sam.engines.torch.layout import Layout
 from triton_sam.engines.torch.pictures import PictureReader
-from triton_sam.errors import InternalError, SetupError, Unavailable
+from triton_sam.errors import InternalError, InvalidInput, SetupError, Unavailable
 from triton_sam.export.networks import build
 from triton_sam.geometry import Frame
 from triton_sam.images import EncodedImage
@@ -256,6 +256,8 @@ class TorchEngine:
             to = self._options.device, self._options.row_dtype
             given = {name: torch.from_numpy(np.ascontiguousarray(array)).to(*to) for name, array in tensors.items()}
             row = self.layout.flatten(given)[0]
+            if not bool(torch.isfinite(row).all()):  # waits for the row too: clicks read it on another stream
+                raise InvalidInput(f"the embedding has numbers beyond the range of {self._options.row_dtype}")
         return TorchEmbedding(frame, row, self.layout)
 
     def decode(self, rows: Sequence[Row]) -> list[Decoded]:

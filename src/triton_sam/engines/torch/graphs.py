@@ -98,7 +98,10 @@ class StepMaker:
             if self._mode is not None:
                 try:
                     compiled = torch.compile(function, mode=self._mode, dynamic=False, fullgraph=True)
-                    return Steps(compiled, inputs, stream, pool, ahead, after)
+                    steps = Steps(compiled, inputs, stream, pool, ahead, after)
+                    if stream is None:  # nothing was run yet, so nothing compiled
+                        steps.run()
+                    return steps
                 except torch.cuda.OutOfMemoryError:
                     raise
                 except Exception as error:  # no compiler on this machine, or a torch that does not know this network
