@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from tests.unit.torch_engine.window_kinds import KINDS
 from triton_sam.engines.torch import windows
-from triton_sam.engines.torch.windows import attend_windows, cudnn_attends, kernel_attends
+from triton_sam.engines.torch.windows import WindowKind, attend_windows, cudnn_attends, kernel_attends
 
 _ROOT = Path(__file__).parents[3]
 _LIMITS = {"float32": 1e-5, "float16": 3e-3}
@@ -66,7 +66,7 @@ def test_cells_beyond_the_edge_are_zeros_before_the_projection(height: int, widt
 
 
 def test_without_a_gpu_neither_the_kernel_nor_cudnn_is_tried() -> None:
-    assert not kernel_attends(torch.device("cpu"), torch.float16)
+    assert not kernel_attends(torch.device("cpu"), torch.float16, [WindowKind(8, 2, 56, False)])
     assert not cudnn_attends(torch.device("cpu"), torch.float16, 56)
 
 
@@ -80,7 +80,7 @@ def test_a_kernel_that_does_not_run_is_told_and_not_used(
 ) -> None:
     monkeypatch.setattr(windows, "_kernel", _Broken())
     monkeypatch.setattr(torch, "linspace", partial(_on_cpu, torch.linspace))
-    assert not kernel_attends(torch.device("cuda"), torch.float16)
+    assert not kernel_attends(torch.device("cuda"), torch.float16, [WindowKind(8, 2, 56, False)])
     assert "no C compiler" in caplog.text
 
 

@@ -14,7 +14,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from triton_sam.engines.torch.linear_gelu import joins_gelu, linear_gelu
-from triton_sam.engines.torch.windows import attend, attend_windows, cudnn_attends, kernel_attends, pooled
+from triton_sam.engines.torch.windows import (
+    WindowKind,
+    attend,
+    attend_windows,
+    cudnn_attends,
+    kernel_attends,
+    pooled,
+)
 
 #: Matrix products want rows of a multiple of 16 bytes.
 _ALIGN = 8
@@ -33,12 +40,12 @@ class HieraTrunk(nn.Module):
 
     def settle(self, device: torch.device, dtype: torch.dtype) -> None:
         """Chooses between ways to the same result; to be called on the device, before anything is compiled."""
-        by_kernel = kernel_attends(device, dtype)
-        for block in self.modules():
-            if isinstance(block, _Block):
-                block.by_kernel = by_kernel
-                block.joins_gelu = joins_gelu(block.activation, device, dtype)
-                block.by_cudnn = not block.window and cudnn_attends(device, dtype, block.out.in_features // block.heads)
+        blocks = [block for block in self.modules() if isinstance(block, _Block)]
+        by_kernel = kernel_attends(device, dtype, dict.fromkeys(block.kind for block in blocks if block.window))
+        for block in blocks:
+            block.by_kernel = by_kernel
+            block.joins_gelu = joins_gelu(block.activation, device, dtype)
+            block.by_cudnn = not block.window and cudnn_attends(device, dtype, block.kind.dim)
 
     def forward(self, pixels: Tensor) -> list[Tensor]:
         tokens = self.patches(pixels) + self.positions
@@ -83,6 +90,10 @@ class _Block(nn.Module):
         self.mlp_in, self.mlp_out = block.mlp.proj_in, block.mlp.proj_out
         self.activation = block.mlp.activation
         self.by_kernel = self.by_cudnn = self.joins_gelu = False
+
+    @property
+    def kind(self) -> WindowKind:
+        return WindowKind(self.window, self.heads, self.out.in_features // self.heads, self.pools)
 
     def forward(self, tokens: Tensor) -> Tensor:
         normed = self.norm1(tokens)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from types import ModuleType
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -41,24 +43,45 @@ def attend_windows(qkv: Tensor, bias: Tensor, window: int, heads: int, pools: bo
     return attend_in_steps(qkv, bias, window, heads, pools)
 
 
-def kernel_attends(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether the kernel runs there, and gives what torch's steps give: triton wants a compiler on the machine."""
+class WindowKind(NamedTuple):
+    """What a kernel is compiled for; ``dim`` is that of one head."""
+
+    window: int
+    heads: int
+    dim: int
+    pools: bool
+
+
+def kernel_attends(device: torch.device, dtype: torch.dtype, kinds: Iterable[WindowKind]) -> bool:
+    """Whether the kernel runs there for all these kinds, and gives what torch's steps give.
+
+    Triton wants a compiler on the machine, and a wide head may want more memory than a smaller GPU's units have.
+    """
     if device.type != "cuda" or dtype not in _HALVES or _kernel is None:
         return False
     try:
-        with torch.inference_mode():
-            qkv = torch.linspace(-1, 1, 8 * 8 * 48, device=device).sin().to(dtype).view(1, 8, 8, 48)
-            kind = qkv[0, 0, 0], 7, 1, False
-            off = (_kernel.attend(qkv, *kind) - attend_in_steps(qkv, *kind)).abs().max()
-            if float(off) < _NEAR:
-                return True
-            why = f"it is off by {float(off)}"
+        for kind in kinds:
+            off = _kernel_error(kind, device, dtype)
+            if not off < _NEAR:
+                raise ValueError(f"{kind} is off by {off}")
+        return True
     except torch.cuda.OutOfMemoryError:
         raise
     except Exception as error:  # triton and the compilers that it calls have many of their own
         why = str(error).partition("\n")[0]
     log.warning("windows are attended to without their kernel, and slower: %s", why)
     return False
+
+
+def _kernel_error(kind: WindowKind, device: torch.device, dtype: torch.dtype) -> float:
+    """The largest difference to torch's steps, on a grid that is no whole number of windows."""
+    assert _kernel is not None  # the caller has looked
+    side, width = kind.window + 2, 3 * kind.heads * kind.dim
+    with torch.inference_mode():
+        qkv = torch.linspace(-1, 1, side * side * width, device=device).mul(1e4).sin().to(dtype)
+        qkv = qkv.view(1, side, side, width)
+        sort = qkv[0, 0, 0], kind.window, kind.heads, kind.pools
+        return float((_kernel.attend(qkv, *sort) - attend_in_steps(qkv, *sort)).abs().max())
 
 
 def attend_in_steps(qkv: Tensor, bias: Tensor, window: int, heads: int, pools: bool) -> Tensor:
