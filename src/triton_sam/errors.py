@@ -173,7 +173,11 @@ _BY_TRITON_CODE = {cls.triton_code: cls for cls in _WIRE_CLASSES} | {
     "UNIMPLEMENTED": Unsupported,
     "RESOURCE_EXHAUSTED": Unavailable,
 }
-_BY_HTTP_STATUS = {cls.http_status: cls for cls in _WIRE_CLASSES} | {413: TooLarge, 429: QueueFull}
+_BY_HTTP_STATUS = {cls.http_status: cls for cls in _WIRE_CLASSES} | {
+    413: TooLarge,
+    429: QueueFull,
+    502: Unavailable,  # a proxy whose server is gone for the moment; a 504 is the deadline's own
+}
 
 
 def spelled(cls: type[TritonSamError], between: str) -> str:

@@ -234,7 +234,9 @@ def test_an_error_of_the_server(
     assert np.array_equal(http.infer(CLICK)["scores"], ANSWER)
 
 
-@pytest.mark.parametrize(("status", "kind"), [(503, Unavailable), (500, InternalError), (404, NotFound)])
+@pytest.mark.parametrize(
+    ("status", "kind"), [(503, Unavailable), (502, Unavailable), (500, InternalError), (404, NotFound)]
+)
 @pytest.mark.parametrize("body", [b"", b"<html>a proxy was here</html>", b"\xff\xfe"])
 def test_an_error_that_is_no_json(
     status: int, kind: type[TritonSamError], body: bytes, server: KServe, http: HttpTransport
