@@ -31,6 +31,7 @@ VLM_RESULT = ROOT / "docs" / "vlm.json"
 COMPARE_RESULT = ROOT / "docs" / "compare.json"
 CPU_ENCODER_RESULT = ROOT / "docs" / "cpu_encoder.json"
 HALVES_RESULT = ROOT / "docs" / "halves.json"
+CLICK_RESULT = ROOT / "docs" / "click.json"
 MEMORY_RESULT = ROOT / "docs" / "memory.json"
 EXPORTS = ROOT / "docs" / "exports.json"
 _PART = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -173,6 +174,11 @@ def halves_table() -> str:
     return _recorded(HALVES_RESULT)
 
 
+def click_table() -> str:
+    """The latest recorded run of `triton-sam bench click`."""
+    return _recorded(CLICK_RESULT)
+
+
 def memory_table() -> str:
     """The latest recorded run of `triton-sam bench memory`."""
     return _recorded(MEMORY_RESULT)
@@ -203,6 +209,7 @@ PARTS = {
     "compare": compare_table,
     "cpu_encoder": cpu_encoder_table,
     "halves": halves_table,
+    "click": click_table,
     "memory": memory_table,
 }
 
