@@ -6,8 +6,6 @@ how a decoder is built. The file holds operators of ONNX and of ONNX Runtime's C
 
 from __future__ import annotations
 
-import contextlib
-import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +19,7 @@ from triton_sam.export.decoder_facts import fold_fixed, learn_facts
 from triton_sam.export.decoder_mask_prompts import skip_absent_masks
 from triton_sam.export.decoder_trials import largest_difference
 from triton_sam.export.decoder_upscaling import upscale_with_channels_last
-from triton_sam.export.graph_rewrites import Graph, onnx_package
+from triton_sam.export.graph_rewrites import Graph, onnx_package, replacing
 from triton_sam.specs import Graphs, Precision
 
 #: Of a logit or a score. Logits are clipped at 32, masks are where they are above 0: one pixel in 100 000 may change.
@@ -64,7 +62,8 @@ def make_cpu_decoder(
             f"the fast decoder of {plain.name} is not kept: it is off by {difference:.1g} "
             f"where {MOST_DIFFERENCE:.1g} is allowed"
         )
-    _write(destination, made)
+    with replacing(destination) as partial:
+        partial.write_bytes(made)
     say(f"{destination.name}: {attentions} attentions and {upscalings} upscalings rewritten, off by {difference:.1g}")
     return destination
 
@@ -85,16 +84,3 @@ def _load_optimised(plain: Path) -> Any:
             return onnx.load(path)
         except Exception as error:  # ONNX Runtime's exceptions share no base class but this
             raise SetupError(f"{plain.name} cannot be read as ONNX: {error}") from None
-
-
-def _write(destination: Path, content: bytes) -> None:
-    partial = destination.with_name(f".{destination.name}.{os.getpid()}.part")
-    try:
-        partial.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_bytes(content)
-        partial.replace(destination)
-    except OSError as error:
-        raise SetupError(f"{destination.name} cannot be written: {error}") from None
-    finally:
-        with contextlib.suppress(OSError):
-            partial.unlink()

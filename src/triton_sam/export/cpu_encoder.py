@@ -8,7 +8,6 @@ where 8-bit instructions are (VNNI, AMX).
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -27,6 +26,7 @@ from triton_sam.export.graph_rewrites import (
     fuse_attention,
     join_convolutions,
     onnx_package,
+    replacing,
     split_projections,
 )
 from triton_sam.export.window_tiles import tile_windows
@@ -74,9 +74,7 @@ def make_cpu_encoder(
     changes += tile_windows(graph)
     if not changes and not products:
         return None
-    partial = destination.with_name(f".{destination.name}.{os.getpid()}.part")
-    try:
-        partial.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(destination) as partial:
         partial.write_bytes(graph.finish().SerializeToString(deterministic=True))
         errors = compare(plain, partial, graphs)
         worst = max(errors, key=lambda name: errors[name])
@@ -85,12 +83,6 @@ def make_cpu_encoder(
                 f"the fast encoder of {plain.name} is not kept: {worst} is off by {errors[worst]:.1%} "
                 f"where {MOST_ERROR:.1%} is allowed"
             )
-        partial.replace(destination)
-    except OSError as error:
-        raise SetupError(f"{destination.name} cannot be written: {error}") from None
-    finally:
-        with contextlib.suppress(OSError):
-            partial.unlink()
     say(f"{destination.name}: {len(products)} products in 8 bits, {changes} other changes, off by {errors[worst]:.1%}")
     return destination
 

@@ -5,8 +5,11 @@ Every rewrite looks for one pattern and gives the number of places where it foun
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,6 +34,21 @@ def onnx_package() -> Any:
     except ImportError:
         raise SetupError("the package onnx makes graphs faster: pip install onnx") from None
     return onnx
+
+
+@contextlib.contextmanager
+def replacing(destination: Path) -> Iterator[Path]:
+    """A path to write to; what is there in the end takes the place of ``destination``, and nothing where it fails."""
+    partial = destination.with_name(f".{destination.name}.{os.getpid()}.part")
+    try:
+        partial.parent.mkdir(parents=True, exist_ok=True)
+        yield partial
+        partial.replace(destination)
+    except OSError as error:
+        raise SetupError(f"{destination.name} cannot be written: {error}") from None
+    finally:
+        with contextlib.suppress(OSError):
+            partial.unlink()
 
 
 class Graph:

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,28 +11,16 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.unit.torch_engine.interpreter import interpreted
 from tests.unit.torch_engine.pack_kinds import KINDS
 from triton_sam.engines.torch import packing
 from triton_sam.engines.torch.packing import kernel_packs, packed_by_kernel, packed_masks
 from triton_sam.geometry import Frame, ResizePolicy
 
-_ROOT = Path(__file__).parents[3]
-
 
 @pytest.fixture(scope="module")
 def off() -> dict[str, int]:
-    pytest.importorskip("triton", reason="triton is not installed; it comes with torch for GPUs only")
-    path = os.pathsep.join([str(_ROOT), str(_ROOT / "src"), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.unit.torch_engine.pack_kinds"],
-        env={**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    found: dict[str, int] = json.loads(done.stdout)
+    found: dict[str, int] = interpreted("pack_kinds")
     return found
 
 

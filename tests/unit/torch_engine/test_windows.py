@@ -2,41 +2,25 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from tests.unit.torch_engine.interpreter import interpreted
 from tests.unit.torch_engine.window_kinds import KINDS
 from triton_sam.engines.torch import windows
 from triton_sam.engines.torch.windows import WindowKind, attend_windows, cudnn_attends, kernel_attends
 
-_ROOT = Path(__file__).parents[3]
 _LIMITS = {"float32": 1e-5, "float16": 3e-3}
 
 
 @pytest.fixture(scope="module")
 def errors() -> dict[str, dict[str, float]]:
-    pytest.importorskip("triton", reason="triton is not installed; it comes with torch for GPUs only")
-    path = os.pathsep.join([str(_ROOT), str(_ROOT / "src"), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.unit.torch_engine.window_kinds"],
-        env={**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    found: dict[str, dict[str, float]] = json.loads(done.stdout)
+    found: dict[str, dict[str, float]] = interpreted("window_kinds")
     return found
 
 
