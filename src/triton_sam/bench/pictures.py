@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from triton_sam.demo import sample_photograph
 from triton_sam.errors import InvalidInput, SetupError
@@ -42,7 +42,9 @@ class Pictures:
                 data = image.read_bytes()
                 with Image.open(io.BytesIO(data)) as opened:
                     is_jpeg, picture = opened.format == "JPEG", to_rgb(opened).copy()
-            except OSError as error:  # Pillow's "cannot identify" is one
+            except UnidentifiedImageError:  # its own words name an object of Python's
+                raise InvalidInput(f"the image {image} is no known format: give a PNG or JPEG file") from None
+            except OSError as error:
                 raise InvalidInput(f"cannot read the image {image}: {error}") from None
             source = image.name
         if image is None or not is_jpeg:
