@@ -21,7 +21,7 @@ from tests.unit.test_scheduler import (
     make,  # noqa: F401
     prompt,
 )
-from triton_sam.backend.alone import CROWD_SECONDS, TURNAROUND_SECONDS, Crowd
+from triton_sam.backend.alone import BACK_SECONDS, CROWD_SECONDS, TURNAROUND_SECONDS, Crowd
 from triton_sam.backend.jobs import Job
 from triton_sam.backend.scheduler import Scheduler
 from triton_sam.engines.base import Decoded, Embedding, Row
@@ -44,6 +44,13 @@ def test_users_in_turns_are_a_crowd_until_they_are_gone() -> None:
     assert not any(second_round)
     assert not crowd.comes(("user", 3), 0.007 + CROWD_SECONDS / 2)
     assert crowd.comes(("user", 3), 0.007 + CROWD_SECONDS)
+
+
+def test_a_crowd_that_is_served_slowly_is_still_one() -> None:
+    crowd = Crowd()
+    users, each = 32, BACK_SECONDS / 40
+    alone = [crowd.comes(number % users, number * each) for number in range(3 * users)]
+    assert not any(alone[users:])
 
 
 def test_who_has_waited_while_another_was_answered_is_a_crowd() -> None:

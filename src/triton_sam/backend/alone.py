@@ -5,8 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-#: After a sign of a crowd, for how long it is taken for one; also how far back such a sign is looked for.
+#: After a sign of a crowd, for how long it is taken for one.
 CROWD_SECONDS = 0.05
+#: Who comes back so soon, with somebody else in between, shares the server. Longer than a round of a busy crowd that is
+#: served one by one: with less, a crowd that has become slow would be taken for single users and stay slow.
+BACK_SECONDS = 0.5
 #: Who comes so soon after an answer has waited for it: a client cannot take an answer and send again in this time.
 TURNAROUND_SECONDS = 0.00015
 _MOST_REMEMBERED = 256
@@ -28,8 +31,8 @@ class Crowd:
             who: the session and the image: clicks of others are told by another of both.
         """
         changed = who != self._last
-        if changed and now - self._seen.get(who, float("-inf")) < CROWD_SECONDS:
-            self._until = now + CROWD_SECONDS  # back so soon, with somebody else in between
+        if changed and now - self._seen.get(who, float("-inf")) < BACK_SECONDS:
+            self._until = now + CROWD_SECONDS
         if now - self._left < TURNAROUND_SECONDS:
             self._until = now + CROWD_SECONDS
         if changed and len(self._seen) >= _MOST_REMEMBERED:

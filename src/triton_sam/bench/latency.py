@@ -15,6 +15,7 @@ from triton_sam.bench.bare import NO_FOLDER, Bare
 from triton_sam.bench.charts import Chart, Curve, Panel
 from triton_sam.bench.figures import Figure
 from triton_sam.bench.pictures import fresh_numbers
+from triton_sam.bench.plain import PlainClient, plain_clients
 from triton_sam.bench.results import Result
 from triton_sam.bench.samples import Clock, Plan, Series, fitted, in_turns, timed
 from triton_sam.bench.target import Target
@@ -48,11 +49,12 @@ def measure_encode(target: Target, plan: Plan) -> Result:
         accounts[protocol].append(account | {"around": spent * 1e3 - account["total"]})
         return spent
 
-    with _links(target) as links:
+    with _links(target) as links, plain_clients(target) as plain:
         actions: dict[str, Clock] = {
             f"encode, {protocol}": (lambda protocol=protocol, link=link: send(protocol, link))  # type: ignore[misc]
             for protocol, link in links.items()
         }
+        actions |= {f"encode, {name}": timed(client.new_image) for name, client in plain.items()}
         if target.folder is None:
             result.notes.append(NO_FOLDER)
         else:
@@ -120,8 +122,9 @@ def measure_click(target: Target, plan: Plan, prompts: Sequence[int] = (1, 4, 16
     """
     result = target.result("click")
     point = [list(target.pictures.point())]
-    with _clients(target) as clients, _links(target) as links:
+    with _clients(target) as clients, _links(target) as links, plain_clients(target) as plain:
         packed = {f"click, {PACKED}, {protocol}": timed(_packed(target, link)) for protocol, link in links.items()}
+        packed |= {f"click, {PACKED}, {name}": timed(_plain(client)) for name, client in plain.items()}
         arrays = {
             f"click, {form}, {protocol}": timed(_click(client, form, point))
             for form in FORMS
@@ -236,11 +239,23 @@ def measure_session(target: Target, plan: Plan) -> Result:
             assert client.segment(point).masks.masks.shape[0] == 1
         return time.perf_counter() - started
 
-    with _clients(target) as clients:
-        names = {protocol: f"1 image + {_MASKS} masks, {protocol}" for protocol in clients}
+    def plain_session(name: str, client: PlainClient) -> float:
+        started = time.perf_counter()
+        key = client.new_image()
+        images[name].append((time.perf_counter() - started) * 1e3)
+        for number in range(_MASKS):
+            client.click(key, number)
+        return time.perf_counter() - started
+
+    with _clients(target) as clients, plain_clients(target) as plain:
+        names = {who: f"1 image + {_MASKS} masks, {who}" for who in (*clients, *plain)}
         actions: dict[str, Clock] = {
             names[protocol]: (lambda protocol=protocol, client=client: session(protocol, client))  # type: ignore[misc]
             for protocol, client in clients.items()
+        }
+        actions |= {
+            names[name]: (lambda name=name, client=client: plain_session(name, client))  # type: ignore[misc]
+            for name, client in plain.items()
         }
         measured = in_turns(actions, plan)
     split: dict[str, list[float]] = {"image": [], f"{_MASKS} masks": []}
@@ -294,6 +309,11 @@ def _click(client: SAM2TritonClient, form: str, point: list[list[float]]) -> Cal
     if form == "logits":
         return lambda: client.predict(point, [1])
     return lambda: client.segment(point, format=form)
+
+
+def _plain(client: PlainClient) -> Callable[[], object]:
+    key = client.new_image()
+    return lambda: client.click(key)
 
 
 def _packed(target: Target, link: ModelLink) -> Callable[[], object]:

@@ -32,19 +32,22 @@ class Connection:
         self._socket: socket.socket | None = None
         self._buffer = bytearray(_CHUNK)
 
-    def ask(self, request: bytes | bytearray) -> tuple[int, bytes]:
-        """Sends a request; returns the status and, of a failure, the body. OSError where the connection is lost."""
+    def ask(self, request: bytes | bytearray, *, keep: bool = False) -> tuple[int, bytes]:
+        """Sends a request; returns the status and, of a failure or to ``keep`` it, the body.
+
+        Raises OSError where the connection is lost.
+        """
         if self._socket is None:
             self._socket = socket.create_connection(self._address, timeout=_TIMEOUT_SECONDS)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
             self._socket.sendall(request)
-            return self._answer(self._socket)
+            return self._answer(self._socket, keep)
         except OSError:
             self.close()
             raise
 
-    def _answer(self, connection: socket.socket) -> tuple[int, bytes]:
+    def _answer(self, connection: socket.socket, keep: bool) -> tuple[int, bytes]:
         head = b""
         while b"\r\n\r\n" not in head:
             data = connection.recv(_CHUNK)
@@ -56,14 +59,15 @@ class Connection:
         # With the line's start: Triton has an Inference-Header-Content-Length too.
         length = head.lower().split(b"\r\ncontent-length:", 1)[1].split(b"\r\n", 1)[0]
         left = int(length) - len(body)
+        keep = keep or status != 200
         while left > 0:
             count = connection.recv_into(self._buffer, min(left, _CHUNK))
             if not count:
                 raise ConnectionError("the server closed the connection")
-            if status != 200:
+            if keep:
                 body += self._buffer[:count]
             left -= count
-        return status, b"" if status == 200 else bytes(body)
+        return status, bytes(body) if keep else b""
 
     def close(self) -> None:
         if self._socket is not None:

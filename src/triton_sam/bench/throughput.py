@@ -64,7 +64,7 @@ def measure_throughput(target: Target, load: Load) -> Result:
         key = link.encode(target.pictures.jpeg(base + _CLICKED + client))
         prompt = {"points": [list(target.pictures.point(client))], "labels": [1], "format": load.form}
         inputs = {"image_key": key.encode(), "prompt_json": json.dumps(prompt).encode()}
-        outputs = ("result_json", "masks") if load.form == "bits" else ("result_json",)
+        outputs = ("masks", "scores") if load.form == "bits" else ("result_json",)
         return http_job(target.urls["HTTP"], target.name, inputs, outputs, session=f"{run} click {client}")
 
     def image_job(client: int) -> Job:
