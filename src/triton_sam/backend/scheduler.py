@@ -1,8 +1,8 @@
 """What Triton's scheduler cannot do for a process that answers later: admission, order, batching, cancelling.
 
 All workers share one lock. The click worker decodes; those of :mod:`triton_sam.backend.encodes` encode; a click never
-waits for somebody else's encode. Answers are finished (resized, packed, sent) on a small pool, so a large PNG delays
-nobody's decode. Where an engine decodes in less than a thread takes to wake up, a lone user's click is decoded and
+waits for somebody else's encode. Answers that take time (resized, packed, compressed) are finished on a small pool, so
+a large PNG delays nobody's decode. Where an engine decodes in less than a thread takes to wake up, a lone user's click is decoded and
 answered by the thread that brings it.
 Every job that was accepted or refused is answered exactly once, also when an engine raises.
 """
@@ -28,8 +28,6 @@ from triton_sam.images import EncodedImage
 
 log = logging.getLogger(__name__)
 _FINISHERS = min(8, max(2, len(os.sched_getaffinity(0)) // 2))
-#: Answers that only have to be put together are handed over so many at a time: waking a thread costs as much as one.
-_LIGHT_TOGETHER = 8
 _SUPERSEDED = "the request was cancelled or superseded by a newer one of its session"
 
 
@@ -229,10 +227,6 @@ class Scheduler:
         else:
             self._settle(job)
 
-    def _finish_all(self, answers: list[tuple[Job, list[Decoded]]]) -> None:
-        for job, decoded in answers:
-            self._finish(job, decoded)
-
     def _count(self, name: str, amount: int = 1) -> None:
         """Counts; a metric that cannot be kept is no reason to stop working."""
         try:
@@ -348,9 +342,6 @@ class Scheduler:
         self._count("decodes", len(decoded))
         for job in batch:
             job.mark("decode", started)
-        if len(batch) == 1 and not self._clicks and batch[0].is_light(decoded):
-            self._finish(batch[0], decoded)  # another thread would only have to wake up first
-            return
         light: list[tuple[Job, list[Decoded]]] = []
         for job in batch:
             count = len(job.rows())
@@ -359,8 +350,10 @@ class Scheduler:
                 light.append((job, mine))
             else:
                 self._finishers.submit(self._finish, job, mine)
-        for start in range(0, len(light), _LIGHT_TOGETHER):
-            self._finishers.submit(self._finish_all, light[start : start + _LIGHT_TOGETHER])
+        # Here and not on another thread: to wake one costs as much as such an answer, and those who come meanwhile
+        # make the next batch larger (a fifth more clicks a second with 32 clients on a GPU).
+        for job, mine in light:
+            self._finish(job, mine)
 
 
 def _is_newer(job: Job, than: Job) -> bool:
