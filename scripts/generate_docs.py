@@ -31,6 +31,8 @@ VLM_RESULT = ROOT / "docs" / "vlm.json"
 COMPARE_RESULT = ROOT / "docs" / "compare.json"
 CPU_ENCODER_RESULT = ROOT / "docs" / "cpu_encoder.json"
 HALVES_RESULT = ROOT / "docs" / "halves.json"
+GPU_RESULT = ROOT / "docs" / "gpu.json"
+GPU_HALVES_RESULT = ROOT / "docs" / "halves_gpu.json"
 CLICK_RESULT = ROOT / "docs" / "click.json"
 MEMORY_RESULT = ROOT / "docs" / "memory.json"
 EXPORTS = ROOT / "docs" / "exports.json"
@@ -169,6 +171,16 @@ def cpu_encoder_table() -> str:
     return _recorded(CPU_ENCODER_RESULT)
 
 
+def gpu_table() -> str:
+    """Recorded runs of `triton-sam bench` on a GPU."""
+    return _recorded(GPU_RESULT)
+
+
+def gpu_halves_table() -> str:
+    """The same as :func:`halves_table`, on a GPU."""
+    return _recorded(GPU_HALVES_RESULT)
+
+
 def halves_table() -> str:
     """The latest recorded run of `triton-sam bench halves`."""
     return _recorded(HALVES_RESULT)
@@ -209,6 +221,8 @@ PARTS = {
     "compare": compare_table,
     "cpu_encoder": cpu_encoder_table,
     "halves": halves_table,
+    "gpu": gpu_table,
+    "gpu_halves": gpu_halves_table,
     "click": click_table,
     "memory": memory_table,
 }

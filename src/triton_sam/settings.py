@@ -67,6 +67,10 @@ class Settings(BaseSettings):
         description="how torch compiles; auto: default on a GPU, off on a CPU; max-autotune tries kernels for many "
         "minutes at the first load",
     )
+    gpu_jpeg: bool = Field(
+        default=True,
+        description="JPEGs decoded by the GPU where it can; off: by Pillow, slower, and pixel for pixel as on a CPU",
+    )
     torch_graphs: bool = Field(default=True, description="the torch engine's steps as CUDA graphs")
     onnx_tensorrt: bool = Field(
         default=False, description="ONNX graphs on a GPU through TensorRT, whose engines take minutes to build"

@@ -2,8 +2,8 @@
 
 All workers share one lock. The click worker decodes; those of :mod:`triton_sam.backend.encodes` encode; a click never
 waits for somebody else's encode. Answers that take time (resized, packed, compressed) are finished on a small pool, so
-a large PNG delays nobody's decode. Where an engine decodes in less than a thread takes to wake up, a lone user's click is decoded and
-answered by the thread that brings it.
+a large PNG delays nobody's decode. Where an engine decodes in less than a thread takes to wake up, a lone user's click
+is decoded and answered by the thread that brings it.
 Every job that was accepted or refused is answered exactly once, also when an engine raises.
 """
 

@@ -14,6 +14,7 @@ from PIL import Image
 from tests.unit.export.small import small_spec
 from triton_sam import masks
 from triton_sam.engines.inputs import preprocess
+from triton_sam.engines.torch import pictures
 from triton_sam.engines.torch.packing import pack_bits, packed_masks
 from triton_sam.engines.torch.pictures import PictureReader
 from triton_sam.errors import InvalidInput
@@ -134,3 +135,13 @@ def test_many_masks_are_enlarged_in_parts(monkeypatch: pytest.MonkeyPatch) -> No
     whole = packed_masks(logits, frame)
     monkeypatch.setattr(packing, "_AT_A_TIME", 40 * 30 * 2)
     assert torch.equal(packed_masks(logits, frame), whole)
+
+
+def test_pillow_decodes_jpegs_where_the_gpu_shall_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pictures, "gpu_jpeg_decoder", lambda device: lambda data: pytest.fail("asked the GPU"))
+    spec, cpu = small_spec("sam2:tiny"), torch.device("cpu")
+    file = encoded(noise(64, 48), "JPEG")
+    frame, _ = PictureReader(spec, cpu, torch.float32, gpu_jpeg=False).read(file)
+    assert (frame.width, frame.height) == (64, 48)
+    with pytest.raises(pytest.fail.Exception):
+        PictureReader(spec, cpu, torch.float32).read(file)

@@ -81,6 +81,7 @@ class TorchOptions:
         compile_mode: torch.compile's mode for the encoder; None runs it as it is.
         encode_batch: most images in one run.
         graphs: capture CUDA graphs; without a GPU nothing is captured.
+        gpu_jpeg: decode JPEGs on the GPU where it can.
     """
 
     device: torch.device
@@ -89,6 +90,7 @@ class TorchOptions:
     compile_mode: str | None = None
     encode_batch: int = 1
     graphs: bool = True
+    gpu_jpeg: bool = True
 
 
 def load_torch_engine(spec: ModelSpec, weights: Path, settings: Settings) -> TorchEngine:
@@ -108,6 +110,7 @@ def load_torch_engine(spec: ModelSpec, weights: Path, settings: Settings) -> Tor
         compile_mode=None if mode == "off" else mode,
         encode_batch=settings.encode_batch if device.type == "cuda" else 1,
         graphs=settings.torch_graphs,
+        gpu_jpeg=settings.gpu_jpeg,
     )
     try:
         network = build(spec.architecture, spec.side)
@@ -160,7 +163,7 @@ class TorchEngine:
         )
         decoder = RowDecoder(network, spec.architecture, self.layout).cast(options.device, options.row_dtype)
         self._encoder = RowEncoder(network, spec, self.layout, options.row_dtype).cast(options.device, options.dtype)
-        self._reader = PictureReader(spec, options.device, options.dtype)
+        self._reader = PictureReader(spec, options.device, options.dtype, gpu_jpeg=options.gpu_jpeg)
         self._encode_lock = threading.Lock()
         self._threads = threading.local()
         self._encode_stream = new_stream(options.device) if on_gpu else None

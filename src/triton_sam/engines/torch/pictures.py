@@ -22,13 +22,14 @@ log = logging.getLogger(__name__)
 class PictureReader:
     """Reads images for one model. Its methods may run on several threads at a time, each with a stream of its own."""
 
-    def __init__(self, spec: ModelSpec, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(self, spec: ModelSpec, device: torch.device, dtype: torch.dtype, *, gpu_jpeg: bool = True) -> None:
         self._spec = spec
         self._device = device
         self._dtype = dtype
         mean, std = (value.to(device) for value in normalisation(spec.architecture))
         self._scale, self._shift = 1 / (255 * std), mean / std
-        self._decode_jpeg = gpu_jpeg_decoder(device)
+        # The GPU doubles the colour of most JPEGs by repeating it where Pillow blends: some masks differ visibly.
+        self._decode_jpeg = gpu_jpeg_decoder(device) if gpu_jpeg else None
 
     def read(self, image: EncodedImage) -> tuple[Frame, Tensor]:
         """A file -> its geometry and [3,side,side], normalised, on the device."""
