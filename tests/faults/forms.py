@@ -1,0 +1,37 @@
+"""The fault suite in its two lengths, and where its figures go.
+
+``make test`` runs the short form; ``make test-faults`` sets TRITON_SAM_FAULTS=long, holds every bar of
+docs/reliability.md, and keeps what was measured.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+LONG = os.environ.get("TRITON_SAM_FAULTS") == "long"
+
+
+def form(short: T, long: T) -> T:
+    """What the present length of the suite takes."""
+    return long if LONG else short
+
+
+def record(name: str, fault: str, figures: dict[str, tuple[Any, str]]) -> None:
+    """Keeps figures for docs/reliability.md, where somebody asks for them.
+
+    Args:
+        name: of the file.
+        fault: the row's first column: what was done.
+        figures: what was measured -> (value, bar); the bar is text, "" where there is none.
+    """
+    folder = os.environ.get("TRITON_SAM_FAULTS_OUT")
+    if folder:
+        rows = [{"what": what, "value": value, "bar": bar} for what, (value, bar) in figures.items()]
+        document = {"fault": fault, "form": "long" if LONG else "short", "figures": rows}
+        path = Path(folder) / f"{name}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(document, indent=1) + "\n")
