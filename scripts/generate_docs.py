@@ -23,7 +23,7 @@ from triton_sam.specs import exported_graphs
 from triton_sam.vlm_catalog import VLM_CATALOG
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = ("README.md", "docs/cli.md", "docs/settings.md", "docs/models.md", "docs/performance.md")
+PAGES = ("README.md", "docs/cli.md", "docs/settings.md", "docs/models.md", "docs/performance.md", "docs/reliability.md")
 RESULT = ROOT / "docs" / "performance.json"
 SERVICE_RESULTS = tuple(ROOT / "docs" / name for name in ("hover.json", "service.json"))
 PAGE_RESULT = ROOT / "docs" / "page.json"
@@ -36,6 +36,8 @@ GPU_HALVES_RESULT = ROOT / "docs" / "halves_gpu.json"
 CLICK_RESULT = ROOT / "docs" / "click.json"
 MEMORY_RESULT = ROOT / "docs" / "memory.json"
 EXPORTS = ROOT / "docs" / "exports.json"
+#: One file for each fault, as `make test-faults` writes them.
+FAULTS = ROOT / "docs" / "reliability"
 _PART = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -201,6 +203,18 @@ def vlm_table() -> str:
     return _recorded(VLM_RESULT)
 
 
+def faults_table() -> str:
+    """What `make test-faults` measured, fault after fault."""
+    rows = ["| fault or load | what | measured | must hold |", "|---|---|---|---|"]
+    for path in sorted(FAULTS.glob("*.json")):
+        document = json.loads(path.read_text())
+        shown = f"{document['fault']}{'' if document['form'] == 'long' else ' (short form)'}"
+        for row in document["figures"]:
+            rows.append(f"| {shown} | {row['what']} | {row['value']} | {row['bar']} |")
+            shown = ""
+    return "\n".join(rows) + "\n"
+
+
 def _recorded(path: Path) -> str:
     document = json.loads(path.read_text())
     figures = [Figure(**{k: v for k, v in row.items() if k != "reached"}) for row in document["figures"]]
@@ -225,6 +239,7 @@ PARTS = {
     "gpu_halves": gpu_halves_table,
     "click": click_table,
     "memory": memory_table,
+    "faults": faults_table,
 }
 
 
