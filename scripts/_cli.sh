@@ -1,16 +1,20 @@
 # shellcheck shell=bash
-# For the download scripts. The project's own triton-sam comes first: it is the version that these scripts belong to.
-triton_sam() {
+# For the scripts of this project. The project's own triton-sam comes first: it is the version that they belong to.
+find_triton_sam() {
     local own
-    own=$(dirname "${BASH_SOURCE[0]}")/../.venv/bin/triton-sam
+    own=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)/.venv/bin/triton-sam
     if [ -x "$own" ]; then
-        "$own" "$@"
-    elif command -v triton-sam >/dev/null; then
-        triton-sam "$@"
-    else
+        echo "$own"
+    elif ! command -v triton-sam; then
         echo "error: triton-sam is not installed: run \`make demo ONCE=1\` in the project's folder first" >&2
         return 1
     fi
+}
+
+triton_sam() {
+    local program
+    program=$(find_triton_sam) || return 1
+    "$program" "$@"
 }
 
 # download USAGE FAMILY DEFAULT [VARIANT]

@@ -35,7 +35,7 @@ class Finding:
 def examine(settings: Settings) -> Iterator[Finding]:
     """Looks at everything that serving needs, one finding after the other."""
     yield _python()
-    yield _try("server", lambda: f"tritonserver of nvidia-pytriton at {host.find_triton().binary.parent}")
+    yield _try("server", lambda: _server(settings))
     yield _try("libpython", lambda: str(host.find_libpython()))
     yield _try("numpy", host.check_numpy)
     yield _try("packages", host.check_runtime)
@@ -63,6 +63,11 @@ def _python() -> Finding:
     if sys.version_info < (3, 10) or sys.version_info >= (3, 13):
         return Finding("Python", WRONG, f"{text}: the embedded server needs 3.10 to 3.12")
     return Finding("Python", FINE, text)
+
+
+def _server(settings: Settings) -> str:
+    origin = "nvidia-pytriton" if settings.tritonserver is None else "TRITON_SAM_TRITONSERVER"
+    return f"tritonserver of {origin} at {host.find_triton(settings.tritonserver).binary.parent}"
 
 
 def _free(name: str, port: int) -> str:

@@ -6,6 +6,7 @@ import importlib.metadata
 import importlib.util
 import os
 import platform
+import re
 import shutil
 import socket
 import sys
@@ -18,11 +19,16 @@ from triton_sam.errors import ServerError, SetupError
 SHARED_MEMORY = Path("/dev/shm")
 _SHARED_MEMORY_NEEDED = 256 * 1024 * 1024
 _STUB = "triton_python_backend_stub"
+_LINKED_PYTHON = re.compile(rb"libpython(\d\.\d+)\.so")
 
 
 @dataclass(frozen=True, slots=True)
 class TritonFiles:
-    """The parts of the nvidia-pytriton wheel that we use."""
+    """The parts of the nvidia-pytriton wheel, or of another Triton, that we use.
+
+    Attributes:
+        stub_source: this Python's stub; it stands in ``python_backend`` already where the Triton is another.
+    """
 
     binary: Path
     python_backend: Path
@@ -38,9 +44,11 @@ def check_platform() -> None:
         )
 
 
-def find_triton() -> TritonFiles:
-    """The server inside the installed wheel."""
+def find_triton(installation: Path | None = None) -> TritonFiles:
+    """The server inside the installed wheel, or the one that ``installation`` names."""
     check_platform()
+    if installation is not None:
+        return _find_other_triton(installation)
     spec = importlib.util.find_spec("pytriton")
     if spec is None or spec.origin is None:
         raise SetupError("the embedded server is not installed: pip install 'triton-sam[server]'")
@@ -60,9 +68,32 @@ def find_triton() -> TritonFiles:
     return files
 
 
+def _find_other_triton(installation: Path) -> TritonFiles:
+    """A Triton that was installed with its own stub, as in NVIDIA's container; nothing is written there."""
+    backend = installation / "backends" / "python"
+    files = TritonFiles(installation / "bin" / "tritonserver", backend, backend / _STUB)
+    for part in (files.binary, files.stub_source):
+        if not part.exists():
+            raise SetupError(
+                f"{part} is missing: TRITON_SAM_TRITONSERVER names a folder with a whole Triton in it, "
+                "such as /opt/tritonserver in NVIDIA's container; unset it for the embedded server"
+            )
+    linked = _LINKED_PYTHON.search(files.stub_source.read_bytes())
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    # A stub takes its packages from an environment of its own version only, and finds none in ours otherwise.
+    if linked and linked[1].decode() != version:
+        raise SetupError(
+            f"the Triton in {installation} runs models with Python {linked[1].decode()} and this is {version}: "
+            f"install triton-sam with Python {linked[1].decode()}"
+        )
+    return files
+
+
 def install_stub(files: TritonFiles) -> None:
     """Puts this Python's stub into the wheel's own backend folder: only from there it finds its libraries."""
     target = files.python_backend / _STUB
+    if files.stub_source == target:
+        return
     source_bytes = files.stub_source.read_bytes()
     try:
         if not target.exists() or target.read_bytes() != source_bytes:

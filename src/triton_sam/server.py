@@ -75,6 +75,8 @@ class ServerOptions:
     ready_seconds: float = 120.0
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables for the server and its models, over those of this process."""
+    installation: Path | None = None
+    """Folder of the Triton to run; None: the embedded one."""
 
     @property
     def reach(self) -> str:
@@ -289,7 +291,7 @@ def start(options: ServerOptions, pins: Mapping[str, ModelState] | None = None) 
         pins: models of the options that shall not load their newest version, and what they load instead.
     """
     pins = pins or {}
-    files = host.find_triton()
+    files = host.find_triton(options.installation)
     host.check_numpy()
     host.check_runtime()
     libpython = host.find_libpython()

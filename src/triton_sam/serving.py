@@ -42,6 +42,12 @@ EXPOSED_WARNING = (
 )
 
 
+EXPOSED_OTHER_WARNING = (
+    "Triton itself listens beyond this machine and checks nothing: open its ports to trusted hosts only, and the "
+    "service to everybody else"
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Ports:
     """Where things listen; 0 takes a free port."""
@@ -184,7 +190,7 @@ def serving(
             raise SetupError(f"{address} is an IPv6 address and the servers listen on IPv4: use 127.0.0.1 or 0.0.0.0")
     ports = _with_free_ports(ports or Ports(), triton_bind)
     if not is_loopback(triton_bind):
-        log.warning(EXPOSED_WARNING)
+        log.warning(EXPOSED_WARNING if settings.tritonserver is None else EXPOSED_OTHER_WARNING)
     if with_service and not is_loopback(bind) and settings.token is None:
         log.warning(OPEN_SERVICE_WARNING)
     vlms = vlms or {}
@@ -206,6 +212,7 @@ def serving(
         log_level=log_level,
         environment=environment or {},
         ready_seconds=settings.ready_seconds,
+        installation=settings.tritonserver,
     )
     has_service = with_service and importlib.util.find_spec("fastapi") is not None
     with contextlib.ExitStack() as stack:

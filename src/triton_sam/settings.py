@@ -24,6 +24,10 @@ class Settings(BaseSettings):
         default_factory=lambda: user_cache_path("triton-sam"),
         description="where weights and repositories live",
     )
+    tritonserver: Path | None = Field(
+        default=None,
+        description="folder of a Triton to run in place of the embedded one: /opt/tritonserver in NVIDIA's container",
+    )
     url: str = Field(
         default="localhost:8000",
         validation_alias=AliasChoices("TRITON_SAM_URL", "TRITON_URL"),

@@ -30,7 +30,7 @@ PORTS = ("port 8000", "port 8001", "port 8002", "port 8080")
 def healthy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine on which all is well, and nothing outside this process is asked."""
     files = host.TritonFiles(tmp_path / "bin" / "tritonserver", tmp_path, tmp_path)
-    monkeypatch.setattr(host, "find_triton", lambda: files)
+    monkeypatch.setattr(host, "find_triton", lambda _installation: files)
     monkeypatch.setattr(host, "find_libpython", lambda: Path("libpython.so"))
     monkeypatch.setattr(host, "check_numpy", lambda: "1.26.4")
     monkeypatch.setattr(host, "check_runtime", lambda: "onnxruntime and OpenCV")
@@ -65,7 +65,7 @@ def test_everything_that_serving_needs_is_looked_at(settings: Settings) -> None:
 def test_what_does_not_work_is_wrong_and_has_its_mend(
     name: str, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail() -> None:
+    def fail(*_: object) -> None:
         raise SetupError("it is broken: mend it")
 
     monkeypatch.setattr(host, CHECKS[name], fail)

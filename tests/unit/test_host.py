@@ -208,6 +208,39 @@ def test_a_stub_that_cannot_be_installed(wheel: Path) -> None:
         host.install_stub(files)
 
 
+@pytest.fixture
+def other_triton(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An imitation of NVIDIA's container's folder, with a stub of this Python."""
+    root = tmp_path / "tritonserver"
+    for file, content in (("bin/tritonserver", "program"), (f"backends/python/{STUB}", f"libpython{VERSION}.so.1.0")):
+        (root / file).parent.mkdir(parents=True)
+        (root / file).write_text(content)
+    monkeypatch.setattr(sys, "platform", "linux")
+    return root
+
+
+def test_another_triton_is_used_as_it_is(other_triton: Path) -> None:
+    files = host.find_triton(other_triton)
+    assert files.binary == other_triton / "bin" / "tritonserver"
+    before = files.stub_source.stat()
+    host.install_stub(files)
+    after = files.stub_source.stat()
+    assert (before.st_mode, before.st_mtime_ns, before.st_ino) == (after.st_mode, after.st_mtime_ns, after.st_ino)
+
+
+@pytest.mark.parametrize("part", ["bin/tritonserver", f"backends/python/{STUB}"])
+def test_a_folder_without_a_whole_triton(part: str, other_triton: Path) -> None:
+    (other_triton / part).unlink()
+    with pytest.raises(SetupError, match=f"{part} is missing: TRITON_SAM_TRITONSERVER"):
+        host.find_triton(other_triton)
+
+
+def test_a_triton_for_another_python(other_triton: Path) -> None:
+    (other_triton / "backends" / "python" / STUB).write_bytes(b"\0libpython3.9.so.1.0\0")
+    with pytest.raises(SetupError, match=f"runs models with Python 3.9 and this is {VERSION}: install triton-sam with"):
+        host.find_triton(other_triton)
+
+
 # shared memory and processes
 
 

@@ -165,7 +165,7 @@ def test_the_servers_processes_have_folders_to_agree_in(tmp_path: Path, monkeypa
     """They are there before the first process looks, and are told to all of them."""
     told: dict[str, str] = {}
     files = host.TritonFiles(tmp_path / "tritonserver", tmp_path / "python", tmp_path / "stub")
-    monkeypatch.setattr(host, "find_triton", lambda: files)
+    monkeypatch.setattr(host, "find_triton", lambda _installation: files)
     monkeypatch.setattr(host, "find_libpython", lambda: tmp_path / "libpython.so")
     for check in ("check_numpy", "check_runtime", "check_shared_memory"):
         monkeypatch.setattr(host, check, lambda: None)

@@ -273,6 +273,7 @@ class Scheduler:
         if alone:
             self._finish(waiters[0], [])
         self._count("encodes")
+        self._count_turns([job.timings["queue_encode"] for job in waiters])
         self._gauge("cache_bytes", self._cache.bytes)
 
     def encode_failed(self, task: EncodeTask, error: TritonSamError) -> None:
@@ -331,6 +332,11 @@ class Scheduler:
 
         return [first, *(self._clicks.take(fits) if room > 0 else [])]
 
+    def _count_turns(self, waits: list[float]) -> None:
+        """Counts how long jobs waited, in milliseconds each: Triton's own queue is empty, as nothing waits there."""
+        self._count("turns", len(waits))
+        self._count("queue_microseconds", round(sum(max(0.0, wait) for wait in waits) * 1e3))
+
     def _decode_batch(self, batch: list[Job]) -> None:
         batch = self.still_wanted(batch)
         if not batch:
@@ -338,6 +344,7 @@ class Scheduler:
         started = time.perf_counter()
         for job in batch:
             job.timings["queue"] = (started - job.received) * 1e3 - sum(job.timings.values())
+        self._count_turns([job.timings["queue"] for job in batch])
         decoded = self._engine.decode([row for job in batch for row in job.rows()])
         self._count("decodes", len(decoded))
         for job in batch:

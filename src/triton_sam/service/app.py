@@ -25,6 +25,7 @@ from triton_sam.service.preview import preview_router
 from triton_sam.service.sam_service import sam_service_router
 from triton_sam.service.samples import samples_router
 from triton_sam.service.segment import segment_router
+from triton_sam.service.supervision import SupervisorFigures
 from triton_sam.service.telemetry import ServiceMetrics, Telemetry
 from triton_sam.settings import Settings
 
@@ -43,6 +44,7 @@ def create_app(backend: Backend, settings: Settings) -> FastAPI:
     """The application for one server."""
     gateway = Gateway(backend, settings)
     metrics = ServiceMetrics()
+    metrics.registry.register(SupervisorFigures(backend.status))
     routers = (
         segment_router(gateway),
         hover_router(gateway, metrics),

@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# usage: health_check.sh [HOST] [PORT]      exit 0 where masks are served; localhost and the service's 8080 by default
+# On Triton's own port (8000) Triton is asked, which does not notice that a model's process has died.
+set -euo pipefail
+
+if [ $# -gt 2 ] || [[ ${1:-} == -* ]]; then
+    sed -n 's/^# \{0,1\}//; 2,3p' "${BASH_SOURCE[0]}" >&2
+    [[ ${1:-} == -h || ${1:-} == --help ]] && exit 0
+    exit 2
+fi
+host=${1:-localhost} port=${2:-8080}
+url=http://$host:$port
+
+ask() {
+    curl --silent --noproxy '*' --max-time 5 --output "$answer" --write-out '%{http_code}' "$url$1" || true
+}
+
+answer=$(mktemp)
+trap 'rm -f "$answer"' EXIT
+status=$(ask /health)
+if [ "$status" = 200 ]; then
+    echo "ready: the service at $url says $(cat "$answer")"
+elif [ "$status" = 000 ]; then
+    echo "not ready: nothing answers at $url" >&2
+    exit 1
+elif [ "$status" = 503 ]; then
+    echo "not ready: the service at $url says $(cat "$answer")" >&2
+    exit 1
+elif status=$(ask /v2/health/ready) && [ "$status" = 200 ]; then
+    echo "ready: Triton at $url says so; whether its models live, the service's port knows"
+else
+    echo "not ready: $url answers $status to /v2/health/ready" >&2
+    exit 1
+fi

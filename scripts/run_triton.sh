@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# usage: run_triton.sh [MODEL_REPO]     Triton and the service until Ctrl-C; by default with what `triton-sam setup` wrote
+#   HTTP_PORT (8000), GRPC_PORT (8001), METRICS_PORT (8002), SERVICE_PORT (8080): where they listen; 0 takes a free one
+set -euo pipefail
+# shellcheck source=scripts/_cli.sh
+source "$(dirname "${BASH_SOURCE[0]}")/_cli.sh"
+
+if [ $# -gt 1 ] || [[ ${1:-} == -* ]]; then
+    sed -n 's/^# \{0,1\}//; 2,3p' "${BASH_SOURCE[0]}" >&2
+    [[ ${1:-} == -h || ${1:-} == --help ]] && exit 0
+    exit 2
+fi
+options=(--http-port "${HTTP_PORT:-8000}" --grpc-port "${GRPC_PORT:-8001}")
+options+=(--metrics-port "${METRICS_PORT:-8002}" --service-port "${SERVICE_PORT:-8080}")
+if [ -n "${1:-}" ]; then
+    options+=(--model-repository "$1")
+fi
+program=$(find_triton_sam)
+# In this process's place, so that whoever stops the script stops the server.
+exec "$program" serve "${options[@]}"
