@@ -13,8 +13,11 @@ from triton_sam.errors import ServerError
 #: Runs between fork and exec in a process of its own (a function there would run in a copy of a threaded process).
 #: prctl(PR_SET_PDEATHSIG, SIGKILL), and a look whether the parent died before it. Then the stack: Triton's HTTP server
 #: parses bodies that curl labels as forms on it, and with the usual 8 MiB a large base64 image ends the whole server.
+#: A process group of its own: a Ctrl-C at the terminal reaches us, and we stop the server in order. No session of its
+#: own: Linux weighs the threads of two sessions without a look at their niceness, and the models would hold up /health.
 _LAUNCHER = """
 import ctypes, os, resource, sys
+os.setpgid(0, 0)
 ctypes.CDLL(None).prctl(1, 9)
 if os.getppid() != int(sys.argv[1]):
     os._exit(1)
@@ -35,7 +38,6 @@ def spawn(command: Sequence[str], environment: dict[str, str], output: IO[bytes]
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            start_new_session=True,  # a Ctrl-C at the terminal reaches us, and we stop the server in order
         )
     except OSError as error:
         raise ServerError(f"tritonserver cannot be started ({error.strerror})") from None

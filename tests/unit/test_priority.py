@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from triton_sam.engines import priority
-from triton_sam.engines.priority import lower_this_thread, run_lowered
+from triton_sam.engines.priority import CLICK_NICENESS, lower_this_thread, run_lowered
 
 
 def own_niceness() -> int:
@@ -78,3 +78,8 @@ def test_a_system_without_niceness(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "setpriority", raising=False)
     lower_this_thread()
     assert run_lowered(lambda: 5) == 5
+
+
+@niceness
+def test_clicks_stand_between_answers_and_encodes() -> None:
+    assert own_niceness() < run_lowered(own_niceness, CLICK_NICENESS) < run_lowered(own_niceness)

@@ -22,6 +22,7 @@ from triton_sam.backend.encodes import EncodePipeline, EncodeTask, failed
 from triton_sam.backend.jobs import Job, Metrics, QueueLimits
 from triton_sam.backend.sessions import SessionBook
 from triton_sam.engines.base import Decoded, Embedding, Engine
+from triton_sam.engines.priority import CLICK_NICENESS, lower_this_thread
 from triton_sam.errors import Cancelled, QueueFull, TritonSamError, Unavailable
 from triton_sam.fairqueue import FairQueue
 from triton_sam.images import EncodedImage
@@ -49,7 +50,7 @@ class Scheduler:
         self._unanswered = 0
         self._closing = False
         self._last_click_is_in = False
-        self._finishers = ThreadPoolExecutor(_FINISHERS, thread_name_prefix="finish")
+        self._finishers = ThreadPoolExecutor(_FINISHERS, thread_name_prefix="finish", initializer=self._yield_cores)
         self._encodes = EncodePipeline(engine, self._lock, self, waiting=limits.encodes, window=limits.window)
         self._clicker = threading.Thread(target=self._click_loop, name="clicks", daemon=True)
         self._clicker.start()
@@ -283,7 +284,13 @@ class Scheduler:
 
     # -- the click worker ------------------------------------------------------------------------------------
 
+    def _yield_cores(self) -> None:
+        """Where decoding takes the cores, who only asks how things are, or is refused, need not wait for it."""
+        if self._engine.capacity.lowers_encodes:
+            lower_this_thread(CLICK_NICENESS)
+
     def _click_loop(self) -> None:
+        self._yield_cores()
         while True:
             with self._lock:
                 while not (self._clicks or self._pings or self._last_click_is_in):

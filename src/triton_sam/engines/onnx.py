@@ -13,7 +13,7 @@ import onnxruntime
 
 from triton_sam.engines.base import Capacity, Decoded, Embedding, FloatArray, HostEmbedding, Row, select
 from triton_sam.engines.inputs import model_points, preprocess
-from triton_sam.engines.priority import run_lowered
+from triton_sam.engines.priority import CLICK_NICENESS, run_lowered
 from triton_sam.errors import SetupError
 from triton_sam.export.eight_bits import session_entry
 from triton_sam.geometry import Frame
@@ -101,7 +101,9 @@ class OnnxEngine:
         self._encoder = run_lowered(lambda: open_session(encoder, threads, providers=providers))
         # Its many small steps wait for each other: threads that sleep in between cost 3 ms of a 45 ms click.
         # The encoder's steps are long; spinning there would only take the cores from a click.
-        self._decoder = open_session(decoder, threads, spinning=True, providers=providers)
+        self._decoder = run_lowered(
+            lambda: open_session(decoder, threads, spinning=True, providers=providers), CLICK_NICENESS
+        )
         self._encoder_outputs = [name for name, _ in spec.encoder.outputs]
 
     def warm_up(self) -> None:

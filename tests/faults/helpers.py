@@ -1,0 +1,73 @@
+"""What the tests of faults look at: processes, their files and memory, and conditions that come true."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from triton_sam.flight import requests_held
+from triton_sam.host import SHARED_MEMORY
+from triton_sam.serving import Running
+
+POINT = [365, 290]
+PATIENCE = 60.0
+
+
+def eventually(condition: Callable[[], object], what: str, patience: float = PATIENCE, pause: float = 0.05) -> float:
+    """Waits until the condition holds; looks at it again as soon as other threads had their turn.
+
+    Returns:
+        Seconds that it took.
+    """
+    begun = time.monotonic()
+    turn = threading.Event()
+    while not condition():
+        assert time.monotonic() < begun + patience, f"{what}: not within {patience:.0f} s"
+        turn.wait(pause)
+    return time.monotonic() - begun
+
+
+def stub_of(running: Running, model: str = "sam2") -> int:
+    return next(pid for pid, name in running.supervisor.process.stubs.items() if name == model)
+
+
+def held_by(running: Running) -> int | None:
+    return requests_held(running.supervisor.process.flight_folder, "sam2")
+
+
+def restarts_of(running: Running) -> int:
+    return int(str(running.supervisor.status["restarts"]))
+
+
+def regions_of(running: Running) -> set[str]:
+    """The shared memory of the present server's life."""
+    return {path.name for path in SHARED_MEMORY.glob(f"{running.supervisor.process.shm_prefix}*")}
+
+
+def open_files(pid: int) -> int:
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+
+def status_field(pid: int, name: str) -> int:
+    """A number of /proc's status: ``VmRSS`` in kB, ``Threads``."""
+    line = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith(f"{name}:"))
+    return int(line.split()[1])
+
+
+def children_of(pid: int) -> list[int]:
+    children = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for path in children for child in path.read_text().split()]
+
+
+def zombies_of(pid: int) -> list[int]:
+    """Children, and theirs, that have ended and that nobody has taken notice of."""
+    found = []
+    for child in children_of(pid):
+        try:
+            state = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0]
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        found += [child] if state == "Z" else zombies_of(child)
+    return found

@@ -1,0 +1,160 @@
+"""Ten times of what the machine can do, through the service: who cannot be served is told so at once, in order."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.conftest import ServerFactory
+from tests.faults.forms import form, record
+from tests.faults.helpers import eventually
+from tests.faults.load import Plan, Told, ask, asking, percentile, picture, told
+from triton_sam.serving import Running
+
+pytestmark = pytest.mark.triton
+SECONDS = form(8.0, 60.0)
+REFUSED = (429, 503)
+#: Clicks that wait, and clicks that are decoded at a time; images that wait.
+CLICK_QUEUE, CLICK_BATCH, ENCODE_QUEUE = 16, 1, 2
+#: More than the model takes, so that both refuse, the model's queue and the service.
+SERVICE_REQUESTS = CLICK_QUEUE + CLICK_BATCH + 3
+#: Of a pace; the machine may be busy with something else, in the short form.
+BAR = form(2.0, 0.05)
+SLACK = form(4.0, 1.2)
+_FORMATS = ("png", "rle", "polygon")
+
+
+@pytest.fixture(scope="module")
+def small(start_server: ServerFactory) -> Iterator[Running]:
+    """A server with small queues."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRITON_SAM_SERVICE_REQUESTS", str(SERVICE_REQUESTS))
+        queues = {"click_queue": CLICK_QUEUE, "click_batch": CLICK_BATCH, "encode_queue": ENCODE_QUEUE}
+        with start_server(**{name: str(value) for name, value in queues.items()}) as running:
+            yield running
+
+
+@pytest.fixture(scope="module")
+def clicks(small: Running, photographs: Path) -> list[str]:
+    """Documents for /v1/segment on one cached image, in several formats."""
+    files = {"image": (photographs / "coffee.png").read_bytes()}
+    answer = httpx.post(f"{small.urls['service']}/v1/images", files=files, timeout=60, trust_env=False)
+    key = answer.json()["image_key"]
+    points = [[300 + 5 * step, 290] for step in range(20)]
+    return [json.dumps({"image_key": key, "points": [point], "format": kind}) for point in points for kind in _FORMATS]
+
+
+def counted(running: Running, path: str) -> dict[str, int]:
+    """What the metrics say now: answers of a route by their status, and refusals of the model's queues."""
+    with httpx.Client(base_url=running.urls["service"], timeout=30, trust_env=False) as client:
+        service, triton = client.get("/metrics").text, client.get("/v2/metrics").text
+    rows = re.findall(rf'triton_sam_service_requests_total{{[^}}]*route="{path}",status="(\d+)"}} (\S+)', service)
+    found = {status: int(float(value)) for status, value in rows}
+    rejected = re.search(r"triton_sam_rejected_total{[^}]*} (\S+)", triton)
+    return found | {"rejected": int(float(rejected[1])) if rejected else 0}
+
+
+def since(before: dict[str, int], now: dict[str, int]) -> dict[str, int]:
+    return {name: value - before.get(name, 0) for name, value in now.items() if value != before.get(name, 0)}
+
+
+def alone(url: str, path: str, documents: list[str], first_picture: int, times: int) -> float:
+    """Seconds of one request while nobody else asks: the mean of several, one after the other."""
+    with httpx.Client(base_url=url, timeout=60, trust_env=False) as client:
+        client.get("/health")
+        begun = time.perf_counter()
+        for number in range(times):
+            if documents:
+                answer = client.post(path, content=documents[number % len(documents)])
+            else:
+                answer = client.post(path, files={"image": picture(first_picture + number)})
+            assert answer.status_code == 200, answer.text
+        return (time.perf_counter() - begun) / times
+
+
+def expect_order(running: Running, what: str, plan: Plan, service_seconds: float, queue: int) -> None:
+    """Carries the plan out, with somebody who looks at /health all the time, and holds every bar."""
+    before = counted(running, plan.path)
+    begun = time.perf_counter()
+    with (
+        asking(plan) as load,
+        asking(Plan(plan.url, plan.seconds, 20.0, "/health")) as health,
+    ):
+        answers = told(load)
+        lasted = time.perf_counter() - begun
+        healthy = told(health)
+    refused, admitted = answers.seconds(*REFUSED), answers.seconds(200)
+    # Who asks sits on the same cores here, and so do the refusals: each takes from those who are served.
+    loaded_seconds = lasted / max(1, len(admitted))
+    limit, loaded_limit = (queue + 1) * service_seconds, (queue + 1) * loaded_seconds
+    record(
+        f"overload-{what}",
+        f"10x capacity for {plan.seconds:.0f} s through the service: {what}",
+        {
+            "requests sent, a second": (round(plan.per_second, 1), ""),
+            "requests sent": (answers.sent, ""),
+            "admitted": (len(admitted), ""),
+            "refused": (len(refused), ""),
+            "without an answer": (len(answers.broken), "0"),
+            "refusals p99, ms": (round(1e3 * percentile(refused, 0.99), 1), "<= 50"),
+            "service time alone, s": (round(service_seconds, 3), ""),
+            "service time under this load, s": (round(loaded_seconds, 3), ""),
+            "admitted p50, s": (round(percentile(admitted, 0.5), 2), ""),
+            "admitted p99, s": (
+                round(percentile(admitted, 0.99), 2),
+                f"<= (queue + 1) x service time: {limit:.2f} alone, {loaded_limit:.2f} under this load",
+            ),
+            "/health p99, ms": (round(1e3 * percentile(healthy.seconds(200), 0.99), 1), "<= 50"),
+        },
+    )
+    expect_answers(answers)
+    assert healthy.broken == []
+    assert healthy.count(200) == healthy.sent
+
+    def exactly() -> bool:
+        """The model's count comes a moment later."""
+        found = since(before, counted(running, plan.path))
+        service = sum(found.get(str(status), 0) for status in REFUSED)
+        return service == len(refused) and found.get("200", 0) == len(admitted) and 0 < found["rejected"] <= service
+
+    eventually(exactly, f"{len(refused)} refusals and {len(admitted)} masks counted", patience=5)
+    assert percentile(refused, 0.99) <= BAR
+    assert percentile(healthy.seconds(200), 0.99) <= BAR
+    assert percentile(admitted, 0.99) <= max(limit, loaded_limit) * SLACK
+
+
+def expect_answers(answers: Told) -> None:
+    assert answers.broken == [], "every request has an answer"
+    assert len(answers.answers) == answers.sent
+    assert answers.count(200) > 0
+    assert answers.count(*REFUSED) > 0
+    assert answers.count(200, *REFUSED) == answers.sent, {status for status, *_ in answers.answers}
+    for status, _, retry_after, code in answers.answers:
+        if status in REFUSED:
+            assert retry_after.isdecimal()
+            assert code == {429: "queue_full", 503: "unavailable"}[status]
+
+
+def test_clicks(small: Running, clicks: list[str]) -> None:
+    url = small.urls["service"]
+    service_seconds = alone(url, "/v1/segment", clicks, -1, 60)
+    plan = Plan(url, SECONDS, 10 / service_seconds, "/v1/segment", clicks)
+    expect_order(small, "clicks", plan, service_seconds, CLICK_QUEUE)
+
+
+def test_uploads(small: Running) -> None:
+    url = small.urls["service"]
+    service_seconds = alone(url, "/v1/images", [], 50_000, form(1, 4))
+    plan = Plan(url, SECONDS, 10 / service_seconds, "/v1/images", first_picture=0)
+    expect_order(small, "uploads", plan, service_seconds, ENCODE_QUEUE)
+
+
+def test_afterwards_everybody_is_served(small: Running, clicks: list[str]) -> None:
+    calm = ask(Plan(small.urls["service"], 2.0, 2.0, "/v1/segment", clicks))
+    assert calm.count(200) == calm.sent == 4
