@@ -58,11 +58,21 @@ def json_object(text: bytes | str, most: int, *, like: str = '{"image_key": ...}
     if sum(map(raw.count, (b"[", b"{", b","))) > most:
         raise TooLarge(f"the JSON has more than {most:,} brackets and commas: send masks as base64, or less")
     try:
-        document = json.loads(text)
+        document = json.loads(text, object_pairs_hook=_without_twins)
     except (ValueError, RecursionError) as error:
         raise InvalidInput(f"the request is no JSON ({error}): send an object like {like}") from None
     if not isinstance(document, dict):
         raise InvalidInput(f"the request is no JSON object: send one like {like}")
+    return document
+
+
+def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object. A proxy in front may have read the first of two equal names, and Python would take the last."""
+    document = dict(pairs)
+    if len(document) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InvalidInput(f"the field {twice[:60]!r} is there twice: send each field once")
     return document
 
 

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from python_multipart.multipart import parse_options_header
 from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException
+from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 from starlette.types import Message, Receive
 
@@ -29,6 +30,11 @@ class Form:
     """A form that was read."""
 
     def __init__(self, data: FormData) -> None:
+        """InvalidInput where a field is there twice: a proxy in front may have looked at the other one."""
+        fields = [name for name, _ in data.multi_items()]
+        twice = next((name for name in fields if fields.count(name) > 1), None)
+        if twice is not None:
+            raise InvalidInput(f"the field {twice[:60]!r} is there twice: send each field once")
         self._data = data
 
     def name(self, field: str) -> str | None:
@@ -80,14 +86,39 @@ async def read_form(request: Request) -> AsyncIterator[Form]:
     if kind == b"application/x-www-form-urlencoded":
         request = Request(request.scope, _bounded(request.receive))
     try:
-        data = await request.form(max_files=_MAX_FILES, max_fields=_MAX_FIELDS, max_part_size=_MAX_PART_BYTES)
-    except (HTTPException, ValueError) as error:  # the framework wraps its own parser's refusals only in part
+        data = await (_Parts(request).parse() if kind == b"multipart/form-data" else request.form())
+    except (HTTPException, MultiPartException, ValueError) as error:  # the parser has words of its own
         reason = error.detail if isinstance(error, HTTPException) else error
         raise InvalidInput(f"the form cannot be read ({reason}): send multipart/form-data") from None
     try:
         yield Form(data)
     finally:
-        await request.close()
+        await data.close()
+
+
+class _Parts(MultiPartParser):
+    """A multipart form that must end as it says; the usual parser takes what a broken connection left for the whole."""
+
+    def __init__(self, request: Request) -> None:
+        super().__init__(
+            request.headers,
+            request.stream(),
+            max_files=_MAX_FILES,
+            max_fields=_MAX_FIELDS,
+            max_part_size=_MAX_PART_BYTES,
+        )
+        self._ended = False
+
+    def on_end(self) -> None:
+        self._ended = True
+
+    async def parse(self) -> FormData:
+        data = await super().parse()
+        if not self._ended:
+            for file in self._files_to_close_on_error:
+                file.close()
+            raise MultiPartException("it is cut short, its last boundary is missing")
+        return data
 
 
 def _bounded(receive: Receive) -> Receive:

@@ -137,7 +137,15 @@ class RequestLimits:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        body = _Body(receive, send, self._max_bytes, self._body_seconds, lingers="expect" not in headers)
+        body = _Body(
+            receive,
+            send,
+            self._max_bytes,
+            self._body_seconds,
+            # Whoever expects a 100 first has sent no body yet, and is not to be invited to.
+            lingers="expect" not in headers,
+            closes=scope["http_version"] == "1.0" or headers.get("connection", "").lower() == "close",
+        )
         declared = headers.get("content-length", "")
         if declared.isdecimal() and int(declared) > self._max_bytes:
             await error_response(body.note(too_large(self._max_bytes)))(scope, receive, body.send)
@@ -158,13 +166,20 @@ def too_large(max_bytes: int) -> TooLarge:
 class _Body:
     """One request's body on its way in, and after a fault its answer on the way out."""
 
-    def __init__(self, receive: Receive, send: Send, max_bytes: int, pause: float, *, lingers: bool) -> None:
+    def __init__(
+        self, receive: Receive, send: Send, max_bytes: int, pause: float, *, lingers: bool, closes: bool
+    ) -> None:
+        """
+        Args:
+            lingers: whether what is still being sent may be taken in after the answer.
+            closes: whether the connection ends with the answer, as the caller wished.
+        """
         self._receive = receive
         self._send = send
         self._max_bytes = max_bytes
         self._pause = pause
-        # Whoever expects a 100 first has sent no body yet, and is not to be invited to.
         self._lingers = lingers
+        self._closes = closes
         self._seen = 0
         self._complete = False
         self._fault: TritonSamError | None = None
@@ -194,12 +209,17 @@ class _Body:
             self.answered = True
             if self._fault is not None:
                 message = {**message, "headers": [*message["headers"], (b"connection", b"close")]}
-        elif self._fault is not None and not message.get("more_body", False):
+        elif self._must_linger() and not message.get("more_body", False):
             await self._send({**message, "more_body": True})
-            if isinstance(self._fault, TooLarge) and self._lingers:
-                await self._swallow()
+            await self._swallow()
             message = {"type": "http.response.body", "body": b"", "more_body": False}
         await self._send(message)
+
+    def _must_linger(self) -> bool:
+        """Whether a body is still coming in on a connection that the answer's end closes."""
+        if self._complete or not self._lingers:
+            return False
+        return self._closes if self._fault is None else isinstance(self._fault, TooLarge)
 
     async def _swallow(self) -> None:
         """Takes in what is still being sent: closing at once would reset the connection, and the answer be lost."""

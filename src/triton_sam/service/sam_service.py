@@ -167,7 +167,10 @@ def _cancel(gateway: Gateway, session: str) -> JSONResponse:
 
 
 async def _session_to_cancel(request: Request) -> str | None:
-    named = checked_name(request.query_params.get("session_id"), "session_id")
+    named_in_query = request.query_params.getlist("session_id")
+    if len(named_in_query) > 1:
+        raise InvalidInput("session_id is there twice: which session shall be cancelled?")
+    named = checked_name(next(iter(named_in_query), None), "session_id")
     if named is not None:
         return named
     if "json" in request.headers.get("content-type", "").lower():

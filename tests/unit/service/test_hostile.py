@@ -41,6 +41,33 @@ def test_usual_alphabets(charset: str) -> None:
     assert answer.json() == {"session_id": "me", "cancelled": 0}
 
 
+@pytest.mark.parametrize("kept", [0, 30, 60, -5, -7])
+def test_a_form_that_is_cut_short(kept: int) -> None:
+    headers = {"Content-Type": "multipart/form-data; boundary=B"}
+    answer = ask("POST", "/cancel_pending", content=form(b"me")[:kept], headers=headers)
+    assert "cut short" in refusal(answer, 400, "invalid_input")
+
+
+def test_a_file_that_is_cut_short() -> None:
+    headers = {"Content-Type": "multipart/form-data; boundary=B"}
+    whole = form(image_file()).replace(b'name="session_id"', b'name="image"; filename="a.png"')
+    assert ask("POST", "/v1/images", content=whole, headers=headers).status_code == 200
+    for kept in (100, -30, -8):
+        answer = ask("POST", "/v1/images", content=whole[:kept], headers=headers)
+        assert "cut short" in refusal(answer, 400, "invalid_input")
+
+
+def test_a_field_that_is_there_twice() -> None:
+    """Two readers of one request might each take another one."""
+    for field in ("session_id", "other"):
+        answer = ask("POST", "/cancel_pending", data={"session_id": ["me"], field: ["me", "you"]})
+        assert "twice" in refusal(answer, 400, "invalid_input")
+    answer = ask("POST", "/cancel_pending?session_id=me&session_id=you")
+    assert "twice" in refusal(answer, 400, "invalid_input")
+    for body in ('{"image_key": "a", "points": [[1, 1]], "image_key": "b"}', '{"objects": [{"box": 1, "box": 2}]}'):
+        assert "twice" in refusal(ask("POST", "/v1/segment", content=body), 400, "invalid_input")
+
+
 def test_long_fields() -> None:
     headers = {"Content-Type": "multipart/form-data; boundary=B"}
     answer = ask("POST", "/v1/images", content=form(b"a" * 5000), headers=headers)

@@ -55,6 +55,16 @@ def test_the_refusal_arrives_even_while_the_body_is_being_sent(chunked: bool) ->
             connection.close()
 
 
+def test_a_refusal_arrives_where_the_connection_is_to_close_and_the_body_still_comes() -> None:
+    """As a proxy asks that keeps no connections: closing at once would reset it, and the sentence be lost."""
+    head = b"POST /v1/images HTTP/1.1\r\nHost: a\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n"
+    kind = b"Content-Type: multipart/form-data; boundary=B\r\n\r\n"
+    with listening(Fake()) as port:
+        answer = talk(port, head + kind, *[b"10000\r\n" + bytes(0x10000) + b"\r\n"] * 50, b"0\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert b"invalid_input" in answer
+
+
 def talk(port: int, *parts: bytes) -> bytes:
     """Everything that comes back until the service closes the connection."""
     with socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT) as connection:

@@ -1,0 +1,98 @@
+"""Whether a server got through something unhurt: the same processes, nothing mended, and the right mask at once."""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+import numpy as np
+from PIL import Image
+
+from triton_sam import SAM2TritonClient
+from triton_sam.masks import decode
+from triton_sam.serving import Running
+
+SPOON = [365, 290]
+
+
+@dataclass(slots=True)
+class Witness:
+    """Knows how a server was at the start, and what is right.
+
+    Attributes:
+        expected: [H,W] bool, the mask of the spoon by the straight way.
+        slowest: the longest that an answer took so far, in seconds, and to what.
+    """
+
+    running: Running
+    client: httpx.Client
+    image: bytes
+    image_key: str
+    expected: np.ndarray[Any, Any]
+    before: tuple[object, ...]
+    slowest: tuple[float, str] = (0.0, "")
+    statuses: dict[int, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, running: Running, client: httpx.Client, image: bytes) -> Witness:
+        with SAM2TritonClient(running.urls["HTTP"]) as straight:
+            key = straight.set_image(image)
+            expected = straight.segment([SPOON]).masks.best
+        return cls(running, client, image, key, expected, vitals(running))
+
+    def note(self, what: str, status: int, seconds: float) -> None:
+        """Counts an answer."""
+        self.statuses[status] = self.statuses.get(status, 0) + 1
+        self.slowest = max(self.slowest, (seconds, what))
+
+    def check(self) -> None:
+        """Nothing died, nothing had to be mended, and a good request gives the right mask."""
+        assert vitals(self.running) == self.before
+        click = {"image_key": self.image_key, "points": [SPOON], "format": "rle"}
+        answer = self.client.post("/v1/segment", json=click)
+        if answer.status_code == 404:  # other images may have pushed it out
+            assert self.client.post("/v1/images", files={"image": self.image}).status_code == 200
+            answer = self.client.post("/v1/segment", json=click)
+        assert answer.status_code == 200, answer.text
+        np.testing.assert_array_equal(decode(answer.json()["mask"]), self.expected)
+        assert vitals(self.running) == self.before
+
+
+def vitals(running: Running) -> tuple[object, ...]:
+    """The processes of a server by their pids, and how often it had to be mended."""
+    supervisor = running.supervisor
+    process, status = supervisor.process, supervisor.status
+    return process.process.pid, tuple(sorted(process.stubs)), status["state"], status["restarts"], status["reloads"]
+
+
+def sentence_of(body: bytes) -> str:
+    """The one sentence of a refusal; whatever has another shape fails here."""
+    error = json.loads(body)["error"]
+    assert set(error) == {"code", "message", "type", "param"}
+    message = error["message"]
+    assert isinstance(message, str)
+    assert 10 < len(message) <= 500
+    assert "Traceback" not in message
+    return message
+
+
+def png(picture: Image.Image) -> bytes:
+    """A PNG file of a picture."""
+    buffer = io.BytesIO()
+    picture.save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+class Stopwatch:
+    """Seconds since it was made."""
+
+    def __init__(self) -> None:
+        self._begun = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._begun
