@@ -1,0 +1,234 @@
+"""Real HAProxy and nginx with the configurations that are shipped, and whole servers that can be killed behind them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+import pytest
+
+from triton_sam.host import free_port, process_alive
+
+ROOT = Path(__file__).resolve().parents[2]
+HAPROXY_CONFIG = ROOT / "deploy" / "haproxy" / "haproxy.cfg"
+NGINX_CONFIG = ROOT / "deploy" / "nginx" / "nginx.conf"
+PATIENCE = 120.0
+
+
+def program(name: str) -> str:
+    """Its path; where it is missing the test is skipped, unless TRITON_SAM_REQUIRE_PROXIES is set."""
+    found = shutil.which(name) or shutil.which(name, path="/usr/sbin:/sbin")
+    if found is None:
+        reason = f"no {name} on this machine: run scripts/install_proxies.sh"
+        if os.environ.get("TRITON_SAM_REQUIRE_PROXIES"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return found
+
+
+def eventually(condition: Callable[[], object], what: str, patience: float = PATIENCE) -> float:
+    """Waits until the condition holds, and tells how many seconds that took."""
+    begun = time.monotonic()
+    pause = threading.Event()
+    while not condition():
+        assert time.monotonic() - begun < patience, f"{what}: not within {patience:.0f} s"
+        pause.wait(0.02)
+    return time.monotonic() - begun
+
+
+@dataclass
+class WholeServer:
+    """``triton-sam serve`` with a home of its own: the service, Triton and the model's process. Its ports stay the same
+    when it is started again."""
+
+    repository: Path
+    home: Path
+    variables: dict[str, str] = field(default_factory=dict)
+    ports: dict[str, int] = field(
+        default_factory=lambda: {name: free_port() for name in ("http", "grpc", "metrics", "service")}
+    )
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.ports['service']}"
+
+    def start(self) -> None:
+        options = [f"--{name}-port={port}" for name, port in self.ports.items()]
+        command = [sys.executable, "-m", "triton_sam.cli", "serve", f"--model-repository={self.repository}", *options]
+        self.home.mkdir(exist_ok=True)
+        with (self.home / "serve.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                command,
+                env=os.environ | self.variables | {"TRITON_SAM_HOME": str(self.home)},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def is_healthy(self) -> bool:
+        assert self.process is not None
+        assert self.process.poll() is None, (self.home / "serve.log").read_text()[-2000:]
+        with contextlib.suppress(httpx.TransportError):
+            return httpx.get(f"{self.url}/health", timeout=5, trust_env=False).status_code == 200
+        return False
+
+    def processes(self) -> list[int]:
+        """The serve process, and all that it has started."""
+        assert self.process is not None
+        found = [self.process.pid]
+        for pid in found:  # grows while it is walked
+            children = Path(f"/proc/{pid}/task").glob("*/children")
+            with contextlib.suppress(OSError):
+                found += [int(child) for path in children for child in path.read_text().split()]
+        return found
+
+    def kill(self) -> None:
+        """kill -9 of everything at once, as if the machine had lost its power."""
+        if self.process is None:
+            return
+        everything = self.processes()
+        for pid in everything:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.process.wait()
+        eventually(lambda: not any(process_alive(pid) for pid in everything), "the end of the killed processes")
+        self.process = None
+
+    def figure(self, name: str) -> int:
+        """A counter of its model: ``encodes`` -> images encoded since it was started."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.ports['metrics']}/metrics", timeout=30) as response:
+            page = response.read().decode()
+        found = re.search(rf'^triton_sam_{name}_total{{model="sam2"}} (\S+)$', page, re.MULTILINE)
+        assert found is not None, f"{name} is not in {page}"
+        return int(float(found[1]))
+
+
+@dataclass(frozen=True)
+class HAProxy:
+    """A running HAProxy with the shipped configuration."""
+
+    url: str
+    triton_http: str
+    triton_grpc: str
+    stats: str
+
+    def states(self) -> dict[str, bool]:
+        """Which servers get requests: name -> is up."""
+        page = httpx.get(f"{self.stats}/;csv", timeout=10, trust_env=False).text
+        rows = [line.split(",") for line in page.splitlines()]
+        status = rows[0].index("status")
+        return {row[1]: row[status].startswith("UP") for row in rows if row[0] == "masks" and row[1].startswith("sam")}
+
+
+def haproxy_variables(servers: list[WholeServer]) -> dict[str, str]:
+    """The environment that names these servers to the shipped configuration; it listens on free ports."""
+    variables = {
+        name: f"127.0.0.1:{free_port()}" for name in ("BIND", "BIND_TRITON_HTTP", "BIND_TRITON_GRPC", "BIND_STATS")
+    }
+    variables["INSIDE"] = f"abns@triton-sam-{variables['BIND']}"
+    for number, server in enumerate(servers, start=1):
+        for prefix, port in (("SAM", "service"), ("TRITON_HTTP", "http"), ("TRITON_GRPC", "grpc")):
+            variables[f"{prefix}_{number}"] = f"127.0.0.1:{server.ports[port]}"
+    return variables
+
+
+@contextlib.contextmanager
+def running_haproxy(servers: list[WholeServer], folder: Path) -> Iterator[HAProxy]:
+    variables = haproxy_variables(servers)
+    command = [program("haproxy"), "-db", "-f", str(HAPROXY_CONFIG)]
+    with _running(command, folder / "haproxy.log", variables) as process:
+        made = HAProxy(
+            f"http://{variables['BIND']}",
+            variables["BIND_TRITON_HTTP"],
+            f"grpc://{variables['BIND_TRITON_GRPC']}",
+            f"http://{variables['BIND_STATS']}",
+        )
+
+        def is_up() -> bool:
+            assert process.poll() is None, (folder / "haproxy.log").read_text()[-2000:]
+            with contextlib.suppress(httpx.TransportError):
+                return any(made.states().values())
+            return False
+
+        eventually(is_up, "HAProxy with a server")
+        yield made
+
+
+def nginx_config(folder: Path, upstreams: list[str]) -> tuple[Path, int]:
+    """The shipped configuration with what its users edit filled in: (path, TLS port). Makes a throw-away certificate."""
+    port = free_port()
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
+        + ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
+        + ["-keyout", str(folder / "site.key"), "-out", str(folder / "site.crt")],
+        check=True,
+        capture_output=True,
+    )
+    listed = "\n".join(f"server {address} max_fails=1 fail_timeout=2s;" for address in upstreams)
+    replaced = {
+        "server 127.0.0.1:8080 max_fails=1 fail_timeout=2s;": listed,
+        "listen 443 ssl http2;": f"listen 127.0.0.1:{port} ssl http2;",
+        "listen 80;": f"listen 127.0.0.1:{free_port()};",
+        "/etc/nginx/site": f"{folder}/site",
+        "pid /run/nginx.pid;": f"pid {folder}/nginx.pid;",
+    }
+    text = NGINX_CONFIG.read_text()
+    for shipped, ours in replaced.items():
+        assert shipped in text, f"{shipped} is not in nginx.conf any more"
+        text = text.replace(shipped, ours)
+    path = folder / "nginx.conf"
+    path.write_text(text)
+    return path, port
+
+
+@contextlib.contextmanager
+def running_nginx(upstreams: list[str], folder: Path) -> Iterator[str]:
+    """nginx with TLS in front of these addresses; gives its own. Its certificate is ``site.crt`` in the folder."""
+    path, port = nginx_config(folder, upstreams)
+    command = [program("nginx"), "-e", "stderr", "-c", str(path), "-g", "daemon off;"]
+    with _running(command, folder / "nginx.log") as process:
+        url = f"https://127.0.0.1:{port}"
+
+        def is_up() -> bool:
+            assert process.poll() is None, (folder / "nginx.log").read_text()[-2000:]
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=5):
+                return True
+            return False
+
+        eventually(is_up, "nginx")
+        yield url
+
+
+@contextlib.contextmanager
+def _running(
+    command: list[str], log: Path, variables: dict[str, str] | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
+    with (
+        log.open("ab") as written,
+        subprocess.Popen(
+            command, env=os.environ | (variables or {}), stdin=subprocess.DEVNULL, stdout=written, stderr=written
+        ) as process,
+    ):
+        try:
+            yield process
+        finally:
+            process.terminate()
+            try:
+                process.wait(timeout=10)
+            except subprocess.TimeoutExpired:
+                process.kill()

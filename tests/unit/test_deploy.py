@@ -1,0 +1,60 @@
+"""The shipped configurations of HAProxy and nginx as these programs themselves read them."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.faults.proxies import HAPROXY_CONFIG, NGINX_CONFIG, ROOT, nginx_config, program
+from triton_sam.settings import Settings
+
+
+def test_haproxy_takes_its_configuration() -> None:
+    checked = subprocess.run([program("haproxy"), "-c", "-f", str(HAPROXY_CONFIG)], capture_output=True, text=True)
+    assert checked.returncode == 0, checked.stderr
+    assert "WARNING" not in checked.stderr
+
+
+def test_nginx_takes_its_configuration(tmp_path: Path) -> None:
+    path, _ = nginx_config(tmp_path, ["127.0.0.1:1", "127.0.0.1:2"])
+    checked = subprocess.run([program("nginx"), "-t", "-e", "stderr", "-c", str(path)], capture_output=True, text=True)
+    assert checked.returncode == 0, checked.stderr
+    assert "[warn]" not in checked.stderr
+
+
+def test_both_let_through_what_the_service_takes() -> None:
+    most = Settings().max_body_bytes
+    assert f"gt {most} " in HAPROXY_CONFIG.read_text()
+    assert f"client_max_body_size {most // 2**20}m;" in NGINX_CONFIG.read_text()
+
+
+def test_all_backends_of_haproxy_know_the_same_servers_by_the_same_numbers() -> None:
+    """A server's number decides which images are its own: by whatever port a client comes, they have to meet."""
+    sections = re.split(r"^(?=frontend|backend|defaults|global)", HAPROXY_CONFIG.read_text(), flags=re.MULTILINE)
+    known = {
+        section.split()[1]: re.findall(r"^    server (sam\d+) .* id (\d+)", section, re.MULTILINE)
+        for section in sections
+        if re.search(r"^    balance hash", section, re.MULTILINE)
+    }
+    assert set(known) == {"masks", "answers", "triton_http", "triton_grpc"}
+    assert set(map(tuple, known.values())) == {(("sam1", "1"), ("sam2", "2"))}
+
+
+def test_the_installer_names_the_programs_that_are_there() -> None:
+    program("haproxy"), program("nginx")
+    told = subprocess.run(
+        [str(ROOT / "scripts" / "install_proxies.sh")], capture_output=True, text=True, check=True, env=dict(os.environ)
+    )
+    assert [Path(line).name for line in told.stdout.split()] == ["haproxy", "nginx"]
+
+
+@pytest.mark.parametrize("required", [False, True])
+def test_a_missing_proxy_skips_or_fails_with_the_mend(monkeypatch: pytest.MonkeyPatch, required: bool) -> None:
+    monkeypatch.setenv("TRITON_SAM_REQUIRE_PROXIES", "1" if required else "")
+    outcome = pytest.fail.Exception if required else pytest.skip.Exception
+    with pytest.raises(outcome, match=r"no no-such-proxy on this machine: run scripts/install_proxies\.sh"):
+        program("no-such-proxy")
