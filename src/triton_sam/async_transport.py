@@ -90,7 +90,10 @@ class HttpAsyncTransport:
         def write() -> tuple[bytes, int | None]:
             outputs = [http.InferRequestedOutput(name) for name in call.outputs]
             body, header_length = http.InferenceServerClient.generate_request_body(
-                request_tensors(http, call), outputs=outputs, parameters=dict(call.parameters)
+                request_tensors(http, call),
+                outputs=outputs,
+                request_id=call.request_id,
+                parameters=dict(call.parameters),
             )
             return body, header_length
 
@@ -202,6 +205,7 @@ class GrpcAsyncTransport:
                 outputs=[grpc.InferRequestedOutput(name) for name in call.outputs],
                 headers=self._headers,
                 client_timeout=self._timeout,
+                request_id=call.request_id,
                 parameters=dict(call.parameters),
             )
             return output_arrays(answer, call)
@@ -302,7 +306,7 @@ class _Conversation:
         yield {
             "model_name": self._call.model,
             "inputs": self._tensors,  # and no outputs: a model need not have all that a caller knows of
-            "request_id": ticket,
+            "request_id": self._call.request_id or ticket,
             "parameters": {**self._call.parameters, "ticket": ticket},
             "enable_empty_final_response": True,
         }

@@ -18,6 +18,8 @@ class TritonSamError(Exception):
     marker: str | None = None
     #: The field of the request that it is about, where one field is to blame: ``messages[0].content``.
     field: str | None = None
+    #: Seconds after which it is worth trying again, where they are known.
+    retry_after: float | None = None
 
     @property
     def wire_message(self) -> str:
@@ -114,6 +116,16 @@ class QueueFull(Unavailable):
 
     marker = "queue-full"
     http_status = 429
+
+
+class RateLimited(Unavailable):
+    """A caller of the service has sent more than its rate allows; the service's own, Triton never says it."""
+
+    http_status = 429
+
+    def __init__(self, message: str, retry_after: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
 
 
 class Cancelled(TritonSamError):

@@ -34,7 +34,8 @@ from triton_sam.weights import ProgressFactory, WeightStore
 log = logging.getLogger(__name__)
 
 OPEN_SERVICE_WARNING = (
-    "the service is open to the network without a token: set TRITON_SAM_TOKEN, and put a proxy with TLS in front"
+    "the service is open to the network without a token: set TRITON_SAM_TOKEN or TRITON_SAM_TOKENS_FILE, and use TLS "
+    "(TRITON_SAM_TLS_CERTIFICATE and TRITON_SAM_TLS_KEY, or a proxy in front)"
 )
 EXPOSED_WARNING = (
     "the embedded server is open to the network: it is for trusted hosts only, without TLS, tokens or the fixes of "
@@ -82,6 +83,8 @@ class Running:
     service_reach: str | None = None
     """None where no service runs."""
     vlms: Mapping[str, VlmSpec] = field(default_factory=dict)
+    tls: bool = False
+    """Whether the service speaks https."""
 
     @property
     def urls(self) -> dict[str, str]:
@@ -92,7 +95,7 @@ class Running:
             "metrics": f"http://{self.reach}:{self.ports.metrics}/metrics",
         }
         if self.service_reach is not None:
-            urls["service"] = f"http://{self.service_reach}:{self.ports.service}"
+            urls["service"] = f"{'https' if self.tls else 'http'}://{self.service_reach}:{self.ports.service}"
         return urls
 
 
@@ -191,7 +194,7 @@ def serving(
     ports = _with_free_ports(ports or Ports(), triton_bind)
     if not is_loopback(triton_bind):
         log.warning(EXPOSED_WARNING if settings.tritonserver is None else EXPOSED_OTHER_WARNING)
-    if with_service and not is_loopback(bind) and settings.token is None:
+    if with_service and not is_loopback(bind) and settings.token is None and settings.tokens_file is None:
         log.warning(OPEN_SERVICE_WARNING)
     vlms = vlms or {}
     if vlms:
@@ -217,6 +220,7 @@ def serving(
     has_service = with_service and importlib.util.find_spec("fastapi") is not None
     with contextlib.ExitStack() as stack:
         if has_service:
+            check_service(settings)
             host.check_port(bind, ports.service, "service")
         elif with_service:
             log.warning("the service is not installed, so Triton runs alone: pip install 'triton-sam[service]'")
@@ -241,7 +245,25 @@ def serving(
                 on_loss=supervisor.on_loss,
             )
             stack.enter_context(ServiceThread(create_app(backend, settings), bind, ports.service))
-        yield Running(supervisor, ports, options.reach, segmenters, reach_of(bind) if has_service else None, vlms)
+        yield Running(
+            supervisor,
+            ports,
+            options.reach,
+            segmenters,
+            reach_of(bind) if has_service else None,
+            vlms,
+            tls=settings.tls_certificate is not None,
+        )
+
+
+def check_service(settings: Settings) -> None:
+    """SetupError for files of the service that cannot be used, before a server is started for minutes in vain."""
+    from triton_sam.service.tls import tls_files
+    from triton_sam.service.tokens import read_tokens
+
+    tls_files(settings)
+    if settings.tokens_file is not None:
+        read_tokens(settings.tokens_file)
 
 
 def reach_of(bind: str) -> str:

@@ -127,6 +127,34 @@ class Settings(BaseSettings):
     token: SecretStr | None = Field(
         default=None, description="what requests to the service must carry as `Authorization: Bearer`; unset: nothing"
     )
+    tokens_file: Path | None = Field(
+        default=None,
+        description="a file of further tokens, each with a name and a rate: lines `name token [per minute [burst]]`; "
+        "read again when it changes",
+    )
+    rate: float = Field(
+        default=0.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="requests and hover messages a minute for each address that sends no token; 0: any number",
+    )
+    rate_burst: int = Field(
+        default=0, ge=0, description="how many of them may come at once; 0: those of ten seconds, at least one"
+    )
+    tls_certificate: Path | None = Field(
+        default=None, description="PEM file with the service's certificate and those that vouch for it: https then"
+    )
+    tls_key: Path | None = Field(default=None, description="PEM file with the certificate's key, without a password")
+    log_format: Literal["text", "json"] = Field(
+        default="text", description="lines of the log, of the service and of the models: for people or for machines"
+    )
+    log_requests: Literal["auto", "on", "off"] = Field(
+        default="auto", description="a line for each request to the service; auto: where log_format is json"
+    )
+    tracing: bool = Field(
+        default=False,
+        description="send OpenTelemetry traces over OTLP/HTTP; also where OTEL_EXPORTER_OTLP_ENDPOINT is set",
+    )
     cors_origins: Annotated[tuple[str, ...], NoDecode] = Field(
         default=(), description="web pages that may use the service, `https://host` with commas between; `*` for all"
     )
@@ -151,6 +179,11 @@ class Settings(BaseSettings):
         if not (text.isascii() and text.isprintable()):
             raise ValueError("a token has printable ASCII characters only, because a header carries it")
         return text or None
+
+    @field_validator("tokens_file", "tls_certificate", "tls_key", mode="before")
+    @classmethod
+    def _empty_is_none(cls, value: Any) -> Any:
+        return None if value == "" else value  # compose files can only set a variable to nothing
 
     @field_validator("cors_origins", mode="before")
     @classmethod

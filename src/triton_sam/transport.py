@@ -61,6 +61,7 @@ class HttpTransport:
             body, head_size = http.InferenceServerClient.generate_request_body(
                 request_tensors(http, call),
                 outputs=[http.InferRequestedOutput(name) for name in call.outputs],
+                request_id=call.request_id,
                 parameters=dict(call.parameters),
             )
             sizes = {} if head_size is None else {_HEAD_SIZE: str(head_size)}
@@ -125,6 +126,7 @@ class GrpcTransport:
                 outputs=[self._grpc.InferRequestedOutput(name) for name in call.outputs],
                 headers=self._headers,
                 client_timeout=self._timeout,
+                request_id=call.request_id,
                 parameters=dict(call.parameters),
             )
         except Exception as error:

@@ -93,12 +93,17 @@ def candidate_names(model_id: str) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One inference request, whatever carries it."""
+    """One inference request, whatever carries it.
+
+    Attributes:
+        request_id: the protocol's ``id``, which stands in the server's log beside what fails; empty for none.
+    """
 
     model: str
     inputs: Mapping[str, npt.NDArray[Any]]
     outputs: Sequence[str]
     parameters: Mapping[str, str | int | bool] = field(default_factory=dict)
+    request_id: str = ""
 
 
 def text_tensor(value: str) -> npt.NDArray[Any]:
@@ -151,6 +156,8 @@ def mask_set(result: Mapping[str, Any], packed: npt.NDArray[np.uint8] | None = N
 def generate_document(call: Call) -> dict[str, Any]:
     """A call as Triton's generate extension takes it, in plain JSON; bytes ``x`` travel as base64 under ``x_b64``."""
     document: dict[str, Any] = dict(call.parameters)
+    if call.request_id:
+        document["id"] = call.request_id
     for name, array in call.inputs.items():
         if array.dtype == np.uint8:
             document[f"{name}_b64"] = base64.b64encode(array.tobytes()).decode()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import hmac
 import re
 from collections.abc import Sequence
 from urllib.parse import urlsplit
@@ -11,11 +10,15 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from triton_sam.errors import NotAuthorised
+from triton_sam.errors import NotAuthorised, RateLimited
+from triton_sam.service import visits
 from triton_sam.service.faults import error_response
+from triton_sam.service.guard import Guard
 
 #: What tells only that the service is there, or how it is used.
 _OPEN_PATHS = frozenset({"/health", "/docs", "/docs/oauth2-redirect", "/redoc", "/openapi.json"})
+#: Asked for all day, by a machine that must not be kept out.
+METRICS = "/metrics"
 DOCS_FILES = "/docs-files"
 PAGE_FILES, SAMPLES = "/app", "/samples"
 #: The web page and its sample images are the same everywhere; the page asks its user for the token.
@@ -41,18 +44,34 @@ class SingleSlashes:
         await self._app(scope, receive, send)
 
 
-class BearerToken:
-    """Refuses requests without the right token. Sockets ask :func:`socket_token` themselves."""
+class Gate:
+    """Refuses requests without the right token, and those of callers that send too many. Sockets ask the guard too."""
 
-    def __init__(self, app: ASGIApp, *, token: str) -> None:
+    def __init__(self, app: ASGIApp, *, guard: Guard) -> None:
         self._app = app
-        self._token = token
+        self._guard = guard
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or _is_open(scope["path"]) or is_token(bearer(Headers(scope=scope)), self._token):
+        if scope["type"] != "http" or _is_open(scope["path"]):
             await self._app(scope, receive, send)
-        else:
-            await error_response(not_authorised())(scope, receive, send)
+            return
+        try:
+            address = address_of(scope)
+            caller = self._guard.enter(bearer(Headers(scope=scope)), address)
+            if caller is not None:
+                visits.name_caller(caller.name)
+            if scope["path"] != METRICS:
+                self._guard.take(caller, address)
+        except (NotAuthorised, RateLimited) as refusal:
+            await error_response(refusal)(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+
+def address_of(scope: Scope) -> str:
+    """Where a caller is. Behind a proxy uvicorn puts in what the proxy says, if that is one of FORWARDED_ALLOW_IPS."""
+    client = scope.get("client")
+    return str(client[0]) if client else "unknown"
 
 
 def _is_open(path: str) -> bool:
@@ -62,11 +81,6 @@ def _is_open(path: str) -> bool:
 def is_page(path: str) -> bool:
     """Whether a path belongs to the web page: a file that came with a package, and no work for a model."""
     return path in _PAGE_PATHS or path.startswith((f"{PAGE_FILES}/", f"{SAMPLES}/"))
-
-
-def not_authorised() -> NotAuthorised:
-    """The one refusal, which does not tell a missing token from a wrong one."""
-    return NotAuthorised("the token is missing or wrong: send the header `Authorization: Bearer <token>`")
 
 
 def bearer(headers: Headers) -> str:
@@ -93,11 +107,6 @@ def _decoded(text: str) -> str:
         return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode()
     except ValueError:  # binascii.Error and UnicodeDecodeError are such
         return ""
-
-
-def is_token(offered: str, token: str) -> bool:
-    """Compared in constant time."""
-    return hmac.compare_digest(offered.encode("utf-8", "replace"), token.encode("utf-8", "replace"))
 
 
 def is_welcome(headers: Headers, origins: Sequence[str]) -> bool:

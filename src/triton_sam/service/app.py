@@ -14,9 +14,10 @@ from starlette.middleware.cors import CORSMiddleware
 from triton_sam import __version__
 from triton_sam.photographs import photograph_folder
 from triton_sam.service import chat, chat_schemas, faults, schemas
-from triton_sam.service.access import DOCS_FILES, BearerToken, SingleSlashes
+from triton_sam.service.access import DOCS_FILES, Gate, SingleSlashes
 from triton_sam.service.backend import Backend
 from triton_sam.service.gateway import Gateway
+from triton_sam.service.guard import Guard
 from triton_sam.service.hover import hover_router
 from triton_sam.service.info import info_router
 from triton_sam.service.limits import Admission, RequestLimits
@@ -27,6 +28,7 @@ from triton_sam.service.samples import samples_router
 from triton_sam.service.segment import segment_router
 from triton_sam.service.supervision import SupervisorFigures
 from triton_sam.service.telemetry import ServiceMetrics, Telemetry
+from triton_sam.service.tracing import Tracing, tracing_of
 from triton_sam.settings import Settings
 
 _DESCRIPTION = """Segment Anything over HTTP: send an image once, then point at things.
@@ -40,40 +42,49 @@ For OpenAI's clients there is `/v1/chat/completions`, with the models of `/v1/mo
 Every refusal is `{"error": {"code", "message", "type", "param"}}`."""
 
 
-def create_app(backend: Backend, settings: Settings) -> FastAPI:
-    """The application for one server."""
-    gateway = Gateway(backend, settings)
+def create_app(backend: Backend, settings: Settings, tracing: Tracing | None = None) -> FastAPI:
+    """The application for one server; SetupError where its file of tokens cannot be used.
+
+    Args:
+        tracing: in place of what the settings say, for tests.
+    """
+    tracing = tracing or tracing_of(settings)
+    gateway = Gateway(backend, settings, tracing)
     metrics = ServiceMetrics()
     metrics.registry.register(SupervisorFigures(backend.status))
+    guard = Guard(settings, metrics.callers)
     routers = (
         segment_router(gateway),
-        hover_router(gateway, metrics),
+        hover_router(gateway, metrics, guard),
         chat.chat_router(gateway, metrics),
         preview_router(settings),
         sam_service_router(gateway),
-        info_router(gateway, metrics),
+        info_router(gateway, metrics, guard),
         samples_router(photograph_folder()),
         page_router(),
     )
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        async with gateway.opened():
-            yield
+        try:
+            async with gateway.opened():
+                yield
+        finally:
+            await tracing.close()
 
     app = FastAPIOffline(  # the usual one has its pages load scripts from the internet
         title="triton-sam",
         version=__version__,
         description=_DESCRIPTION,
         lifespan=lifespan,
-        middleware=_middleware(settings, metrics, routers),
+        middleware=_middleware(settings, metrics, guard, tracing, routers),
         static_url=DOCS_FILES,
     )
     app.state.settings = settings  # whoever listens for it has limits of its own
     faults.install(app)
     for router in routers:
         app.include_router(router)
-    _describe_bodies(app, needs_token=settings.token is not None)
+    _describe_bodies(app, needs_token=guard.needs_token)
     return app
 
 
@@ -95,7 +106,9 @@ def _describe_bodies(app: FastAPI, *, needs_token: bool) -> None:
     app.openapi = openapi  # type: ignore[method-assign]
 
 
-def _middleware(settings: Settings, metrics: ServiceMetrics, routers: tuple[APIRouter, ...]) -> list[Middleware]:
+def _middleware(
+    settings: Settings, metrics: ServiceMetrics, guard: Guard, tracing: Tracing, routers: tuple[APIRouter, ...]
+) -> list[Middleware]:
     """From the outside in: even a refusal has its request id and may be read by an allowed web page."""
     paths = {str(getattr(route, "path_format", "")) for router in routers for route in router.routes}
     layers = [Middleware(SingleSlashes)]
@@ -105,13 +118,12 @@ def _middleware(settings: Settings, metrics: ServiceMetrics, routers: tuple[APIR
                 CORSMiddleware,
                 allow_origins=list(settings.cors_origins),
                 allow_methods=["GET", "POST"],
-                allow_headers=["Authorization", "Content-Type", "X-Request-ID"],
+                allow_headers=["Authorization", "Content-Type", "X-Request-ID", "traceparent", "tracestate"],
                 expose_headers=["X-Request-ID", "Retry-After", "Cancelled-By-Client", "X-Image-Size"],
             )
         )
-    layers.append(Middleware(Telemetry, metrics=metrics, routes=frozenset(paths)))
-    if settings.token is not None:
-        layers.append(Middleware(BearerToken, token=settings.token.get_secret_value()))
+    layers.append(Middleware(Telemetry, metrics=metrics, routes=frozenset(paths), tracing=tracing))
+    layers.append(Middleware(Gate, guard=guard))
     # A question may wait minutes for its model: however many do, they keep no segmenting out.
     most_questions = max(1, settings.service_requests // 2)
     layers.append(

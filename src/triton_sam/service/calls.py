@@ -12,6 +12,7 @@ from starlette.requests import Request
 from triton_sam.errors import InvalidInput, TooLarge
 from triton_sam.images import EncodedImage, from_base64
 from triton_sam.prompts import Prompt, PromptLimits, prompt_from_mapping
+from triton_sam.service import visits
 from triton_sam.service.forms import checked_name
 from triton_sam.service.gateway import Gateway
 from triton_sam.service.models import Served
@@ -103,6 +104,7 @@ async def segment_call(gateway: Gateway, document: Mapping[str, Any], size: int)
     if "image_size" in asked:
         raise InvalidInput("image_size goes with an embedding, and the size of this image is known: leave it out")
     if key is not None:
+        visits.name_image(key)
         _, text = await by_size(size, lambda: checked_prompt(asked, served, gateway.settings))
         return Call(served.name, {"image_key": text_tensor(key), "prompt_json": text_tensor(text)}, ("result_json",))
     return await run_in_threadpool(

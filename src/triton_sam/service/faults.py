@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
@@ -27,6 +28,7 @@ from triton_sam.errors import (
     Unavailable,
     spelled,
 )
+from triton_sam.logs import REQUEST_ID
 
 log = logging.getLogger(__name__)
 
@@ -64,10 +66,11 @@ def error_document(error: TritonSamError) -> dict[str, Any]:
 
 def error_response(error: TritonSamError, headers: Mapping[str, str] | None = None) -> Response:
     """The answer for an error that may be shown as it is."""
+    retry = {} if error.retry_after is None else {"Retry-After": str(max(1, math.ceil(error.retry_after)))}
     return Response(
         json.dumps(error_document(error)),
         status_code=error.http_status,
-        headers={**_HEADERS.get(error.http_status, {}), **(headers or {})},
+        headers={**_HEADERS.get(error.http_status, {}), **retry, **(headers or {})},
         media_type="application/json",
     )
 
@@ -78,7 +81,7 @@ def shown(error: TritonSamError, address: str | None = None) -> TritonSamError:
     Args:
         address: Triton's ``host:port``, which the messages of :mod:`triton_sam.wire` name; None where they cannot be.
     """
-    if type(error) is InternalError and str(error) == _FAILED:  # has been here already
+    if type(error) is InternalError and str(error).startswith(_FAILED):  # has been here already
         return error
     if isinstance(error, ServerUnreachable):
         public: TritonSamError = Unavailable("the model server is not reachable now: try again in a moment")
@@ -87,7 +90,8 @@ def shown(error: TritonSamError, address: str | None = None) -> TritonSamError:
     elif type(error) is Unavailable and address is not None and address in str(error):
         public = Unavailable("the model is being loaded: try again in a moment")
     elif error.http_status == HTTPStatus.INTERNAL_SERVER_ERROR:
-        public = InternalError(_FAILED)
+        request_id = REQUEST_ID.get()
+        public = InternalError(_FAILED if request_id is None else f"{_FAILED} under {request_id}")
     else:
         return error
     log.warning("answered with %r because of: %s", code_of(public), error)

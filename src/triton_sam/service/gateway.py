@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any
 
 from starlette.requests import Request
@@ -13,10 +15,11 @@ from starlette.requests import Request
 from triton_sam.async_transport import AsyncTransport, connect_async
 from triton_sam.dispatch import Dispatcher, Outputs, Ticket
 from triton_sam.errors import Cancelled, DeadlineExceeded, InternalError, TritonSamError, Unavailable
-from triton_sam.service import faults
+from triton_sam.service import faults, visits
 from triton_sam.service.backend import Backend
 from triton_sam.service.models import Models, Vlms
 from triton_sam.service.streams import PieceStream
+from triton_sam.service.tracing import NO_SPAN, NO_TRACING, Span, Tracing
 from triton_sam.settings import Settings
 from triton_sam.wire import Address, Call, text_of
 
@@ -29,9 +32,10 @@ _CLOSE_SECONDS = 5.0
 class Gateway:
     """What the routes share. Belongs to the event loop."""
 
-    def __init__(self, backend: Backend, settings: Settings) -> None:
+    def __init__(self, backend: Backend, settings: Settings, tracing: Tracing = NO_TRACING) -> None:
         self.backend = backend
         self.settings = settings
+        self.tracing = tracing
         self.models = Models(backend.segmenters)
         self.vlms = Vlms(backend.vlms)
         self._address = Address.parse(backend.triton_url)
@@ -66,7 +70,10 @@ class Gateway:
     def submit(self, call: Call, session: str, *, latest_wins: bool = False) -> Ticket:
         """Takes a request in; Unavailable at once while the server is not ready."""
         dispatcher = self._running()
+        call, span = _of_this_visit(call)
         ticket = dispatcher.submit(call, session, latest_wins=latest_wins)
+        if span is not NO_SPAN:
+            ticket.future.add_done_callback(lambda future: _end_call(span, future))
         # Looked at after the submit: a server that is lost before it aborts this ticket, one lost after is seen here.
         try:
             self._check_ready(call.model)
@@ -105,6 +112,8 @@ class Gateway:
         """
         if self._transport is None:
             raise _not_open()
+        call, span = _of_this_visit(call)
+        failure: str | None = None
         stream = PieceStream(self._transport.stream(call), _is_last, self.public)
         self._streams[stream] = call.model
         stream.when_closed(lambda: self._streams.pop(stream))
@@ -119,7 +128,11 @@ class Gateway:
             self._check_ready(call.model)  # after the stream is known here, as in submit
             while (piece := await stream.next()) is not None:
                 yield piece
+        except TritonSamError as error:
+            failure = faults.code_of(error)
+            raise
         finally:
+            span.end_call(failure=failure)
             stream.close()
             for helper in helpers:
                 helper.cancel()
@@ -152,6 +165,27 @@ class Gateway:
             stream.end(_not_open())
         if self._streams:
             await asyncio.wait([stream.task for stream in self._streams], timeout=_CLOSE_SECONDS)
+
+
+def _of_this_visit(call: Call) -> tuple[Call, Span]:
+    """(the call with the id of the request that it is made for, its span)."""
+    visit = visits.current()
+    if visit is None:
+        return call, NO_SPAN
+    return replace(call, request_id=visit.request_id), visit.span.call(call.model)
+
+
+def _end_call(span: Span, future: Future[Outputs]) -> None:
+    """On whatever thread the answer came; whoever waits for the future sees to its errors."""
+    if future.cancelled():
+        span.end_call(failure=faults.code_of(Cancelled()))
+        return
+    error = future.exception()
+    if error is None:
+        value = future.result().get("result_json")
+        span.end_call(None if value is None else json_output({"result_json": value}))
+    else:
+        span.end_call(failure=faults.code_of(error) if isinstance(error, TritonSamError) else type(error).__name__)
 
 
 def _not_open() -> Unavailable:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import time
 import uuid
 from collections import deque
 from concurrent.futures import Future
@@ -16,11 +17,14 @@ from fastapi import APIRouter, WebSocket
 from starlette.websockets import WebSocketDisconnect
 
 from triton_sam.dispatch import Outputs
-from triton_sam.errors import Cancelled, Forbidden, InternalError, InvalidInput, TritonSamError
-from triton_sam.service import access, calls
+from triton_sam.errors import Cancelled, Forbidden, InternalError, InvalidInput, NotAuthorised, TritonSamError
+from triton_sam.service import access, calls, visits
 from triton_sam.service.faults import error_document, error_response
 from triton_sam.service.gateway import Gateway, json_output
+from triton_sam.service.guard import HOVER, Guard
 from triton_sam.service.telemetry import ServiceMetrics
+from triton_sam.service.tokens import Caller
+from triton_sam.service.visits import Visit
 
 log = logging.getLogger(__name__)
 
@@ -34,22 +38,23 @@ _FAREWELL_SECONDS = 2.0
 _RESULT, _SUPERSEDED, _ERROR = "result", "superseded", "error"
 
 
-def hover_router(gateway: Gateway, metrics: ServiceMetrics) -> APIRouter:
+def hover_router(gateway: Gateway, metrics: ServiceMetrics, guard: Guard) -> APIRouter:
     """``/v1/hover``."""
     router = APIRouter()
     open_sockets: set[_HoverSocket] = set()
 
     @router.websocket("/v1/hover")
     async def hover(socket: WebSocket) -> None:
-        refusal = _refusal(socket, gateway)
-        if refusal is not None:
+        try:
+            caller = _admitted(socket, gateway, guard)
+        except TritonSamError as refusal:
             await _deny(socket, refusal)
             return
         await socket.accept(access.SUBPROTOCOL if access.SUBPROTOCOL in socket.scope["subprotocols"] else None)
         if len(open_sockets) >= gateway.settings.service_sockets:
             await socket.close(TRY_AGAIN_LATER, "too many hover sockets are open: try again in a moment")
             return
-        hovering = _HoverSocket(socket, gateway, metrics)
+        hovering = _HoverSocket(socket, gateway, metrics, _Permits(guard, caller, access.address_of(socket.scope)))
         open_sockets.add(hovering)
         metrics.websockets.inc()
         try:
@@ -61,14 +66,29 @@ def hover_router(gateway: Gateway, metrics: ServiceMetrics) -> APIRouter:
     return router
 
 
-def _refusal(socket: WebSocket, gateway: Gateway) -> TritonSamError | None:
-    settings = gateway.settings
-    if not access.is_welcome(socket.headers, settings.cors_origins):
-        return Forbidden("this web page may not use the service: add its address to TRITON_SAM_CORS_ORIGINS")
-    if settings.token is None:
-        return None
+def _admitted(socket: WebSocket, gateway: Gateway, guard: Guard) -> Caller | None:
+    """Whose socket it is; raises where it may not be opened."""
+    if not access.is_welcome(socket.headers, gateway.settings.cors_origins):
+        raise Forbidden("this web page may not use the service: add its address to TRITON_SAM_CORS_ORIGINS")
     offered = access.socket_token(socket.headers, socket.scope["subprotocols"])
-    return None if access.is_token(offered, settings.token.get_secret_value()) else access.not_authorised()
+    caller = guard.enter(offered, access.address_of(socket.scope))
+    if caller is not None:
+        visits.name_caller(caller.name)
+    return caller
+
+
+@dataclass(slots=True)
+class _Permits:
+    """Whose messages they are, and whether one more may come."""
+
+    guard: Guard
+    caller: Caller | None
+    address: str
+
+    def take(self) -> None:
+        """RateLimited where the rate is used up; NotAuthorised where the token is not valid any more."""
+        self.caller = self.guard.still(self.caller)
+        self.guard.take(self.caller, self.address, HOVER)
 
 
 async def _deny(socket: WebSocket, refusal: TritonSamError) -> None:
@@ -96,38 +116,42 @@ class _Answer:
 class _HoverSocket:
     """One socket and its session."""
 
-    def __init__(self, socket: WebSocket, gateway: Gateway, metrics: ServiceMetrics) -> None:
+    def __init__(self, socket: WebSocket, gateway: Gateway, metrics: ServiceMetrics, permits: _Permits) -> None:
         self._socket = socket
+        self._permits = permits
+        self._visit = visits.current() or Visit(uuid.uuid4().hex, "/v1/hover")
+        self._opened = time.perf_counter()
         self._gateway = gateway
         self._metrics = metrics
         self._session = f"socket/{uuid.uuid4().hex}"
         self._loop = asyncio.get_running_loop()
         self._unsent: deque[_Answer] = deque()
         self._something_to_send = asyncio.Event()
-        self._overflowed = asyncio.Event()
+        self._hung_up = asyncio.Event()
+        self._farewell: tuple[int, str] | None = None
         self._number = 0
         self._closed = False
 
     async def run(self) -> None:
         """Until the socket closes, or its client does not read; nothing of it is left afterwards."""
-        parts = [asyncio.create_task(part) for part in (self._read(), self._send(), self._overflowed.wait())]
+        parts = [asyncio.create_task(part) for part in (self._read(), self._send(), self._hung_up.wait())]
         try:
             await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
         finally:
             self._closed = True
             with contextlib.suppress(TritonSamError):  # a service that stops has dropped everything already
                 self._gateway.cancel(self._session)
+            visits.log_socket(self._visit, self._number, time.perf_counter() - self._opened)
             for part in parts:
                 part.cancel()
             ends = await asyncio.gather(*parts, return_exceptions=True)
         for end in ends:
             if isinstance(end, Exception) and not isinstance(end, WebSocketDisconnect):
                 raise end
-        if self._overflowed.is_set():
+        if self._farewell is not None:
             # The farewell may find no room either; the connection ends when this returns.
             with contextlib.suppress(asyncio.TimeoutError, WebSocketDisconnect):
-                farewell = self._socket.close(TRY_AGAIN_LATER, "answers are not read: read them, or send less")
-                await asyncio.wait_for(farewell, _FAREWELL_SECONDS)
+                await asyncio.wait_for(self._socket.close(*self._farewell), _FAREWELL_SECONDS)
 
     # -- in ---------------------------------------------------------------------------------------------------
 
@@ -137,11 +161,20 @@ class _HoverSocket:
             if message["type"] == "websocket.disconnect":
                 return
             self._number += 1
-            await self._take(self._number, message.get("text"))
+            visit = self._message_visit(self._number)
+            with visits.entered(visit):
+                await self._take(self._number, message.get("text"), visit)
 
-    async def _take(self, number: int, text: str | None) -> None:
+    def _message_visit(self, number: int) -> Visit:
+        """A message is a request of its own: its id is the socket's and its number."""
+        visit = Visit(f"{self._visit.request_id}.{number}", self._visit.route, self._visit.caller)
+        visit.span = self._gateway.tracing.request("WS", visit.route, self._socket.headers, visit.request_id)
+        return visit
+
+    async def _take(self, number: int, text: str | None, visit: Visit) -> None:
         name = "null"
         try:
+            self._permits.take()
             if text is None:
                 raise InvalidInput("a hover message is JSON text, not bytes")
             most = calls.most_parts_of_a_message(self._gateway.settings)
@@ -150,21 +183,30 @@ class _HoverSocket:
             call = await calls.segment_call(self._gateway, document, len(text))
             ticket = self._gateway.submit(call, self._session, latest_wins=True)
         except TritonSamError as error:
-            self._answer(number, name, self._gateway.public(error))
+            visit.span.end_request(error.http_status, visit.caller)
+            if isinstance(error, NotAuthorised):
+                self._hang_up(POLICY_VIOLATION, "the token is not valid any more")
+            else:
+                self._answer(number, name, self._gateway.public(error))
         else:
             # Answers come on the loop, but a lost server is told of on its supervisor's thread.
             ticket.future.add_done_callback(
-                lambda future: self._loop.call_soon_threadsafe(self._landed, number, name, future)
+                lambda future: self._loop.call_soon_threadsafe(self._landed, number, name, future, visit)
             )
 
-    def _landed(self, number: int, name: str, future: Future[Outputs]) -> None:
+    def _landed(self, number: int, name: str, future: Future[Outputs], visit: Visit) -> None:
+        status = 200
         try:
             self._answer(number, name, json_output(future.result()).decode())
         except TritonSamError as error:
+            status = error.http_status
             self._answer(number, name, self._gateway.public(error))
         except Exception:  # nobody else would answer this message
             log.exception("a hover's answer failed in a way that nobody expected")
+            status = InternalError.http_status
             self._answer(number, name, InternalError("the service failed on this message: its log has the reason"))
+        finally:
+            visit.span.end_request(status, visit.caller)
 
     # -- out --------------------------------------------------------------------------------------------------
 
@@ -186,9 +228,13 @@ class _HoverSocket:
         if notices > _MAX_NOTICES:
             self._unsent = deque(other for other in self._unsent if other.outcome != _SUPERSEDED)
         if len(self._unsent) - notices > _MAX_UNSENT or self._bytes_behind() > _MAX_UNSENT_BYTES:
-            self._closed = True
-            self._overflowed.set()
+            self._hang_up(TRY_AGAIN_LATER, "answers are not read: read them, or send less")
         self._something_to_send.set()
+
+    def _hang_up(self, code: int, reason: str) -> None:
+        self._closed = True
+        self._farewell = (code, reason)
+        self._hung_up.set()
 
     def _bytes_behind(self) -> int:
         """Bytes that wait, without the largest answer: a single one may be as large as it is."""

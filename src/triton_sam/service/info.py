@@ -16,6 +16,7 @@ from starlette.responses import JSONResponse, Response
 from triton_sam.errors import Unavailable
 from triton_sam.service import access, schemas
 from triton_sam.service.gateway import Gateway
+from triton_sam.service.guard import Guard
 from triton_sam.service.models import choose
 from triton_sam.service.telemetry import ServiceMetrics
 
@@ -24,7 +25,7 @@ _METRICS_BYTES = 16 * 1024 * 1024
 _PLAIN = "text/plain; version=0.0.4; charset=utf-8"
 
 
-def info_router(gateway: Gateway, metrics: ServiceMetrics) -> APIRouter:
+def info_router(gateway: Gateway, metrics: ServiceMetrics, guard: Guard) -> APIRouter:
     """``/health``, ``/models``, ``/v1/limits``, ``/metrics`` and what Triton itself does not have under ``/v2``."""
     router = APIRouter(tags=["about the server"])
 
@@ -43,9 +44,7 @@ def info_router(gateway: Gateway, metrics: ServiceMetrics) -> APIRouter:
         Where the service has a token, whoever does not send it learns the state only.
         """
         known = dict(gateway.backend.status())
-        token = gateway.settings.token
-        knows_all = token is None or access.is_token(access.bearer(request.headers), token.get_secret_value())
-        shown = known if knows_all else {"state": known["state"]}
+        shown = known if guard.knows(access.bearer(request.headers)) else {"state": known["state"]}
         return JSONResponse(shown, status_code=200 if known["state"] == "ready" else 503)
 
     @router.get("/models", summary="What is served", responses=schemas.refusals())
@@ -61,7 +60,7 @@ def info_router(gateway: Gateway, metrics: ServiceMetrics) -> APIRouter:
         return schemas.Limits.model_validate(gateway.settings, from_attributes=True)
 
     @router.get(
-        "/metrics",
+        access.METRICS,
         summary="The service's own metrics",
         response_class=Response,
         responses={**schemas.answer_of("For Prometheus", "text/plain"), **schemas.refusals()},

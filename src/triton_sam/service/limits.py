@@ -9,11 +9,11 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from triton_sam.errors import DeadlineExceeded, QueueFull, RequestTimeout, TooLarge, TritonSamError
-from triton_sam.service.access import is_page
+from triton_sam.service.access import METRICS, is_page
 from triton_sam.service.faults import error_response
 
 #: Must be answered above all when the service is busy.
-_ALWAYS_ADMITTED = frozenset({"/health", "/metrics"})
+_ALWAYS_ADMITTED = frozenset({"/health", METRICS})
 _ARRIVING_PER_SLOT = 4
 _LINGER_SECONDS = 5.0
 _LINGER_BYTES = 128 * 1024 * 1024

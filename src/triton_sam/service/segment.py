@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
 from fastapi import APIRouter
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
 from triton_sam.errors import InvalidInput
-from triton_sam.service import calls, schemas
+from triton_sam.service import calls, schemas, visits
 from triton_sam.service.forms import checked_name, read_form
 from triton_sam.service.gateway import Gateway, json_output
 
@@ -30,7 +32,9 @@ def segment_router(gateway: Gateway) -> APIRouter:
             served = await gateway.models.find(form.name("model"))
             image = await form.file("image")
         call = await run_in_threadpool(lambda: calls.image_call(served, image, None, gateway.settings))
-        return _as_it_came(json_output(await gateway.infer(request, call, session)))
+        answer = json_output(await gateway.infer(request, call, session))
+        visits.name_image(_key_of(answer))
+        return _as_it_came(answer)
 
     @router.post(
         "/segment",
@@ -53,6 +57,14 @@ def segment_router(gateway: Gateway) -> APIRouter:
         return _as_it_came(json_output(await gateway.infer(request, call, session, latest_wins=latest_wins)))
 
     return router
+
+
+def _key_of(document: bytes) -> str:
+    """Of the answer about an image, which is short; empty where it has none."""
+    try:
+        return str(json.loads(document)["image_key"])
+    except (ValueError, LookupError, TypeError):
+        return ""
 
 
 def _as_it_came(document: bytes) -> Response:

@@ -14,7 +14,10 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from triton_sam.errors import InternalError
+from triton_sam.service import visits
 from triton_sam.service.faults import error_response
+from triton_sam.service.tracing import NO_TRACING, Tracing
+from triton_sam.service.visits import Visit
 
 log = logging.getLogger(__name__)
 
@@ -55,13 +58,21 @@ class ServiceMetrics:
             ["model", "kind"],
             registry=self.registry,
         )
+        self.callers = Counter(
+            "triton_sam_service_callers_total",
+            "Requests and hover messages by the name of their token, and whether its rate allowed them",
+            ["caller", "kind", "outcome"],
+            registry=self.registry,
+        )
         self.websockets = Gauge("triton_sam_service_websockets", "Hover sockets open now", registry=self.registry)
 
 
 class Telemetry:
-    """Names, counts and times every request; an exception that comes so far becomes a 500 with the request's id."""
+    """Names, counts, times and traces every request; an exception that comes so far becomes a 500 with its id."""
 
-    def __init__(self, app: ASGIApp, *, metrics: ServiceMetrics, routes: Collection[str]) -> None:
+    def __init__(
+        self, app: ASGIApp, *, metrics: ServiceMetrics, routes: Collection[str], tracing: Tracing = NO_TRACING
+    ) -> None:
         """
         Args:
             routes: the paths that get a label of their own. One with a parameter, ``/samples/{name}``, is the label of
@@ -69,41 +80,55 @@ class Telemetry:
         """
         self._app = app
         self._metrics = metrics
+        self._tracing = tracing
         self._routes = frozenset(route for route in routes if "{" not in route)
         self._templates = {route.partition("{")[0]: route for route in routes if "{" in route}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
-        request_id = _request_id(Headers(scope=scope).get("x-request-id", ""))
-        route = self._label(scope["path"])
+        headers = Headers(scope=scope)
+        visit = Visit(_request_id(headers.get("x-request-id", "")), self._label(scope["path"]))
+        with visits.entered(visit):
+            if scope["type"] == "websocket":  # its messages are traced and counted one by one
+                await self._app(scope, receive, send)
+            else:
+                await self._request(visit, headers, scope, receive, send)
+
+    async def _request(self, visit: Visit, headers: Headers, scope: Scope, receive: Receive, send: Send) -> None:
         status = 0
+        method = scope["method"] if scope["method"] in _METHODS else "other"
 
         async def named(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message = {**message, "headers": [*message["headers"], (b"x-request-id", request_id.encode())]}
+                message = {**message, "headers": [*message["headers"], (b"x-request-id", visit.request_id.encode())]}
             await send(message)
 
         started = time.perf_counter()
+        visit.span = self._tracing.request(method, visit.route, headers, visit.request_id)
         self._metrics.in_progress.inc()
         try:
             await self._app(scope, receive, named)
         except ClientDisconnect:
-            log.debug("the caller of %s hung up while sending", route)
+            log.debug("the caller of %s hung up while sending", visit.route)
         except Exception:
-            log.exception("request %s to %s failed in a way that nobody expected", request_id, route)
+            log.exception("request %s to %s failed in a way that nobody expected", visit.request_id, visit.route)
             if status:
                 raise  # half an answer is out: only a lost connection can tell
-            failure = InternalError(f"the service failed on this request: its log has the reason under {request_id}")
+            failure = InternalError(
+                f"the service failed on this request: its log has the reason under {visit.request_id}"
+            )
             await error_response(failure)(scope, receive, named)
         finally:
+            spent = time.perf_counter() - started
             self._metrics.in_progress.dec()
-            self._metrics.seconds.labels(route).observe(time.perf_counter() - started)
-            method = scope["method"] if scope["method"] in _METHODS else "other"
-            self._metrics.requests.labels(route, method, str(status or _GONE)).inc()
+            self._metrics.seconds.labels(visit.route).observe(spent)
+            self._metrics.requests.labels(visit.route, method, str(status or _GONE)).inc()
+            visit.span.end_request(status or _GONE, visit.caller)
+            visits.log_request(visit, method, status or _GONE, spent)
 
     def _label(self, path: str) -> str:
         if path in self._routes:

@@ -12,6 +12,7 @@ from fastapi import FastAPI
 
 from triton_sam.errors import ServerError
 from triton_sam.service.protocol import SocketProtocol, http_protocol
+from triton_sam.service.tls import tls_files
 
 #: A hover message is a few hundred bytes; the largest that makes sense carries a mask_input.
 _LARGEST_MESSAGE = 1024 * 1024
@@ -29,6 +30,8 @@ class ServiceThread:
     """Listens while the block is open. The application is one of :func:`triton_sam.service.app.create_app`."""
 
     def __init__(self, app: FastAPI, host: str, port: int) -> None:
+        """SetupError where the settings name a certificate that cannot be used."""
+        files = tls_files(app.state.settings)
         config = uvicorn.Config(
             app,
             host=host,
@@ -38,6 +41,9 @@ class ServiceThread:
             ws=SocketProtocol,
             ws_max_size=_LARGEST_MESSAGE,
             lifespan="on",
+            ssl_certfile=None if files is None else files[0],
+            ssl_keyfile=None if files is None else files[1],
+            log_config=None,  # its lines go where all lines go, in their form
             log_level="warning",
             access_log=False,
             server_header=False,

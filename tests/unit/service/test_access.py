@@ -6,7 +6,7 @@ import pytest
 from starlette.datastructures import Headers
 
 from tests.unit.service.helpers import CLICK, Fake, ask, refusal
-from triton_sam.service.access import is_token, is_welcome, socket_token
+from triton_sam.service.access import is_welcome, socket_token
 
 TOKEN = {"token": "a very secret word"}
 RIGHT = {"Authorization": "Bearer a very secret word"}
@@ -68,12 +68,6 @@ def test_the_token_is_in_the_document() -> None:
     assert "security" not in ask("GET", "/openapi.json").json()
 
 
-def test_tokens_of_every_alphabet() -> None:
-    assert is_token("größe", "größe")
-    assert not is_token("", "größe")
-    assert not is_token("\udcff", "größe")
-
-
 def test_a_sockets_token() -> None:
     assert socket_token(Headers(RIGHT), []) == "a very secret word"
     assert socket_token(Headers(), ["triton-sam", "bearer.word"]) == "word"
@@ -88,7 +82,7 @@ def test_a_token_of_characters_that_subprotocols_must_not_have(token: str) -> No
 
 @pytest.mark.parametrize("text", ["", "a", "é", "%%%", "_w", "/w8"])
 def test_an_encoded_token_that_is_none(text: str) -> None:
-    assert not is_token(socket_token(Headers(), [f"bearer64.{text}"]), "word")
+    assert socket_token(Headers(), [f"bearer64.{text}"]) in ("", "i", "\x0f")
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,9 @@ import asyncio
 import contextlib
 import json
 import threading
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -18,6 +20,7 @@ from tests.unit.service.helpers import CLICK, KEY, TIMEOUT, Fake, FakeTransport,
 from triton_sam.errors import ImageExpired
 from triton_sam.service import hover
 from triton_sam.service.gateway import Gateway
+from triton_sam.service.guard import Guard
 from triton_sam.service.telemetry import ServiceMetrics
 from triton_sam.settings import Settings
 from triton_sam.wire import Call
@@ -273,11 +276,18 @@ class DeafSocket:
     async def send_text(self, text: str) -> None:
         await asyncio.Event().wait()
 
+    headers: dict[str, str] = {}  # noqa: RUF012
+
     async def close(self, code: int, reason: str) -> None:
         self.closed_with = code
 
     def say(self, document: dict[str, Any]) -> None:
         self.incoming.put_nowait({"type": "websocket.receive", "text": json.dumps(document)})
+
+
+def counting() -> tuple[ServiceMetrics, hover._Permits]:
+    metrics = ServiceMetrics()
+    return metrics, hover._Permits(Guard(Settings(), metrics.callers), None, "127.0.0.1")
 
 
 def test_whoever_does_not_read_makes_no_memory_grow() -> None:
@@ -287,7 +297,7 @@ def test_whoever_does_not_read_makes_no_memory_grow() -> None:
         gateway = Gateway(fake.backend, Settings())
         async with gateway.opened():
             deaf = DeafSocket()
-            socket = hover._HoverSocket(deaf, gateway, ServiceMetrics())  # type: ignore[arg-type]
+            socket = hover._HoverSocket(deaf, gateway, *counting())  # type: ignore[arg-type]
             running = asyncio.create_task(socket.run())
             for index in range(3 * hover._MAX_NOTICES):  # masks grow old, and superseded ones are dropped first
                 deaf.say({**CLICK, "id": index})
@@ -315,13 +325,13 @@ def test_unsent_bytes_are_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
 
     async def run() -> None:
         gateway = Gateway(Fake().backend, Settings())
-        socket = hover._HoverSocket(DeafSocket(), gateway, ServiceMetrics())  # type: ignore[arg-type]
+        socket = hover._HoverSocket(DeafSocket(), gateway, *counting())  # type: ignore[arg-type]
         socket._answer(3, "3", json.dumps("x" * 5000))  # one alone may be large
-        assert not socket._overflowed.is_set()
+        assert not socket._hung_up.is_set()
         socket._answer(2, "2", json.dumps("x" * 600))
-        assert not socket._overflowed.is_set()
+        assert not socket._hung_up.is_set()
         socket._answer(1, "1", json.dumps("x" * 600))
-        assert socket._overflowed.is_set()
+        assert socket._hung_up.is_set()
         assert answers_of(socket) == ["result"] * 3
 
     asyncio.run(run())
@@ -353,3 +363,39 @@ def test_an_unsent_mask_that_is_older_than_another_counts_as_superseded() -> Non
     old = hover._Answer(1, "result", "7", '"result":' + json.dumps({"mask": np.zeros(3).tolist()}))
     assert json.loads(hover._aged(old, 2).text) == {"id": 7, "superseded": True}
     assert hover._aged(old, 1) is old
+
+
+def test_messages_have_a_rate(tmp_path: Path) -> None:
+    path = tmp_path / "tokens"
+    path.write_text("alice a-long-secret-word 1 2\n")
+    path.chmod(0o600)
+    options = {"additional_headers": {"Authorization": "Bearer a-long-secret-word"}}
+    with listening(Fake(), tokens_file=path) as port, hovering(port, **options) as socket:
+        for _ in range(2):
+            say(socket, **CLICK)
+            assert "result" in hear(socket)
+        say(socket, **CLICK)
+        assert hear(socket)["error"]["code"] == "rate_limited"
+        path.write_text("bob another-long-secret\n")
+
+        def ask_on() -> None:
+            """The file is looked at again within a second or so."""
+            deadline = time.monotonic() + TIMEOUT
+            while time.monotonic() < deadline:
+                say(socket, **CLICK)
+                hear(socket)
+
+        with pytest.raises(ConnectionClosed) as closed:
+            ask_on()
+        assert closed.value.rcvd is not None
+        assert (closed.value.rcvd.code, closed.value.rcvd.reason) == (1008, "the token is not valid any more")
+
+
+def test_every_message_has_an_id_of_its_own() -> None:
+    fake = Fake()
+    options = {"additional_headers": {"X-Request-ID": "mine"}}
+    with listening(fake) as port, hovering(port, **options) as socket:
+        for _ in range(2):
+            say(socket, **CLICK)
+            hear(socket)
+    assert [call.request_id for call in fake.transport.calls] == ["mine.1", "mine.2"]
