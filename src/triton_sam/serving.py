@@ -22,7 +22,7 @@ from triton_sam.repository import (
     refresh,
 )
 from triton_sam.server import ServerOptions
-from triton_sam.settings import Settings
+from triton_sam.settings import MIB, Settings
 from triton_sam.setup_models import set_up
 from triton_sam.specs import ModelSpec
 from triton_sam.supervisor import PingPolicy, Supervisor
@@ -216,6 +216,8 @@ def serving(
         environment=environment or {},
         ready_seconds=settings.ready_seconds,
         installation=settings.tritonserver,
+        # An image as base64, its prompt, and the names around them.
+        max_request_bytes=settings.max_image_bytes * 4 // 3 + settings.max_prompt_bytes + MIB,
     )
     has_service = with_service and importlib.util.find_spec("fastapi") is not None
     with contextlib.ExitStack() as stack:

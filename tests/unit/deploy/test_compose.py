@@ -1,0 +1,142 @@
+"""The compose files: what the specification allows, and what we promise of every container."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.unit.deploy.tools import COMPOSE_FILES, ROOT, expect_clean, run, tool
+from triton_sam.settings import Settings
+
+SERVICES = ("triton", "nginx", "prometheus", "grafana")
+EACH = [(file, service) for file in COMPOSE_FILES for service in SERVICES]
+
+
+def compose(file: str) -> dict[str, Any]:
+    return dict(yaml.safe_load((ROOT / file).read_text()))
+
+
+def service(file: str, name: str) -> dict[str, Any]:
+    return dict(compose(file)["services"][name])
+
+
+def defaults(text: str) -> str:
+    """A value as compose reads it where no variable is set."""
+    text = re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", text)
+    return re.sub(r"\$\{\w+:\+[^}]*\}", "", text)
+
+
+@pytest.mark.parametrize("file", COMPOSE_FILES)
+def test_the_specification_allows_it(file: str) -> None:
+    checker = tool("check-jsonschema", "check-jsonschema from PyPI")
+    expect_clean(run(checker, "--builtin-schema", "vendor.compose-spec", ROOT / file))
+
+
+def test_the_schema_does_refuse(tmp_path: Any) -> None:
+    broken = tmp_path / "docker-compose.yml"
+    broken.write_text("services: {triton: {image: x, shm_sise: 2gb}}\n")
+    checker = tool("check-jsonschema", "check-jsonschema from PyPI")
+    assert run(checker, "--builtin-schema", "vendor.compose-spec", broken).returncode != 0
+
+
+@pytest.mark.parametrize("file", COMPOSE_FILES)
+def test_names_that_users_have(file: str) -> None:
+    assert set(compose(file)["services"]) == set(SERVICES)
+    triton = service(file, "triton")
+    assert triton["container_name"] == "sam2-triton-server"
+    assert {str(port).rpartition(":")[2] for port in triton["ports"]} == {"8000", "8001", "8002", "8080"}
+    profiles = {name: service(file, name).get("profiles") for name in SERVICES}
+    assert profiles == {
+        "triton": None,
+        "nginx": ["tls"],
+        "prometheus": ["monitoring"],
+        "grafana": ["monitoring"],
+    }
+
+
+@pytest.mark.parametrize(("file", "name"), EACH)
+def test_every_container_is_shut_in(file: str, name: str) -> None:
+    made = service(file, name)
+    assert made["read_only"] is True
+    assert made["cap_drop"] == ["ALL"]
+    assert made["security_opt"] == ["no-new-privileges:true"]
+    assert int(made["user"].partition(":")[0]) > 0, "root"
+    for opening in ("privileged", "cap_add", "network_mode", "pid", "ipc", "devices"):
+        assert opening not in made
+    assert not [mount for mount in made["volumes"] if "docker.sock" in mount]
+    own = [mount for mount in made["volumes"] if mount.startswith((".", "${"))]
+    assert all(mount.endswith(":ro") for mount in own), "what comes from the host is only read"
+
+
+@pytest.mark.parametrize(("file", "name"), EACH)
+def test_every_container_is_watched_and_comes_back(file: str, name: str) -> None:
+    made = service(file, name)
+    assert made["restart"] == "unless-stopped"
+    assert made["healthcheck"]["test"][0] in ("CMD", "CMD-SHELL")
+    assert made["logging"]["options"]["max-size"], "a log without an end fills the disk"
+
+
+@pytest.mark.parametrize(("file", "name"), EACH)
+def test_images_are_pinned(file: str, name: str) -> None:
+    tag = service(file, name)["image"].partition(":")[2]
+    assert re.match(r"v?\d+\.\d+\.\d+", tag), f"{name} runs whatever {tag or 'latest'} is that day"
+
+
+@pytest.mark.parametrize("file", COMPOSE_FILES)
+def test_only_tls_is_open_to_the_network(file: str) -> None:
+    for name in SERVICES:
+        for port in service(file, name)["ports"]:
+            address = defaults(port).split(":")[0]
+            assert address == ("0.0.0.0" if name == "nginx" else "127.0.0.1"), f"{name}: {port}"
+
+
+@pytest.mark.parametrize("file", COMPOSE_FILES)
+def test_the_door_to_the_network_needs_a_token(file: str) -> None:
+    nginx = service(file, "nginx")
+    script = nginx["entrypoint"][2].replace("$$", "$")
+    assert defaults(nginx["environment"]["TOKEN_IS_SET"]) == ""
+    refused = run("/bin/sh", "-c", script, TOKEN_IS_SET="")
+    assert refused.returncode == 1
+    assert "TRITON_SAM_TOKEN" in refused.stderr
+    admitted = run("/bin/sh", "-c", script, TOKEN_IS_SET="yes")
+    assert "docker-entrypoint.sh" in admitted.stderr, "it goes on to nginx, which only its container has"
+
+
+@pytest.mark.parametrize("file", COMPOSE_FILES)
+def test_the_service_and_nginx_take_the_same_bodies(file: str) -> None:
+    limits = {service(file, name)["environment"]["TRITON_SAM_MAX_BODY_BYTES"] for name in ("triton", "nginx")}
+    assert len(limits) == 1
+    assert int(defaults(limits.pop())) == Settings.model_fields["max_body_bytes"].default
+
+
+@pytest.mark.parametrize("file", COMPOSE_FILES)
+def test_there_is_room_for_tensors_and_time_to_finish(file: str) -> None:
+    triton = service(file, "triton")
+    assert triton["shm_size"] == "2gb"
+    assert int(triton["stop_grace_period"].rstrip("s")) > 30, "a server may take 30 s to drain"
+    assert "weights:/data" in triton["volumes"]
+    assert any(mount.startswith("/data/run:") for mount in triton["tmpfs"])
+
+
+@pytest.mark.parametrize("file", COMPOSE_FILES)
+def test_what_is_mounted_is_there(file: str) -> None:
+    for name in SERVICES:
+        for mount in service(file, name)["volumes"]:
+            source = defaults(mount).split(":")[0]
+            if source.startswith("./") and "tls" not in source:  # certificates are the user's
+                assert (ROOT / source).exists(), mount
+
+
+def test_the_two_files_differ_in_the_device_alone() -> None:
+    gpu, cpu = (compose(file) for file in COMPOSE_FILES)
+    gpu_triton, cpu_triton = gpu["services"].pop("triton"), cpu["services"].pop("triton")
+    assert gpu == cpu
+    devices = gpu_triton.pop("deploy")["resources"]["reservations"]["devices"]
+    assert devices == [{"driver": "nvidia", "count": 1, "capabilities": ["gpu"]}]
+    assert cpu_triton["environment"].pop("TRITON_SAM_DEVICE") == "cpu"
+    for triton in (gpu_triton, cpu_triton):
+        del triton["image"], triton["build"], triton["environment"]["TRITON_SAM_CACHE_BYTES"]
+    assert gpu_triton == cpu_triton
