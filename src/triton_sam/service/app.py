@@ -103,7 +103,7 @@ def _middleware(settings: Settings, metrics: ServiceMetrics, routers: tuple[APIR
                 CORSMiddleware,
                 allow_origins=list(settings.cors_origins),
                 allow_methods=["GET", "POST"],
-                allow_headers=["Authorization", "Content-Type", "X-Request-ID"],
+                allow_headers=["Authorization", "Content-Type", "X-Request-ID", "X-Image-Key", "X-Session-ID"],
                 expose_headers=["X-Request-ID", "Retry-After", "Cancelled-By-Client", "X-Image-Size"],
             )
         )
