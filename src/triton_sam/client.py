@@ -63,6 +63,7 @@ class Segmentation:
 class _CurrentImage:
     data: bytes
     key: str
+    headers: Mapping[str, str]
 
 
 class SAM2TritonClient:
@@ -92,7 +93,8 @@ class SAM2TritonClient:
             timeout: seconds for one request, an encode on a slow machine included.
             retries: how often a busy server (UNAVAILABLE) is asked again, with growing pauses.
             session_id: lets the server serve this client in turn with others, and cancel its waiting requests.
-            headers: sent with every request, for example an authorisation.
+            headers: sent with every request, for example an authorisation. Each request also has ``x-image-key``, the
+                image's SHA-256, by which a proxy finds its server among several; one of yours takes its place.
             transport: takes the place of the network, for tests.
         """
         if timeout <= 0 or retries < 0:
@@ -100,6 +102,7 @@ class SAM2TritonClient:
         self.model_type = model_type
         transport = transport or connect(wire.Address.parse(url or get_settings().url), timeout, dict(headers or {}))
         self._link = ModelLink(transport, model_type, retries, {"session_id": session_id} if session_id else None)
+        self._names_images = wire.IMAGE_HEADER not in {name.lower() for name in headers or {}}
         self._lock = threading.Lock()
         self._image: _CurrentImage | None = None
 
@@ -113,7 +116,7 @@ class SAM2TritonClient:
             The image's key on the server.
         """
         data = file_bytes(image)
-        current = _CurrentImage(data, self._link.encode(data))
+        current = self._encoded(data, wire.image_headers(data) if self._names_images else {})
         with self._lock:
             self._image = current
         return current.key
@@ -199,13 +202,17 @@ class SAM2TritonClient:
         if image is None:
             raise InvalidInput("there is no image yet: call set_image first")
         try:
-            return self._link.infer(wire.click_inputs(image.key, document), outputs)
+            return self._link.infer(wire.click_inputs(image.key, document), outputs, headers=image.headers)
         except ImageExpired:  # made again, once: twice in a row means a cache that is too small
-            return self._link.infer(wire.click_inputs(self._encode_again(image), document), outputs)
+            key = self._encode_again(image)
+            return self._link.infer(wire.click_inputs(key, document), outputs, headers=image.headers)
+
+    def _encoded(self, data: bytes, headers: Mapping[str, str]) -> _CurrentImage:
+        return _CurrentImage(data, self._link.encode(data, headers=headers), headers)
 
     def _encode_again(self, image: _CurrentImage) -> str:
         """The key of an image that has expired; another one than before where a newer version answers now."""
-        renewed = _CurrentImage(image.data, self._link.encode(image.data))
+        renewed = self._encoded(image.data, image.headers)
         with self._lock:
             if self._image is image:
                 self._image = renewed

@@ -48,22 +48,29 @@ class ModelLink:
         self._name: str | None = None if self._is_id else model_type
         self._retrying = tenacity.Retrying(**retry_options(retries))
 
-    def encode(self, data: bytes, parameters: Parameters | None = None) -> str:
+    def encode(
+        self, data: bytes, parameters: Parameters | None = None, headers: Mapping[str, str] | None = None
+    ) -> str:
         """The image's key; where an id was asked for, from that model and no other."""
         if not self._is_id:
-            return wire.text_of(self.infer(wire.image_inputs(data), ("image_key",), parameters), "image_key")
+            outputs = self.infer(wire.image_inputs(data), ("image_key",), parameters, headers)
+            return wire.text_of(outputs, "image_key")
         for _ in range(2):
-            outputs = self.infer(wire.image_inputs(data), ("image_key", "result_json"), parameters)
+            outputs = self.infer(wire.image_inputs(data), ("image_key", "result_json"), parameters, headers)
             if json.loads(wire.text_of(outputs, "result_json"))["model"] == self.model_type:
                 return wire.text_of(outputs, "image_key")
             self._name = None  # the server gave this name to another model since we asked
         raise self._not_served()
 
     def infer(
-        self, inputs: Mapping[str, npt.NDArray[Any]], outputs: Sequence[str], parameters: Parameters | None = None
+        self,
+        inputs: Mapping[str, npt.NDArray[Any]],
+        outputs: Sequence[str],
+        parameters: Parameters | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> Mapping[str, npt.NDArray[Any]]:
         """One request, sent again while the server is busy; ``parameters`` are added to those of every request."""
-        call = wire.Call(self.name(), inputs, outputs, {**self._parameters, **(parameters or {})})
+        call = wire.Call(self.name(), inputs, outputs, {**self._parameters, **(parameters or {})}, headers or {})
         return self._retrying(self.transport.infer, call)
 
     @property

@@ -65,7 +65,7 @@ class HttpTransport:
                 parameters=dict(call.parameters),
             )
             sizes = {} if head_size is None else {_HEAD_SIZE: str(head_size)}
-            answer = self._ask("POST", f"{_model_path(call.model)}/infer", sizes, body)
+            answer = self._ask("POST", f"{_model_path(call.model)}/infer", {**call.headers, **sizes}, body)
             size = answer.headers.get(_HEAD_SIZE)
             parsed = http.InferenceServerClient.parse_response_body(
                 answer.body, header_length=None if size is None else int(size)
@@ -124,7 +124,7 @@ class GrpcTransport:
                 call.model,
                 request_tensors(self._grpc, call),
                 outputs=[self._grpc.InferRequestedOutput(name) for name in call.outputs],
-                headers=self._headers,
+                headers={**self._headers, **call.headers},
                 client_timeout=self._timeout,
                 request_id=call.request_id,
                 parameters=dict(call.parameters),

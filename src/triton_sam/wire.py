@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import socket
 from collections.abc import Iterable, Mapping, Sequence
@@ -40,6 +41,8 @@ _NO_SERVER = (
     "recvmsg",
     "goaway",
 )
+#: By which a proxy brings all requests about one image to one server.
+IMAGE_HEADER = "x-image-key"
 #: What Triton itself says while a model is being loaded again; its status for that is NOT_FOUND or INTERNAL.
 _COMING_BACK = ("has no available versions", "is not healthy", "is not ready")
 #: What it says in a stream, where it has no status for it.
@@ -104,6 +107,8 @@ class Call:
     outputs: Sequence[str]
     parameters: Mapping[str, str | int | bool] = field(default_factory=dict)
     request_id: str = ""
+    #: For whoever stands between: a proxy that sends everything about one image to one server.
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 def text_tensor(value: str) -> npt.NDArray[Any]:
@@ -124,6 +129,11 @@ def prompt_document(objects: Iterable[ObjectPrompt], *, multimask: bool = False,
             entry["mask_input"] = mask_to_base64(prompt.mask_input)
         described.append(entry)
     return {"objects": described, "multimask": multimask, "format": form}
+
+
+def image_headers(image: bytes) -> dict[str, str]:
+    """The same for all requests about an image file, before its key is known too."""
+    return {IMAGE_HEADER: hashlib.sha256(image).hexdigest()}
 
 
 def image_inputs(image: bytes) -> dict[str, npt.NDArray[Any]]:

@@ -170,15 +170,12 @@ def running_haproxy(servers: list[WholeServer], folder: Path) -> Iterator[HAProx
 
 
 def nginx_config(folder: Path, upstreams: list[str]) -> tuple[Path, int]:
-    """The shipped configuration with what its users edit filled in: (path, TLS port). Makes a throw-away certificate."""
+    """The shipped configuration with what its users edit filled in, a throw-away certificate too: (path, TLS port)."""
     port = free_port()
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
-        + ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
-        + ["-keyout", str(folder / "site.key"), "-out", str(folder / "site.crt")],
-        check=True,
-        capture_output=True,
-    )
+    command = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost"
+    named = ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
+    files = ["-keyout", str(folder / "site.key"), "-out", str(folder / "site.crt")]
+    subprocess.run([*command.split(), *named, *files], check=True, capture_output=True)
     listed = "\n".join(f"server {address} max_fails=1 fail_timeout=2s;" for address in upstreams)
     replaced = {
         "server 127.0.0.1:8080 max_fails=1 fail_timeout=2s;": listed,

@@ -4,6 +4,8 @@ meet, and a server that is killed and comes back costs nobody an answer."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import http.client
 import io
 import itertools
 import json
@@ -35,7 +37,9 @@ from triton_sam.weights import WeightStore
 
 pytestmark = pytest.mark.triton
 #: Images of each server in the load, and threads that ask about them.
-IMAGES, CLIENTS = form(2, 6), form(2, 4)
+IMAGES, CLIENTS = form(2, 4), form(2, 4)
+#: Seconds that a client looks at its mask: clicks go before encodes, and these servers share their cores.
+PAUSE = form(0.2, 0.05)
 #: Seconds; a short run shares its machine with whatever else runs there.
 OUT_WITHIN, BACK_WITHIN = form(20.0, 2.0), form(40.0, 10.0)
 NAMES = ("sam1", "sam2")
@@ -104,7 +108,7 @@ def click(client: httpx.Client, key: str, image_key: str) -> httpx.Response:
 
 @pytest.fixture(scope="module")
 def encoded(servers: list[WholeServer], haproxy: HAProxy) -> dict[str, tuple[str, str]]:
-    """One image at each server: whose -> (X-Image-Key, image_key). Each was encoded once, by the server it belongs to."""
+    """One image at each server: whose -> (X-Image-Key, image_key). Each was encoded once, by its own server."""
     eventually(lambda: all(haproxy.states().values()), "both servers in use")
     found = {}
     with httpx.Client(base_url=haproxy.url, timeout=120, trust_env=False) as client:
@@ -172,23 +176,27 @@ def test_a_socket_meets_its_image(haproxy: HAProxy, encoded: dict[str, tuple[str
 
 
 def test_triton_s_own_ports(client: httpx.Client, haproxy: HAProxy, servers: list[WholeServer]) -> None:
-    """SAM2TritonClient by HTTP and by gRPC: its requests meet too, by the header or by its address."""
+    """SAM2TritonClient by HTTP and by gRPC: an image has one server, by whichever port it is asked for."""
     del client  # both servers are in use
-    for url in (haproxy.triton_http, haproxy.triton_grpc):
-        before = sum(server.figure("encodes") for server in servers)
-        with SAM2TritonClient(url) as sam:
-            for _ in range(form(1, 4)):
-                sam.set_image(fresh_picture(next(_numbers)))
-                for _ in range(3):
-                    assert sam.segment([[30, 30]]).masks.masks.any()
-        encoded = before + form(1, 4)
-        eventually(lambda: sum(server.figure("encodes") for server in servers) == encoded, f"{encoded} encodes")  # noqa: B023
+    before = sum(server.figure("encodes") for server in servers)
+    pictures = [fresh_picture(next(_numbers)) for _ in range(form(1, 4))]
+    with SAM2TritonClient(haproxy.triton_http) as http_client, SAM2TritonClient(haproxy.triton_grpc) as grpc_client:
+        for picture, sam in itertools.product(pictures, (http_client, grpc_client)):
+            sam.set_image(picture)
+            for _ in range(3):
+                assert sam.segment([[30, 30]]).masks.masks.any()
+    encoded = before + len(pictures)
+    eventually(lambda: sum(server.figure("encodes") for server in servers) == encoded, f"{encoded} encodes")
 
 
-def test_what_haproxy_says_itself_has_the_service_s_shape(client: httpx.Client) -> None:
-    refused = client.post("/v1/images", content=b"", headers={"Content-Length": str(200 * 2**20)})
-    error = refused.json()["error"]
-    assert (refused.status_code, error["code"], error["type"]) == (413, "too_large", "invalid_request_error")
+def test_what_haproxy_says_itself_has_the_service_s_shape(client: httpx.Client, haproxy: HAProxy) -> None:
+    with contextlib.closing(http.client.HTTPConnection(haproxy.url.removeprefix("http://"), timeout=30)) as announced:
+        announced.putrequest("POST", "/v1/images")
+        announced.putheader("Content-Length", str(200 * 2**20))
+        announced.endheaders()
+        refused = announced.getresponse()
+        error = json.loads(refused.read())["error"]
+    assert (refused.status, error["code"], error["type"]) == (413, "too_large", "invalid_request_error")
     assert refused.headers["X-Request-ID"]
     named = client.get("/v1/limits", headers={"X-Request-ID": "mine.1"})
     assert named.headers["X-Request-ID"] == "mine.1"
@@ -207,6 +215,25 @@ class Load:
     #: (when, X-Image-Key, status, who answered, route)
     answers: list[tuple[float, str, int, str, str]] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
+    no_more_newcomers: threading.Event = field(default_factory=threading.Event)
+    #: Who has answered an upload of an image that nobody has asked about before, in their order.
+    newcomers: list[str] = field(default_factory=list)
+
+    def send_newcomers(self, keys: list[str]) -> None:
+        """Images one after the other, so that an upload is under way at nearly any time."""
+        with httpx.Client(base_url=self.url, timeout=120, trust_env=False) as client:
+            for key in keys:
+                picture = fresh_picture(next(_numbers))
+                while not self.no_more_newcomers.is_set():
+                    try:
+                        answer = upload(client, key, picture)
+                    except httpx.TransportError as error:
+                        self.broken.append(f"newcomer: {error!r}")
+                        continue
+                    if answer.status_code == 200:
+                        self.newcomers.append(answer.headers["X-Served-By"])
+                        break
+                    self._take(key, answer, {})
 
     def run(self, keys: list[str]) -> None:
         pictures = {key: fresh_picture(next(_numbers)) for key in keys}
@@ -224,6 +251,7 @@ class Load:
                 by = answer.headers.get("X-Served-By", "haproxy")
                 self.answers.append((time.monotonic(), key, answer.status_code, by, route))
                 self._take(key, answer, known)
+                self.end.wait(PAUSE)
 
     def _take(self, key: str, answer: httpx.Response, known: dict[str, str]) -> None:
         code = answer.json()["error"]["code"] if answer.status_code != 200 else ""
@@ -256,15 +284,17 @@ class Load:
         return Counter(key for key in done if self.owners[key] == owner)
 
 
+@pytest.mark.timeout(900)  # seconds, where other work has most of the machine
 def test_a_killed_server_costs_nobody_an_answer(
     client: httpx.Client, haproxy: HAProxy, servers: list[WholeServer]
 ) -> None:
     chosen = {name: list(itertools.islice(keys_of(client, name), IMAGES)) for name in NAMES}
     load = Load(haproxy.url, {key: name for name, keys in chosen.items() for key in keys})
+    newcomers = list(itertools.islice(keys_of(client, "sam1"), 60))[IMAGES:]
     interleaved = list(itertools.chain(*zip(*chosen.values(), strict=True)))
     killed, survivor = servers
     figures: dict[str, tuple[Any, str]] = {}
-    with ThreadPoolExecutor(CLIENTS) as pool:
+    with ThreadPoolExecutor(CLIENTS + 1) as pool:
         runs = [pool.submit(load.run, interleaved[number::CLIENTS]) for number in range(CLIENTS)]
         try:
             everything = {name: set(keys) for name, keys in chosen.items()}
@@ -276,10 +306,15 @@ def test_a_killed_server_costs_nobody_an_answer(
             for name in NAMES:
                 eventually(lambda: all_clicked(name, name, 0), "masks of all images")  # noqa: B023
             encoded_before = survivor.figure("encodes")
+            sending = pool.submit(load.send_newcomers, newcomers)
+            eventually(lambda: load.newcomers, "an upload, and so the next one under way")
 
             killed.kill()
             gone = time.monotonic()
             out = eventually(lambda: not haproxy.states()["sam1"], "the dead server out of use")
+            eventually(lambda: "sam2" in load.newcomers, "an upload by the other server")
+            load.no_more_newcomers.set()
+            sending.result(timeout=120)
             moved = eventually(lambda: all_clicked("sam2", "sam1", gone), "masks by the other server")
             assert out < OUT_WITHIN
 
@@ -293,6 +328,7 @@ def test_a_killed_server_costs_nobody_an_answer(
             assert share < BACK_WITHIN
         finally:
             load.end.set()
+            load.no_more_newcomers.set()
         for run in runs:
             run.result(timeout=120)
 
@@ -301,10 +337,14 @@ def test_a_killed_server_costs_nobody_an_answer(
     assert set(statuses) <= {200, 404, 429, 503}, statuses
     assert load.uploads("sam2") == dict.fromkeys(chosen["sam2"], 1), "the other server's images were encoded once"
     assert load.uploads("sam1") == dict.fromkeys(chosen["sam1"], 3), "at first, at the other server, and at home again"
-    eventually(lambda: survivor.figure("encodes") == encoded_before + IMAGES, "the other server's encodes")
+    encoded = IMAGES + load.newcomers.count("sam2")
+    eventually(lambda: survivor.figure("encodes") == encoded_before + encoded, "the other server's encodes")
     eventually(lambda: killed.figure("encodes") == IMAGES, "the returned server's encodes")
     figures = {
-        "requests": (sum(statuses.values()), ""),
+        "requests, and uploads of new images among them": (
+            f"{sum(statuses.values()) + len(load.newcomers)}, {len(load.newcomers)}",
+            "",
+        ),
         "answered 200 / 404 image_expired / 429 / 503": (
             " / ".join(str(statuses[it]) for it in (200, 404, 429, 503)),
             "",
@@ -364,15 +404,22 @@ def noise(side: int) -> bytes:
     return buffer.getvalue()
 
 
-def test_nginx_takes_several_megabytes_by_tls_and_images_meet(tls: httpx.Client, servers: list[WholeServer]) -> None:
+@pytest.fixture(scope="module")
+def large(nginx: tuple[str, ssl.SSLContext]) -> str:
+    """The key of an image of several megabytes that was sent through nginx."""
     picture = noise(form(1200, 3000))
     assert len(picture) > form(4, 25) * 10**6
-    sent = upload(tls, "large", picture)
+    with httpx.Client(base_url=nginx[0], verify=nginx[1], timeout=120, trust_env=False) as client:
+        sent = upload(client, "large", picture)
     assert sent.status_code == 200, sent.text
+    return str(sent.json()["image_key"])
+
+
+def test_nginx_takes_several_megabytes_by_tls_and_images_meet(tls: httpx.Client, large: str) -> None:
     for _ in range(3):
-        assert click(tls, "large", sent.json()["image_key"]).status_code == 200
-    healths = {tls.get("/health", headers={"X-Image-Key": str(number)}).status_code for number in range(20)}
-    assert healths == {200}
+        assert click(tls, "large", large).status_code == 200
+    elsewhere = {click(tls, f"other-{number}", large).status_code for number in range(20)}
+    assert elsewhere == {200, 404}, "both servers are in use, and one of them has the image"
 
 
 def test_nginx_refuses_a_body_over_the_limit_in_our_words(tls: httpx.Client) -> None:
@@ -382,13 +429,11 @@ def test_nginx_refuses_a_body_over_the_limit_in_our_words(tls: httpx.Client) -> 
     assert refused.headers["X-Request-ID"]
 
 
-def test_nginx_passes_sockets(tls: httpx.Client, nginx: tuple[str, ssl.SSLContext]) -> None:
-    image_key = upload(tls, "socket", fresh_picture(next(_numbers))).json()["image_key"]
-
+def test_nginx_passes_sockets(nginx: tuple[str, ssl.SSLContext], large: str) -> None:
     async def hover() -> dict[str, Any]:
-        address = f"{nginx[0].replace('https', 'wss')}/v1/hover?image=socket"
+        address = f"{nginx[0].replace('https', 'wss')}/v1/hover?image=large"
         async with websockets.connect(address, ssl=nginx[1], proxy=None) as socket:
-            await socket.send(json.dumps({"id": 1, "image_key": image_key, "points": [[30, 30]], "format": "rle"}))
+            await socket.send(json.dumps({"id": 1, "image_key": large, "points": [[30, 30]], "format": "rle"}))
             answer: dict[str, Any] = json.loads(await asyncio.wait_for(socket.recv(), 60))
             return answer
 

@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -644,6 +645,24 @@ def test_triton_url_is_respected(
         (Address("far.example:9001", grpc=True, tls=False), 120.0, {}),
         (Address("near.example:443/sam", grpc=False, tls=True), 7, {"authorization": "Bearer x"}),
     ]
+
+
+def test_all_requests_about_an_image_name_it_to_a_proxy(transport: FakeTransport) -> None:
+    client = SAM2TritonClient(transport=transport)
+    client.set_image(PICTURE)
+    client.predict([[1, 2]], [1])
+    transport.images.clear()  # so the image is sent again
+    client.segment([[1, 2]])
+    assert [dict(call.headers) for call in transport.calls] == [{"x-image-key": sha256(PICTURE).hexdigest()}] * 5
+    client.set_image(b"another")
+    assert transport.calls[-1].headers == {"x-image-key": sha256(b"another").hexdigest()}
+
+
+def test_the_caller_s_own_name_for_an_image_is_enough(transport: FakeTransport) -> None:
+    client = SAM2TritonClient(transport=transport, headers={"X-Image-Key": "mine"})
+    client.set_image(PICTURE)
+    client.predict([[1, 2]], [1])
+    assert [dict(call.headers) for call in transport.calls] == [{}, {}], "the transport sends the caller's headers"
 
 
 @pytest.mark.parametrize("wrong", [{"timeout": 0}, {"timeout": -1.0}, {"retries": -1}, {"url": "ftp://host"}])

@@ -150,7 +150,8 @@ def http(server: KServe) -> Iterator[HttpTransport]:
 
 
 ENCODE = Call("sam2", image_inputs(b"\x00\x01\xff"), ("image_key",))
-CLICK = Call("sam2", click_inputs("the key", {"objects": []}), ("scores",), {"session_id": "s1", "latest_wins": True})
+SESSION = {"session_id": "s1", "latest_wins": True}
+CLICK = Call("sam2", click_inputs("the key", {"objects": []}), ("scores",), SESSION, {"x-image-key": "k1"})
 
 
 # the request and the answer
@@ -162,7 +163,7 @@ def test_a_call_becomes_a_request(server: KServe) -> None:
     http.close()
     (seen,) = server.behaviour.seen
     assert seen.path == "/v2/models/sam2/infer"
-    assert seen.headers["authorization"] == "Bearer x"
+    assert (seen.headers["authorization"], seen.headers["x-image-key"]) == ("Bearer x", "k1")
     assert seen.document["parameters"] == {"session_id": "s1", "latest_wins": True}
     assert [(entry["name"], entry["datatype"], entry["shape"]) for entry in seen.document["inputs"]] == [
         ("image_key", "BYTES", [1]),

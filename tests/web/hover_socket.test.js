@@ -168,15 +168,28 @@ test("a refusal is told with its question, unless that was dropped, and the next
   const { hover, socket, shown, refused } = opened(context);
   hover.ask(question(1));
   hover.ask(question(2));
-  const error = { code: "image_expired", message: "send it again" };
+  const error = { code: "queue_full", message: "try again" };
   socket.says({ id: 1, error });
   assert.equal(refused[0].mark, "question 1");
   assert.ok(refused[0].problem instanceof Problem);
-  assert.deepEqual([refused[0].problem.code, refused[0].problem.detail], ["image_expired", "send it again"]);
+  assert.deepEqual([refused[0].problem.code, refused[0].problem.detail], ["queue_full", "try again"]);
   assert.deepEqual(places(socket), [1, 2]);
   hover.drop();
   socket.says({ id: 2, error });
   assert.deepEqual([refused.length, shown.length], [1, 0]);
+});
+
+test("a socket that does not know the image is left for a new one, which may reach another server", async (context) => {
+  const { hover, socket, sockets, refused } = opened(context);
+  hover.ask(question(1));
+  hover.ask(question(2));
+  socket.says({ id: 1, error: { code: "image_expired", message: "send it again" } });
+  assert.deepEqual([refused.length, socket.readyState, places(socket)], [1, 2, [1]]);
+  socket.goes();
+  await settled();
+  context.mock.timers.tick(250);
+  sockets.at(-1).opens();
+  assert.deepEqual([sockets.length, places(sockets.at(-1))], [2, [2]]);
 });
 
 test("an answer to another question is not taken", (context) => {

@@ -118,7 +118,15 @@ def _middleware(
                 CORSMiddleware,
                 allow_origins=list(settings.cors_origins),
                 allow_methods=["GET", "POST"],
-                allow_headers=["Authorization", "Content-Type", "X-Request-ID", "traceparent", "tracestate"],
+                allow_headers=[
+                    "Authorization",
+                    "Content-Type",
+                    "X-Request-ID",
+                    "X-Image-Key",
+                    "X-Session-ID",
+                    "traceparent",
+                    "tracestate",
+                ],
                 expose_headers=["X-Request-ID", "Retry-After", "Cancelled-By-Client", "X-Image-Size"],
             )
         )

@@ -114,7 +114,7 @@ def test_pages_that_may_use_the_service() -> None:
     preflight = {
         "Origin": PAGE,
         "Access-Control-Request-Method": "POST",
-        "Access-Control-Request-Headers": "authorization,content-type",
+        "Access-Control-Request-Headers": "authorization,content-type,x-image-key,x-session-id",
     }
     answer = ask("OPTIONS", "/v1/segment", settings=settings, headers=preflight)
     assert answer.status_code == 200

@@ -81,6 +81,8 @@ export class HoverSocket {
         this._onAnswer(asked.question, { candidates: candidatesOf(result), serverMs: result.timings_ms.total, roundTripMs });
       } else if (error) {
         this._onRefusal(asked.question, new Problem(error.code, error.message));
+        // Of several servers, the socket may be left at one that only stood in for another: a new one goes where clicks go.
+        if (error.code === "image_expired") this._socket?.close();
       }
     }
     this._send();

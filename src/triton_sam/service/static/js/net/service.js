@@ -2,6 +2,7 @@
 import { Problem, problemOf } from "./problems.js";
 
 const HOVER_PROTOCOL = "triton-sam";
+const PLACE = "triton-sam.place";
 /** Networks can swallow a request without a word. */
 const HEALTH_PATIENCE = 5_000;
 const PATIENCE = 60_000;
@@ -12,6 +13,8 @@ export class Service {
     this._base = new URL(".", base);
     /** Sent with every request; empty where the server wants none. */
     this.token = "";
+    /** Where there are several servers, their proxy sends to one of them whatever has the same text here. */
+    this.place = placeOfTab();
   }
 
   /** @returns {string} */
@@ -55,7 +58,7 @@ export class Service {
    * @returns {Promise<ReadableStream<Uint8Array>>} server-sent events; a model that is loading may take minutes for the first
    */
   async chat(body, signal) {
-    const headers = { "Content-Type": "application/json", ...(this.token && { Authorization: `Bearer ${this.token}` }) };
+    const headers = { "Content-Type": "application/json", ...this._ownHeaders() };
     let answer;
     try {
       answer = await fetch(this.address("v1/chat/completions"), { method: "POST", body, headers, signal });
@@ -87,7 +90,7 @@ export class Service {
     return new Promise((resolve, reject) => {
       const request = new XMLHttpRequest();
       request.open("POST", this.address("v1/images"));
-      if (this.token) request.setRequestHeader("Authorization", `Bearer ${this.token}`);
+      for (const [name, value] of Object.entries(this._ownHeaders())) request.setRequestHeader(name, value);
       request.upload.onprogress = ({ loaded, total }) => onSent(total ? loaded / total : 0);
       request.upload.onload = () => onSent(1);
       request.onload = () => {
@@ -107,7 +110,12 @@ export class Service {
   hoverSocket() {
     const address = new URL("v1/hover", this._base);
     address.protocol = address.protocol.replace("http", "ws");
+    address.searchParams.set("image", this.place); // sockets have no headers of their own
     return new WebSocket(address, this.token ? [HOVER_PROTOCOL, `bearer64.${base64url(this.token)}`] : [HOVER_PROTOCOL]);
+  }
+
+  _ownHeaders() {
+    return { "X-Image-Key": this.place, ...(this.token && { Authorization: `Bearer ${this.token}` }) };
   }
 
   async _json(path, options) {
@@ -116,14 +124,13 @@ export class Service {
 
   /** @returns {Promise<Blob>} the whole answer: one that is cut short counts as none */
   async _fetch(path, { headers = {}, signal, ...options } = {}) {
-    const authorised = this.token ? { ...headers, Authorization: `Bearer ${this.token}` } : headers;
     const patience = AbortSignal.timeout(PATIENCE);
     let answer;
     let body;
     try {
       answer = await fetch(this.address(path), {
         ...options,
-        headers: authorised,
+        headers: { ...headers, ...this._ownHeaders() },
         signal: signal ? AbortSignal.any([signal, patience]) : patience,
       });
       body = await answer.blob();
@@ -147,6 +154,21 @@ function parsed(text) {
 
 /** Names of subprotocols have an alphabet of their own, and tokens have not. */
 const base64url = (text) => btoa(text).replaceAll("+", "-").replaceAll("/", "_").replaceAll("=", "");
+
+/**
+ * The same for all images of a tab, because its socket outlives them; and for a reload, which still knows their keys.
+ * @returns {string}
+ */
+function placeOfTab() {
+  const fresh = crypto.getRandomValues(new Uint32Array(4)).join("-");
+  try {
+    const kept = sessionStorage.getItem(PLACE) ?? fresh;
+    sessionStorage.setItem(PLACE, kept);
+    return kept;
+  } catch {
+    return fresh; // no storage here
+  }
+}
 
 function form(fields) {
   const data = new FormData();
