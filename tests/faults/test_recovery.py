@@ -7,10 +7,8 @@ import os
 import signal
 import subprocess
 import sys
-import threading
-import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -18,25 +16,14 @@ import numpy as np
 import pytest
 
 from tests.conftest import ServerFactory
+from tests.faults.helpers import PATIENCE, POINT, children_of, eventually, held_by, stub_of
 from triton_sam import SAM2TritonClient
 from triton_sam.errors import ServerUnreachable, TritonSamError, Unavailable
-from triton_sam.flight import requests_held
 from triton_sam.host import SHARED_MEMORY, free_port, process_alive
 from triton_sam.serving import Running
 from triton_sam.supervisor import PingPolicy
 
 pytestmark = pytest.mark.triton
-POINT = [365, 290]
-PATIENCE = 60.0
-
-
-def eventually(condition: Callable[[], object], what: str) -> None:
-    """Waits until the condition holds; looks at it again as soon as other threads had their turn."""
-    deadline = time.monotonic() + PATIENCE
-    pause = threading.Event()
-    while not condition():
-        assert time.monotonic() < deadline, f"{what}: not within {PATIENCE:.0f} s"
-        pause.wait(0.05)
 
 
 @pytest.fixture(scope="module")
@@ -55,14 +42,6 @@ def expected(running: Running, coffee: bytes) -> np.ndarray:
     with SAM2TritonClient(running.urls["HTTP"]) as client:
         client.set_image(coffee)
         return client.segment([POINT]).masks.masks
-
-
-def stub_of(running: Running) -> int:
-    return next(pid for pid, model in running.supervisor.process.stubs.items() if model == "sam2")
-
-
-def held_by(running: Running) -> int | None:
-    return requests_held(running.supervisor.process.flight_folder, "sam2")
 
 
 def expect_recovery(
@@ -171,11 +150,6 @@ def serve_command(
             yield process
         finally:
             process.kill()
-
-
-def children_of(pid: int) -> list[int]:
-    children = Path(f"/proc/{pid}/task").glob("*/children")
-    return [int(child) for path in children for child in path.read_text().split()]
 
 
 def wait_until_serving(process: subprocess.Popen[str]) -> None:

@@ -16,7 +16,7 @@ import pytest
 import websockets
 
 from tests.conftest import ServerFactory
-from tests.faults.test_recovery import POINT, eventually, held_by, stub_of
+from tests.faults.helpers import POINT, eventually, held_by, stub_of
 from tests.integration.test_service import fresh_picture
 from triton_sam.serving import Running
 

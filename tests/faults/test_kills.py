@@ -1,0 +1,261 @@
+"""Processes killed and stopped again and again: everybody is told at once, and nothing is left behind.
+
+Once of each is in ``test_recovery.py`` and ``test_service_faults.py``; here it is done often, and counted.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.conftest import ServerFactory
+from tests.faults.forms import form, record
+from tests.faults.helpers import (
+    POINT,
+    eventually,
+    held_by,
+    open_files,
+    regions_of,
+    restarts_of,
+    stub_of,
+    zombies_of,
+)
+from tests.faults.load import Plan, Told, asking, percentile, picture, told
+from triton_sam.host import SHARED_MEMORY
+from triton_sam.serving import Running
+
+pytestmark = pytest.mark.triton
+TIMES = form(1, 10)
+IN_FLIGHT = 4
+TOLD_WITHIN = 2.0
+BACK_WITHIN = 5.0
+SERVER_BACK_WITHIN = 10.0
+#: Other programs share the cores in the short form.
+SLACK = form(3.0, 1.0)
+#: A server that is restarted more than five times within a minute is given up.
+RESTART_SECONDS = form(0.0, 13.0)
+
+
+@dataclass
+class Service:
+    """A server, what its service answers, and what it takes of the machine."""
+
+    running: Running
+    load_seconds: float
+    client: httpx.Client
+    picture: bytes
+    right: object = None
+
+    def mask(self) -> object:
+        """The mask of a point in the picture, sent whole; None while the service says 503."""
+        uploaded = self.client.post("/v1/images", files={"image": self.picture})
+        if uploaded.status_code == 503:
+            return None
+        assert uploaded.status_code == 200, uploaded.text
+        document = {"image_key": uploaded.json()["image_key"], "points": [POINT], "format": "rle"}
+        answer = self.client.post("/v1/segment", json=document)
+        assert answer.status_code in (200, 503), answer.text
+        return answer.json()["mask"] if answer.status_code == 200 else None
+
+    def healthy(self) -> bool:
+        return self.client.get("/health").status_code == 200
+
+    def expect_tidy(self, before: set[str]) -> None:
+        """No process and no shared memory of a life before.
+
+        Args:
+            before: the shared memory at the time of the kill.
+        """
+        eventually(lambda: zombies_of(os.getpid()) == [], "the end of zombies", patience=5)
+        left = {name for name in before if (SHARED_MEMORY / name).exists()}
+        if not left <= regions_of(self.running):
+            pytest.fail(f"shared memory of a killed server is left: {left}")
+        assert len(regions_of(self.running)) <= len(before)
+
+
+@pytest.fixture(scope="module")
+def service(start_server: ServerFactory, photographs: Path) -> Iterator[Service]:
+    begun = time.monotonic()
+    with start_server() as running:
+        loaded = time.monotonic() - begun
+        with httpx.Client(base_url=running.urls["service"], timeout=60, trust_env=False) as client:
+            service = Service(running, loaded, client, (photographs / "coffee.png").read_bytes())
+            service.right = service.mask()
+            assert service.right is not None
+            yield service
+
+
+@dataclass
+class Seconds:
+    """From each kill on."""
+
+    told: list[float] = field(default_factory=list)
+    health_off: list[float] = field(default_factory=list)
+    back: list[float] = field(default_factory=list)
+
+    def keep(self, name: str, fault: str, load_seconds: float, files: tuple[int, int], back_within: float) -> None:
+        figures: dict[str, tuple[object, str]] = {"times": (len(self.back), "")}
+        if self.told:
+            figures["told, s (worst)"] = (round(max(self.told), 2), f"<= {TOLD_WITHIN:g}")
+        figures["health off, s (worst)"] = (round(max(self.health_off), 2), f"<= {TOLD_WITHIN:g}")
+        figures["back, s (worst)"] = (round(max(self.back), 2), f"<= {back_within:g} + load = {load_seconds:.1f}")
+        figures["open files before and after"] = (f"{files[0]}, {files[1]}", "flat")
+        figures["zombies, shared memory left"] = (0, "0")
+        record(name, fault, figures)
+
+
+Upload = Future[tuple[httpx.Response, float]]
+
+
+def kill_and_watch(service: Service, victim: int, seconds: Seconds, waiting: Sequence[Upload] = ()) -> None:
+    """Kills a process, waits until health goes off and comes back, and until the right mask is served again.
+
+    Args:
+        waiting: requests in flight, with the time of their answer.
+    """
+    regions = regions_of(service.running)
+    os.kill(victim, signal.SIGKILL)
+    killed = time.monotonic()
+    seconds.health_off.append(eventually(lambda: not service.healthy(), "health off", pause=0.01))
+    for upload in waiting:
+        answer, when = upload.result()
+        assert answer.status_code == 503, answer.text
+        assert answer.json()["error"]["code"] == "unavailable"
+        assert answer.headers["Retry-After"].isdecimal()
+        seconds.told.append(when - killed)
+    eventually(service.healthy, "health", pause=0.02)
+    seconds.back.append(time.monotonic() - killed)
+    assert service.mask() == service.right, "health says ready, so it is, and with the same mask"
+    service.expect_tidy(regions)
+
+
+def regions_and_files(service: Service) -> tuple[int, int]:
+    return len(regions_of(service.running)), open_files(os.getpid())
+
+
+def test_a_model_killed_idle(service: Service) -> None:
+    seconds = Seconds()
+    regions, files = regions_and_files(service)
+    server = service.running.supervisor.process.process.pid
+    for _ in range(TIMES):
+        eventually(lambda: held_by(service.running) == 0, "the end of all requests")
+        kill_and_watch(service, stub_of(service.running), seconds)
+    assert service.running.supervisor.process.process.pid == server
+    now = regions_and_files(service)
+    seconds.keep("kill-idle", "kill -9 of an idle model's process", service.load_seconds, (files, now[1]), BACK_WITHIN)
+    assert now[0] <= regions, "a killed process leaves no shared memory"
+    assert now[1] <= files + 2
+    assert max(seconds.health_off) <= TOLD_WITHIN * SLACK
+    assert max(seconds.back) <= (BACK_WITHIN + service.load_seconds) * SLACK
+
+
+def test_a_model_killed_with_requests_in_flight(service: Service) -> None:
+    seconds = Seconds()
+    _, files = regions_and_files(service)
+    numbers = iter(range(10_000, 60_000))
+
+    def upload(number: int) -> tuple[httpx.Response, float]:
+        with httpx.Client(base_url=service.running.urls["service"], timeout=60, trust_env=False) as client:
+            answer = client.post("/v1/images", files={"image": picture(number)})
+            return answer, time.monotonic()
+
+    for _ in range(TIMES):
+        restarts, begun = restarts_of(service.running), time.monotonic()
+        with ThreadPoolExecutor(IN_FLIGHT) as pool:
+            waiting = [pool.submit(upload, next(numbers)) for _ in range(IN_FLIGHT)]
+            eventually(lambda: held_by(service.running) == IN_FLIGHT, "requests in flight", pause=0.01)
+            kill_and_watch(service, stub_of(service.running), seconds, waiting)
+        assert restarts_of(service.running) == restarts + 1
+        eventually(lambda begun=begun: time.monotonic() - begun >= RESTART_SECONDS, "the next restart's turn")
+    now = regions_and_files(service)
+    seconds.keep(
+        "kill-in-flight",
+        f"kill -9 of a model's process with {IN_FLIGHT} requests in flight",
+        service.load_seconds,
+        (files, now[1]),
+        BACK_WITHIN,
+    )
+    assert now[1] <= files + 2
+    assert max(seconds.told) <= TOLD_WITHIN * SLACK
+    assert max(seconds.health_off) <= TOLD_WITHIN * SLACK
+    assert max(seconds.back) <= (BACK_WITHIN + service.load_seconds) * SLACK
+
+
+def under_load(service: Service, seconds: float) -> Plan:
+    """Small pictures, four a second: more than are encoded, so that somebody always waits."""
+    return Plan(service.running.urls["service"], seconds, 4.0, "/v1/images", first_picture=int(time.time()) % 50_000)
+
+
+def expect_only(answers: Told, *statuses: int) -> None:
+    assert answers.broken == [], "no connection is reset"
+    assert answers.count(*statuses) == answers.sent, {status for status, *_ in answers.answers} - set(statuses)
+    for status, _, retry_after, code in answers.answers:
+        if status == 503:
+            assert retry_after.isdecimal()
+            assert code == "unavailable"
+
+
+def test_tritonserver_killed_under_load(service: Service) -> None:
+    seconds = Seconds()
+    files = open_files(os.getpid())
+    refused: list[float] = []
+    for _ in range(form(1, 3)):
+        begun = time.monotonic()
+        with asking(under_load(service, 4.0)) as load:
+            eventually(lambda: (held_by(service.running) or 0) > 1, "requests in flight", pause=0.01)
+            kill_and_watch(service, service.running.supervisor.process.process.pid, seconds)
+            answers = told(load)
+        expect_only(answers, 200, 429, 503)
+        assert answers.count(503) > 0, "those in flight are told"
+        refused += answers.seconds(503)
+        eventually(lambda begun=begun: time.monotonic() - begun >= RESTART_SECONDS, "the next restart's turn")
+    seconds.keep(
+        "kill-server",
+        f"kill -9 of tritonserver under load ({len(refused)} answers of 503, 0 resets)",
+        service.load_seconds,
+        (files, open_files(os.getpid())),
+        SERVER_BACK_WITHIN,
+    )
+    assert max(seconds.back) <= (SERVER_BACK_WITHIN + service.load_seconds) * SLACK
+
+
+def test_a_stub_stopped_for_three_seconds(service: Service) -> None:
+    """Shorter than what counts as hung: those who ask meanwhile wait, and get what they asked for."""
+    restarts = restarts_of(service.running)
+    stub = stub_of(service.running)
+    with asking(under_load(service, 3.0)) as load:
+        eventually(lambda: (held_by(service.running) or 0) > 1, "requests in flight", pause=0.01)
+        os.kill(stub, signal.SIGSTOP)
+        try:
+            threading.Event().wait(3.0)  # the fault itself
+        finally:
+            os.kill(stub, signal.SIGCONT)
+        resumed = time.monotonic()
+        eventually(lambda: service.mask() == service.right, "the right mask")
+        back = time.monotonic() - resumed
+        answers = told(load)
+    record(
+        "stop-stub",
+        "SIGSTOP of a model's process for 3 s, then SIGCONT, under load",
+        {
+            "answers": (f"{answers.count(200)} x 200, {answers.count(429)} x 429, {answers.count(503)} x 503", ""),
+            "connections reset": (len(answers.broken), "0"),
+            "slowest answer, s": (round(percentile(answers.seconds(200), 1.0), 1), ""),
+            "right mask after SIGCONT, s": (
+                round(back, 1),
+                f"<= 10 + load = {service.load_seconds:.1f}, behind the queue",
+            ),
+        },
+    )
+    expect_only(answers, 200, 429, 503)
+    assert answers.count(200) > 0
+    assert restarts_of(service.running) == restarts, "three seconds are no reason for a restart"

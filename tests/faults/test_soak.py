@@ -1,0 +1,308 @@
+"""Hours of work in minutes: eight users of all kinds, and a model's process killed now and then.
+
+Nothing grows, nobody gets a wrong mask, and no error comes that a kill does not explain.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import aiohttp
+import httpx
+import pytest
+
+from tests.conftest import ServerFactory
+from tests.faults.forms import form, record
+from tests.faults.helpers import open_files, status_field, stub_of
+from tests.faults.load import picture
+from triton_sam.serving import Running
+
+pytestmark = pytest.mark.triton
+SECONDS = float(os.environ.get("TRITON_SAM_SOAK_SECONDS", form(45, 1200)))
+KILL_EVERY = form(20.0, 240.0)
+#: Seconds of each process in which its caches fill and its threads start. The models need longer than the short form
+#: lasts: what they take is looked at in the long one.
+WARM_UP = {"service": form(5.0, 60.0), "server": 60.0, "stub": 60.0}
+GROWTH_MB = 100
+#: Of a soak's process: connections of those who ask come and go.
+FILES_MORE, THREADS_MORE = 24, 16
+_FORMATS = ("png", "rle", "polygon", "bits", "logits")
+_PHOTOGRAPHS = ("coffee.png", "chelsea.png", "astronaut.png")
+#: What may be answered while a killed process comes back, and of requests that were in flight.
+_INJECTED = (503, 404, 429)
+#: A restart on busy cores; asked for again and again, so that it is no longer than it takes.
+_RECOVERY_SECONDS = 90.0
+
+
+@dataclass
+class Diary:
+    """What happened."""
+
+    done: Counter[str] = field(default_factory=Counter)
+    injected: Counter[str] = field(default_factory=Counter)
+    wrong: list[str] = field(default_factory=list)
+    compared: int = 0
+    kills: int = 0
+    back: list[float] = field(default_factory=list)
+    trouble_until: float = 0.0
+    """Up to this time errors are explained by a kill."""
+
+    def note(self, what: str, status: int, wanted: int, begun: float, text: str) -> bool:
+        """Whether the answer is the one that was wanted."""
+        if status == wanted:
+            self.done[what] += 1
+            return True
+        if status in _INJECTED and begun <= self.trouble_until:
+            self.injected[f"{what} {status}"] += 1
+        else:
+            self.wrong.append(f"{what}: {status} {text[:200]}")
+        return False
+
+
+@dataclass
+class Sample:
+    """One look at a process."""
+
+    when: float
+    pid: int
+    memory: int
+    """kB"""
+    files: int
+    threads: int
+
+
+class Users:
+    """Eight users on one event loop until the time is up."""
+
+    def __init__(self, running: Running, session: aiohttp.ClientSession, photographs: dict[str, bytes]) -> None:
+        self._running = running
+        self._url = running.urls["service"]
+        self._session = session
+        self._photographs = photographs
+        self._keys: dict[str, str] = {}
+        self._right: dict[tuple[str, str, int], object] = {}
+        self._numbers = itertools.count(20_000)
+        self.diary = Diary()
+        self.samples: dict[str, list[Sample]] = {"service": [], "server": [], "stub": []}
+        self._ends = 0.0
+
+    async def run(self) -> None:
+        for name in self._photographs:
+            await self._upload_photograph(name)
+        self._ends = time.monotonic() + SECONDS
+        users: list[Callable[[], Awaitable[None]]] = [
+            *(lambda turn=turn: self._click(turn) for turn in range(3)),  # type: ignore[misc]
+            self._upload,
+            self._hover,
+            self._bad_input,
+            self._health,
+            lambda: self._click(3),
+        ]
+        await asyncio.gather(*(self._until_the_end(user) for user in users), self._kill_now_and_then(), self._look())
+
+    async def _until_the_end(self, user: Callable[[], Awaitable[None]]) -> None:
+        while time.monotonic() < self._ends:
+            try:
+                await user()
+            except (aiohttp.ClientError, OSError, TimeoutError) as error:
+                self.diary.wrong.append(f"connection: {error!r}")  # the service itself is never killed
+                await asyncio.sleep(0.5)
+
+    async def _post(self, path: str, **body: object) -> tuple[int, bytes]:
+        async with self._session.post(self._url + path, **body) as answer:  # type: ignore[arg-type]
+            return answer.status, await answer.read()
+
+    # -- the users -------------------------------------------------------------------------------------------
+
+    async def _upload_photograph(self, name: str) -> None:
+        begun = time.monotonic()
+        status, text = await self._post("/v1/images", data=_form(self._photographs[name]))
+        if self.diary.note("photograph", status, 200, begun, text.decode()):
+            self._keys[name] = json.loads(text)["image_key"]
+
+    async def _click(self, turn: int) -> None:
+        """A click in the next format; its mask is the first one's of the same place and format, always."""
+        step = self.diary.done["click"] + turn
+        name, kind = _PHOTOGRAPHS[step % 3], _FORMATS[step % 5]
+        x = 120 + 20 * (step % 7)
+        document = {"image_key": self._keys[name], "points": [[x, 150]], "format": kind}
+        begun = time.monotonic()
+        status, text = await self._post("/v1/segment", json=document)
+        if self.diary.note("click", status, 200, begun, text.decode(errors="replace")):
+            self._compare((name, kind, x), json.loads(text)["mask"])
+        elif status == 404:
+            await self._upload_photograph(name)
+        else:
+            await asyncio.sleep(0.2)
+
+    def _compare(self, place: tuple[str, str, int], mask: object) -> None:
+        self.diary.compared += 1
+        if self._right.setdefault(place, mask) != mask:
+            self.diary.wrong.append(f"another mask than before at {place}")
+
+    async def _upload(self) -> None:
+        begun = time.monotonic()
+        status, text = await self._post("/v1/images", data=_form(picture(next(self._numbers))))
+        self.diary.note("upload", status, 200, begun, text.decode())
+        await asyncio.sleep(0.5)
+
+    async def _hover(self) -> None:
+        """A socket for a few messages; it outlives the models."""
+        async with self._session.ws_connect(self._url + "/v1/hover") as socket:
+            for number in range(10):
+                begun = time.monotonic()
+                key = self._keys[_PHOTOGRAPHS[number % 3]]
+                await socket.send_json({"id": number, "image_key": key, "points": [[200, 150]], "format": "rle"})
+                answer = json.loads((await socket.receive(timeout=60)).data)
+                code = answer.get("error", {}).get("code", "")
+                status = {"": 200, "unavailable": 503, "image_expired": 404, "queue_full": 429}.get(code, 500)
+                self.diary.note("hover", status, 200, begun, str(answer))
+                await asyncio.sleep(0.1)
+
+    async def _bad_input(self) -> None:
+        wrong = [
+            ("/v1/segment", {"data": b"{no JSON"}, 400),
+            ("/v1/segment", {"json": {"image_key": self._keys["coffee.png"], "points": [["a", 1]]}}, 400),
+            ("/v1/images", {"data": _form(b"no image")}, 400),
+            ("/v1/nowhere", {"json": {}}, 404),
+        ]
+        for path, body, wanted in wrong:
+            begun = time.monotonic()
+            status, text = await self._post(path, **body)
+            self.diary.note("bad input", status, wanted, begun, text.decode())
+            await asyncio.sleep(0.2)
+
+    async def _health(self) -> None:
+        begun = time.monotonic()
+        async with self._session.get(self._url + "/health") as answer:
+            self.diary.note("health", answer.status, 200, begun, await answer.text())
+        await asyncio.sleep(0.1)
+
+    # -- the fault, and what is looked at --------------------------------------------------------------------
+
+    async def _kill_now_and_then(self) -> None:
+        supervisor = self._running.supervisor
+        kill_at = time.monotonic() + KILL_EVERY
+        while time.monotonic() < self._ends - 5:
+            await asyncio.sleep(0.2)
+            if time.monotonic() < kill_at:
+                continue
+            self.diary.trouble_until = time.monotonic() + _RECOVERY_SECONDS
+            before = (supervisor.status["restarts"], supervisor.status["reloads"])
+            os.kill(stub_of(self._running), signal.SIGKILL)
+            killed = time.monotonic()
+            kill_at = killed + KILL_EVERY
+            self.diary.kills += 1
+            while (supervisor.status["restarts"], supervisor.status["reloads"]) == before:
+                await asyncio.sleep(0.1)
+            self.diary.back.append(time.monotonic() - killed)
+            for name in self._photographs:  # its cache is empty
+                await self._upload_photograph(name)
+            # Who was told "expired" a moment ago may say so a moment later.
+            self.diary.trouble_until = time.monotonic() + 2.0
+
+    async def _look(self) -> None:
+        while time.monotonic() < self._ends:
+            await asyncio.sleep(1.0)
+            self._look_at("service", os.getpid)
+            if self._running.supervisor.status["state"] == "ready":
+                self._look_at("server", lambda: self._running.supervisor.process.process.pid)
+                self._look_at("stub", lambda: stub_of(self._running))
+
+    def _look_at(self, name: str, find: Callable[[], int]) -> None:
+        with contextlib.suppress(OSError, StopIteration):  # killed while being looked at
+            pid = find()
+            sample = Sample(
+                time.monotonic(), pid, status_field(pid, "VmRSS"), open_files(pid), status_field(pid, "Threads")
+            )
+            self.samples[name].append(sample)
+
+
+def _form(image: bytes) -> aiohttp.FormData:
+    form = aiohttp.FormData()
+    form.add_field("image", image, filename="image.png", content_type="image/png")
+    return form
+
+
+def growth(samples: list[Sample], warm_up: float, what: Callable[[Sample], int]) -> int:
+    """How much more the end of a process has than its beginning, which is after its warm-up: the worst of all lives.
+
+    Beginning and end are medians of thirds; lives that were too short for any are left out.
+    """
+    worst = 0
+    for _, life in itertools.groupby(samples, lambda sample: sample.pid):
+        seen = list(life)
+        values = [what(sample) for sample in seen if sample.when - seen[0].when >= warm_up]
+        third = len(values) // 3
+        if third:
+            worst = max(worst, sorted(values[-third:])[third // 2] - sorted(values[:third])[third // 2])
+    return worst
+
+
+def _memory(sample: Sample) -> int:
+    return sample.memory
+
+
+def _files(sample: Sample) -> int:
+    return sample.files
+
+
+def _threads(sample: Sample) -> int:
+    return sample.threads
+
+
+@pytest.fixture(scope="module")
+def running(start_server: ServerFactory) -> Iterator[Running]:
+    # Room for 8 embeddings of 17 MB: full soon, so that what grows after is not the cache.
+    with start_server(cache_bytes=str(8 * 17_000_000)) as running:
+        yield running
+
+
+def test_nothing_grows_and_nothing_goes_wrong(running: Running, photographs: Path) -> None:
+    pictures = {name: (photographs / name).read_bytes() for name in _PHOTOGRAPHS}
+    assert httpx.get(f"{running.urls['service']}/health", trust_env=False).status_code == 200
+
+    async def soak() -> Users:
+        timeout = aiohttp.ClientTimeout(total=120)
+        async with aiohttp.ClientSession(timeout=timeout) as session:
+            users = Users(running, session, pictures)
+            await users.run()
+            return users
+
+    users = asyncio.run(soak())
+    diary = users.diary
+    assert users.samples["service"][-1].when - users.samples["service"][0].when > WARM_UP["service"]
+    grown = {
+        name: tuple(growth(samples, WARM_UP[name], what) for what in (_memory, _files, _threads))
+        for name, samples in users.samples.items()
+    }
+    figures: dict[str, tuple[object, str]] = {
+        "requests answered as wanted": (sum(diary.done.values()), ""),
+        "of these": (", ".join(f"{count} x {what}" for what, count in sorted(diary.done.items())), ""),
+        "kills": (diary.kills, ""),
+        "back, s (worst)": (round(max(diary.back, default=0.0), 1), ""),
+        "errors that a kill explains": (sum(diary.injected.values()), ""),
+        "errors that nothing explains": (len(diary.wrong), "0"),
+        "masks compared": (diary.compared, "all equal"),
+    }
+    for name, (memory, files, threads) in grown.items():
+        figures[f"{name}: memory growth, MB"] = (round(memory / 1024, 1), f"<= {GROWTH_MB}")
+        figures[f"{name}: more files, more threads"] = (f"{files}, {threads}", "flat")
+    record("soak", f"{SECONDS:.0f} s mixed soak, concurrency 8, a kill every {KILL_EVERY:.0f} s", figures)
+    assert diary.wrong == []
+    assert diary.kills > 0
+    assert all(diary.done[what] > 0 for what in ("click", "upload", "hover", "bad input", "health")), diary.done
+    for name, (memory, files, threads) in grown.items():
+        assert memory / 1024 <= GROWTH_MB, name
+        assert files <= FILES_MORE, name
+        assert threads <= THREADS_MORE, name
