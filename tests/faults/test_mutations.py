@@ -22,7 +22,7 @@ PATIENCE = 60.0
 #: The one 5xx that tells a client its fault: a kind of prompt that this model does not take.
 UNSUPPORTED = 501
 #: What Triton itself says of a frame that it cannot read, before any model of ours is asked; 500 is its choice.
-TRITONS_OWN = re.compile(r"Unable to parse '|failed to parse the request JSON buffer")
+TRITONS_OWN = re.compile(r"Unable to parse '|failed to parse the request JSON buffer|.*: attempt to (access|get) ")
 
 
 @pytest.fixture(scope="module")
