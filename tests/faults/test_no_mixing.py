@@ -1,0 +1,185 @@
+"""Many clients, more images than the cache holds: every mask belongs to the image that was asked about."""
+
+from __future__ import annotations
+
+import io
+import random
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from PIL import Image, ImageDraw
+
+from tests.conftest import ServerFactory
+from tests.faults.forms import LONG, form, record
+from tests.faults.unhurt import Stopwatch, png, vitals
+from tests.integration.serve_folder import serve_folder
+from triton_sam import SAM2TritonClient
+from triton_sam.bench.observe import counters
+from triton_sam.masks import decode
+from triton_sam.serving import Running
+from triton_sam.setup_models import set_up
+from triton_sam.specs import ModelSpec
+from triton_sam.weights import WeightStore
+
+pytestmark = [pytest.mark.triton, pytest.mark.timeout(form(300, 1800))]
+CLIENTS, IMAGES, KEPT = form((3, 3, 1), (16, 16, 6))
+#: Bytes of an embedding with its high-resolution companions: 256 x 64 x 64, 32 x 256 x 256 and 64 x 128 x 128 float32.
+EMBEDDING = 4 * (256 * 64 * 64 + 32 * 256 * 256 + 64 * 128 * 128)
+#: In every image, so that another image's embedding would give that image's mask and no error.
+POINT = [64, 64]
+CLICKS = 3
+MOST_TRIES = 50
+Mask = np.ndarray[Any, Any]
+
+
+def picture(number: int) -> bytes:
+    """An ellipse around the point, of a form that no other picture's has."""
+    canvas = Image.new("RGB", (128, 128), (30 + 5 * number, 60, 90))
+    wide, high = 12 + 11 * (number % 4), 12 + 11 * (number // 4 % 4)
+    box = [POINT[0] - wide, POINT[1] - high, POINT[0] + wide, POINT[1] + high]
+    ImageDraw.Draw(canvas).ellipse(box, fill=(220, 200, 20 + 10 * number))
+    return png(canvas)
+
+
+def overlap(first: Mask, second: Mask) -> float:
+    """Intersection over union."""
+    return float((first & second).sum() / max(1, (first | second).sum()))
+
+
+@dataclass(slots=True)
+class Findings:
+    """What all clients saw."""
+
+    ways: Counter[str] = field(default_factory=Counter)
+    expired: int = 0
+    worst: float = 1.0
+    wrong: list[str] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def judge(self, way: str, image: int, mask: Mask, expected: list[Mask]) -> None:
+        """A mask must be its image's to the last pixel or nearly, and no other's."""
+        found = overlap(mask, expected[image])
+        nearest = max(range(IMAGES), key=lambda other: overlap(mask, expected[other]))
+        with self._lock:
+            self.ways[way] += 1
+            self.worst = min(self.worst, found)
+            if nearest != image or found < 0.999:
+                self.wrong.append(f"{way}: image {image} got a mask like that of {nearest} (IoU {found:.4f})")
+
+    def note_expired(self) -> None:
+        with self._lock:
+            self.expired += 1
+
+
+class Client:
+    """Visits every image once, in an order of its own, each time by one of three ways."""
+
+    def __init__(self, number: int, running: Running, pictures: list[bytes], expected: list[Mask], seen: Findings):
+        self._number = number
+        self._running = running
+        self._pictures = pictures
+        self._expected = expected
+        self._seen = seen
+
+    def run(self) -> None:
+        order = list(range(IMAGES))
+        random.Random(self._number).shuffle(order)
+        with (
+            httpx.Client(base_url=self._running.urls["service"], timeout=600, trust_env=False) as service,
+            SAM2TritonClient(self._running.urls["gRPC"], timeout=600) as straight,
+        ):
+            for turn, image in enumerate(order):
+                way = (turn + self._number) % 3
+                if way == 0:
+                    self._by_key(service, image)
+                elif way == 1:
+                    fields = {"x": str(POINT[0]), "y": str(POINT[1])}
+                    answer = service.post("/prediction", files={"image": self._pictures[image]}, data=fields)
+                    assert answer.status_code == 200, answer.text
+                    self._judge("image and click in one", image, np.asarray(Image.open(io.BytesIO(answer.content))) > 0)
+                else:
+                    straight.set_image(self._pictures[image])
+                    for _ in range(CLICKS):
+                        self._judge("straight to Triton", image, straight.segment([POINT]).masks.best)
+
+    def _by_key(self, service: httpx.Client, image: int) -> None:
+        clicks = tries = 0
+        key = ""
+        while clicks < CLICKS:
+            tries += 1
+            assert tries < MOST_TRIES, "the image is pushed out before every click"
+            answer = service.post(
+                "/v1/segment", json={"image_key": key or "0" * 40, "points": [POINT], "format": "bits"}
+            )
+            if answer.status_code == 404:
+                assert answer.json()["error"]["code"] == "image_expired"
+                if key:
+                    self._seen.note_expired()
+                sent = service.post("/v1/images", files={"image": self._pictures[image]})
+                assert sent.status_code == 200, sent.text
+                key = sent.json()["image_key"]
+                continue
+            assert answer.status_code == 200, answer.text
+            assert answer.json()["image_key"] == key
+            self._judge("click on a key", image, decode(answer.json()["mask"]))
+            clicks += 1
+
+    def _judge(self, way: str, image: int, mask: Mask) -> None:
+        self._seen.judge(way, image, mask, self._expected)
+
+
+@pytest.fixture
+def running(start_server: ServerFactory, spec: ModelSpec, store: WeightStore, tmp_path: Path) -> Iterator[Running]:
+    """Whose cache is too small; the long form, of a hundred encodes, takes the encoder that is made for CPUs."""
+    cache_bytes = str(KEPT * EMBEDDING)
+    if not LONG:
+        with start_server(cache_bytes=cache_bytes) as running:
+            yield running
+        return
+    set_up(spec, store, tmp_path / "model_repository", fast_encoder=True, fast_decoder=True)
+    with serve_folder(tmp_path / "model_repository", tmp_path / "home", cache_bytes=cache_bytes) as running:
+        yield running
+
+
+def test_no_mask_of_another_image(running: Running) -> None:
+    pictures = [picture(number) for number in range(IMAGES)]
+    with SAM2TritonClient(running.urls["HTTP"]) as alone:
+        expected = []
+        for data in pictures:
+            alone.set_image(data)
+            expected.append(alone.segment([POINT]).masks.best)
+    likeness = max(overlap(expected[a], expected[b]) for a in range(IMAGES) for b in range(a))
+    assert likeness < 0.95, "masks of two images are too alike to tell which was answered"
+
+    before = vitals(running)
+    encodes = counters(running, "sam2")["encodes_total"]
+    seen, watch = Findings(), Stopwatch()
+    clients = [Client(number, running, pictures, expected, seen) for number in range(CLIENTS)]
+    with ThreadPoolExecutor(CLIENTS) as pool:
+        for done in [pool.submit(client.run) for client in clients]:
+            done.result()
+    seconds = watch.seconds
+    encodes = counters(running, "sam2")["encodes_total"] - encodes
+    assert seen.wrong == []
+    assert sum(seen.ways.values()) >= CLIENTS * IMAGES
+    assert encodes > IMAGES - KEPT, "the cache was large enough, so nothing was shown"
+    assert vitals(running) == before
+    figures = {
+        "masks": (sum(seen.ways.values()), ""),
+        "masks by way": (dict(seen.ways), ""),
+        "masks of another image": (len(seen.wrong), "0"),
+        "smallest IoU with the mask made alone": (seen.worst, "> 0.999"),
+        "largest IoU of two images' masks": (round(likeness, 3), ""),
+        "keys that had expired": (seen.expired, ""),
+        "encodes": (int(encodes), ""),
+        "seconds": (round(seconds), ""),
+    }
+    record("no_mixing", f"{CLIENTS} clients x {IMAGES} images, cache for {KEPT}", figures)
