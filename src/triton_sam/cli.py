@@ -15,7 +15,7 @@ from PIL import Image, ImageOps
 from rich.logging import RichHandler
 from rich.text import Text
 
-from triton_sam import __version__, cli_ask, cli_bench, cli_models
+from triton_sam import __version__, cli_ask, cli_bench, cli_models, logs
 from triton_sam.catalog import DEFAULT_MODEL
 from triton_sam.cli_models import RepositoryOption
 from triton_sam.client import SAM2TritonClient
@@ -100,6 +100,7 @@ def serve(
 
     check_platform()
     settings = get_settings()
+    logs.set_up(settings)
     with download_progress() as progress:
         served = prepare(model_ids or [], settings, model_repository, progress)
     ports = Ports(http_port, grpc_port, metrics_port, service_port)
@@ -143,6 +144,7 @@ def demo(
 
     check_platform()
     settings = get_settings()
+    logs.set_up(settings)
     with download_progress() as progress:
         served = prepare([], settings, None, progress)
         if not served.segmenters:  # nothing but models for other tools, or for questions

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from types import TracebackType
@@ -82,6 +82,7 @@ class SAM2TritonClient:
         retries: int = 4,
         session_id: str | None = None,
         headers: Mapping[str, str] | None = None,
+        request_id: Callable[[], str] | None = None,
         transport: Transport | None = None,
     ) -> None:
         """
@@ -95,13 +96,15 @@ class SAM2TritonClient:
             session_id: lets the server serve this client in turn with others, and cancel its waiting requests.
             headers: sent with every request, for example an authorisation. Each request also has ``x-image-key``, the
                 image's SHA-256, by which a proxy finds its server among several; one of yours takes its place.
+            request_id: makes a request's id, which stands in the server's log beside what fails.
             transport: takes the place of the network, for tests.
         """
         if timeout <= 0 or retries < 0:
             raise InvalidInput("timeout must be above 0 and retries not below 0")
         self.model_type = model_type
         transport = transport or connect(wire.Address.parse(url or get_settings().url), timeout, dict(headers or {}))
-        self._link = ModelLink(transport, model_type, retries, {"session_id": session_id} if session_id else None)
+        marks = {"session_id": session_id} if session_id else None
+        self._link = ModelLink(transport, model_type, retries, marks, request_id)
         self._names_images = wire.IMAGE_HEADER not in {name.lower() for name in headers or {}}
         self._lock = threading.Lock()
         self._image: _CurrentImage | None = None

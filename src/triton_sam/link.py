@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy.typing as npt
@@ -35,15 +35,18 @@ class ModelLink:
         model_type: str,
         retries: int,
         parameters: Parameters | None = None,
+        request_id: Callable[[], str] | None = None,
     ) -> None:
         """
         Args:
             model_type: name of the segmenter on the server, or a catalogue id, which is looked for when it is needed.
             parameters: sent with every request.
+            request_id: makes the id of the next request.
         """
         self.model_type = model_type
         self.transport = transport
         self._parameters = dict(parameters or {})
+        self._request_id = request_id
         self._is_id = ":" in model_type
         self._name: str | None = None if self._is_id else model_type
         self._retrying = tenacity.Retrying(**retry_options(retries))
@@ -70,7 +73,9 @@ class ModelLink:
         headers: Mapping[str, str] | None = None,
     ) -> Mapping[str, npt.NDArray[Any]]:
         """One request, sent again while the server is busy; ``parameters`` are added to those of every request."""
-        call = wire.Call(self.name(), inputs, outputs, {**self._parameters, **(parameters or {})}, headers or {})
+        request_id = "" if self._request_id is None else self._request_id()
+        marks = {**self._parameters, **(parameters or {})}
+        call = wire.Call(self.name(), inputs, outputs, marks, request_id, headers or {})
         return self._retrying(self.transport.infer, call)
 
     @property

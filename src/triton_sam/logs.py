@@ -5,12 +5,17 @@ from __future__ import annotations
 import json
 import logging
 import re
+import sys
 import time
 from contextvars import ContextVar
 from typing import Any
 
+from triton_sam.settings import Settings
+
 #: The id of the request that is being worked on; None where there is none. Tasks and threads of it inherit it.
 REQUEST_ID: ContextVar[str | None] = ContextVar("request_id", default=None)
+#: The logger with a line for each request to the service, at the level INFO.
+REQUESTS_LOG = "triton_sam.service.requests"
 _LONGEST_ID = 128
 _ODD = re.compile(r"[^A-Za-z0-9._,/:-]")
 
@@ -25,6 +30,20 @@ def request_id_of(record: logging.LogRecord) -> str | None:
     """Looked up when a line is written, and only then. Whoever calls Triton directly chooses any id: a sane form."""
     found = getattr(record, "request_id", None) or REQUEST_ID.get()
     return None if found is None else ",".join(_ODD.sub("_", part)[:_LONGEST_ID] for part in str(found).split(",")[:64])
+
+
+def set_up(settings: Settings) -> None:
+    """Gives the lines of this process the form of the settings, where logging has been set up already."""
+    root = logging.getLogger()
+    if settings.log_format == "json":
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(JsonFormatter())
+        logging.basicConfig(level=root.level, handlers=[handler], force=True)
+    else:
+        for handler_there in root.handlers:
+            handler_there.setFormatter(TextFormatter("%(message)s"))
+    wanted = settings.log_requests == "on" or (settings.log_requests == "auto" and settings.log_format == "json")
+    logging.getLogger(REQUESTS_LOG).setLevel(logging.INFO if wanted else logging.WARNING)
 
 
 class TextFormatter(logging.Formatter):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -20,6 +20,7 @@ from triton_sam.engines.priority import lower_this_thread
 from triton_sam.errors import InternalError, TritonSamError
 from triton_sam.fairqueue import FairQueue
 from triton_sam.images import EncodedImage
+from triton_sam.logs import about
 
 log = logging.getLogger(__name__)
 
@@ -206,7 +207,7 @@ class EncodePipeline:
         except TritonSamError as error:
             return error
         except Exception as error:
-            return failed("reading the image", error)
+            return failed("reading the image", error, list(task.waiters))
         return None
 
     def _drop_unwanted(self, task: EncodeTask) -> bool:
@@ -248,7 +249,7 @@ class EncodePipeline:
         except TritonSamError as error:
             failure = error
         except Exception as error:
-            failure = failed("encoding", error)
+            failure = failed("encoding", error, [job for task in batch for job in task.waiters])
         self._hand_over(batch, embeddings, failure)
         with self._lock:
             self._encoding = 0
@@ -283,13 +284,13 @@ class EncodePipeline:
                     self._owner.encoded(task, embeddings[index])
                     continue
                 except Exception as error:
-                    told = failed("keeping an embedding", error)
+                    told = failed("keeping an embedding", error, list(task.waiters))
             with self._lock:
                 self.finish(task)
             self._owner.encode_failed(task, told)
 
 
-def failed(step: str, error: Exception) -> InternalError:
-    """What a client is told of an error of ours; called where it was caught, and logs it."""
-    log.exception("%s failed", step)
+def failed(step: str, error: Exception, jobs: Iterable[Job]) -> InternalError:
+    """What a client is told of an error of ours; called where it was caught, and logs it with the requests' ids."""
+    log.exception("%s failed", step, extra=about(*(job.request_id for job in jobs)))
     return InternalError(f"{step} failed on the server ({type(error).__name__}); its log says why")

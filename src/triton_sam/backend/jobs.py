@@ -56,6 +56,7 @@ class Job:
         sequence: the request's number in its session, growing; None where the client does not count.
         latest_wins: supersedes every older request of its session.
         needs: what its answer is made of.
+        request_id: the client's name for it, for the log; empty where it has none.
     """
 
     reply: Reply
@@ -66,6 +67,7 @@ class Job:
     embedding: Embedding | None = None
     needs: Needs = Needs()
     sequence: int | None = None
+    request_id: str = ""
     received: float = field(default_factory=time.perf_counter)
     timings: dict[str, float] = field(default_factory=dict)
     answered: bool = False

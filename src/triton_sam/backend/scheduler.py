@@ -224,7 +224,7 @@ class Scheduler:
         except TritonSamError as error:
             self._fail(job, error)
         except Exception as error:
-            self._fail(job, failed("answering", error))
+            self._fail(job, failed("answering", error, [job]))
         else:
             self._settle(job)
 
@@ -314,7 +314,7 @@ class Scheduler:
         try:
             self._decode_batch(batch)
         except Exception as error:
-            told = error if isinstance(error, Unavailable) else failed("decoding", error)
+            told = error if isinstance(error, Unavailable) else failed("decoding", error, batch)
             left = [job for job in batch if not job.answered]
             if len(left) > 1 and told is not error:
                 for job in left:  # one of them may be the reason: the others shall not pay for it

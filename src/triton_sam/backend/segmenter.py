@@ -35,12 +35,14 @@ from triton_sam.flight import FlightCounter
 from triton_sam.geometry import Frame
 from triton_sam.host import SHARED_MEMORY
 from triton_sam.images import EncodedImage, check_size, from_base64
+from triton_sam.logs import about
 from triton_sam.model_folders import served_spec
 from triton_sam.prompts import Prompt, PromptLimits, parse_prompt
 from triton_sam.settings import Settings, get_settings
 from triton_sam.specs import ModelSpec
 
 log = logging.getLogger(__name__)
+_LONGEST_REASON = 300
 _SMALL_ANSWER = 16 * 1024 * 1024
 #: On a GPU a click is over in a millisecond: whoever brings the next one must not wait 5 ms for Python's lock.
 _SWITCH_SECONDS = 0.0001
@@ -54,6 +56,8 @@ class _TritonReply:
         self._sender = request.get_response_sender()
         self._lock = threading.Lock()
         self._sent = False
+        # A string that is here already. The request itself is not kept for it: that would keep its tensors.
+        self.request_id: str = request.request_id()
         self.wanted = wanted_outputs(set(request.requested_output_names()))
 
     def succeed(self, job: Job, decoded: list[Decoded]) -> None:
@@ -96,8 +100,8 @@ class TritonPythonModel:
 
     def initialize(self, args: dict[str, str]) -> None:
         """Loads the graphs; every reason not to is one sentence in Triton's log."""
-        triton_io.set_up_log()
         try:
+            triton_io.set_up_log(args["model_name"], get_settings())
             self._load(json.loads(args["model_config"]), Path(args["model_repository"]), args)
         except TritonSamError as error:
             raise pb_utils.TritonModelException(str(error)) from None
@@ -141,8 +145,10 @@ class TritonPythonModel:
                 self._accept(request, reply)
             except TritonSamError as error:
                 reply.fail(error)
+                if not isinstance(error, Unavailable):  # those are counted; many at a time would fill the log
+                    log.info("refused: %s", str(error)[:_LONGEST_REASON], extra=about(reply.request_id))
             except Exception as error:
-                log.exception("a request could not be read")
+                log.exception("a request could not be read", extra=about(reply.request_id))
                 reply.fail(InternalError(f"reading the request failed on the server ({type(error).__name__})"))
 
     def finalize(self) -> None:
@@ -176,7 +182,17 @@ class TritonPythonModel:
         needs = Needs() if prompt is None else needs_of(prompt, reply.wanted)
 
         def job(key: str, embedding: Embedding | None = None) -> Job:
-            return Job(reply, prompt, key, turn.session, turn.latest_wins, embedding, needs, turn.sequence)
+            return Job(
+                reply,
+                prompt,
+                key,
+                turn.session,
+                turn.latest_wins,
+                embedding,
+                needs,
+                turn.sequence,
+                request_id=reply.request_id,
+            )
 
         image = _image_bytes(tensors, self._settings.max_image_bytes)
         sent_embedding = np.array(tensors["embedding"].as_numpy()) if "embedding" in tensors else None

@@ -10,13 +10,18 @@ from typing import Any
 import triton_python_backend_utils as pb_utils
 
 from triton_sam.errors import TritonSamError
+from triton_sam.logs import JsonFormatter, TextFormatter
+from triton_sam.settings import Settings
 
 log = logging.getLogger(__name__)
 
 
-def set_up_log() -> None:
-    """Lines go to the server's own log."""
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
+def set_up_log(model: str, settings: Settings) -> None:
+    """Lines go to the server's own log, in the form of the settings."""
+    handler = logging.StreamHandler(sys.stderr)
+    text = TextFormatter("%(levelname)s %(name)s: %(message)s")
+    handler.setFormatter(JsonFormatter(model=model) if settings.log_format == "json" else text)
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
 
 
 def parameters_of(config: dict[str, Any]) -> dict[str, str]:

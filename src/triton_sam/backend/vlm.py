@@ -24,6 +24,7 @@ from triton_sam.backend.vlm_worker import Job, VlmWorker
 from triton_sam.engines.vlm.base import Ending, Engine
 from triton_sam.errors import InternalError, InvalidInput, TritonSamError
 from triton_sam.flight import VLM_DIR_VARIABLE, FlightCounter
+from triton_sam.logs import about
 from triton_sam.settings import get_settings
 from triton_sam.vlm_catalog import get_vlm
 from triton_sam.vlm_weights import checkpoint_folder, part_folders
@@ -38,6 +39,7 @@ class _TritonReply:
         self._model = model
         self._sender = request.get_response_sender()
         self._ticket: str | None = None
+        self.request_id: str = request.request_id()
         self._lock = threading.Lock()
         self._cancelled = False
         self.ended = False
@@ -89,10 +91,10 @@ class TritonPythonModel:
 
     def initialize(self, args: dict[str, str]) -> None:
         """Gets ready to load; the weights themselves come with the first question."""
-        triton_io.set_up_log()
         parameters = triton_io.parameters_of(json.loads(args["model_config"]))
         try:
             self._settings = get_settings()
+            triton_io.set_up_log(args["model_name"], self._settings)
             self._spec = get_vlm(parameters["vlm_id"])
         except TritonSamError as error:
             raise pb_utils.TritonModelException(str(error)) from None
@@ -125,7 +127,7 @@ class TritonPythonModel:
             except TritonSamError as error:
                 reply.fail(error)
             except Exception as error:
-                log.exception("a request could not be read")
+                log.exception("a request could not be read", extra=about(reply.request_id))
                 reply.fail(InternalError(f"reading the request failed on the server ({type(error).__name__})"))
 
     def finalize(self) -> None:
@@ -149,7 +151,7 @@ class TritonPythonModel:
         asked = VlmRequest(arrays, self._settings)
         if ticket is not None:
             reply.enter(ticket)
-        self._worker.submit(Job(asked.question, reply))
+        self._worker.submit(Job(asked.question, reply, request_id=reply.request_id))
 
     def _cancel(self, ticket: str, reply: _TritonReply) -> None:
         asked = self._tickets.get(ticket)

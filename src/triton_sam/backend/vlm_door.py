@@ -18,6 +18,7 @@ import triton_python_backend_utils as pb_utils
 from triton_sam.backend import triton_io
 from triton_sam.errors import InternalError, QueueFull, TritonSamError, from_status
 from triton_sam.flight import FlightCounter
+from triton_sam.logs import about
 from triton_sam.settings import get_settings
 from triton_sam.vlm_specs import STREAM_SUFFIX
 
@@ -29,12 +30,12 @@ class TritonPythonModel:
 
     def initialize(self, args: dict[str, str]) -> None:
         """No weights here."""
-        triton_io.set_up_log()
         config = json.loads(args["model_config"])
         self._behind = args["model_name"] + STREAM_SUFFIX
         self._outputs = [tensor["name"] for tensor in config["output"]]
         self._flight = FlightCounter(args["model_name"])
         settings = get_settings()
+        triton_io.set_up_log(args["model_name"], settings)
         self._most = settings.vlm_queue + settings.vlm_batch * settings.vlm_lanes
         self._pool = ThreadPoolExecutor(self._most, thread_name_prefix="vlm-door")
         self._inside = threading.Semaphore(self._most)
@@ -50,16 +51,16 @@ class TritonPythonModel:
                 continue
             inputs = [pb_utils.Tensor(tensor.name(), np.array(tensor.as_numpy())) for tensor in request.inputs()]
             wanted = set(request.requested_output_names())
-            self._pool.submit(self._answer, sender, inputs, wanted)
+            self._pool.submit(self._answer, sender, inputs, wanted, request.request_id())
 
     def finalize(self) -> None:
         """Waits for what is under way."""
         self._pool.shutdown(wait=True)
         self._flight.close()
 
-    def _answer(self, sender: Any, inputs: list[Any], wanted: set[str]) -> None:
+    def _answer(self, sender: Any, inputs: list[Any], wanted: set[str], request_id: str) -> None:
         try:
-            texts = self._ask(inputs)
+            texts = self._ask(inputs, request_id)
             tensors = [
                 pb_utils.Tensor(name, np.array([text.encode()], dtype=object))
                 for name, text in texts.items()
@@ -69,7 +70,7 @@ class TritonPythonModel:
         except TritonSamError as error:
             response = triton_io.refusal(error)
         except Exception as error:
-            log.exception("asking %s failed", self._behind)
+            log.exception("asking %s failed", self._behind, extra=about(request_id))
             response = triton_io.refusal(InternalError(f"asking {self._behind} failed ({type(error).__name__})"))
         finally:
             self._inside.release()
@@ -79,10 +80,13 @@ class TritonPythonModel:
         triton_io.send(sender, response)
         self._flight.add(-1)
 
-    def _ask(self, inputs: list[Any]) -> dict[str, str]:
+    def _ask(self, inputs: list[Any], request_id: str) -> dict[str, str]:
         """All outputs of the last piece, with the text of all pieces."""
         question = pb_utils.InferenceRequest(
-            model_name=self._behind, requested_output_names=self._outputs, inputs=inputs
+            model_name=self._behind,
+            requested_output_names=self._outputs,
+            inputs=inputs,
+            request_id=request_id,
         )
         pieces: list[str] = []
         last: dict[str, str] = {}

@@ -27,6 +27,7 @@ from triton_sam.errors import (
     Unavailable,
     WeightsError,
 )
+from triton_sam.logs import about
 from triton_sam.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -71,6 +72,7 @@ class Job:
     question: Callable[[], Question]
     reply: Reply
     received: float = field(default_factory=time.monotonic)
+    request_id: str = ""
 
 
 class VlmWorker:
@@ -215,7 +217,7 @@ class VlmWorker:
             try:
                 self._answer(engine, jobs)
             except BaseException as error:  # a panic of a Rust library is no Exception, and nobody may wait for ever
-                log.exception("answering failed")
+                log.exception("answering failed", extra=about(*(job.request_id for job in jobs)))
                 for job in jobs:
                     job.reply.fail(InternalError(f"answering failed on the server ({type(error).__name__})"))
                 if _CUDA_ERROR in str(
@@ -273,7 +275,7 @@ class VlmWorker:
             except TritonSamError as error:
                 job.reply.fail(error)
             except Exception as error:
-                log.exception("a question cannot be prepared")
+                log.exception("a question cannot be prepared", extra=about(job.request_id))
                 job.reply.fail(InternalError(f"reading the question failed on the server ({type(error).__name__})"))
             else:
                 asked.append(job)

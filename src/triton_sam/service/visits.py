@@ -8,12 +8,10 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-from triton_sam.logs import REQUEST_ID
+from triton_sam.logs import REQUEST_ID, REQUESTS_LOG
 from triton_sam.service.tokens import ANONYMOUS
 from triton_sam.service.tracing import NO_SPAN, Span
 
-#: A line for each request, where it is at the level INFO.
-REQUESTS_LOG = "triton_sam.service.requests"
 _requests = logging.getLogger(REQUESTS_LOG)
 #: Enough to find lines about one image; the whole key would let every reader of the log ask for its masks.
 _KEY_CHARACTERS = 16

@@ -1,0 +1,99 @@
+"""Writes what this environment is made of (build/sbom.json) and what is known against it (build/audit.json).
+
+usage: python scripts/audit.py [FOLDER]      FOLDER: build
+
+The list is CycloneDX and needs no network. The audit asks the advisories of PyPI: a known vulnerability ends with 1;
+where they cannot be asked, that is said, and ends with 0, or with 2 where TRITON_SAM_REQUIRE_AUDIT is set.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+CLEAN, VULNERABLE, NOT_AUDITED = "clean", "vulnerable", "not audited"
+_SECONDS = 300
+_REQUEST_SECONDS = "10"
+#: Advisory -> why it does not concern this project. Each is looked at again when the package is updated.
+ACCEPTED: Mapping[str, str] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """
+    Attributes:
+        audited: how many packages were looked up.
+        skipped: those that were not, and why; an index that does not know a package knows nothing against it either.
+        vulnerabilities: ``package version: advisory, fixed in ...``.
+    """
+
+    state: str
+    reason: str
+    audited: int
+    skipped: dict[str, str]
+    vulnerabilities: list[str]
+
+
+def verdict_of(report: str, accepted: Mapping[str, str] = ACCEPTED) -> Verdict:
+    """What pip-audit's JSON means: it finds no vulnerabilities either where it could look up nothing at all."""
+    try:
+        packages: list[dict[str, Any]] = json.loads(report)["dependencies"]
+    except (ValueError, LookupError, TypeError):
+        return Verdict(NOT_AUDITED, "pip-audit gave no report: the advisories cannot be reached", 0, {}, [])
+    skipped = {package["name"]: str(package["skip_reason"]) for package in packages if "skip_reason" in package}
+    audited = [package for package in packages if "skip_reason" not in package]
+    found = [
+        f"{package['name']} {package['version']}: {entry['id']}, fixed in {', '.join(entry['fix_versions']) or 'none'}"
+        for package in audited
+        for entry in package["vulns"]
+        if not {entry["id"], *entry.get("aliases", [])} & set(accepted)
+    ]
+    if found:
+        return Verdict(VULNERABLE, f"{len(found)} known vulnerabilities", len(audited), skipped, found)
+    if not audited:
+        return Verdict(NOT_AUDITED, "not one package could be looked up: the advisories cannot be had", 0, skipped, [])
+    reason = f"nothing is known against {len(audited)} packages; {len(skipped)} could not be looked up"
+    return Verdict(CLEAN, reason, len(audited), skipped, [])
+
+
+def write_sbom(path: Path) -> None:
+    """What is installed beside this Python, as CycloneDX; the project is the component that it is all for."""
+    command = [sys.executable, "-m", "cyclonedx_py", "environment", "--pyproject", str(ROOT / "pyproject.toml")]
+    command += ["--output-reproducible", "--of", "JSON", "-o", str(path), sys.executable]
+    subprocess.run(command, check=True, capture_output=True, timeout=_SECONDS)
+
+
+def audit() -> Verdict:
+    """Asks PyPI's advisories about everything that is installed."""
+    command = [sys.executable, "-m", "pip_audit", "--format", "json", "--progress-spinner", "off", "--skip-editable"]
+    command += ["--vulnerability-service", "pypi", "--timeout", _REQUEST_SECONDS]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS)
+    except subprocess.TimeoutExpired:
+        return Verdict(NOT_AUDITED, f"the advisories did not answer within {_SECONDS} s", 0, {}, [])
+    return verdict_of(done.stdout)
+
+
+def main() -> int:
+    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "build"
+    folder.mkdir(parents=True, exist_ok=True)
+    write_sbom(folder / "sbom.json")
+    verdict = audit()
+    (folder / "audit.json").write_text(json.dumps(asdict(verdict), indent=1) + "\n")
+    sys.stdout.write(f"audit: {verdict.state}: {verdict.reason} ({folder / 'audit.json'})\n")
+    for line in verdict.vulnerabilities:
+        sys.stdout.write(f"  {line}\n")
+    if verdict.state == VULNERABLE:
+        return 1
+    return 2 if verdict.state == NOT_AUDITED and os.environ.get("TRITON_SAM_REQUIRE_AUDIT") else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
