@@ -226,6 +226,10 @@ class Scheduler:
             self._fail(job, failed("answering", error))
         else:
             self._settle(job)
+            # Triton's own queue time ends when `execute` has taken a request in, and says nothing about these waits.
+            waited = job.timings.get("queue", 0.0) + job.timings.get("queue_encode", 0.0)
+            self._count("queue_us", int(waited * 1e3))
+            self._count("answered")
 
     def _count(self, name: str, amount: int = 1) -> None:
         """Counts; a metric that cannot be kept is no reason to stop working."""
