@@ -36,6 +36,9 @@ GPU_HALVES_RESULT = ROOT / "docs" / "halves_gpu.json"
 CLICK_RESULT = ROOT / "docs" / "click.json"
 MEMORY_RESULT = ROOT / "docs" / "memory.json"
 EXPORTS = ROOT / "docs" / "exports.json"
+HELM_SCHEMA = "deploy/helm/triton-sam/values.schema.json"
+#: Settings that the chart sets by itself, or keeps in a secret.
+HELM_OWN_SETTINGS = ("home", "url", "token", "ready_seconds", "device")
 _PART = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -233,13 +236,21 @@ def rendered(text: str) -> str:
     return _PART.sub(lambda match: f"{match[1]}{PARTS[match[2]]()}{match[3]}", text)
 
 
+def helm_schema(text: str) -> str:
+    """The chart's schema with the names of all settings, so that Helm itself refuses a name that is none."""
+    document = json.loads(text)
+    names = sorted(name.upper() for name in Settings.model_fields if name not in HELM_OWN_SETTINGS)
+    document["properties"]["settings"]["propertyNames"]["enum"] = names
+    return json.dumps(document, indent=2) + "\n"
+
+
 def main() -> int:
     check = "--check" in sys.argv
     drifted = []
-    for name in PAGES:
+    for name, made in {**dict.fromkeys(PAGES, rendered), HELM_SCHEMA: helm_schema}.items():
         page = ROOT / name
         before = page.read_text()
-        after = rendered(before)
+        after = made(before)
         if before != after:
             drifted.append(name)
             if not check:
