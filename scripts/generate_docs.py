@@ -38,7 +38,7 @@ MEMORY_RESULT = ROOT / "docs" / "memory.json"
 EXPORTS = ROOT / "docs" / "exports.json"
 HELM_SCHEMA = "deploy/helm/triton-sam/values.schema.json"
 #: Settings that the chart sets by itself, or keeps in a secret.
-HELM_OWN_SETTINGS = ("home", "url", "token", "ready_seconds", "device")
+HELM_OWN_SETTINGS = ("home", "url", "tritonserver", "token", "ready_seconds", "device")
 _PART = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 

@@ -34,8 +34,8 @@ def test_the_wait_of_answered_clicks_is_counted(make: MakeScheduler, engine: Gat
     expect_answer(first)
     expect_answer(second)
     scheduler.close()  # what is counted after an answer is counted then
-    assert counts["answered"] == 2
-    assert held * 0.99 <= counts["queue_us"] <= (time.perf_counter() - begun) * 1e6 + 1e6
+    assert counts["turns"] == 2
+    assert held * 0.99 <= counts["queue_microseconds"] <= (time.perf_counter() - begun) * 1e6 + 1e6
 
 
 def test_the_wait_of_an_image_is_counted(make: MakeScheduler, engine: GatedEngine, counts: Counts) -> None:  # noqa: F811
@@ -50,14 +50,5 @@ def test_the_wait_of_an_image_is_counted(make: MakeScheduler, engine: GatedEngin
     for inbox in inboxes:
         expect_answer(inbox)
     scheduler.close()  # what is counted after an answer is counted then
-    assert counts["answered"] == 6
-    assert counts["queue_us"] >= 3 * 50_000 * 0.99  # those beyond what is prepared ahead
-
-
-def test_what_fails_has_not_waited_for_an_answer(make: MakeScheduler, engine: GatedEngine, counts: Counts) -> None:  # noqa: F811
-    scheduler = make()
-    engine.failure = RuntimeError("no")
-    assert not isinstance(click(scheduler, Inbox(), embedding()).get(), list)
-    scheduler.close()  # what is counted after an answer is counted then
-    assert counts["answered"] == 0
-    assert counts["queue_us"] == 0
+    assert counts["turns"] == 6
+    assert counts["queue_microseconds"] >= 3 * 50_000 * 0.99  # those beyond what is prepared ahead

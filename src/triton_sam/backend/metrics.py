@@ -20,8 +20,8 @@ _SEGMENTER_COUNTERS = {
     "decodes": "Prompts decoded",
     "cancelled": "Requests cancelled or superseded before they were computed",
     "rejected": "Requests refused because a queue was full",
-    "answered": "Requests answered with a result",
-    "queue_us": "Microseconds that answered requests waited for the encoder or the decoder",
+    "turns": "Requests whose turn came: images encoded for them, or prompts of theirs decoded",
+    "queue_microseconds": "Time that they waited for it",
     "cache_hits": "Requests whose embedding was cached",
     "cache_misses": "Requests whose embedding was not cached",
 }

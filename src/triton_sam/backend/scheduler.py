@@ -226,10 +226,6 @@ class Scheduler:
             self._fail(job, failed("answering", error))
         else:
             self._settle(job)
-            # Triton's own queue time ends when `execute` has taken a request in, and says nothing about these waits.
-            waited = job.timings.get("queue", 0.0) + job.timings.get("queue_encode", 0.0)
-            self._count("queue_us", int(waited * 1e3))
-            self._count("answered")
 
     def _count(self, name: str, amount: int = 1) -> None:
         """Counts; a metric that cannot be kept is no reason to stop working."""
@@ -277,6 +273,7 @@ class Scheduler:
         if alone:
             self._finish(waiters[0], [])
         self._count("encodes")
+        self._count_turns([job.timings["queue_encode"] for job in waiters])
         self._gauge("cache_bytes", self._cache.bytes)
 
     def encode_failed(self, task: EncodeTask, error: TritonSamError) -> None:
@@ -335,6 +332,11 @@ class Scheduler:
 
         return [first, *(self._clicks.take(fits) if room > 0 else [])]
 
+    def _count_turns(self, waits: list[float]) -> None:
+        """Counts how long jobs waited, in milliseconds each: Triton's own queue is empty, as nothing waits there."""
+        self._count("turns", len(waits))
+        self._count("queue_microseconds", round(sum(max(0.0, wait) for wait in waits) * 1e3))
+
     def _decode_batch(self, batch: list[Job]) -> None:
         batch = self.still_wanted(batch)
         if not batch:
@@ -342,6 +344,7 @@ class Scheduler:
         started = time.perf_counter()
         for job in batch:
             job.timings["queue"] = (started - job.received) * 1e3 - sum(job.timings.values())
+        self._count_turns([job.timings["queue"] for job in batch])
         decoded = self._engine.decode([row for job in batch for row in job.rows()])
         self._count("decodes", len(decoded))
         for job in batch:

@@ -38,7 +38,7 @@ def adapter_query() -> str:
     (rule,) = yaml.safe_load((CHART.parent / "prometheus-adapter-values.yaml").read_text())["rules"]["custom"]
     query: str = rule["metricsQuery"]
     return (
-        query.replace("<<.Series>>", "triton_sam_queue_us_total")
+        query.replace("<<.Series>>", "triton_sam_queue_microseconds_total")
         .replace("<<.LabelMatchers>>", 'namespace="vision",pod=~"sam-triton-sam-0"')
         .replace("<<.GroupBy>>", "pod")
     )
@@ -62,8 +62,8 @@ def test_alerts_and_the_autoscalers_query_see_what_they_shall(promtool: str, tmp
     rules.write_text(yaml.safe_dump(groups(tmp_path)))
     run(promtool, "check", "rules", str(rules))
     waiting = [
-        {"series": f'triton_sam_queue_us_total{{{POD},model="sam2"}}', "values": "0+240000000x30"},
-        {"series": f'triton_sam_answered_total{{{POD},model="sam2"}}', "values": "0+600x30"},
+        {"series": f'triton_sam_queue_microseconds_total{{{POD},model="sam2"}}', "values": "0+240000000x30"},
+        {"series": f'triton_sam_turns_total{{{POD},model="sam2"}}', "values": "0+600x30"},
         {"series": f'triton_sam_rejected_total{{{POD},model="sam2"}}', "values": "0x30"},
     ]
     idle = [{**series, "values": "100x30"} for series in waiting]

@@ -101,8 +101,6 @@ capabilities:
   value: /data
 - name: HF_HOME
   value: /data/huggingface
-- name: TRITON_CACHE_DIR
-  value: /data/compiled/triton
 {{- with .Values.extraEnv }}
 {{ toYaml . }}
 {{- end }}
