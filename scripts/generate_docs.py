@@ -23,7 +23,7 @@ from triton_sam.specs import exported_graphs
 from triton_sam.vlm_catalog import VLM_CATALOG
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = ("README.md", "docs/cli.md", "docs/settings.md", "docs/models.md", "docs/performance.md")
+PAGES = ("README.md", "docs/cli.md", "docs/settings.md", "docs/models.md", "docs/performance.md", "docs/tuning.md")
 RESULT = ROOT / "docs" / "performance.json"
 SERVICE_RESULTS = tuple(ROOT / "docs" / name for name in ("hover.json", "service.json"))
 PAGE_RESULT = ROOT / "docs" / "page.json"
@@ -35,6 +35,7 @@ GPU_RESULT = ROOT / "docs" / "gpu.json"
 GPU_HALVES_RESULT = ROOT / "docs" / "halves_gpu.json"
 CLICK_RESULT = ROOT / "docs" / "click.json"
 MEMORY_RESULT = ROOT / "docs" / "memory.json"
+TUNING_RESULT = ROOT / "docs" / "tuning.json"
 EXPORTS = ROOT / "docs" / "exports.json"
 HELM_SCHEMA = "deploy/helm/triton-sam/values.schema.json"
 #: Settings that the chart sets by itself, or keeps in a secret.
@@ -199,6 +200,11 @@ def memory_table() -> str:
     return _recorded(MEMORY_RESULT)
 
 
+def tuning_table() -> str:
+    """The latest recorded run of scripts/bench_tuning.py."""
+    return _recorded(TUNING_RESULT)
+
+
 def vlm_table() -> str:
     """The latest recorded run of `triton-sam bench vlm` on a GPU."""
     return _recorded(VLM_RESULT)
@@ -228,6 +234,7 @@ PARTS = {
     "gpu_halves": gpu_halves_table,
     "click": click_table,
     "memory": memory_table,
+    "tuning": tuning_table,
 }
 
 
