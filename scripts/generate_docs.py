@@ -23,7 +23,15 @@ from triton_sam.specs import exported_graphs
 from triton_sam.vlm_catalog import VLM_CATALOG
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = ("README.md", "docs/cli.md", "docs/settings.md", "docs/models.md", "docs/performance.md", "docs/reliability.md")
+PAGES = (
+    "README.md",
+    "docs/cli.md",
+    "docs/settings.md",
+    "docs/models.md",
+    "docs/performance.md",
+    "docs/reliability.md",
+    "docs/tuning.md",
+)
 RESULT = ROOT / "docs" / "performance.json"
 SERVICE_RESULTS = tuple(ROOT / "docs" / name for name in ("hover.json", "service.json"))
 PAGE_RESULT = ROOT / "docs" / "page.json"
@@ -35,9 +43,13 @@ GPU_RESULT = ROOT / "docs" / "gpu.json"
 GPU_HALVES_RESULT = ROOT / "docs" / "halves_gpu.json"
 CLICK_RESULT = ROOT / "docs" / "click.json"
 MEMORY_RESULT = ROOT / "docs" / "memory.json"
+TUNING_RESULT = ROOT / "docs" / "tuning.json"
 EXPORTS = ROOT / "docs" / "exports.json"
 #: One file for each fault, as `make test-faults` writes them.
 FAULTS = ROOT / "docs" / "reliability"
+HELM_SCHEMA = "deploy/helm/triton-sam/values.schema.json"
+#: Settings that the chart sets by itself, or keeps in a secret.
+HELM_OWN_SETTINGS = ("home", "url", "tritonserver", "token", "ready_seconds", "device")
 _PART = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -198,6 +210,11 @@ def memory_table() -> str:
     return _recorded(MEMORY_RESULT)
 
 
+def tuning_table() -> str:
+    """The latest recorded run of scripts/bench_tuning.py."""
+    return _recorded(TUNING_RESULT)
+
+
 def vlm_table() -> str:
     """The latest recorded run of `triton-sam bench vlm` on a GPU."""
     return _recorded(VLM_RESULT)
@@ -240,6 +257,7 @@ PARTS = {
     "click": click_table,
     "memory": memory_table,
     "faults": faults_table,
+    "tuning": tuning_table,
 }
 
 
@@ -248,13 +266,21 @@ def rendered(text: str) -> str:
     return _PART.sub(lambda match: f"{match[1]}{PARTS[match[2]]()}{match[3]}", text)
 
 
+def helm_schema(text: str) -> str:
+    """The chart's schema with the names of all settings, so that Helm itself refuses a name that is none."""
+    document = json.loads(text)
+    names = sorted(name.upper() for name in Settings.model_fields if name not in HELM_OWN_SETTINGS)
+    document["properties"]["settings"]["propertyNames"]["enum"] = names
+    return json.dumps(document, indent=2) + "\n"
+
+
 def main() -> int:
     check = "--check" in sys.argv
     drifted = []
-    for name in PAGES:
+    for name, made in {**dict.fromkeys(PAGES, rendered), HELM_SCHEMA: helm_schema}.items():
         page = ROOT / name
         before = page.read_text()
-        after = rendered(before)
+        after = made(before)
         if before != after:
             drifted.append(name)
             if not check:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import http.client
+import time
 import urllib.error
 import urllib.request
 from typing import Any
 
+import anyio
 from fastapi import APIRouter
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.concurrency import run_in_threadpool
@@ -22,12 +24,15 @@ from triton_sam.service.telemetry import ServiceMetrics
 
 _METRICS_SECONDS = 5.0
 _METRICS_BYTES = 16 * 1024 * 1024
+#: How old Triton's metrics may be. They are told to however many ask, also when the service is full.
+_METRICS_AGE_SECONDS = 0.5
 _PLAIN = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def info_router(gateway: Gateway, metrics: ServiceMetrics, guard: Guard) -> APIRouter:
     """``/health``, ``/models``, ``/v1/limits``, ``/metrics`` and what Triton itself does not have under ``/v2``."""
     router = APIRouter(tags=["about the server"])
+    triton_metrics = _TritonMetrics(gateway.backend.metrics_url)
 
     @router.get(
         "/health",
@@ -75,8 +80,7 @@ def info_router(gateway: Gateway, metrics: ServiceMetrics, guard: Guard) -> APIR
         responses={**schemas.answer_of("For Prometheus", "text/plain"), **schemas.refusals(503)},
     )
     async def v2_metrics() -> Response:
-        text = await run_in_threadpool(_fetch, gateway.backend.metrics_url)
-        return Response(text, headers={"Content-Type": _PLAIN})
+        return Response(await triton_metrics.text(), headers={"Content-Type": _PLAIN})
 
     return router
 
@@ -97,6 +101,29 @@ async def _rows(gateway: Gateway) -> list[Any]:
         )
         for name, spec in segmenters.items()
     ]
+
+
+class _TritonMetrics:
+    """Triton's metrics, fetched by one caller at a time and shared by all who ask at that moment."""
+
+    def __init__(self, url: str | None) -> None:
+        self._url = url
+        self._lock = anyio.Lock()
+        self._answer: bytes | Unavailable = b""
+        self._fetched: float | None = None
+
+    async def text(self) -> bytes:
+        """As fresh as a caller needs them; Unavailable where they cannot be had."""
+        async with self._lock:
+            if self._fetched is None or time.monotonic() - self._fetched > _METRICS_AGE_SECONDS:
+                try:
+                    self._answer = await run_in_threadpool(_fetch, self._url)
+                except Unavailable as failure:  # shared too: those who wait must not try one after the other
+                    self._answer = failure
+                self._fetched = time.monotonic()
+        if isinstance(self._answer, Unavailable):
+            raise Unavailable(str(self._answer))
+        return self._answer
 
 
 def _fetch(url: str | None) -> bytes:

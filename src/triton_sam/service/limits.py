@@ -12,8 +12,8 @@ from triton_sam.errors import DeadlineExceeded, QueueFull, RequestTimeout, TooLa
 from triton_sam.service.access import METRICS, is_page
 from triton_sam.service.faults import error_response
 
-#: Must be answered above all when the service is busy.
-_ALWAYS_ADMITTED = frozenset({"/health", METRICS})
+#: Must be answered above all when the service is busy: whoever adds servers then looks at these.
+_ALWAYS_ADMITTED = frozenset({"/health", METRICS, f"/v2{METRICS}"})
 _ARRIVING_PER_SLOT = 4
 _LINGER_SECONDS = 5.0
 _LINGER_BYTES = 128 * 1024 * 1024

@@ -152,6 +152,44 @@ def test_tritons_metrics(triton_metrics: str) -> None:
     assert answer.headers["content-type"].startswith("text/plain")
 
 
+def test_tritons_metrics_are_fetched_once_for_all_who_ask_also_when_the_service_is_full() -> None:
+    """The autoscaler reads them above all then, and they must not be a way around the limit on work."""
+    fetched = 0
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            nonlocal fetched
+            fetched += 1
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"nv_inference_count 1\n")
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    async def run(url: str) -> None:
+        fake = Fake(metrics_url=url)
+        fake.transport.hold()
+        async with client_of(fake, service_requests=1) as client:
+            working = asyncio.create_task(client.post("/v1/segment", json=CLICK))
+            await fake.transport.reached(calls=1)
+            refusal(await client.get("/models"), 429, "queue_full")
+            answers = await asyncio.gather(*(client.get("/v2/metrics") for _ in range(20)))
+            assert [answer.status_code for answer in answers] == [200] * 20
+            fake.transport.release()
+            assert (await working).status_code == 200
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            asyncio.run(run(f"http://127.0.0.1:{server.server_port}/metrics"))
+        finally:
+            server.shutdown()
+            thread.join()
+    assert 1 <= fetched < 20
+
+
 @pytest.mark.parametrize("url", [None, f"http://127.0.0.1:{free_port()}/metrics"], ids=["unknown", "silent"])
 def test_tritons_metrics_that_cannot_be_had(url: str | None) -> None:
     answer = ask("GET", "/v2/metrics", Fake(metrics_url=url))

