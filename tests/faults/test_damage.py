@@ -14,11 +14,14 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
+from PIL import Image
 
 from tests.faults.forms import record
-from tests.faults.test_recovery import POINT
+from tests.faults.test_recovery import POINT, wait_until_serving
+from tests.faults.unhurt import png
 from tests.integration.serve_folder import eventually, health, serve_folder
 from triton_sam import SAM2TritonClient
+from triton_sam.host import free_port
 from triton_sam.repository import write_models
 from triton_sam.serving import Running
 from triton_sam.settings import get_settings
@@ -192,6 +195,51 @@ def test_no_room_in_shared_memory(namespaces: None, repository: Path, tmp_path: 
     assert "/dev/shm has 8 MB free" in told
     assert "--shm-size" in told
     record("full_shm", "no room in /dev/shm at the start", {"one sentence with the mend": ("yes", "yes")})
+
+
+def write_for_ever(path: Path) -> None:
+    """Until the file system has no room."""
+    with path.open("wb") as file:
+        while True:
+            file.write(bytes(1 << 20))
+
+
+def test_shared_memory_that_fills_while_it_serves(namespaces: None, repository: Path, tmp_path: Path) -> None:
+    """What needs more of it is refused with the mend, what does not is answered, and with room again all is."""
+    ports = {name: free_port() for name in PORTS}
+    options = [f"--{name}-port={port}" for name, port in ports.items()]
+    words, environment = command("serve", f"--model-repository={repository}", *options, home=tmp_path)
+    small_world = ["unshare", "-m", "sh", "-c", 'mount -t tmpfs -o size=300m tmpfs /dev/shm && exec "$@"', "sh"]
+    small, large = (png(Image.effect_noise((side, side), 90)) for side in (64, 2000))
+    with (
+        subprocess.Popen(
+            [*small_world, *words], env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        ) as process,
+        httpx.Client(base_url=f"http://127.0.0.1:{ports['service']}", timeout=PATIENCE, trust_env=False) as client,
+    ):
+        try:
+            wait_until_serving(process)
+            assert client.post("/v1/images", files={"image": small}).status_code == 200
+            fill = Path(f"/proc/{process.pid}/root/dev/shm/fill")  # its own, not the machine's
+            with pytest.raises(OSError, match="No space left"):
+                write_for_ever(fill)
+            answer = client.post("/v1/images", files={"image": large})
+            assert answer.status_code == 503, answer.text
+            assert "/dev/shm is full" in answer.json()["error"]["message"]
+            assert client.post("/v1/images", files={"image": small}).status_code == 200
+            fill.unlink()
+            assert client.post("/v1/images", files={"image": large}).status_code == 200
+            told = client.get("/health").json()
+            assert (told["state"], told["restarts"], told["reloads"]) == ("ready", 0, 0)
+            process.terminate()
+            assert process.wait(PATIENCE) == 0
+        finally:
+            process.kill()
+    record(
+        "full_shm_later",
+        "/dev/shm filled while it serves",
+        {"too large a request": ("503 with the mend", "one clear error"), "restarts": (0, "0")},
+    )
 
 
 def test_no_room_for_a_pull(namespaces: None, tmp_path: Path) -> None:
