@@ -104,6 +104,8 @@ class TritonProcess:
     """pid -> Triton name of the model that the stub runs."""
     retiring: dict[int, str] = field(default_factory=dict)
     """The same of stubs that Triton ends as soon as they have answered what they hold."""
+    failed: dict[str, str] = field(default_factory=dict)
+    """Triton name -> why a model of the options did not load at the start, where others did."""
     _stub_lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -223,7 +225,10 @@ class TritonProcess:
                     yield words, int(entry.parent.name)
 
     def wait_ready(self, shall_stop: Callable[[], bool] = lambda: False) -> None:
-        """Returns when every model of the options is loaded; ServerError with the reason when one will not."""
+        """Returns when every model of the options is loaded or will not be, which ``failed`` tells then.
+
+        ServerError with the reason when none of them loads: there is nothing to serve.
+        """
         at_start = [name for name in self.options.models if name not in self.pins]
         deadline = time.monotonic() + self.options.ready_seconds
         while time.monotonic() < deadline:
@@ -232,11 +237,13 @@ class TritonProcess:
             if not self.alive:
                 raise ServerError(f"tritonserver ended at its start: {self.last_error()}")
             with contextlib.suppress(OSError, ValueError):
-                states = self.index()
-                failed = [name for name in at_start if states.get(name, ("", ""))[0] == "UNAVAILABLE"]
-                if failed:
-                    raise ServerError(f"the model {failed[0]} does not load: {one_line(states[failed[0]][1])}")
-                if all(states.get(name, ("", ""))[0] == "READY" for name in at_start):
+                states = {name: state for name, state in self.index().items() if name in at_start}
+                failed = {name: one_line(why) for name, (state, why) in states.items() if state == "UNAVAILABLE"}
+                if failed and len(failed) == len(self.options.models):
+                    name, reason = next(iter(failed.items()))
+                    raise ServerError(f"the model {name} does not load: {reason}")
+                if all(states.get(name, ("", ""))[0] in ("READY", "UNAVAILABLE") for name in at_start):
+                    self.failed = failed
                     for name, pinned in self.pins.items():
                         self.load(name, pinned)
                     self.find_stubs()

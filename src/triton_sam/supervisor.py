@@ -94,10 +94,11 @@ class Supervisor:
 
     @property
     def status(self) -> dict[str, object]:
-        """A copy of the present status, the versions that serve, and why a newer one does not."""
+        """A copy of the present status, the versions that serve, and what does not serve and why."""
         return asdict(self._status) | {
             "versions": dict(self._updates.versions),
             "problems": dict(self._updates.problems),
+            "missing": tuple(sorted(self._updates.missing)),
         }
 
     @property
@@ -193,6 +194,7 @@ class Supervisor:
         except BaseException:
             self._process.stop(drain=False)
             raise
+        self._updates.note_failures(self._process.failed)
         self._updates.note_versions(self._process)
         self._status.state = "ready"
         self._missed_pings = 0
@@ -283,7 +285,7 @@ class Supervisor:
         while not self._is_stopping(self._ping_policy.every):
             if self._status.state != "ready":
                 continue
-            healthy = all(self._ping(model) for model in self._segmenters)
+            healthy = all(self._ping(model) for model in self._segmenters if model not in self._updates.missing)
             if self._status.state == "ready":
                 self._missed_pings = 0 if healthy else self._missed_pings + 1
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from triton_sam.model_folders import ModelState, model_state
@@ -35,6 +35,8 @@ class Updates:
         """Triton name -> why its newest version does not serve."""
         self.versions: dict[str, str] = {}
         """Triton name -> the version that serves."""
+        self.missing: frozenset[str] = frozenset()
+        """Triton names of what did not load at the start, and has not since."""
 
     def begin_life(self) -> dict[str, ModelState]:
         """To be called before a server starts; what it shall load instead of the newest versions.
@@ -73,6 +75,14 @@ class Updates:
                 self._thread.start()
                 return
 
+    def note_failures(self, failed: Mapping[str, str]) -> None:
+        """Remembers what did not load at the start of a life, and why; it is tried again when its folder changes."""
+        self.missing = frozenset(failed)
+        for name, reason in failed.items():
+            self._loaded.pop(name, None)
+            self.problems[name] = f"does not load, the other models serve: {reason}"
+            log.error("%s %s", name, self.problems[name])
+
     def note_versions(self, process: TritonProcess) -> bool:
         """Asks the server which versions serve; False, and nothing changes, where it does not answer."""
         try:
@@ -91,11 +101,13 @@ class Updates:
                 log.warning("%s: version %d was not loaded: %s", name, state.version, error)
                 return
             self._tried[name] = state
-            self.problems[name] = f"version {state.version} does not load, the one before serves on: {error}"
+            others = "the other models serve" if name in self.missing else "the one before serves on"
+            self.problems[name] = f"version {state.version} does not load, {others}: {error}"
             log.error("%s: %s", name, self.problems[name])
         else:
             self._tried[name] = self._loaded[name] = state
             self.problems.pop(name, None)
+            self.missing -= {name}
             self.note_versions(process)
             log.info("%s: version %d serves", name, state.version)
 

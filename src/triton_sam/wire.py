@@ -45,6 +45,8 @@ _NO_SERVER = (
 IMAGE_HEADER = "x-image-key"
 #: What Triton itself says while a model is being loaded again; its status for that is NOT_FOUND or INTERNAL.
 _COMING_BACK = ("has no available versions", "is not healthy", "is not ready")
+#: What it says, as INTERNAL, where a tensor does not fit into shared memory; a request in the same moment may.
+_NO_SHARED_MEMORY = "failed to increase the shared memory pool size"
 #: What it says in a stream, where it has no status for it.
 _UNKNOWN_MODEL = "request for unknown model"
 
@@ -216,6 +218,8 @@ def as_our_error(error: BaseException, address: str) -> TritonSamError:
             return ServerUnreachable(_unreachable(address, text))
         if any(sign in lowered for sign in _COMING_BACK):
             return Unavailable(f"the model is being loaded at {address} ({text}): try again in a moment")
+        if _NO_SHARED_MEMORY in lowered:
+            return Unavailable("the server's /dev/shm is full: make room there, or give its container more --shm-size")
         return from_status("NOT_FOUND" if _UNKNOWN_MODEL in lowered else status, text)
     if isinstance(error, TimeoutError | socket.timeout):
         return DeadlineExceeded(f"no answer from {address} within the time limit")

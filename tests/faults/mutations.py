@@ -62,9 +62,10 @@ def valid_requests(image_key: str) -> list[Sent]:
     question = {"model": "none", "messages": [{"role": "user", "content": content}], "max_tokens": 5, "stream": True}
     return [
         *(Sent("/v1/segment", json.dumps(document).encode(), JSON) for document in (known, unknown, image)),
-        Sent("/v1/images", form(picture, part("model", b"sam2"), part("session_id", b"me")), FORM),
-        Sent("/prediction", form(picture, *where, part("model_version", b"sam2")), FORM),
-        Sent("/embedded_model", form(picture, part("session_id", b"me"), part("cancel_pending", b"true")), FORM),
+        # The picture last: a field behind it, once its frontier is damaged, is more of the picture, and a new encode.
+        Sent("/v1/images", form(part("model", b"sam2"), part("session_id", b"me"), picture), FORM),
+        Sent("/prediction", form(*where, part("model_version", b"sam2"), picture), FORM),
+        Sent("/embedded_model", form(part("session_id", b"me"), part("cancel_pending", b"true"), picture), FORM),
         Sent("/from_model", form(part("model", embedding, "m"), *where, *size), FORM),
         Sent("/from_model", form(part("model", base64.b64encode(bytes(300)), "m"), *where, *size), FORM),
         Sent("/cancel_pending", b"session_id=me", "application/x-www-form-urlencoded"),

@@ -161,6 +161,21 @@ def test_pinned_models_are_loaded_when_the_server_is_there(
     assert made.stubs == {12: "sam2.1_large", 20: "sam2"}
 
 
+def test_what_does_not_load_hinders_only_itself(
+    triton: Triton, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    popen: Any = type("Popen", (), {"poll": lambda _: None})()
+    options = ServerOptions(tmp_path, ("sam1", "sam2"), tmp_path)
+    made = TritonProcess(options, popen, tmp_path, tmp_path / "log", "prefix", "key", set(options.models))
+    broken = {"name": "sam2", "version": "1", "state": "UNAVAILABLE", "reason": "decoder.onnx\ndoes not load"}
+    rows(made, monkeypatch, broken, {"name": "sam1", "version": "1", "state": "READY"}, {"name": "stray"})
+    made.wait_ready()
+    assert made.failed == {"sam2": "decoder.onnx does not load"}
+    rows(made, monkeypatch, broken, broken | {"name": "sam1"})
+    with pytest.raises(ServerError, match=r"the model sam2 does not load: decoder\.onnx does not load"):
+        made.wait_ready()
+
+
 def test_the_servers_processes_have_folders_to_agree_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are there before the first process looks, and are told to all of them."""
     told: dict[str, str] = {}

@@ -51,6 +51,7 @@ class FakeProcess:
         self.not_ready: BaseException | None = None
         self.load_error: BaseException | None = None
         self.pins: dict[str, ModelState] = {}
+        self.failed: dict[str, str] = {}
 
     def versions(self) -> dict[str, str]:
         return {"sam2": "1", "other": "1", "not served": "1"}
@@ -133,10 +134,30 @@ def running(world: World, options: ServerOptions) -> Iterator[Supervisor]:
 def status_of(**changes: object) -> dict[str, object]:
     """The status of a server that serves."""
     quiet = {"state": "ready", "restarts": 0, "reloads": 0, "reason": "", "lost": ()}
-    return {**quiet, "versions": {"sam2": "1", "other": "1"}, "problems": {}, **changes}
+    return {**quiet, "versions": {"sam2": "1", "other": "1"}, "problems": {}, "missing": (), **changes}
 
 
 # a quiet life
+
+
+def test_what_does_not_load_is_told_and_not_pinged(
+    world: World, options: ServerOptions, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Or the missing answers would restart the server that serves all the others."""
+    pinged: queue.Queue[str] = queue.Queue()
+
+    def ping(_: Supervisor, model: str) -> bool:
+        pinged.put(model)
+        return True
+
+    monkeypatch.setattr(Supervisor, "_ping", ping)
+    world.born = lambda life: life.failed.update({"other": "decoder.onnx is damaged"})
+    with Supervisor(options, ("sam2", "other"), PingPolicy(every=0.001)) as supervised:
+        assert {pinged.get(timeout=10) for _ in range(5)} == {"sam2"}
+        status = supervised.status
+        assert (status["state"], status["missing"]) == ("ready", ("other",))
+        assert status["problems"] == {"other": "does not load, the other models serve: decoder.onnx is damaged"}
+    assert caplog.text.count("decoder.onnx is damaged") == 1
 
 
 def test_start_and_stop(world: World, options: ServerOptions) -> None:

@@ -270,6 +270,7 @@ class ClientError(Exception):
         ("DNS resolution failed for nohost", "StatusCode.UNAVAILABLE", ServerUnreachable),
         ("Request for unknown model: 'sam2' has no available versions", "400", Unavailable),
         ("in ensemble: Stub process 'sam2' is not healthy.", "500", Unavailable),
+        ("Failed to increase the shared memory pool size for key 'a' to 1048576 bytes.", "500", Unavailable),
     ],
 )
 def test_errors_of_the_client_library(

@@ -57,7 +57,8 @@ def open_session(path: Path, threads: int = 0, *, spinning: bool = False, provid
     try:
         return onnxruntime.InferenceSession(str(path), options, providers=list(providers))
     except Exception as error:  # ONNX Runtime's exceptions share no base class but this
-        raise SetupError(f"{path.name} does not load: {error}") from None
+        # The mend first: whoever passes it on may shorten it, and ONNX Runtime has long words.
+        raise SetupError(f"{path.name} does not load: run `triton-sam setup` for the model again ({error})") from None
 
 
 @dataclass(frozen=True, eq=False)

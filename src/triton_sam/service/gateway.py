@@ -154,6 +154,9 @@ class Gateway:
         status = self.backend.status()
         if status.get("state") != "ready" and not _spares(status, model):
             raise Unavailable(f"the model server is {status.get('state')}: try again in a moment")
+        missing = status.get("missing")
+        if isinstance(missing, tuple | list) and model in missing:
+            raise Unavailable(f"{model} does not load on this server: ask for another model, its log has the reason")
 
     def _end_streams(self, error: TritonSamError, models: tuple[str, ...]) -> None:
         for stream, model in list(self._streams.items()):
