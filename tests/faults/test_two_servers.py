@@ -37,9 +37,9 @@ from triton_sam.weights import WeightStore
 
 pytestmark = pytest.mark.triton
 #: Images of each server in the load, and threads that ask about them.
-IMAGES, CLIENTS = form(2, 4), form(2, 4)
+IMAGES, CLIENTS = form(2, 3), form(2, 3)
 #: Seconds that a client looks at its mask: clicks go before encodes, and these servers share their cores.
-PAUSE = form(0.2, 0.05)
+PAUSE = 0.3
 #: Seconds; a short run shares its machine with whatever else runs there.
 OUT_WITHIN, BACK_WITHIN = form(20.0, 2.0), form(40.0, 10.0)
 NAMES = ("sam1", "sam2")
