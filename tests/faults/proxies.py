@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import os
 import re
 import shutil
@@ -129,10 +130,17 @@ class HAProxy:
 
     def states(self) -> dict[str, bool]:
         """Which servers get requests: name -> is up."""
+        return {name: row["status"].startswith("UP") for name, row in self._rows().items() if name.startswith("sam")}
+
+    def asked_again(self) -> int:
+        """Requests that were sent to another server than their own, which had not answered."""
+        return int(self._rows()["BACKEND"]["wredis"])
+
+    def _rows(self) -> dict[str, dict[str, str]]:
+        """HAProxy's figures of the backend ``masks``: server, or BACKEND for all -> column -> value."""
         page = httpx.get(f"{self.stats}/;csv", timeout=10, trust_env=False).text
-        rows = [line.split(",") for line in page.splitlines()]
-        status = rows[0].index("status")
-        return {row[1]: row[status].startswith("UP") for row in rows if row[0] == "masks" and row[1].startswith("sam")}
+        rows = csv.DictReader(page.removeprefix("# ").splitlines())
+        return {row["svname"]: row for row in rows if row["pxname"] == "masks"}
 
 
 def haproxy_variables(servers: list[WholeServer]) -> dict[str, str]:
