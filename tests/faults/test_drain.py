@@ -17,7 +17,7 @@ from tests.faults.test_recovery import serve_command, wait_until_serving
 from triton_sam import SAM2TritonClient
 from triton_sam.host import free_port, process_alive
 
-pytestmark = pytest.mark.triton
+pytestmark = [pytest.mark.triton, pytest.mark.timeout(300)]
 IN_FLIGHT = 20
 #: Equal images are encoded once: so many encodes, which take longer than the service would wait for nothing.
 PICTURES = form(2, 4)

@@ -33,7 +33,7 @@ from tests.faults.load import Plan, Told, asking, percentile, picture, told
 from triton_sam.host import SHARED_MEMORY
 from triton_sam.serving import Running
 
-pytestmark = pytest.mark.triton
+pytestmark = [pytest.mark.triton, pytest.mark.timeout(form(300, 900))]
 TIMES = form(1, 10)
 IN_FLIGHT = 4
 TOLD_WITHIN = 2.0
