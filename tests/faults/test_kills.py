@@ -5,6 +5,7 @@ Once of each is in ``test_recovery.py`` and ``test_service_faults.py``; here it 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
@@ -242,7 +243,8 @@ def test_a_stub_stopped_for_three_seconds(service: Service) -> None:
         try:
             threading.Event().wait(3.0)  # the fault itself
         finally:
-            os.kill(stub, signal.SIGCONT)
+            with contextlib.suppress(ProcessLookupError):  # the supervisor was quicker
+                os.kill(stub, signal.SIGCONT)
         resumed = time.monotonic()
         eventually(lambda: service.mask() == service.right, "the right mask")
         back = time.monotonic() - resumed
