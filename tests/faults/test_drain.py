@@ -17,10 +17,10 @@ from tests.faults.test_recovery import serve_command, wait_until_serving
 from triton_sam import SAM2TritonClient
 from triton_sam.host import free_port, process_alive
 
-pytestmark = pytest.mark.triton
+pytestmark = [pytest.mark.triton, pytest.mark.timeout(300)]
 IN_FLIGHT = 20
 #: Equal images are encoded once: so many encodes, which take longer than the service would wait for nothing.
-PICTURES = form(2, 4)
+PICTURES = form(2, 3)
 EXIT_WITHIN = 15.0
 DOORS = {"service": "the service", "triton": "Triton's own port"}
 #: Other programs share the cores in the short form.

@@ -17,7 +17,7 @@ from tests.faults.helpers import eventually
 from tests.faults.load import Plan, Told, ask, asking, percentile, picture, told
 from triton_sam.serving import Running
 
-pytestmark = pytest.mark.triton
+pytestmark = [pytest.mark.triton, pytest.mark.timeout(form(300, 900))]
 SECONDS = form(8.0, 60.0)
 REFUSED = (429, 503)
 #: Clicks that wait, and clicks that are decoded at a time; images that wait.

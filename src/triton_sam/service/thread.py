@@ -17,7 +17,9 @@ from triton_sam.service.tls import tls_files
 #: A hover message is a few hundred bytes; the largest that makes sense carries a mask_input.
 _LARGEST_MESSAGE = 1024 * 1024
 _KEEP_ALIVE_SECONDS = 20
-_SHUTDOWN_SECONDS = 5
+#: For what is being answered: an encode on a laptop takes seconds, and others may wait before it. What Triton needs
+#: to end comes after it, and all is over before those who stop services lose their patience.
+_SHUTDOWN_SECONDS = 10
 
 
 def _affordable(connections: int) -> int:
@@ -74,4 +76,4 @@ class ServiceThread:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._server.should_exit = True
-        self._thread.join(timeout=_SHUTDOWN_SECONDS + 10)
+        self._thread.join(timeout=_SHUTDOWN_SECONDS + 5)
