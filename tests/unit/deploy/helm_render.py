@@ -40,11 +40,17 @@ def _program() -> str:
     return found
 
 
-def render(home: Path, *words: str, release: str = "sam") -> list[Manifest]:
-    """All manifests of one set of values."""
-    done = helm("template", release, str(CHART), "--namespace", "vision", *words, home=home)
-    assert done.returncode == 0, done.stderr
-    return [document for document in yaml.safe_load_all(done.stdout) if document]
+#: What Helm made of some words: the same is asked for by many tests.
+_rendered: dict[tuple[str, ...], str] = {}
+
+
+def render(home: Path, *words: str) -> list[Manifest]:
+    """All manifests of one set of values, of a release named sam in the namespace vision."""
+    if words not in _rendered:
+        done = helm("template", "sam", str(CHART), "--namespace", "vision", *words, home=home)
+        assert done.returncode == 0, done.stderr
+        _rendered[words] = done.stdout
+    return [document for document in yaml.safe_load_all(_rendered[words]) if document]
 
 
 def only(manifests: list[Manifest], kind: str, ending: str = "") -> Manifest:

@@ -1,0 +1,100 @@
+"""The guides name commands, settings, metrics and ports that are there."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+
+from triton_sam.cli import app
+from triton_sam.serving import Ports
+from triton_sam.settings import Settings
+
+ROOT = Path(__file__).resolve().parents[3]
+GUIDES = [ROOT / "docs" / f"{name}.md" for name in ("kubernetes", "cloud_vm", "air_gapped", "tuning")]
+FIELDS = {name.upper() for name in Settings.model_fields}
+#: Counted by the containers' supervisor figures, whose names are made in service/supervision.py.
+SUPERVISOR = "triton_sam_supervisor_"
+
+
+@pytest.fixture(params=GUIDES, ids=lambda path: path.stem)
+def guide(request: pytest.FixtureRequest) -> str:
+    path: Path = request.param
+    return path.read_text()
+
+
+def commands(text: str) -> list[list[str]]:
+    """What follows `triton-sam` in code, up to the end of the command."""
+    code = re.findall(r"```(?:sh|bash)\n(.*?)```", text, re.DOTALL) + re.findall(r"`([^`\n]+)`", text)
+    found = []
+    for part in code:
+        for line in part.splitlines():
+            for rest in re.findall(r"(?:^|[\s/])triton-sam ((?:[a-z][\w-]*)(?: [^#&|;]*)?)", line.split("#")[0]):
+                found.append(rest.split())
+    return found
+
+
+def test_commands_and_their_options_exist(guide: str) -> None:
+    program: Any = typer.main.get_command(app)
+    for words in commands(guide):
+        command = program
+        for word in words:
+            if word in getattr(command, "commands", {}):
+                command = command.commands[word]
+        assert command is not program, f"`triton-sam {' '.join(words)}` is no command"
+        known = {option for parameter in command.params for option in parameter.opts}
+        options = {word for word in words if word.startswith("--")}
+        assert options <= known, f"`triton-sam {' '.join(words)}`"
+
+
+def test_the_guides_have_commands_to_check() -> None:
+    assert sum(len(commands(path.read_text())) for path in GUIDES) > 20
+
+
+def test_settings_exist(guide: str) -> None:
+    assert set(re.findall(r"TRITON_SAM_([A-Z_]+)", guide)) <= FIELDS
+
+
+def test_the_table_of_settings_names_settings() -> None:
+    text = (ROOT / "docs" / "tuning.md").read_text()
+    table = text.partition("| setting | default |")[2].partition("\n\n")[0]
+    rows = table.splitlines()[2:]
+    assert len(rows) >= 8
+    for row in rows:
+        names = re.findall(r"`([A-Z_]+)`", row.split("|")[1])
+        assert names
+        assert set(names) <= FIELDS
+
+
+def test_metrics_exist() -> None:
+    models = (ROOT / "src" / "triton_sam" / "backend" / "metrics.py").read_text()
+    counted = {f"triton_sam_{name}_total" for name in re.findall(r'^    "([a-z_]+)": "', models, re.MULTILINE)}
+    gauges = {f"triton_sam_{name}" for name in re.findall(r'{"([a-z_]+)": "', models)}
+    service = (ROOT / "src" / "triton_sam" / "service" / "telemetry.py").read_text()
+    own = set(re.findall(r'"(triton_sam_service_[a-z_]+)"', service))
+    known = counted | gauges | own | {f"{name}_bucket" for name in own}
+    places = [*GUIDES, *(ROOT / "deploy" / "helm").rglob("*.yaml")]
+    made = {"triton_sam_queue_milliseconds"}  # by the Prometheus adapter
+    for place in places:
+        named = set(re.findall(r"\btriton_sam_[a-z_]+\b", place.read_text()))
+        named = {name for name in named if not name.startswith(SUPERVISOR)}
+        assert named <= known | made, f"{place.name}: {named - known - made}"
+
+
+def test_the_firewall_guide_names_the_ports() -> None:
+    text = (ROOT / "docs" / "cloud_vm.md").read_text()
+    table = text.partition("| port | what | open it to |")[2].partition("\n\n")[0]
+    named = {int(port) for port in re.findall(r"^\| (\d+) \|", table, re.MULTILINE)}
+    ports = Ports()
+    assert named == {22, 443, ports.http, ports.grpc, ports.metrics, ports.service}
+
+
+def test_figures_carry_their_command_and_machine() -> None:
+    document = json.loads((ROOT / "docs" / "tuning.json").read_text())
+    assert document["command"] in (ROOT / "docs" / "tuning.md").read_text()
+    assert document["machine"]["cpu"]
+    assert document["notes"], "what else ran on the machine must be told"
