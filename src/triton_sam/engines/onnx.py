@@ -33,7 +33,7 @@ def choose_providers(device: str, *, tensorrt: bool = False) -> tuple[str, ...]:
     """ONNX Runtime's names of where to run, best first.
 
     Args:
-        device: "auto" takes a GPU where this onnxruntime has one; "cuda" insists; "cpu" does not look.
+        device: "auto" takes a GPU where there is one and this onnxruntime knows it; "cuda" insists; "cpu" does not look.
         tensorrt: lets TensorRT build engines of the graphs, which takes minutes at the first load.
     """
     available = onnxruntime.get_available_providers()
@@ -41,9 +41,15 @@ def choose_providers(device: str, *, tensorrt: bool = False) -> tuple[str, ...]:
         raise SetupError("this onnxruntime has no CUDA: pip install onnxruntime-gpu in its place, or use device cpu")
     if tensorrt and _TENSORRT not in available:
         raise SetupError("this onnxruntime has no TensorRT: install it, or unset TRITON_SAM_ONNX_TENSORRT")
-    if device == "cpu" or _CUDA not in available:
+    # What is available is what it was built with: onnxruntime-gpu says CUDA on every machine, and then fails.
+    if device == "cpu" or _CUDA not in available or (device == "auto" and not _has_gpu()):
         return (_CPU,)
     return (_TENSORRT, _CUDA, _CPU) if tensorrt else (_CUDA, _CPU)
+
+
+def _has_gpu() -> bool:
+    """Whether NVIDIA's driver is there, also inside a container or under WSL."""
+    return any(os.path.exists(node) for node in ("/dev/nvidiactl", "/dev/dxg"))
 
 
 def open_session(path: Path, threads: int = 0, *, spinning: bool = False, providers: Sequence[str] = (_CPU,)) -> Any:
