@@ -211,6 +211,7 @@ class Fake:
 
     transport: FakeTransport = field(default_factory=FakeTransport)
     state: str = "ready"
+    more_status: dict[str, object] = field(default_factory=dict)
     segmenters: Mapping[str, ModelSpec] = field(default_factory=lambda: SEGMENTERS)
     vlms: Mapping[str, VlmSpec] = field(default_factory=lambda: VLMS)
     metrics_url: str | None = None
@@ -219,7 +220,7 @@ class Fake:
     @property
     def backend(self) -> Backend:
         return Backend(
-            status=lambda: {"state": self.state, "restarts": 0, "reloads": 0, "reason": ""},
+            status=lambda: {"state": self.state, "restarts": 0, "reloads": 0, "reason": "", **self.more_status},
             segmenters=lambda: self.segmenters,
             triton_url="http://triton.invalid:8000",
             metrics_url=self.metrics_url,

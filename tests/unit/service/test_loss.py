@@ -24,6 +24,15 @@ def test_no_work_while_the_server_is_not_ready(state: str) -> None:
     assert fake.transport.cancels == []
 
 
+def test_a_model_that_did_not_load_at_the_start() -> None:
+    fake = Fake()
+    fake.more_status["missing"] = ("sam2",)
+    assert "does not load on this server" in refusal(ask("POST", "/v1/segment", fake, json=CLICK), 503, "unavailable")
+    assert fake.transport.calls == []
+    fake.more_status["missing"] = ("another",)
+    assert ask("POST", "/v1/segment", fake, json=CLICK).status_code == 200
+
+
 def test_a_lost_server_is_told_at_once_and_forgotten() -> None:
     fake = Fake()
     fake.transport.hold()
