@@ -7,13 +7,14 @@ VLM ?=
 DEMO_PORTS ?=
 STAMP = $(VENV)/.installed-$(1)
 
-.PHONY: help demo test test-faults browser proxies check format bench docs clean
+.PHONY: help demo test test-faults audit browser deploy-tools check format bench docs clean
 
 help:
 	@echo "make demo [ONCE=1]   from nothing to a mask (ONCE=1 stops after the picture)"
 	@echo "make demo VLM=1      the same, and questions about a picture; needs torch"
 	@echo "make test            the whole test suite, set-up included"
 	@echo "make test-faults     faults and load in full length: about an hour, figures in build/faults"
+	@echo "make audit           what the package is made of (build/sbom.json), and what is known against it"
 	@echo "make check           ruff, mypy, import-linter"
 	@echo "make bench           the figures of docs/performance.md"
 	@echo "make docs            write the generated tables of docs/ anew"
@@ -23,7 +24,7 @@ demo: $(call STAMP,$(if $(VLM),vlm,demo))
 
 # These share the cores; those with a server have them for themselves, as some look at what happens in time.
 SHARING := tests/unit $(addprefix tests/e2e/test_,fresh_clone.py light_client.py browser_setup.py)
-test: check browser proxies
+test: check audit browser deploy-tools
 ifdef PYTEST_ARGS
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 else
@@ -32,7 +33,7 @@ else
 endif
 
 # Every bar of docs/reliability.md, which is made of what this writes (copy it to docs/reliability, then `make docs`).
-test-faults: $(call STAMP,dev) proxies
+test-faults: $(call STAMP,dev) deploy-tools
 	TRITON_SAM_FAULTS=long TRITON_SAM_FAULTS_OUT="$${TRITON_SAM_FAULTS_OUT:-build/faults}" \
 	  $(BIN)/python -m pytest tests/faults --timeout 3000 $(PYTEST_ARGS)
 
@@ -40,9 +41,13 @@ test-faults: $(call STAMP,dev) proxies
 browser:
 	@scripts/install_browser.sh || [ -z "$$TRITON_SAM_REQUIRE_BROWSER" ]
 
-# HAProxy and nginx; without them their tests are skipped, unless TRITON_SAM_REQUIRE_PROXIES is set.
-proxies:
-	@scripts/install_proxies.sh || [ -z "$$TRITON_SAM_REQUIRE_PROXIES" ]
+# HAProxy, nginx, promtool; without them their tests are skipped, unless TRITON_SAM_REQUIRE_DEPLOY_TOOLS is set.
+deploy-tools:
+	@scripts/install_deploy_tools.sh || [ -z "$$TRITON_SAM_REQUIRE_DEPLOY_TOOLS" ]
+
+# What is installed, as a list for others, and what is known against it.
+audit: $(call STAMP,dev)
+	$(BIN)/python scripts/audit.py build
 
 check: $(call STAMP,dev)
 	$(BIN)/ruff check .

@@ -49,7 +49,7 @@ EXPORTS = ROOT / "docs" / "exports.json"
 FAULTS = ROOT / "docs" / "reliability"
 HELM_SCHEMA = "deploy/helm/triton-sam/values.schema.json"
 #: Settings that the chart sets by itself, or keeps in a secret.
-HELM_OWN_SETTINGS = ("home", "url", "tritonserver", "token", "ready_seconds", "device")
+HELM_OWN_SETTINGS = ("home", "url", "tritonserver", "token", "tokens_file", "ready_seconds", "device")
 _PART = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 

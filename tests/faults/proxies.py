@@ -30,11 +30,11 @@ PATIENCE = 120.0
 
 
 def program(name: str) -> str:
-    """Its path; where it is missing the test is skipped, unless TRITON_SAM_REQUIRE_PROXIES is set."""
+    """Its path; where it is missing the test is skipped, unless TRITON_SAM_REQUIRE_DEPLOY_TOOLS is set."""
     found = shutil.which(name) or shutil.which(name, path="/usr/sbin:/sbin")
     if found is None:
-        reason = f"no {name} on this machine: run scripts/install_proxies.sh"
-        if os.environ.get("TRITON_SAM_REQUIRE_PROXIES"):
+        reason = f"no {name} on this machine: run scripts/install_deploy_tools.sh"
+        if os.environ.get("TRITON_SAM_REQUIRE_DEPLOY_TOOLS"):
             pytest.fail(reason)
         pytest.skip(reason)
     return found

@@ -33,7 +33,7 @@ def choose_providers(device: str, *, tensorrt: bool = False) -> tuple[str, ...]:
     """ONNX Runtime's names of where to run, best first.
 
     Args:
-        device: "auto" takes a GPU where there is one and this onnxruntime knows it; "cuda" insists; "cpu" does not look.
+        device: "auto" takes a GPU where there is one that this onnxruntime knows; "cuda" insists; "cpu" does not look.
         tensorrt: lets TensorRT build engines of the graphs, which takes minutes at the first load.
     """
     available = onnxruntime.get_available_providers()
@@ -49,7 +49,7 @@ def choose_providers(device: str, *, tensorrt: bool = False) -> tuple[str, ...]:
 
 def _has_gpu() -> bool:
     """Whether NVIDIA's driver is there, also inside a container or under WSL."""
-    return any(os.path.exists(node) for node in ("/dev/nvidiactl", "/dev/dxg"))
+    return any(Path(node).exists() for node in ("/dev/nvidiactl", "/dev/dxg"))
 
 
 def open_session(path: Path, threads: int = 0, *, spinning: bool = False, providers: Sequence[str] = (_CPU,)) -> Any:
