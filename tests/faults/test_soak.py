@@ -292,13 +292,14 @@ def test_nothing_grows_and_nothing_goes_wrong(running: Running, photographs: Pat
         "back, s (worst)": (round(max(diary.back, default=0.0), 1), ""),
         "errors that a kill explains": (sum(diary.injected.values()), ""),
         "errors that nothing explains": (len(diary.wrong), "0"),
-        "masks compared": (diary.compared, "all equal"),
+        "masks compared": (diary.compared, ""),
+        "masks that differ": (sum(text.startswith("another mask") for text in diary.wrong), "0"),
     }
     for name, (memory, files, threads) in grown.items():
         figures[f"{name}: memory growth, MB"] = (round(memory / 1024, 1), f"<= {GROWTH_MB}")
         figures[f"{name}: more files, more threads"] = (f"{files}, {threads}", "flat")
     record("soak", f"{SECONDS:.0f} s mixed soak, concurrency 8, a kill every {KILL_EVERY:.0f} s", figures)
-    assert diary.wrong == []
+    assert diary.wrong == [], "\n".join(f"{count} x {text}" for text, count in Counter(diary.wrong).most_common(20))
     assert diary.kills > 0
     assert all(diary.done[what] > 0 for what in ("click", "upload", "hover", "bad input", "health")), diary.done
     for name, (memory, files, threads) in grown.items():
