@@ -479,10 +479,10 @@ def test_an_image_that_was_set_meanwhile_is_not_replaced_by_the_expired_one(
 ) -> None:
     original = ModelLink.encode
 
-    def encode(self: ModelLink, data: bytes) -> str:
+    def encode(self: ModelLink, data: bytes, **options: Any) -> str:
         monkeypatch.setattr(ModelLink, "encode", original)
         with_image.set_image(b"the next image")  # as another thread would
-        return original(self, data)
+        return original(self, data, **options)
 
     transport.images.clear()
     monkeypatch.setattr(ModelLink, "encode", encode)

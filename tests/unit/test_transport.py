@@ -151,7 +151,7 @@ def http(server: KServe) -> Iterator[HttpTransport]:
 
 ENCODE = Call("sam2", image_inputs(b"\x00\x01\xff"), ("image_key",))
 SESSION = {"session_id": "s1", "latest_wins": True}
-CLICK = Call("sam2", click_inputs("the key", {"objects": []}), ("scores",), SESSION, {"x-image-key": "k1"})
+CLICK = Call("sam2", click_inputs("the key", {"objects": []}), ("scores",), SESSION, headers={"x-image-key": "k1"})
 
 
 # the request and the answer

@@ -427,7 +427,8 @@ def test_the_work_ends_where_not_even_the_head_can_be_sent(leaves: str, monkeypa
     monkeypatch.setattr(service_chat, "_pieces", pieces)
     fake.transport.hold_before = 1
     body = json.dumps(chat(stream=True)).encode()
-    scope = {"type": "http", "method": "POST", "path": PATH, "headers": [], "query_string": b"", "client": None}
+    scope = {"type": "http", "http_version": "1.1", "method": "POST", "path": PATH, "client": None}
+    scope |= {"headers": [], "query_string": b""}
 
     async def run() -> None:
         app = fake.app()
