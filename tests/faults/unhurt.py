@@ -49,6 +49,11 @@ class Witness:
         self.statuses[status] = self.statuses.get(status, 0) + 1
         self.slowest = max(self.slowest, (seconds, what))
 
+    @property
+    def is_unhurt(self) -> bool:
+        """Whether the processes are those of the start, and none had to be mended."""
+        return vitals(self.running) == self.before
+
     def check(self) -> None:
         """Nothing died, nothing had to be mended, and a good request gives the right mask."""
         assert vitals(self.running) == self.before
