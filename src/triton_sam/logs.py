@@ -81,3 +81,20 @@ class JsonFormatter(logging.Formatter):
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return json.dumps(line, default=str)
+
+
+class Sparingly:
+    """Lets so many lines a second into the log: a client that asks wrongly in a loop must not fill the disk."""
+
+    def __init__(self, most: int = 10) -> None:
+        self._most = most
+        self._second = 0
+        self._count = 0
+
+    def __bool__(self) -> bool:
+        """Whether one more may be written; counts it."""
+        second = int(time.monotonic())
+        if second != self._second:
+            self._second, self._count = second, 0
+        self._count += 1
+        return self._count <= self._most

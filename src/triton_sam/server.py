@@ -67,6 +67,8 @@ class ServerOptions:
     repository: Path
     models: tuple[str, ...]
     state: Path
+    needed: tuple[str, ...] = ()
+    """Those without all of which there is nothing to serve; none named: all models."""
     host: str = "127.0.0.1"
     http_port: int = 8000
     grpc_port: int = 8001
@@ -239,17 +241,26 @@ class TritonProcess:
             with contextlib.suppress(OSError, ValueError):
                 states = {name: state for name, state in self.index().items() if name in at_start}
                 failed = {name: one_line(why) for name, (state, why) in states.items() if state == "UNAVAILABLE"}
-                if failed and len(failed) == len(self.options.models):
-                    name, reason = next(iter(failed.items()))
-                    raise ServerError(f"the model {name} does not load: {reason}")
+                needed = self.options.needed or self.options.models
+                if all(name in failed for name in needed):
+                    raise ServerError(f"the model {needed[0]} does not load: {failed[needed[0]]}")
                 if all(states.get(name, ("", ""))[0] in ("READY", "UNAVAILABLE") for name in at_start):
                     self.failed = failed
                     for name, pinned in self.pins.items():
-                        self.load(name, pinned)
+                        self._load_pinned(name, pinned)
                     self.find_stubs()
                     return
             time.sleep(0.05)
         raise ServerError(f"tritonserver was not ready after {self.options.ready_seconds:.0f} s: see {self.log_path}")
+
+    def _load_pinned(self, name: str, state: ModelState) -> None:
+        """Loads an older version; where that fails the others serve, unless there are none."""
+        try:
+            self.load(name, state)
+        except ServerError as error:
+            if all(other in self.failed or other == name for other in self.options.needed or self.options.models):
+                raise
+            self.failed[name] = one_line(str(error))
 
     def stop(self, *, drain: bool = True) -> None:
         """Ends the server and all its stubs; with ``drain`` the requests in flight are finished first."""

@@ -208,6 +208,8 @@ def serving(
         repository=repository.resolve(),
         models=tuple(names),
         state=settings.home,
+        # Of a vision-language model's two names only the one behind the door has weights, and raw graphs are an extra.
+        needed=(*segmenters, *(spec.stream_name for spec in vlms.values())),
         host=triton_bind,
         http_port=ports.http,
         grpc_port=ports.grpc,

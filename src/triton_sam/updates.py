@@ -76,10 +76,15 @@ class Updates:
                 return
 
     def note_failures(self, failed: Mapping[str, str]) -> None:
-        """Remembers what did not load at the start of a life, and why; it is tried again when its folder changes."""
+        """Remembers what did not load at the start of a life, and why; it is tried again when its folder changes.
+
+        What served in the life before is tried once more as it is: the reason may be gone soon, as memory that the last
+        life still had.
+        """
         self.missing = frozenset(failed)
         for name, reason in failed.items():
-            self._loaded.pop(name, None)
+            if self._loaded.pop(name, None) is not None and name in self.versions:
+                self._tried.pop(name, None)
             self.problems[name] = f"does not load, the other models serve: {reason}"
             log.error("%s %s", name, self.problems[name])
 

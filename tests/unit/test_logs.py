@@ -94,3 +94,12 @@ def test_when_there_is_a_line_for_each_request(options: dict[str, str], is_on: b
         for handler, formatter in formatters.items():
             handler.setFormatter(formatter)
         requests.setLevel(level)
+
+
+def test_a_client_that_asks_wrongly_in_a_loop_does_not_fill_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 5.0
+    monkeypatch.setattr(logs.time, "monotonic", lambda: now)
+    tells = logs.Sparingly(most=3)
+    assert [bool(tells) for _ in range(5)] == [True, True, True, False, False]
+    now = 6.0
+    assert bool(tells)

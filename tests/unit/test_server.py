@@ -172,7 +172,19 @@ def test_what_does_not_load_hinders_only_itself(
     made.wait_ready()
     assert made.failed == {"sam2": "decoder.onnx does not load"}
     rows(made, monkeypatch, broken, broken | {"name": "sam1"})
-    with pytest.raises(ServerError, match=r"the model sam2 does not load: decoder\.onnx does not load"):
+    with pytest.raises(ServerError, match=r"the model sam1 does not load: decoder\.onnx does not load"):
+        made.wait_ready()
+
+
+def test_a_door_without_its_model_is_nothing_to_serve(
+    triton: Triton, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    popen: Any = type("Popen", (), {"poll": lambda _: None})()
+    options = ServerOptions(tmp_path, ("llava", "llava_stream"), tmp_path, needed=("llava_stream",))
+    made = TritonProcess(options, popen, tmp_path, tmp_path / "log", "prefix", "key", set(options.models))
+    broken = {"name": "llava_stream", "version": "1", "state": "UNAVAILABLE", "reason": "no memory"}
+    rows(made, monkeypatch, broken, {"name": "llava", "version": "1", "state": "READY"})
+    with pytest.raises(ServerError, match="the model llava_stream does not load: no memory"):
         made.wait_ready()
 
 

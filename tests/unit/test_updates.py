@@ -234,3 +234,25 @@ def test_versions_that_cannot_be_had_stay(error: Exception, updates: Updates, pr
 def test_the_state_is_a_value() -> None:
     state = ModelState(1, "text")
     assert dataclasses.replace(state) == state
+
+
+def test_what_served_before_a_restart_and_does_not_load_after_it_is_tried_once_more(
+    updates: Updates, process: Any
+) -> None:
+    assert updates.begin_life() == {}
+    updates.note_failures({"sam2": "no memory yet"})
+    assert updates.missing == {"sam2"}
+    look(updates, process, 4)
+    assert process.loads == ["sam2"]
+    assert updates.missing == frozenset()
+
+
+def test_what_never_served_waits_until_its_folder_changes(repository: Repository, process: Any) -> None:
+    made = Updates(repository.folder, ("sam2", "other"))
+    made.begin_life()
+    made.note_failures({"sam2": "corrupt"})
+    look(made, process, 4)
+    assert process.loads == []
+    repository.add("sam2", 2)
+    look(made, process, 4)
+    assert process.loads == ["sam2"]

@@ -33,6 +33,10 @@ class Metrics(Protocol):
     def set(self, name: str, value: float) -> None: ...
 
 
+#: Whoever asks for more at a time has an answer of megabytes.
+_FEW_OBJECTS = 4
+
+
 @dataclass(frozen=True, slots=True)
 class Needs:
     """What an answer is made of.
@@ -40,10 +44,12 @@ class Needs:
     Attributes:
         logits: the low-resolution logits.
         pixels: the full-size masks.
+        embedding: the image's embedding, which goes out too.
     """
 
     logits: bool = True
     pixels: bool = False
+    embedding: bool = False
 
 
 @dataclass(eq=False, slots=True)
@@ -94,9 +100,10 @@ class Job:
         return self._rows
 
     def is_light(self, decoded: Sequence[Decoded]) -> bool:
-        """Whether its answer only has to be put together: no pixel is to be made, nothing to be compressed."""
+        """Whether its answer only has to be put together: no pixel is to be made, nothing to compress or to hash."""
         made = all(answer.packed is not None for answer in decoded) or not self.needs.pixels
-        return made and self.prompt is not None and self.prompt.format in ("bits", "logits")
+        few = len(decoded) <= _FEW_OBJECTS and not self.needs.embedding
+        return made and few and self.prompt is not None and self.prompt.format in ("bits", "logits")
 
     def mark(self, step: str, started: float) -> None:
         """Notes the milliseconds since ``started`` under ``step``."""

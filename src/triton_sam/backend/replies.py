@@ -30,7 +30,8 @@ def needs_of(prompt: Prompt, wanted: Set[str]) -> Needs:
     """What a decoder has to give for the outputs in ``wanted``."""
     in_json = prompt.format if "result_json" in wanted else None
     pixels = "masks" in wanted or in_json in _PIXEL_FORMS
-    return Needs("low_res_logits" in wanted or in_json in ("logits", "rle") or not pixels, pixels)
+    logits = "low_res_logits" in wanted or in_json in ("logits", "rle") or not pixels
+    return Needs(logits, pixels, embedding="embedding" in wanted)
 
 
 def wanted_outputs(requested: Set[str]) -> frozenset[str]:

@@ -35,7 +35,7 @@ from triton_sam.flight import FlightCounter
 from triton_sam.geometry import Frame
 from triton_sam.host import SHARED_MEMORY
 from triton_sam.images import EncodedImage, check_size, from_base64
-from triton_sam.logs import about
+from triton_sam.logs import Sparingly, about
 from triton_sam.model_folders import served_spec
 from triton_sam.prompts import Prompt, PromptLimits, parse_prompt
 from triton_sam.settings import Settings, get_settings
@@ -57,7 +57,7 @@ class _TritonReply:
         self._lock = threading.Lock()
         self._sent = False
         # A string that is here already. The request itself is not kept for it: that would keep its tensors.
-        self.request_id: str = request.request_id()
+        self.request_id = triton_io.request_id_of(request)
         self.wanted = wanted_outputs(set(request.requested_output_names()))
 
     def succeed(self, job: Job, decoded: list[Decoded]) -> None:
@@ -97,6 +97,7 @@ class TritonPythonModel:
     spec: ModelSpec
     answerer: Answerer
     flight: FlightCounter
+    _tells = Sparingly()
 
     def initialize(self, args: dict[str, str]) -> None:
         """Loads the graphs; every reason not to is one sentence in Triton's log."""
@@ -145,7 +146,7 @@ class TritonPythonModel:
                 self._accept(request, reply)
             except TritonSamError as error:
                 reply.fail(error)
-                if not isinstance(error, Unavailable):  # those are counted; many at a time would fill the log
+                if not isinstance(error, Unavailable) and self._tells:  # those are counted
                     log.info("refused: %s", str(error)[:_LONGEST_REASON], extra=about(reply.request_id))
             except Exception as error:
                 log.exception("a request could not be read", extra=about(reply.request_id))

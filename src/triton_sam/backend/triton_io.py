@@ -52,6 +52,14 @@ def send(sender: Any, response: Any = None, *, last: bool = True) -> None:
         os._exit(1)
 
 
+def request_id_of(request: Any) -> str:
+    """The client's name for a request; none where it is no text, which Triton lets through."""
+    try:
+        return str(request.request_id())
+    except UnicodeDecodeError:
+        return ""
+
+
 def is_cancelled(sender: Any) -> bool:
     """Whether the client of a request is gone, as far as Triton knows."""
     try:

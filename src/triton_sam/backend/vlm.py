@@ -39,7 +39,7 @@ class _TritonReply:
         self._model = model
         self._sender = request.get_response_sender()
         self._ticket: str | None = None
-        self.request_id: str = request.request_id()
+        self.request_id = triton_io.request_id_of(request)
         self._lock = threading.Lock()
         self._cancelled = False
         self.ended = False

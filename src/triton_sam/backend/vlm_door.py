@@ -51,7 +51,7 @@ class TritonPythonModel:
                 continue
             inputs = [pb_utils.Tensor(tensor.name(), np.array(tensor.as_numpy())) for tensor in request.inputs()]
             wanted = set(request.requested_output_names())
-            self._pool.submit(self._answer, sender, inputs, wanted, request.request_id())
+            self._pool.submit(self._answer, sender, inputs, wanted, triton_io.request_id_of(request))
 
     def finalize(self) -> None:
         """Waits for what is under way."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -71,8 +72,8 @@ def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """A JSON object. A proxy in front may have read the first of two equal names, and Python would take the last."""
     document = dict(pairs)
     if len(document) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+        counts = Counter(name for name, _ in pairs)  # in one pass: a body may have a hundred thousand names
+        twice = next(name for name, count in counts.items() if count > 1)
         raise InvalidInput(f"the field {twice[:60]!r} is there twice: send each field once")
     return document
 

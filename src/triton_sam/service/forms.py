@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import re
+from collections import Counter
 from collections.abc import AsyncIterator
 
 from python_multipart.multipart import parse_options_header
@@ -13,7 +15,9 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 from starlette.types import Message, Receive
 
-from triton_sam.errors import InvalidInput, TooLarge
+from triton_sam.errors import InvalidInput, TooLarge, Unavailable
+
+log = logging.getLogger(__name__)
 
 LONGEST_NAME = 200
 _MAX_FILES, _MAX_FIELDS = 4, 32
@@ -31,8 +35,8 @@ class Form:
 
     def __init__(self, data: FormData) -> None:
         """InvalidInput where a field is there twice: a proxy in front may have looked at the other one."""
-        fields = [name for name, _ in data.multi_items()]
-        twice = next((name for name in fields if fields.count(name) > 1), None)
+        counts = Counter(name for name, _ in data.multi_items())
+        twice = next((name for name, count in counts.items() if count > 1), None)
         if twice is not None:
             raise InvalidInput(f"the field {twice[:60]!r} is there twice: send each field once")
         self._data = data
@@ -86,10 +90,15 @@ async def read_form(request: Request) -> AsyncIterator[Form]:
     if kind == b"application/x-www-form-urlencoded":
         request = Request(request.scope, _bounded(request.receive))
     try:
-        data = await (_Parts(request).parse() if kind == b"multipart/form-data" else request.form())
+        data = await (
+            _Parts(request).parse() if kind == b"multipart/form-data" else request.form(max_fields=_MAX_FIELDS)
+        )
     except (HTTPException, MultiPartException, ValueError) as error:  # the parser has words of its own
         reason = error.detail if isinstance(error, HTTPException) else error
         raise InvalidInput(f"the form cannot be read ({reason}): send multipart/form-data") from None
+    except OSError as error:  # large files go through the machine's folder for such things
+        log.error("an upload cannot be kept: %s", error)
+        raise Unavailable("there is no room for uploads now: try again in a moment") from None
     try:
         yield Form(data)
     finally:

@@ -103,6 +103,11 @@ class _Visit:
         await self._send(message)
 
 
+def _listed(value: str) -> set[str]:
+    """The words of a header that lists some."""
+    return {word.strip().lower() for word in value.split(",")}
+
+
 def _has_body(headers: Headers) -> bool:
     return "transfer-encoding" in headers or headers.get("content-length", "0").strip("0 ") != ""
 
@@ -144,7 +149,7 @@ class RequestLimits:
             self._body_seconds,
             # Whoever expects a 100 first has sent no body yet, and is not to be invited to.
             lingers="expect" not in headers,
-            closes=scope["http_version"] == "1.0" or headers.get("connection", "").lower() == "close",
+            closes=scope["http_version"] == "1.0" or "close" in _listed(headers.get("connection", "")),
         )
         declared = headers.get("content-length", "")
         if declared.isdecimal() and int(declared) > self._max_bytes:

@@ -184,7 +184,8 @@ def _mark_of(path: Path) -> tuple[int, ...] | None:
         found = path.stat()
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    # The last one changes with the rights too: a file that could not be read is tried again when it may be.
+    return found.st_mtime_ns, found.st_size, found.st_ino, found.st_ctime_ns
 
 
 def warn_of_readers(path: Path) -> None:
