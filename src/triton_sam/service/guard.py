@@ -44,7 +44,8 @@ class Guard:
     def enter(self, offered: str, address: str) -> Caller | None:
         """Whom a token belongs to, None where none is needed.
 
-        Guesses count: NotAuthorised for a wrong token, RateLimited for many of them from one address.
+        Wrong ones count: NotAuthorised for one, RateLimited for many of them from one address. A right one still comes
+        in then, or whoever guesses would lock out all who share his address.
         """
         caller = self._keyring.find(offered) if self.needs_token else None
         if caller is None and self.needs_token:
