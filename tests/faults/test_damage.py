@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import shutil
@@ -132,7 +133,7 @@ def sentence(output: str) -> str:
 
 def test_taken_ports(repository: Path, tmp_path: Path) -> None:
     """Each of the four ends the start with its name, its number and the option that mends it."""
-    with socket.socket() as taken:
+    with socket.socket() as taken, contextlib.ExitStack() as ending:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         number = taken.getsockname()[1]
@@ -143,12 +144,10 @@ def test_taken_ports(repository: Path, tmp_path: Path) -> None:
             running[name] = subprocess.Popen(
                 words, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
             )
+            ending.enter_context(running[name])
+            ending.callback(running[name].kill)
         for name, process in running.items():
-            with process:
-                try:
-                    _, output = process.communicate(timeout=PATIENCE)
-                finally:
-                    process.kill()
+            _, output = process.communicate(timeout=PATIENCE)
             assert process.returncode == 1, output
             told = sentence(output)
             assert f"the {name} port {number} on 127.0.0.1 cannot be used" in told
@@ -173,7 +172,10 @@ def namespaces() -> None:
 def with_small(folder: Path, megabytes: int, words: list[str]) -> list[str]:
     """The command in a world where ``folder`` is an empty file system of so many megabytes; lists it at the end."""
     mount = f'mount -t tmpfs -o size={megabytes}m tmpfs "$0"'
-    script = f'{mount} && "$@"; code=$?; echo "left: $(ls -A "$0" | xargs)"; exit $code'
+    # The command ends before whoever waits for it gives up and ends the shell alone.
+    script = (
+        f'{mount} && timeout -k 5 {PATIENCE - 20:.0f} "$@"; code=$?; echo "left: $(ls -A "$0" | xargs)"; exit $code'
+    )
     return ["unshare", "-m", "sh", "-c", script, str(folder), *words]
 
 

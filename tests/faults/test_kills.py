@@ -108,9 +108,9 @@ class Seconds:
         if self.told:
             figures["told, s (worst)"] = (round(max(self.told), 2), f"<= {TOLD_WITHIN:g}")
         figures["health off, s (worst)"] = (round(max(self.health_off), 2), f"<= {TOLD_WITHIN:g}")
-        figures["back, s (worst)"] = (round(max(self.back), 2), f"<= {back_within:g} + load = {load_seconds:.1f}")
+        figures["back, s (worst)"] = (round(max(self.back), 2), f"<= {back_within:g} + {load_seconds:.1f} of start")
         figures["open files before and after"] = (f"{files[0]}, {files[1]}", "flat")
-        figures["zombies, shared memory left"] = (0, "0")
+        figures["zombies at the end"] = (len(zombies_of(os.getpid())), "0")
         record(name, fault, figures)
 
 

@@ -13,8 +13,9 @@ def figures(status: dict[str, object]) -> dict[str, float]:
 
 
 def test_what_the_supervisor_counts_is_told() -> None:
-    assert figures({"state": "ready", "restarts": 2, "reloads": 3}) == {
+    assert figures({"state": "ready", "restarts": 2, "reloads": 3, "missing": ("sam1",)}) == {
         "triton_sam_supervisor_ready": 1.0,
+        "triton_sam_supervisor_missing": 1.0,
         "triton_sam_supervisor_restarts_total": 2.0,
         "triton_sam_supervisor_reloads_total": 3.0,
     }
