@@ -346,7 +346,7 @@ def test_where_graphs_run(
 ) -> None:
     whole = [f"{name}ExecutionProvider" for name in available]
     monkeypatch.setattr(engine_module.onnxruntime, "get_available_providers", lambda: whole)
-    monkeypatch.setattr(engine_module, "_has_gpu", lambda: True)
+    monkeypatch.setattr(engine_module, "_has_driver", lambda: True)
     expected = tuple(f"{name}ExecutionProvider" for name in chosen)
     assert choose_providers(device, tensorrt=tensorrt) == expected
 
@@ -354,7 +354,7 @@ def test_where_graphs_run(
 def test_an_onnxruntime_for_gpus_runs_on_the_cores_where_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     known = ["CUDAExecutionProvider", "CPUExecutionProvider"]
     monkeypatch.setattr(engine_module.onnxruntime, "get_available_providers", lambda: known)
-    monkeypatch.setattr(engine_module, "_has_gpu", lambda: False)
+    monkeypatch.setattr(engine_module, "_has_driver", lambda: False)
     assert choose_providers("auto") == ("CPUExecutionProvider",)
     assert choose_providers("cuda") == tuple(known), "who insists shall be told why it does not work"
 

@@ -42,12 +42,12 @@ def choose_providers(device: str, *, tensorrt: bool = False) -> tuple[str, ...]:
     if tensorrt and _TENSORRT not in available:
         raise SetupError("this onnxruntime has no TensorRT: install it, or unset TRITON_SAM_ONNX_TENSORRT")
     # What is available is what it was built with: onnxruntime-gpu says CUDA on every machine, and then fails.
-    if device == "cpu" or _CUDA not in available or (device == "auto" and not _has_gpu()):
+    if device == "cpu" or _CUDA not in available or (device == "auto" and not _has_driver()):
         return (_CPU,)
     return (_TENSORRT, _CUDA, _CPU) if tensorrt else (_CUDA, _CPU)
 
 
-def _has_gpu() -> bool:
+def _has_driver() -> bool:
     """Whether NVIDIA's driver is there, also inside a container or under WSL."""
     return any(Path(node).exists() for node in ("/dev/nvidiactl", "/dev/dxg"))
 
