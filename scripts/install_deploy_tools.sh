@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# usage: install_deploy_tools.sh  prints the paths of the programs that deployment files are tested with (HAProxy, nginx and
-#                                 Prometheus' promtool); where one is missing and apt-get may be used, Debian's is installed.
-#                                 None is started as a service of this machine.
+# usage: install_deploy_tools.sh  prints the paths of the programs that deployment files are tested with (HAProxy, nginx,
+#                                 Prometheus' promtool and shellcheck, which PyPI has for x86_64 alone); where one is missing
+#                                 and apt-get may be used, Debian's is installed. None is started as a service of this machine.
 set -euo pipefail
 PATH="$PATH:/usr/sbin:/sbin"  # where Debian puts some of them, which is on root's path only
 
 find_tools() {
-    type -P haproxy && type -P nginx && type -P promtool && type -P openssl && type -P curl
+    type -P haproxy && type -P nginx && type -P promtool && type -P openssl && type -P curl && type -P shellcheck
 }
 
 install_tools() {
@@ -19,7 +19,8 @@ install_tools() {
     local status=0
     {
         apt-get -qq update &&
-            apt-get -qq -o Dpkg::Use-Pty=0 install -y --no-install-recommends haproxy nginx-light prometheus openssl curl
+            apt-get -qq -o Dpkg::Use-Pty=0 install -y --no-install-recommends haproxy nginx-light prometheus openssl curl \
+            shellcheck
     } >/dev/null || status=$?
     [ -z "$made" ] || rm -f "$policy"
     return "$status"
@@ -33,5 +34,5 @@ if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null && install_tools && find_
     exit 0
 fi
 echo "something is missing for the tests of deployment files: install it (Debian, as root: apt-get install haproxy" \
-    "nginx-light prometheus openssl curl)" >&2
+    "nginx-light prometheus openssl curl shellcheck)" >&2
 exit 1
