@@ -41,7 +41,8 @@ wait_until_ready() {
         fi
         if [ "$SECONDS" -ge "$deadline" ]; then
             "$2" >&2
-            fail "the server was not ready after $READY_SECONDS s: its last words are above (READY_SECONDS=... waits longer)"
+            fail "the server was not ready after $READY_SECONDS s: its last words are above. It goes on starting;" \
+                "stop it with \`$stop\`, or wait longer with READY_SECONDS=..."
         fi
         sleep 0.5
     done
@@ -57,12 +58,17 @@ start_docker() {
         say "a GPU is here but Docker cannot use it: install NVIDIA's container toolkit; going on with the processor"
     fi
     say "starting NVIDIA's container ($file)"
-    container_runs() { [ "$(docker inspect --format '{{.State.Running}}' sam2-triton-server 2>/dev/null)" = true ]; }
+    # One that ends and is started again and again runs too, at times.
+    container_runs() {
+        local state
+        state=$(docker inspect --format '{{.State.Running}} {{.RestartCount}}' sam2-triton-server 2>/dev/null) || return 1
+        [ "$state" = "true 0" ]
+    }
     container_log() { docker logs --tail 20 sam2-triton-server; }
-    docker compose -f "$here/$file" up --detach --build triton
-    wait_until_ready container_runs container_log
     stop="docker compose -f $here/$file down"
     log="docker logs sam2-triton-server"
+    docker compose -f "$here/$file" up --detach --build triton
+    wait_until_ready container_runs container_log
 }
 
 # shellcheck disable=SC2329
@@ -77,10 +83,10 @@ start_embedded() {
     # A session of its own: it goes on when this terminal is closed.
     setsid "$here/scripts/run_triton.sh" >"$log" 2>&1 </dev/null &
     pid=$!
+    stop="kill $pid"
     server_runs() { kill -0 "$pid" 2>/dev/null; }
     server_log() { tail -n 20 "$log"; }
     wait_until_ready server_runs server_log
-    stop="kill $pid"
 }
 
 mode=${1:-auto}
@@ -101,10 +107,13 @@ fi
 if [ "$mode" = auto ]; then
     if has_docker; then mode=docker; else mode=embedded; fi
 fi
+command -v curl >/dev/null || fail "curl is not installed, which the wait needs: install it (Debian: apt-get install curl)"
 check_ports
 "start_$mode"
+scheme=http
+[ "$mode" = docker ] || [ -z "${TRITON_SAM_TLS_CERTIFICATE:-}" ] || scheme=https
 say "ready after $SECONDS s"
-say "  service  http://127.0.0.1:$SERVICE_PORT (the web page; documentation at /docs)"
+say "  service  $scheme://127.0.0.1:$SERVICE_PORT (the web page; documentation at /docs)"
 say "  HTTP     http://127.0.0.1:$HTTP_PORT"
 say "  gRPC     grpc://127.0.0.1:$GRPC_PORT"
 say "  metrics  http://127.0.0.1:$METRICS_PORT/metrics"

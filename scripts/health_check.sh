@@ -1,23 +1,35 @@
 #!/usr/bin/env bash
 # usage: health_check.sh [HOST] [PORT]      exit 0 where masks are served; localhost and the service's 8080 by default
 # On Triton's own port (8000) Triton is asked, which does not notice that a model's process has died.
+# With TRITON_SAM_TLS_CERTIFICATE set, as for the service, https is tried first, on the loopback with whatever name.
 set -euo pipefail
 
 if [ $# -gt 2 ] || [[ ${1:-} == -* ]]; then
-    sed -n 's/^# \{0,1\}//; 2,3p' "${BASH_SOURCE[0]}" >&2
+    sed -n 's/^# \{0,1\}//; 2,4p' "${BASH_SOURCE[0]}" >&2
     [[ ${1:-} == -h || ${1:-} == --help ]] && exit 0
     exit 2
 fi
 host=${1:-localhost} port=${2:-8080}
-url=http://$host:$port
+url=http://$host:$port trust=()
+case $host in localhost | 127.* | "[::1]") trust=(--insecure) ;; esac
+command -v curl >/dev/null || {
+    echo "error: curl is not installed: install it (Debian: apt-get install curl)" >&2
+    exit 2
+}
 
 ask() {
-    curl --silent --noproxy '*' --max-time 5 --output "$answer" --write-out '%{http_code}' "$url$1" || true
+    curl --silent "${trust[@]}" --noproxy '*' --max-time 5 --output "$answer" --write-out '%{http_code}' "$url$1" || true
 }
 
 answer=$(mktemp)
 trap 'rm -f "$answer"' EXIT
-status=$(ask /health)
+status=000
+if [ -n "${TRITON_SAM_TLS_CERTIFICATE:-}" ]; then
+    url=https://$host:$port
+    status=$(ask /health)
+    [ "$status" != 000 ] || url=http://$host:$port
+fi
+[ "$status" != 000 ] || status=$(ask /health)
 if [ "$status" = 200 ]; then
     echo "ready: the service at $url says $(cat "$answer")"
 elif [ "$status" = 000 ]; then

@@ -6,7 +6,9 @@ import datetime
 import ipaddress
 import json
 import logging
+import os
 import ssl
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,6 +28,7 @@ from triton_sam.specs import ModelSpec
 from triton_sam.wire import click_inputs
 
 pytestmark = pytest.mark.triton
+ROOT = Path(__file__).resolve().parents[2]
 TOKEN = "a-long-word-for-alice"
 ALICE = {"Authorization": f"Bearer {TOKEN}"}
 
@@ -112,6 +115,20 @@ def test_whoever_does_not_speak_tls_or_does_not_trust_it(running: Running) -> No
         httpx.get(f"{address}/health", trust_env=False, timeout=20)
     with pytest.raises(httpx.TransportError):
         httpx.get(f"{address.replace('https', 'http')}/health", trust_env=False, timeout=20)
+
+
+@pytest.mark.parametrize(
+    "check",
+    [["deploy/compose/entrypoint.sh", "healthy"], ["scripts/health_check.sh", "localhost", "PORT"]],
+    ids=["container", "script"],
+)
+def test_health_checks_speak_tls_where_the_service_does(check: list[str], running: Running, settings: Settings) -> None:
+    port = running.urls["service"].rpartition(":")[2]
+    command = [str(ROOT / check[0]), *(port if word == "PORT" else word for word in check[1:])]
+    told = {"TRITON_SAM_TLS_CERTIFICATE": str(settings.tls_certificate), "SERVICE_PORT": port}
+    for variables, code in ((told, 0), ({"SERVICE_PORT": port}, 1)):
+        done = subprocess.run(command, env=os.environ | variables, capture_output=True, timeout=60, check=False)
+        assert done.returncode == code, done.stderr
 
 
 def test_a_requests_id_comes_through_triton_to_the_model_and_back(

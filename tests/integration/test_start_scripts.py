@@ -164,6 +164,13 @@ def test_a_start_that_fails_shows_why(home: Path, tmp_path: Path) -> None:
     assert "ended before it was ready" in done.stderr
 
 
+def test_a_start_that_takes_too_long_says_how_to_stop_it(home: Path) -> None:
+    done = script("triton_start.sh", "embedded", TRITON_SAM_HOME=str(home), READY_SECONDS="0", **free_ports())
+    assert done.returncode == 1
+    assert "was not ready after 0 s" in done.stderr
+    end(int(re.findall(r"stop it with `kill (\d+)`", done.stderr)[0]))
+
+
 def test_run_triton_serves_a_repository_with_another_triton(repository: Path, tmp_path: Path) -> None:
     """As in NVIDIA's container: the supervised Triton is the one that TRITON_SAM_TRITONSERVER names."""
     other = tmp_path / "tritonserver"

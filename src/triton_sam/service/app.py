@@ -131,12 +131,7 @@ def _middleware(
             )
         )
     layers.append(Middleware(Telemetry, metrics=metrics, routes=frozenset(paths), tracing=tracing))
-    layers.append(Middleware(Gate, guard=guard))
-    # A question may wait minutes for its model: however many do, they keep no segmenting out.
-    most_questions = max(1, settings.service_requests // 2)
-    layers.append(
-        Middleware(Admission, at_a_time=settings.service_requests, at_a_time_at={chat.COMPLETIONS: most_questions})
-    )
+    # Around all that may refuse before a body has come: it sees to it that the refusal is read.
     layers.append(
         Middleware(
             RequestLimits,
@@ -145,5 +140,11 @@ def _middleware(
             seconds=settings.service_seconds,
             seconds_at={chat.COMPLETIONS: settings.vlm_seconds + chat.FAREWELL_SECONDS},
         )
+    )
+    layers.append(Middleware(Gate, guard=guard))
+    # A question may wait minutes for its model: however many do, they keep no segmenting out.
+    most_questions = max(1, settings.service_requests // 2)
+    layers.append(
+        Middleware(Admission, at_a_time=settings.service_requests, at_a_time_at={chat.COMPLETIONS: most_questions})
     )
     return layers

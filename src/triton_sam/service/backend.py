@@ -40,3 +40,8 @@ class Backend:
     on_loss: OnLoss = never_lost
     transport: AsyncTransport | None = None
     vlms: Callable[[], Mapping[str, VlmSpec]] = dict
+
+    def missing(self) -> frozenset[str]:
+        """Triton names of models that are set up and do not load."""
+        names = self.status().get("missing")
+        return frozenset(names) if isinstance(names, tuple | list) else frozenset()

@@ -36,7 +36,7 @@ class Gateway:
         self.backend = backend
         self.settings = settings
         self.tracing = tracing
-        self.models = Models(backend.segmenters)
+        self.models = Models(backend.segmenters, backend.missing)
         self.vlms = Vlms(backend.vlms)
         self._address = Address.parse(backend.triton_url)
         self._dispatcher: Dispatcher | None = None
@@ -154,8 +154,7 @@ class Gateway:
         status = self.backend.status()
         if status.get("state") != "ready" and not _spares(status, model):
             raise Unavailable(f"the model server is {status.get('state')}: try again in a moment")
-        missing = status.get("missing")
-        if isinstance(missing, tuple | list) and model in missing:
+        if model in self.backend.missing():
             raise Unavailable(f"{model} does not load on this server: ask for another model, its log has the reason")
 
     def _end_streams(self, error: TritonSamError, models: tuple[str, ...]) -> None:

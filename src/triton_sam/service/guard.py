@@ -29,7 +29,8 @@ class Guard:
             counter: with the labels caller, kind and outcome.
         """
         self._keyring = Keyring(settings, clock)
-        self._buckets = Buckets(clock)
+        # Apart: whoever has many addresses shall not make a token's use forgotten.
+        self._tokens, self._addresses = Buckets(clock), Buckets(clock)
         self._anonymous = Rate.of(settings.rate, settings.rate_burst) if settings.rate else None
         self._counter = counter
 
@@ -61,7 +62,7 @@ class Guard:
             return
         if caller.rate is not None:
             try:
-                self._buckets.take(f"token/{caller.name}", caller.rate)
+                self._tokens.take(caller.name, caller.rate)
             except RateLimited:
                 self._counter.labels(caller.name, kind, _LIMITED).inc()
                 raise
@@ -79,7 +80,7 @@ class Guard:
     def _take_anonymous(self, address: str, kind: str) -> None:
         if self._anonymous is not None:
             try:
-                self._buckets.take(f"address/{address_name(address)}", self._anonymous)
+                self._addresses.take(address_name(address), self._anonymous)
             except RateLimited:
                 self._counter.labels(ANONYMOUS, kind, _LIMITED).inc()
                 raise

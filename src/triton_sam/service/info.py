@@ -19,7 +19,6 @@ from triton_sam.errors import Unavailable
 from triton_sam.service import access, schemas
 from triton_sam.service.gateway import Gateway
 from triton_sam.service.guard import Guard
-from triton_sam.service.models import choose
 from triton_sam.service.telemetry import ServiceMetrics
 
 _METRICS_SECONDS = 5.0
@@ -87,7 +86,7 @@ def info_router(gateway: Gateway, metrics: ServiceMetrics, guard: Guard) -> APIR
 
 async def _rows(gateway: Gateway) -> list[Any]:
     segmenters = await gateway.models.all()
-    default = choose(segmenters, None).name if segmenters else None
+    default = gateway.models.choose(segmenters, None).name if segmenters else None
     return [
         schemas.ModelRow(
             name=name,

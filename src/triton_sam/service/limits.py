@@ -45,14 +45,14 @@ class Admission:
         if scope["type"] != "http" or scope["path"] in _ALWAYS_ADMITTED or is_page(scope["path"]):
             await self._app(scope, receive, send)
             return
-        visit = _Visit(self, scope["path"], receive, send)
+        visit = _Visit(self, scope["path"], receive)
         try:
             visit.arrive(has_body=_has_body(Headers(scope=scope)))
         except QueueFull as refusal:
             await error_response(refusal)(scope, receive, send)
             return
         try:
-            await self._app(scope, visit.receive, visit.send)
+            await self._app(scope, visit.receive, send)
         finally:
             visit.leave()
 
@@ -74,13 +74,11 @@ class Admission:
 class _Visit:
     """One request on its way through :class:`Admission`."""
 
-    def __init__(self, admission: Admission, path: str, receive: Receive, send: Send) -> None:
+    def __init__(self, admission: Admission, path: str, receive: Receive) -> None:
         self._admission = admission
         self._path = path
         self._receive = receive
-        self._send = send
         self._arriving = self._working = False
-        self._answered = False
 
     def arrive(self, *, has_body: bool) -> None:
         self._admission.count(self._path, arriving=has_body, working=not has_body)
@@ -93,14 +91,10 @@ class _Visit:
         """A refusal is raised here, so that it comes to the error handlers like every other one."""
         message = await self._receive()
         complete = message["type"] == "http.request" and not message.get("more_body", False)
-        if complete and self._arriving and not self._answered:  # what comes after a refusal is only swallowed
+        if complete and self._arriving:
             self._admission.count(self._path, working=1, arriving=-1)
             self._arriving, self._working = False, True
         return message
-
-    async def send(self, message: Message) -> None:
-        self._answered = True
-        await self._send(message)
 
 
 def _listed(value: str) -> set[str]:

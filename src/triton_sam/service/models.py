@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -37,16 +37,20 @@ class Served:
         return dict(self.spec.encoder.outputs)[self.spec.encoder.embedding]
 
 
-def choose(segmenters: Mapping[str, ModelSpec], wanted: str | None) -> Served:
-    """The segmenter of a Triton name, a catalogue id or a family; of None, the first.
+def choose(segmenters: Mapping[str, ModelSpec], wanted: str | None, missing: Set[str] = frozenset()) -> Served:
+    """The segmenter of a Triton name, a catalogue id or a family; of None, the default.
 
     A family means the model that bears its name, else its first; NotFound names what is served.
+
+    Args:
+        missing: models that do not load: only who names one gets it, and is told so.
     """
     if not segmenters:
         raise NotFound("no segmenter is served here: set one up with `triton-sam setup`")
     if wanted is None:
-        named = [name for name, spec in segmenters.items() if name == spec.family]
-        name = next(iter(named or segmenters))
+        loaded = {name: spec for name, spec in segmenters.items() if name not in missing} or segmenters
+        named = [name for name, spec in loaded.items() if name == spec.family]
+        name = next(iter(named or loaded))
         return Served(name, segmenters[name])
     if wanted in segmenters:
         return Served(wanted, segmenters[wanted])
@@ -106,9 +110,17 @@ class _Known(Generic[_Row]):
 class Models(_Known[ModelSpec]):
     """The segmenters."""
 
+    def __init__(self, ask: Callable[[], Mapping[str, ModelSpec]], missing: Callable[[], Set[str]] = frozenset) -> None:
+        super().__init__(ask)
+        self._missing = missing
+
     async def find(self, wanted: str | None) -> Served:
         """As :func:`choose`, among what is served now."""
-        return choose(await self.all(), wanted)
+        return self.choose(await self.all(), wanted)
+
+    def choose(self, known: Mapping[str, ModelSpec], wanted: str | None) -> Served:
+        """As :func:`choose`, with what does not load now."""
+        return choose(known, wanted, self._missing())
 
 
 class Vlms(_Known[VlmSpec]):

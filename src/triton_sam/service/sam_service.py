@@ -17,7 +17,7 @@ from triton_sam.errors import InternalError, InvalidInput, TooLarge
 from triton_sam.service import calls, embeddings, schemas
 from triton_sam.service.forms import Form, checked_name, read_form
 from triton_sam.service.gateway import Gateway, json_output, output, user_session
-from triton_sam.service.models import Served, choose
+from triton_sam.service.models import Served
 from triton_sam.settings import Settings
 from triton_sam.wire import Call, text_tensor
 
@@ -97,12 +97,12 @@ def sam_service_router(gateway: Gateway) -> APIRouter:
             wanted = form.name("model_version")
             data = await form.file("model")
         known = await gateway.models.all()  # once: the bound on its bytes belongs to the rows that are chosen from
-        served = choose(known, wanted)
+        served = gateway.models.choose(known, wanted)
         longest = embeddings.longest(Served(name, spec) for name, spec in known.items())
         raw, digest = await run_in_threadpool(lambda: embeddings.from_text(data, longest))
         maker = makers.maker(digest)
         if wanted is None and maker in known:
-            served = choose(known, maker)
+            served = gateway.models.choose(known, maker)
         call = await run_in_threadpool(lambda: _embedding_call(served, raw, asked, gateway.settings))
         return await _png(await gateway.infer(request, call))
 

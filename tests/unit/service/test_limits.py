@@ -55,14 +55,27 @@ def test_the_refusal_arrives_even_while_the_body_is_being_sent(chunked: bool) ->
             connection.close()
 
 
-def test_a_refusal_arrives_where_the_connection_is_to_close_and_the_body_still_comes() -> None:
+@pytest.mark.parametrize(
+    ("settings", "status", "code"),
+    [
+        ({}, 400, "invalid_input"),
+        ({"token": "word"}, 401, "not_authorised"),
+        ({"rate": 1, "rate_burst": 1}, 429, "rate_limited"),
+    ],
+    ids=["form", "token", "rate"],
+)
+def test_a_refusal_arrives_where_the_connection_is_to_close_and_the_body_still_comes(
+    settings: dict[str, Any], status: int, code: str
+) -> None:
     """As a proxy asks that keeps no connections: closing at once would reset it, and the sentence be lost."""
     head = b"POST /v1/images HTTP/1.1\r\nHost: a\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n"
     kind = b"Content-Type: multipart/form-data; boundary=B\r\n\r\n"
-    with listening(Fake()) as port:
+    with listening(Fake(), **settings) as port:
+        if "rate" in settings:
+            talk(port, b"GET /v1/models HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
         answer = talk(port, head + kind, *[b"10000\r\n" + bytes(0x10000) + b"\r\n"] * 50, b"0\r\n\r\n")
-    assert answer.startswith(b"HTTP/1.1 400 ")
-    assert b"invalid_input" in answer
+    assert answer.startswith(f"HTTP/1.1 {status} ".encode())
+    assert f'"{code}"'.encode() in answer
 
 
 def talk(port: int, *parts: bytes) -> bytes:

@@ -34,6 +34,15 @@ def test_a_family_without_a_default_means_its_first() -> None:
     assert choose(only, None).name == "sam2.1_large"
 
 
+def test_a_model_that_does_not_load_is_nobodys_default() -> None:
+    assert choose(SEGMENTERS, None).name == "sam2"
+    assert choose(SEGMENTERS, None, {"sam2"}).name == "sam3"
+    assert choose(SEGMENTERS, "sam2", {"sam2"}).name == "sam2", "who names it shall be told about it"
+    assert choose(SEGMENTERS, None, set(SEGMENTERS)).name == "sam2"
+    known = Models(lambda: SEGMENTERS, lambda: {"sam2", "sam3"})
+    assert asyncio.run(known.find(None)).name == "sam2.1_large"
+
+
 def test_what_is_not_served() -> None:
     with pytest.raises(NotFound, match=r"'sam1'.*sam2\.1_large, sam2, sam3"):
         choose(SEGMENTERS, "sam1")
