@@ -23,8 +23,9 @@ is_taken() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
 check_ports() {
     local name
     for name in HTTP_PORT GRPC_PORT METRICS_PORT SERVICE_PORT; do
-        [[ ${!name} =~ ^[0-9]+$ ]] && [ "${!name}" -ge 1 ] && [ "${!name}" -le 65535 ] ||
+        if ! [[ ${!name} =~ ^[0-9]{1,5}$ ]] || [ "${!name}" -lt 1 ] || [ "${!name}" -gt 65535 ]; then
             fail "$name=${!name} is no port: use a number from 1 to 65535"
+        fi
         if is_taken "${!name}"; then
             fail "port ${!name} is taken: stop what uses it, or choose another with $name=..."
         fi
@@ -49,7 +50,7 @@ wait_until_ready() {
 }
 
 # The functions inside are called by their names.
-# shellcheck disable=SC2329
+# shellcheck disable=SC2317,SC2329
 start_docker() {
     local file=docker-compose-cpu.yml
     if has_gpu && docker_has_gpu; then
@@ -71,7 +72,7 @@ start_docker() {
     wait_until_ready container_runs container_log
 }
 
-# shellcheck disable=SC2329
+# shellcheck disable=SC2317,SC2329
 start_embedded() {
     local state pid
     # Here and not in the background: an error of this has to be seen.

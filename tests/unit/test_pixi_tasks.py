@@ -129,7 +129,7 @@ def test_glibc_is_the_one_that_the_servers_wheel_needs() -> None:
         wheel = distribution("nvidia-pytriton").read_text("WHEEL") or ""
     except PackageNotFoundError:
         pytest.skip("the embedded server is not installed")
-    found = re.search(r"manylinux_(\d+)_(\d+)_x86_64", wheel)
+    found = re.search(r"manylinux_(\d+)_(\d+)_(?:x86_64|aarch64)", wheel)
     assert found is not None
     assert PIXI["system-requirements"]["libc"] == f"{found[1]}.{found[2]}"
 

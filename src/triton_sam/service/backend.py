@@ -43,5 +43,10 @@ class Backend:
 
     def missing(self) -> frozenset[str]:
         """Triton names of models that are set up and do not load."""
-        names = self.status().get("missing")
-        return frozenset(names) if isinstance(names, tuple | list) else frozenset()
+        return missing_of(self.status())
+
+
+def missing_of(status: Mapping[str, object]) -> frozenset[str]:
+    """As :meth:`Backend.missing`, of a status that was asked for already."""
+    names = status.get("missing")
+    return frozenset(names) if isinstance(names, tuple | list) else frozenset()

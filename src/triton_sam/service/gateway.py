@@ -16,7 +16,8 @@ from triton_sam.async_transport import AsyncTransport, connect_async
 from triton_sam.dispatch import Dispatcher, Outputs, Ticket
 from triton_sam.errors import Cancelled, DeadlineExceeded, InternalError, TritonSamError, Unavailable
 from triton_sam.service import faults, visits
-from triton_sam.service.backend import Backend
+from triton_sam.service.backend import Backend, missing_of
+from triton_sam.service.fullness import Fullness
 from triton_sam.service.models import Models, Vlms
 from triton_sam.service.streams import PieceStream
 from triton_sam.service.tracing import NO_SPAN, NO_TRACING, Span, Tracing
@@ -39,6 +40,7 @@ class Gateway:
         self.models = Models(backend.segmenters, backend.missing)
         self.vlms = Vlms(backend.vlms)
         self._address = Address.parse(backend.triton_url)
+        self._fullness = Fullness()
         self._dispatcher: Dispatcher | None = None
         self._transport: AsyncTransport | None = None
         #: With the model that each is of. Those that were left are here until the server has been told.
@@ -68,10 +70,13 @@ class Gateway:
             await dispatcher.close()
 
     def submit(self, call: Call, session: str, *, latest_wins: bool = False) -> Ticket:
-        """Takes a request in; Unavailable at once while the server is not ready."""
+        """Takes a request in; Unavailable at once while the server is not ready, QueueFull while its queue is full."""
         dispatcher = self._running()
+        if not latest_wins:  # such a one may take the place of an older one of its session
+            self._fullness.check(call)
         call, span = _of_this_visit(call)
         ticket = dispatcher.submit(call, session, latest_wins=latest_wins)
+        self._fullness.watch(call, ticket.future)
         if span is not NO_SPAN:
             ticket.future.add_done_callback(lambda future: _end_call(span, future))
         # Looked at after the submit: a server that is lost before it aborts this ticket, one lost after is seen here.
@@ -154,7 +159,7 @@ class Gateway:
         status = self.backend.status()
         if status.get("state") != "ready" and not _spares(status, model):
             raise Unavailable(f"the model server is {status.get('state')}: try again in a moment")
-        if model in self.backend.missing():
+        if model in missing_of(status):
             raise Unavailable(f"{model} does not load on this server: ask for another model, its log has the reason")
 
     def _end_streams(self, error: TritonSamError, models: tuple[str, ...]) -> None:
