@@ -26,7 +26,7 @@ CLICK_QUEUE, CLICK_BATCH, ENCODE_QUEUE = 16, 1, 2
 SERVICE_REQUESTS = CLICK_QUEUE + CLICK_BATCH + 3
 #: Of a pace; the machine may be busy with something else, in the short form.
 BAR = form(2.0, 0.05)
-SLACK = form(4.0, 1.2)
+SLACK = form(4.0, 1.1)
 _FORMATS = ("png", "rle", "polygon")
 
 

@@ -31,12 +31,11 @@ from tests.faults.helpers import open_files, status_field, stub_of
 from tests.faults.load import picture
 from triton_sam.serving import Running
 
-SECONDS = float(os.environ.get("TRITON_SAM_SOAK_SECONDS", form(45, 1200)))
+SECONDS = float(os.environ.get("TRITON_SAM_SOAK_SECONDS", form(180, 1200)))
 pytestmark = [pytest.mark.triton, pytest.mark.timeout(SECONDS + 600)]
-KILL_EVERY = form(20.0, 240.0)
-#: Seconds of each process in which its caches fill and its threads start. The models need longer than the short form
-#: lasts: what they take is looked at in the long one.
-WARM_UP = {"service": form(5.0, 60.0), "server": 60.0, "stub": 60.0}
+KILL_EVERY = form(100.0, 240.0)
+#: Seconds of each process in which its caches fill and its threads start.
+WARM_UP = {"service": form(30.0, 60.0), "server": 60.0, "stub": 60.0}
 GROWTH_MB = 100
 #: Of a soak's process: connections of those who ask come and go.
 FILES_MORE, THREADS_MORE = 24, 16

@@ -26,6 +26,7 @@ class Witness:
     Attributes:
         expected: [H,W] bool, the mask of the spoon by the straight way.
         slowest: the longest that an answer took so far, in seconds, and to what.
+        slowest_refusal: the same of answers of 4xx.
     """
 
     running: Running
@@ -35,6 +36,7 @@ class Witness:
     expected: np.ndarray[Any, Any]
     before: tuple[object, ...]
     slowest: tuple[float, str] = (0.0, "")
+    slowest_refusal: tuple[float, str] = (0.0, "")
     statuses: dict[int, int] = field(default_factory=dict)
 
     @classmethod
@@ -48,6 +50,8 @@ class Witness:
         """Counts an answer."""
         self.statuses[status] = self.statuses.get(status, 0) + 1
         self.slowest = max(self.slowest, (seconds, what))
+        if 400 <= status < 500:
+            self.slowest_refusal = max(self.slowest_refusal, (seconds, what))
 
     @property
     def is_unhurt(self) -> bool:
