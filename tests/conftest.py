@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from triton_sam import host
 from triton_sam.catalog import DEFAULT_MODEL, get_spec
 from triton_sam.errors import SetupError, WeightsError
+from triton_sam.repository import find_segmenters
 from triton_sam.serving import Ports, Running, serving
 from triton_sam.settings import Settings, get_settings
 from triton_sam.setup_models import set_up
@@ -20,11 +22,13 @@ from triton_sam.supervisor import PingPolicy
 from triton_sam.weights import WeightStore
 
 ServerFactory = Callable[..., AbstractContextManager[Running]]
+#: A repository with a model ``sam2`` in it that is served in place of one written here: another engine, a GPU.
+_OTHER_REPOSITORY = os.environ.get("TRITON_SAM_TEST_REPOSITORY")
 
 
 @pytest.fixture(scope="session")
 def spec() -> ModelSpec:
-    return get_spec(DEFAULT_MODEL)
+    return find_segmenters(Path(_OTHER_REPOSITORY))["sam2"] if _OTHER_REPOSITORY else get_spec(DEFAULT_MODEL)
 
 
 @pytest.fixture(scope="session")
@@ -48,21 +52,26 @@ def graphs(store: WeightStore, spec: ModelSpec) -> dict[Role, Path]:
 def embedded_server() -> None:
     """For tests that serve: nothing where a server can be started."""
     try:
-        host.find_triton()
+        host.find_triton(get_settings().tritonserver)
     except SetupError as error:
         pytest.skip(f"the embedded server cannot be had here: {error}")
 
 
 @pytest.fixture(scope="session")
 def repository(
-    store: WeightStore, spec: ModelSpec, embedded_server: None, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest,
+    spec: ModelSpec,
+    embedded_server: None,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Path:
     """A model repository written for this test run, with the plain graphs alone: masks are compared with theirs.
 
     What is made of them for CPUs is compared in ``test_cpu_encoder.py`` and ``test_cpu_decoder.py``.
     """
+    if _OTHER_REPOSITORY:
+        return Path(_OTHER_REPOSITORY)
     repository = tmp_path_factory.mktemp("models") / "model_repository"
-    set_up(spec, store, repository)
+    set_up(spec, request.getfixturevalue("store"), repository)
     return repository
 
 

@@ -24,7 +24,8 @@ class Admission:
     """Refuses a request while enough others are being worked on.
 
     Work begins when a body has come completely: whoever sends slowly keeps nobody else out. Of bodies that are still
-    coming more are allowed, but not any number.
+    coming more are allowed, but not any number. Who finds every place taken is told so before the body is looked at:
+    a refusal must cost little, or refusing is all that gets done.
     """
 
     def __init__(self, app: ASGIApp, *, at_a_time: int, at_a_time_at: Mapping[str, int] | None = None) -> None:
@@ -58,17 +59,22 @@ class Admission:
 
     def count(self, path: str, *, working: int = 0, arriving: int = 0) -> None:
         """Adds to what is going on; QueueFull, and nothing is added, where that would be too much."""
-        at_path, most_at_path = self._working_at.get(path, 0), self._at_a_time_at.get(path)
-        if working > 0 and most_at_path is not None and at_path + working > most_at_path:
-            raise QueueFull(f"{most_at_path} requests to {path} are being worked on already: try again in a moment")
-        if working > 0 and self._working + working > self._at_a_time:
-            raise QueueFull(f"{self._at_a_time} requests are being worked on already: try again in a moment")
+        if working > 0:
+            self.check(path)
         if arriving > 0 and self._arriving + arriving > self._most_arriving:
             raise QueueFull(f"{self._most_arriving} requests are being sent already: try again in a moment")
         self._working += working
         self._arriving += arriving
-        if most_at_path is not None:
-            self._working_at[path] = at_path + working
+        if path in self._working_at:
+            self._working_at[path] += working
+
+    def check(self, path: str) -> None:
+        """QueueFull where nothing more can be worked on now."""
+        most_at_path = self._at_a_time_at.get(path)
+        if most_at_path is not None and self._working_at[path] >= most_at_path:
+            raise QueueFull(f"{most_at_path} requests to {path} are being worked on already: try again in a moment")
+        if self._working >= self._at_a_time:
+            raise QueueFull(f"{self._at_a_time} requests are being worked on already: try again in a moment")
 
 
 class _Visit:
@@ -81,6 +87,7 @@ class _Visit:
         self._arriving = self._working = False
 
     def arrive(self, *, has_body: bool) -> None:
+        self._admission.check(self._path)
         self._admission.count(self._path, arriving=has_body, working=not has_body)
         self._arriving, self._working = has_body, not has_body
 
