@@ -16,12 +16,14 @@ from triton_sam.photographs import photograph_folder
 from triton_sam.service import chat, chat_schemas, faults, schemas
 from triton_sam.service.access import DOCS_FILES, Gate, SingleSlashes
 from triton_sam.service.backend import Backend
+from triton_sam.service.door import Door
 from triton_sam.service.gateway import Gateway
 from triton_sam.service.guard import Guard
 from triton_sam.service.hover import hover_router
 from triton_sam.service.info import info_router
 from triton_sam.service.limits import Admission, RequestLimits
 from triton_sam.service.page import page_router
+from triton_sam.service.places import Places
 from triton_sam.service.preview import preview_router
 from triton_sam.service.sam_service import sam_service_router
 from triton_sam.service.samples import samples_router
@@ -53,6 +55,8 @@ def create_app(backend: Backend, settings: Settings, tracing: Tracing | None = N
     metrics = ServiceMetrics()
     metrics.registry.register(SupervisorFigures(backend.status))
     guard = Guard(settings, metrics.callers)
+    # A question may wait minutes for its model: however many do, they keep no segmenting out.
+    places = Places(settings.service_requests, {chat.COMPLETIONS: max(1, settings.service_requests // 2)})
     routers = (
         segment_router(gateway),
         hover_router(gateway, metrics, guard),
@@ -77,10 +81,11 @@ def create_app(backend: Backend, settings: Settings, tracing: Tracing | None = N
         version=__version__,
         description=_DESCRIPTION,
         lifespan=lifespan,
-        middleware=_middleware(settings, metrics, guard, tracing, routers),
+        middleware=_middleware(settings, metrics, guard, places, tracing, routers),
         static_url=DOCS_FILES,
     )
-    app.state.settings = settings  # whoever listens for it has limits of its own
+    app.state.settings = settings  # whoever listens for it has limits of its own,
+    app.state.door = Door(places, metrics)  # and refuses who need not come so far
     faults.install(app)
     for router in routers:
         app.include_router(router)
@@ -107,7 +112,12 @@ def _describe_bodies(app: FastAPI, *, needs_token: bool) -> None:
 
 
 def _middleware(
-    settings: Settings, metrics: ServiceMetrics, guard: Guard, tracing: Tracing, routers: tuple[APIRouter, ...]
+    settings: Settings,
+    metrics: ServiceMetrics,
+    guard: Guard,
+    places: Places,
+    tracing: Tracing,
+    routers: tuple[APIRouter, ...],
 ) -> list[Middleware]:
     """From the outside in: even a refusal has its request id and may be read by an allowed web page."""
     paths = {str(getattr(route, "path_format", "")) for router in routers for route in router.routes}
@@ -142,9 +152,5 @@ def _middleware(
         )
     )
     layers.append(Middleware(Gate, guard=guard))
-    # A question may wait minutes for its model: however many do, they keep no segmenting out.
-    most_questions = max(1, settings.service_requests // 2)
-    layers.append(
-        Middleware(Admission, at_a_time=settings.service_requests, at_a_time_at={chat.COMPLETIONS: most_questions})
-    )
+    layers.append(Middleware(Admission, places=places))
     return layers

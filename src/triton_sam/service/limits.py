@@ -11,10 +11,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from triton_sam.errors import DeadlineExceeded, QueueFull, RequestTimeout, TooLarge, TritonSamError
 from triton_sam.service.access import METRICS, is_page
 from triton_sam.service.faults import error_response
+from triton_sam.service.places import Places
 
 #: Must be answered above all when the service is busy: whoever adds servers then looks at these.
 _ALWAYS_ADMITTED = frozenset({"/health", METRICS, f"/v2{METRICS}"})
-_ARRIVING_PER_SLOT = 4
 _LINGER_SECONDS = 5.0
 _LINGER_BYTES = 128 * 1024 * 1024
 _CLOSE = {"Connection": "close"}
@@ -28,25 +28,16 @@ class Admission:
     a refusal must cost little, or refusing is all that gets done.
     """
 
-    def __init__(self, app: ASGIApp, *, at_a_time: int, at_a_time_at: Mapping[str, int] | None = None) -> None:
-        """
-        Args:
-            at_a_time_at: path -> how many of ``at_a_time`` its requests may be, so that the others have the rest.
-        """
+    def __init__(self, app: ASGIApp, *, places: Places) -> None:
         self._app = app
-        self._at_a_time = at_a_time
-        self._at_a_time_at = dict(at_a_time_at or {})
-        self._working_at = dict.fromkeys(self._at_a_time_at, 0)
-        self._most_arriving = _ARRIVING_PER_SLOT * at_a_time
-        self._working = 0
-        self._arriving = 0
+        self._places = places
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         # Nor do the page's files wait for models, or count as work: opening it would take a dozen places at once.
         if scope["type"] != "http" or scope["path"] in _ALWAYS_ADMITTED or is_page(scope["path"]):
             await self._app(scope, receive, send)
             return
-        visit = _Visit(self, scope["path"], receive)
+        visit = _Visit(self._places, scope["path"], receive)
         try:
             visit.arrive(has_body=_has_body(Headers(scope=scope)))
         except QueueFull as refusal:
@@ -57,49 +48,30 @@ class Admission:
         finally:
             visit.leave()
 
-    def count(self, path: str, *, working: int = 0, arriving: int = 0) -> None:
-        """Adds to what is going on; QueueFull, and nothing is added, where that would be too much."""
-        if working > 0:
-            self.check(path)
-        if arriving > 0 and self._arriving + arriving > self._most_arriving:
-            raise QueueFull(f"{self._most_arriving} requests are being sent already: try again in a moment")
-        self._working += working
-        self._arriving += arriving
-        if path in self._working_at:
-            self._working_at[path] += working
-
-    def check(self, path: str) -> None:
-        """QueueFull where nothing more can be worked on now."""
-        most_at_path = self._at_a_time_at.get(path)
-        if most_at_path is not None and self._working_at[path] >= most_at_path:
-            raise QueueFull(f"{most_at_path} requests to {path} are being worked on already: try again in a moment")
-        if self._working >= self._at_a_time:
-            raise QueueFull(f"{self._at_a_time} requests are being worked on already: try again in a moment")
-
 
 class _Visit:
     """One request on its way through :class:`Admission`."""
 
-    def __init__(self, admission: Admission, path: str, receive: Receive) -> None:
-        self._admission = admission
+    def __init__(self, places: Places, path: str, receive: Receive) -> None:
+        self._places = places
         self._path = path
         self._receive = receive
         self._arriving = self._working = False
 
     def arrive(self, *, has_body: bool) -> None:
-        self._admission.check(self._path)
-        self._admission.count(self._path, arriving=has_body, working=not has_body)
+        self._places.check(self._path)
+        self._places.count(self._path, arriving=has_body, working=not has_body)
         self._arriving, self._working = has_body, not has_body
 
     def leave(self) -> None:
-        self._admission.count(self._path, arriving=-self._arriving, working=-self._working)
+        self._places.count(self._path, arriving=-self._arriving, working=-self._working)
 
     async def receive(self) -> Message:
         """A refusal is raised here, so that it comes to the error handlers like every other one."""
         message = await self._receive()
         complete = message["type"] == "http.request" and not message.get("more_body", False)
         if complete and self._arriving:
-            self._admission.count(self._path, working=1, arriving=-1)
+            self._places.count(self._path, working=1, arriving=-1)
             self._arriving, self._working = False, True
         return message
 

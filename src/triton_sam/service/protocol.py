@@ -8,6 +8,8 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
+from triton_sam.service.door import Door
+
 HEAD_SECONDS = 20.0
 LOOK_SECONDS = 20.0
 #: About 1 MiB of answers to pings, which nobody may leave unread.
@@ -43,14 +45,16 @@ class _Reader:
 
 
 class HttpProtocol(HttpToolsProtocol):
-    """HTTP with a time limit for a request's head, and a limit on connections."""
+    """HTTP with a time limit for a request's head, a limit on connections, and a door that may be shut."""
 
     most_connections = 2048
+    door: Door | None = None
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._head_timer: asyncio.TimerHandle | None = None
         self._reader: _Reader | None = None
+        self._is_refusing = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -75,7 +79,31 @@ class HttpProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._stop_head_timer()
-        super().on_headers_complete()
+        self._is_refusing = self._finds_the_door_shut()
+        if self._is_refusing:
+            self._expect_head()  # the rest of the request has as long
+        else:
+            super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        if not self._is_refusing:
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        if not self._is_refusing:
+            super().on_message_complete()
+            return
+        self._is_refusing = False
+        if self.door is not None and not self.transport.is_closing():
+            self.transport.write(self.door.refusal(self.headers, self.server_state.default_headers))
+            self.on_response_complete()
+
+    def _finds_the_door_shut(self) -> bool:
+        """Whether a request gets its refusal here; one that stands in line behind another, or is the last, does not."""
+        if self.door is None or not (self.cycle is None or self.cycle.response_complete):
+            return False
+        shut = self.door.is_shut(self.parser.get_method(), self.url, self.headers)
+        return shut and self.parser.get_http_version() == "1.1" and self.parser.should_keep_alive()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
@@ -109,9 +137,9 @@ class HttpProtocol(HttpToolsProtocol):
             self._reader = None
 
 
-def http_protocol(most_connections: int) -> type[HttpProtocol]:
-    """The class for a server with so many connections; uvicorn's configuration has no field for it."""
-    return type("HttpProtocol", (HttpProtocol,), {"most_connections": most_connections})
+def http_protocol(most_connections: int, door: Door | None = None) -> type[HttpProtocol]:
+    """The class for a server with so many connections and this door; uvicorn's configuration has no fields for them."""
+    return type("HttpProtocol", (HttpProtocol,), {"most_connections": most_connections, "door": door})
 
 
 class SocketProtocol(WebSocketsSansIOProtocol):

@@ -89,7 +89,7 @@ class Telemetry:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        visit = Visit(_request_id(headers.get("x-request-id", "")), self._label(scope["path"]))
+        visit = Visit(request_id_of(headers.get("x-request-id", "")), self._label(scope["path"]))
         with visits.entered(visit):
             if scope["type"] == "websocket":  # its messages are traced and counted one by one
                 await self._app(scope, receive, send)
@@ -136,5 +136,6 @@ class Telemetry:
         return next((route for begin, route in self._templates.items() if path.startswith(begin)), "other")
 
 
-def _request_id(offered: str) -> str:
+def request_id_of(offered: str) -> str:
+    """The caller's own, where it is one that can stand in a log."""
     return offered if _SANE_ID.fullmatch(offered) else uuid.uuid4().hex

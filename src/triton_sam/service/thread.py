@@ -39,7 +39,7 @@ class ServiceThread:
             host=host,
             port=port,
             loop="auto",
-            http=http_protocol(_affordable(app.state.settings.service_connections)),
+            http=http_protocol(_affordable(app.state.settings.service_connections), app.state.door),
             ws=SocketProtocol,
             ws_max_size=_LARGEST_MESSAGE,
             lifespan="on",

@@ -27,10 +27,13 @@ def test_no_work_while_the_server_is_not_ready(state: str) -> None:
 def test_a_model_that_did_not_load_at_the_start() -> None:
     fake = Fake()
     fake.more_status["missing"] = ("sam2",)
-    assert "does not load on this server" in refusal(ask("POST", "/v1/segment", fake, json=CLICK), 503, "unavailable")
+    named = CLICK | {"model": "sam2"}
+    assert "does not load on this server" in refusal(ask("POST", "/v1/segment", fake, json=named), 503, "unavailable")
     assert fake.transport.calls == []
+    assert ask("POST", "/v1/segment", fake, json=CLICK).status_code == 200, "who names none gets another"
+    assert fake.transport.calls[0].model != "sam2"
     fake.more_status["missing"] = ("another",)
-    assert ask("POST", "/v1/segment", fake, json=CLICK).status_code == 200
+    assert ask("POST", "/v1/segment", fake, json=named).status_code == 200
 
 
 def test_a_lost_server_is_told_at_once_and_forgotten() -> None:

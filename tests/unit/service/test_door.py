@@ -1,0 +1,169 @@
+"""Clicks that are refused before they become requests: the same refusal as elsewhere, for a fraction of its price."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import logging
+import re
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.unit.service.helpers import CLICK, TIMEOUT, Fake, listening
+from triton_sam.logs import REQUESTS_LOG
+from triton_sam.service import protocol
+from triton_sam.service.door import Door
+
+BODY = json.dumps(CLICK).encode()
+HEAD = b"POST /v1/segment HTTP/1.1\r\nHost: here\r\nContent-Length: %d\r\n" % len(BODY)
+SENTENCE = "1 requests are being worked on already: try again in a moment"
+
+
+@contextlib.contextmanager
+def crowded(**settings: Any) -> Iterator[tuple[int, Fake]]:
+    """The port of a service whose only place is taken while the block is open."""
+    fake = Fake()
+    fake.transport.hold()
+    with listening(fake, service_requests=1, **settings) as port:
+        first = threading.Thread(target=lambda: httpx.post(address(port), json=CLICK, timeout=TIMEOUT, trust_env=False))
+        first.start()
+        fake.transport.wait_for(lambda it: len(it.calls) == 1)
+        yield port, fake
+        fake.transport.release()
+        first.join()
+
+
+def address(port: int, path: str = "/v1/segment") -> str:
+    return f"http://127.0.0.1:{port}{path}"
+
+
+@contextlib.contextmanager
+def connected(port: int) -> Iterator[socket.socket]:
+    with socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT) as connection:
+        yield connection
+
+
+def answer(connection: socket.socket) -> http.client.HTTPResponse:
+    """The next answer, with its body read."""
+    found = http.client.HTTPResponse(connection, method="POST")
+    found.begin()
+    found.body = found.read()  # type: ignore[attr-defined]
+    return found
+
+
+def expect_refusal(found: http.client.HTTPResponse) -> None:
+    assert found.status == 429
+    assert found.getheader("retry-after") == "1"
+    assert found.getheader("content-type") == "application/json"
+    assert found.getheader("date")
+    error = json.loads(found.body)["error"]  # type: ignore[attr-defined]
+    assert error == {"code": "queue_full", "message": SENTENCE, "type": "rate_limit_error", "param": None}
+
+
+@pytest.fixture
+def refusals(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """Every answer that came from the door itself."""
+    found: list[bytes] = []
+    plain = Door.refusal
+
+    def kept(*words: Any) -> bytes:
+        found.append(plain(*words))
+        return found[-1]
+
+    monkeypatch.setattr(Door, "refusal", kept)
+    return found
+
+
+def test_a_connection_is_refused_again_and_again_and_served_in_the_end(refusals: list[bytes]) -> None:
+    with crowded() as (port, fake), connected(port) as connection:
+        for number in range(20):
+            connection.sendall(HEAD + b"X-Request-ID: mine-%d\r\n\r\n" % number + BODY)
+            found = answer(connection)
+            expect_refusal(found)
+            assert found.getheader("x-request-id") == f"mine-{number}"
+        assert len(refusals) == 20
+        assert httpx.get(address(port, "/health"), trust_env=False).status_code == 200
+        counted = httpx.get(address(port, "/metrics"), trust_env=False).text
+        assert re.search(r'requests_total{method="POST",route="/v1/segment",status="429"} 20.0', counted)
+        assert len(fake.transport.calls) == 1
+        fake.transport.release()
+        while True:  # until the first one's answer is out
+            connection.sendall(HEAD + b"\r\n" + BODY)
+            if answer(connection).status == 200:
+                break
+
+
+def test_in_pieces_and_several_at_once(refusals: list[bytes]) -> None:
+    request = HEAD + b"\r\n" + BODY
+    with crowded() as (port, _), connected(port) as connection:
+        for byte in request:
+            connection.sendall(bytes([byte]))
+        expect_refusal(answer(connection))
+        connection.sendall(request * 3)
+        expected = refusals[0].split(b"\r\n\r\n")[1]
+        found = b""
+        while found.count(expected) < 3:
+            found += connection.recv(65536)
+        assert found.count(b"HTTP/1.1 429 ") == 3
+    assert len(refusals) == 4
+
+
+@pytest.mark.parametrize(
+    "more",
+    [b"Connection: close\r\n", b"Origin: https://page.example\r\n", b"traceparent: 00-1-2-01\r\n"],
+)
+def test_who_expects_more_of_an_answer_gets_it_on_the_usual_way(more: bytes, refusals: list[bytes]) -> None:
+    with crowded(cors_origins=("https://page.example",)) as (port, _), connected(port) as connection:
+        connection.sendall(HEAD + more + b"\r\n" + BODY)
+        found = answer(connection)
+        expect_refusal(found)
+        if b"Origin" in more:
+            assert found.getheader("access-control-allow-origin") == "https://page.example"
+        if b"close" in more:
+            assert connection.recv(1) == b""
+    assert refusals == []
+
+
+@pytest.mark.parametrize("size", [0, 100_000])
+def test_what_is_no_click_is_looked_at(size: int, refusals: list[bytes]) -> None:
+    with crowded() as (port, _):
+        wrong = httpx.post(address(port), content=b" " * size, timeout=TIMEOUT, trust_env=False)
+        assert (wrong.status_code, wrong.json()["error"]["code"]) == (429, "queue_full")
+        assert httpx.get(address(port), trust_env=False).status_code in (405, 429)
+        assert httpx.post(address(port, "/v1/segment?a=b"), json=CLICK, trust_env=False).status_code == 429
+    assert len(refusals) == (size == 0)
+
+
+def test_a_body_that_does_not_come_ends_the_connection(monkeypatch: pytest.MonkeyPatch, refusals: list[bytes]) -> None:
+    monkeypatch.setattr(protocol, "HEAD_SECONDS", 0.2)
+    with crowded() as (port, _), connected(port) as connection:
+        connection.sendall(HEAD + b"\r\n" + BODY[:5])
+        with contextlib.suppress(ConnectionError):
+            assert connection.recv(1) == b""
+    assert refusals == []
+
+
+def test_a_refusal_has_its_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, REQUESTS_LOG)
+    with crowded() as (port, _), connected(port) as connection:
+        connection.sendall(HEAD + b"X-Request-ID: bad\x01id\r\n\r\n" + BODY)
+        assert connection.recv(65536).startswith(b"HTTP/1.1 400 ")
+    with crowded() as (port, _), connected(port) as connection:
+        connection.sendall(HEAD + b"X-Request-ID: a b\r\n\r\n" + BODY)
+        found = answer(connection)
+        assert re.fullmatch("[0-9a-f]{32}", found.getheader("x-request-id") or "")
+    fields = [record.fields for record in caplog.records if record.name == REQUESTS_LOG]  # type: ignore[attr-defined]
+    assert {
+        "method": "POST",
+        "route": "/v1/segment",
+        "status": 429,
+        "ms": 0.0,
+        "caller": "anonymous",
+        "image": None,
+    } in fields
