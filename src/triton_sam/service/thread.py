@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import resource
 import threading
 from types import TracebackType
@@ -38,7 +39,9 @@ class ServiceThread:
             app,
             host=host,
             port=port,
-            loop="auto",
+            # Not uvloop: it takes one new connection in each turn of the loop. In a crowd turns are long, and those who
+            # come wait for seconds, health checks among them (docs/adr/0015).
+            loop="asyncio",
             http=http_protocol(_affordable(app.state.settings.service_connections), app.state.door),
             ws=SocketProtocol,
             ws_max_size=_LARGEST_MESSAGE,
@@ -61,6 +64,9 @@ class ServiceThread:
 
     def __enter__(self) -> ServiceThread:
         """Returns when it listens; ServerError where it cannot."""
+        # What is there by now stays: looking through it for garbage would stop everybody for a tenth of a second.
+        gc.collect()
+        gc.freeze()
         self._thread.start()
         while not self._server.started:
             self._thread.join(timeout=0.01)
@@ -77,3 +83,4 @@ class ServiceThread:
     ) -> None:
         self._server.should_exit = True
         self._thread.join(timeout=_SHUTDOWN_SECONDS + 5)
+        gc.unfreeze()
