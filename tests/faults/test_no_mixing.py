@@ -126,11 +126,14 @@ class Client:
 
     def _straight(self, client: SAM2TritonClient, image: int) -> None:
         clicks = tries = 0
+        is_set = False
         while clicks < CLICKS:
             tries += 1
             assert tries < MOST_TRIES
             try:
-                client.set_image(self._pictures[image])
+                if not is_set:
+                    client.set_image(self._pictures[image])
+                    is_set = True
                 self._judge("straight to Triton", image, client.segment([POINT]).masks.best)
             except (QueueFull, Unavailable):
                 self._seen.note_refused()
