@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 import time
@@ -13,7 +14,7 @@ from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from triton_sam.errors import InternalError
+from triton_sam.errors import InternalError, Unavailable
 from triton_sam.service import visits
 from triton_sam.service.faults import error_response
 from triton_sam.service.tracing import NO_TRACING, Tracing
@@ -114,6 +115,12 @@ class Telemetry:
             await self._app(scope, receive, named)
         except ClientDisconnect:
             log.debug("the caller of %s hung up while sending", visit.route)
+        except asyncio.CancelledError:  # only a stop does that, to whom it has waited for long enough
+            if status:
+                raise
+            await error_response(Unavailable("the server is stopping and could not wait: try again in a moment"))(
+                scope, receive, named
+            )
         except Exception:
             log.exception("request %s to %s failed in a way that nobody expected", visit.request_id, visit.route)
             if status:

@@ -1,13 +1,17 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import socket
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
 
-from tests.unit.service.helpers import CLICK, TIMEOUT, Fake, listening
+from tests.unit.service.helpers import CLICK, TIMEOUT, Fake, listening, refusal
 from triton_sam.errors import ServerError
+from triton_sam.host import free_port
+from triton_sam.service import thread
 from triton_sam.service.thread import ServiceThread
 
 
@@ -56,3 +60,20 @@ def test_a_stop_does_not_wait_for_what_hangs() -> None:
         assert connection.recv(65536).startswith(b"HTTP/1.1 400 ")
     with connection:
         assert connection.recv(65536) == b""
+
+
+def test_who_cannot_be_waited_for_is_told_so(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(thread, "_SHUTDOWN_SECONDS", 0.3)
+    monkeypatch.setattr(logging.getLogger("uvicorn"), "propagate", True)
+    fake = Fake()
+    fake.transport.hold()
+    port = free_port()
+    with ThreadPoolExecutor(1) as pool:
+        with ServiceThread(fake.app(), "127.0.0.1", port):
+            asked = pool.submit(
+                lambda: httpx.post(f"http://127.0.0.1:{port}/v1/segment", json=CLICK, timeout=TIMEOUT, trust_env=False)
+            )
+            fake.transport.wait_for(lambda it: len(it.calls) == 1)
+        assert "the server is stopping" in refusal(asked.result(), 503, "unavailable")
+    assert "Traceback" not in caplog.text
+    assert "Exception in ASGI" not in caplog.text
