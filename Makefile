@@ -28,8 +28,8 @@ test: check audit browser deploy-tools
 ifdef PYTEST_ARGS
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 else
-	$(BIN)/python -m pytest $(SHARING) --numprocesses auto
-	$(BIN)/python -m pytest tests/integration tests/faults tests/e2e $(addprefix --ignore=,$(SHARING))
+	$(BIN)/python -m pytest $(SHARING) --numprocesses auto --durations 15
+	$(BIN)/python -m pytest --durations 40 tests/integration tests/faults tests/e2e $(addprefix --ignore=,$(SHARING))
 endif
 
 # Every bar of docs/reliability.md, which is made of what this writes (copy it to docs/reliability, then `make docs`).
