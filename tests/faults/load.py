@@ -12,12 +12,13 @@ import contextlib
 import io
 import itertools
 import json
+import math
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 import aiohttp
 
@@ -25,6 +26,7 @@ import aiohttp
 _PATIENCE_SECONDS = 60.0
 #: The users' machines are not this one: what it measures shall not wait for the models that it burdens.
 _NICENESS = -10
+_MOST_PER_SECOND = 1200.0
 
 
 @dataclass
@@ -61,6 +63,21 @@ def percentile(values: list[float], share: float) -> float:
     """The smallest value that ``share`` of all do not exceed; 0 where there are none."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
+
+
+def shared(plan: Plan) -> list[Plan]:
+    """The plan as several of a lower pace: one process cannot send thousands a second, and would tell its own lag."""
+    count = max(1, math.ceil(plan.per_second / _MOST_PER_SECOND))
+    return [replace(plan, per_second=plan.per_second / count) for _ in range(count)]
+
+
+def together(parts: list[Told]) -> Told:
+    """What several processes have to tell."""
+    return Told(
+        [answer for part in parts for answer in part.answers],
+        sum(part.sent for part in parts),
+        [error for part in parts for error in part.broken],
+    )
 
 
 @contextlib.contextmanager

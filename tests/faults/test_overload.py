@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import time
@@ -14,7 +15,7 @@ import pytest
 from tests.conftest import ServerFactory
 from tests.faults.forms import form, record
 from tests.faults.helpers import eventually
-from tests.faults.load import Plan, Told, ask, asking, percentile, picture, told
+from tests.faults.load import Plan, Told, ask, asking, percentile, picture, shared, together, told
 from triton_sam.serving import Running
 
 pytestmark = [pytest.mark.triton, pytest.mark.timeout(form(300, 900))]
@@ -82,11 +83,10 @@ def expect_order(running: Running, what: str, plan: Plan, service_seconds: float
     """Carries the plan out, with somebody who looks at /health all the time, and holds every bar."""
     before = counted(running, plan.path)
     begun = time.perf_counter()
-    with (
-        asking(plan) as load,
-        asking(Plan(plan.url, plan.seconds, 20.0, "/health")) as health,
-    ):
-        answers = told(load)
+    with contextlib.ExitStack() as stack:
+        load = [stack.enter_context(asking(part)) for part in shared(plan)]
+        health = stack.enter_context(asking(Plan(plan.url, plan.seconds, 20.0, "/health")))
+        answers = together([told(part) for part in load])
         lasted = time.perf_counter() - begun
         healthy = told(health)
     refused, admitted = answers.seconds(*REFUSED), answers.seconds(200)
