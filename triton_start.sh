@@ -38,7 +38,7 @@ wait_until_ready() {
     until "$here/scripts/health_check.sh" 127.0.0.1 "$SERVICE_PORT" >/dev/null 2>&1; do
         if ! "$1"; then
             "$2" >&2
-            fail "the server ended before it was ready: its last words are above"
+            fail "the server ended before it was ready: its last words are above (\`$stop\` ends what may be left of it)"
         fi
         if [ "$SECONDS" -ge "$deadline" ]; then
             "$2" >&2
@@ -59,11 +59,11 @@ start_docker() {
         say "a GPU is here but Docker cannot use it: install NVIDIA's container toolkit; going on with the processor"
     fi
     say "starting NVIDIA's container ($file)"
-    # One that ends and is started again and again runs too, at times.
+    # One that ends and is started again and again runs too, at times; once may be a download that broke off.
     container_runs() {
         local state
         state=$(docker inspect --format '{{.State.Running}} {{.RestartCount}}' sam2-triton-server 2>/dev/null) || return 1
-        [ "$state" = "true 0" ]
+        [ "${state% *}" = true ] && [ "${state#* }" -le 1 ]
     }
     container_log() { docker logs --tail 20 sam2-triton-server; }
     stop="docker compose -f $here/$file down"

@@ -18,18 +18,22 @@ command -v curl >/dev/null || {
 }
 
 ask() {
-    curl --silent "${trust[@]}" --noproxy '*' --max-time 5 --output "$answer" --write-out '%{http_code}' "$url$1" || true
+    curl --silent ${trust[@]+"${trust[@]}"} --noproxy '*' --max-time 5 --output "$answer" --write-out '%{http_code}' "$url$1" || true
 }
 
 answer=$(mktemp)
 trap 'rm -f "$answer"' EXIT
-status=000
 if [ -n "${TRITON_SAM_TLS_CERTIFICATE:-}" ]; then
     url=https://$host:$port
     status=$(ask /health)
-    [ "$status" != 000 ] || url=http://$host:$port
+    if [ "$status" = 000 ]; then
+        url=http://$host:$port
+        status=$(ask /health)
+        [ "$status" != 000 ] || url=https://$host:$port
+    fi
+else
+    status=$(ask /health)
 fi
-[ "$status" != 000 ] || status=$(ask /health)
 if [ "$status" = 200 ]; then
     echo "ready: the service at $url says $(cat "$answer")"
 elif [ "$status" = 000 ]; then

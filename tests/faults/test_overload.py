@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import time
 from collections.abc import Iterator
@@ -117,11 +118,18 @@ def expect_order(running: Running, what: str, plan: Plan, service_seconds: float
     assert healthy.broken == []
     assert healthy.count(200) == healthy.sent
 
+    # Another engine may take more at a time than the service lets in.
+    least = 0 if os.environ.get("TRITON_SAM_TEST_REPOSITORY") else 1
+
     def exactly() -> bool:
         """The model's count comes a moment later."""
         found = since(before, counted(running, plan.path))
         service = sum(found.get(str(status), 0) for status in REFUSED)
-        return service == len(refused) and found.get("200", 0) == len(admitted) and found.get("rejected", 0) <= service
+        return (
+            service == len(refused)
+            and found.get("200", 0) == len(admitted)
+            and least <= found.get("rejected", 0) <= service
+        )
 
     eventually(exactly, f"{len(refused)} refusals and {len(admitted)} masks counted", patience=5)
     assert percentile(refused, 0.99) <= BAR

@@ -16,8 +16,8 @@ from triton_sam.service.visits import Visit
 
 #: Where crowds come to; everything else is worth a look.
 _PATH = "/v1/segment"
-#: More is not a click but an image in one with it, and a sender who may have to be waited for.
-_MOST_BYTES = 64 * 1024
+#: A click is a few hundred bytes, which come with its head. Who sends more is told before he has sent it all.
+_MOST_BYTES = 8 * 1024
 #: Who sends one of these expects something of the answer, or of how it comes.
 _SPECIAL = frozenset({b"origin", b"expect", b"upgrade", b"transfer-encoding", b"traceparent"})
 _STATUS = b"HTTP/1.1 429 Too Many Requests\r\n"
@@ -44,7 +44,7 @@ class Door:
         return _SPECIAL.isdisjoint(found) and length.isdigit() and int(length) <= _MOST_BYTES
 
     def refusal(self, headers: HeaderList, default_headers: HeaderList) -> bytes:
-        """The whole answer, counted and logged as every other one.
+        """The whole answer, counted and logged. Whose token it was is not looked at.
 
         Args:
             default_headers: those that the server gives every answer.

@@ -126,8 +126,7 @@ class RequestLimits:
         )
         declared = headers.get("content-length", "")
         if declared.isdecimal() and int(declared) > self._max_bytes:
-            await error_response(body.note(too_large(self._max_bytes)))(scope, receive, body.send)
-            return
+            body.declare_too_large()
         seconds = self._seconds_at.get(scope["path"], self._seconds)
         with anyio.move_on_after(seconds) as limit:
             await self._app(scope, body.receive, body.send)
@@ -161,7 +160,12 @@ class _Body:
         self._seen = 0
         self._complete = False
         self._fault: TritonSamError | None = None
+        self._is_declared_too_large = False
         self.answered = False
+
+    def declare_too_large(self) -> None:
+        """Whoever asks for the body is told so, and nothing of it is read. Tokens and rates come before that."""
+        self._is_declared_too_large = True
 
     def note(self, fault: TritonSamError) -> TritonSamError:
         """From here on the answer closes the connection."""
@@ -171,6 +175,8 @@ class _Body:
     async def receive(self) -> Message:
         if self._complete:  # what comes now is the hanging up, and that may take as long as it likes
             return await self._receive()
+        if self._is_declared_too_large and not self.answered:
+            raise self.note(too_large(self._max_bytes))
         with anyio.move_on_after(self._pause) as pause:
             message = await self._receive()
         if pause.cancelled_caught:

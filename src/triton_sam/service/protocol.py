@@ -55,6 +55,8 @@ class HttpProtocol(HttpToolsProtocol):
         self._head_timer: asyncio.TimerHandle | None = None
         self._reader: _Reader | None = None
         self._is_refusing = False
+        self._has_refused = False
+        self._is_last = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -73,8 +75,19 @@ class HttpProtocol(HttpToolsProtocol):
         self._stop_timers()  # the socket has its own
         super().handle_websocket_upgrade()
 
+    def data_received(self, data: bytes) -> None:
+        self._has_refused = False
+        super().data_received(data)
+
+    def shutdown(self) -> None:
+        if self._is_refusing:
+            self._is_last = True
+        else:
+            super().shutdown()
+
     def on_message_begin(self) -> None:
         self._expect_head()  # anew: the first bytes may come at the end of a long pause
+        self._unset_keepalive_if_required()  # a refusal at the door may have set it in this very turn
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
@@ -93,14 +106,23 @@ class HttpProtocol(HttpToolsProtocol):
         if not self._is_refusing:
             super().on_message_complete()
             return
-        self._is_refusing = False
+        self._is_refusing, self._has_refused = False, True
         if self.door is not None and not self.transport.is_closing():
-            self.transport.write(self.door.refusal(self.headers, self.server_state.default_headers))
+            last = [(b"connection", b"close")] if self._is_last else []
+            self.transport.write(self.door.refusal(self.headers, [*self.server_state.default_headers, *last]))
             self.on_response_complete()
+            if self._is_last:
+                self.transport.close()
 
     def _finds_the_door_shut(self) -> bool:
-        """Whether a request gets its refusal here; one that stands in line behind another, or is the last, does not."""
+        """Whether a request gets its refusal here.
+
+        One that stands in line behind another, or is the last of its connection, does not. Nor do several that came in
+        one piece, or the requests of a client who does not read: uvicorn makes these wait for each other.
+        """
         if self.door is None or not (self.cycle is None or self.cycle.response_complete):
+            return False
+        if self._has_refused or self.flow.write_paused:
             return False
         shut = self.door.is_shut(self.parser.get_method(), self.url, self.headers)
         return shut and self.parser.get_http_version() == "1.1" and self.parser.should_keep_alive()

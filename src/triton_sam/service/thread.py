@@ -64,9 +64,6 @@ class ServiceThread:
 
     def __enter__(self) -> ServiceThread:
         """Returns when it listens; ServerError where it cannot."""
-        # What is there by now stays: looking through it for garbage would stop everybody for a tenth of a second.
-        gc.collect()
-        gc.freeze()
         self._thread.start()
         while not self._server.started:
             self._thread.join(timeout=0.01)
@@ -76,6 +73,9 @@ class ServiceThread:
                     f"the service cannot listen on port {config.port} of {config.host}: "
                     "choose another with --service-port"
                 )
+        # What is there by now stays: looking through it for garbage would stop everybody for a tenth of a second.
+        gc.collect()
+        gc.freeze()
         return self
 
     def __exit__(

@@ -222,9 +222,10 @@ def test_a_refusal_after_the_body(path: str) -> None:
             answer = await client.post(path, files={"image": ("a", b"a")})
             assert "1 requests" in refusal(answer, 429, "queue_full")
             assert answer.headers["retry-after"] == "1"
-            refusal(await client.post(path, content=bytes(2000)), 413, "too_large")  # which needs no place
+            refusal(await client.post(path, content=bytes(2000)), 429, "queue_full")
             fake.transport.release()
             assert (await working).status_code == 200
+            refusal(await client.post(path, content=bytes(2000)), 413, "too_large")
             assert (await client.post("/v1/segment", json=CLICK)).status_code == 200
 
     asyncio.run(run())

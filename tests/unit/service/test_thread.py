@@ -59,7 +59,8 @@ def test_a_stop_does_not_wait_for_what_hangs() -> None:
         connection.sendall(b"POST /v1/segment HTTP/1.1\r\nHost: here\r\nContent-Length: 2\r\n\r\n{}")
         assert connection.recv(65536).startswith(b"HTTP/1.1 400 ")
     with connection:
-        assert connection.recv(65536) == b""
+        while connection.recv(65536):  # the body, which may come by itself, and the end
+            pass
 
 
 def test_who_cannot_be_waited_for_is_told_so(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
