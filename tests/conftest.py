@@ -26,6 +26,18 @@ ServerFactory = Callable[..., AbstractContextManager[Running]]
 _OTHER_REPOSITORY = os.environ.get("TRITON_SAM_TEST_REPOSITORY")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Processors without 8-bit dot products are also those that take 8 s for an image, with two cores."""
+    from triton_sam.export.eight_bits import has_dot_products  # and with it onnx, which not every test needs
+
+    if has_dot_products() or os.environ.get("TRITON_SAM_PATIENT_TESTS"):
+        return
+    skip = pytest.mark.skip(reason="encodes many images, which are slow here: TRITON_SAM_PATIENT_TESTS=1 runs it")
+    for item in items:
+        if item.get_closest_marker("patient"):
+            item.add_marker(skip)
+
+
 @pytest.fixture(scope="session")
 def spec() -> ModelSpec:
     return find_segmenters(Path(_OTHER_REPOSITORY))["sam2"] if _OTHER_REPOSITORY else get_spec(DEFAULT_MODEL)

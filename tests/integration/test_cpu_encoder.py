@@ -20,11 +20,7 @@ from triton_sam.specs import GRAPHS_FILE, ModelSpec, Role, graphs_from_json
 from triton_sam.weights import WeightStore
 
 pytest.importorskip("onnx")
-pytestmark = [
-    pytest.mark.triton,
-    # It is not served there, and to compare it takes a quarter of an hour without these instructions.
-    pytest.mark.skipif(not has_dot_products(), reason="this processor has no VNNI: the plain encoder is served"),
-]
+pytestmark = [pytest.mark.triton, pytest.mark.patient]
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +81,7 @@ def test_exports_are_made_faster_or_left_alone(model_id: str, export_trial: Expo
         assert np.max(list(compare(folder / "encoder.onnx", made, graphs).values())) <= MOST_ERROR
 
 
+@pytest.mark.skipif(not has_dot_products(), reason="this processor has no VNNI: the plain encoder is served")
 def test_the_server_takes_it_unless_told_otherwise(
     embedded_server: None,
     spec: ModelSpec,
