@@ -19,6 +19,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from tests.integration.serve_folder import eventually
 from triton_sam import SAM2TritonClient
 from triton_sam.errors import ImageExpired
 from triton_sam.logs import REQUESTS_LOG, JsonFormatter
@@ -138,7 +139,14 @@ def test_a_requests_id_comes_through_triton_to_the_model_and_back(
     click = {"image_key": "0" * 64, "points": [[1, 1]]}
     answer = service.post("/v1/segment", json=click, headers={**ALICE, "X-Request-ID": "walk-through-1"})
     assert (answer.status_code, answer.headers["x-request-id"]) == (404, "walk-through-1")
-    (line,) = [line for line in model_lines(running) if line["request_id"] == "walk-through-1"]
+
+    def mine() -> list[dict[str, object]]:
+        return [line for line in model_lines(running) if line["request_id"] == "walk-through-1"]
+
+    # Both lines are written when the answer is out.
+    eventually(mine, "the model's line")
+    eventually(lambda: any(record.name == REQUESTS_LOG for record in caplog.records), "the service's line")
+    (line,) = mine()
     assert (line["level"], line["model"]) == ("info", "sam2")
     assert str(line["message"]).startswith("refused: ")
     (record,) = [record for record in caplog.records if record.name == REQUESTS_LOG]
