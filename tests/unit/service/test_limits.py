@@ -225,7 +225,7 @@ def test_a_refusal_after_the_body(path: str) -> None:
             refusal(await client.post(path, content=bytes(2000)), 429, "queue_full")
             fake.transport.release()
             assert (await working).status_code == 200
-            refusal(await client.post(path, content=bytes(2000)), 413, "too_large")
+            refusal(await client.post("/v1/segment", content=bytes(2000)), 413, "too_large")
             assert (await client.post("/v1/segment", json=CLICK)).status_code == 200
 
     asyncio.run(run())
