@@ -81,8 +81,8 @@ class Settings(BaseSettings):
     )
     fast_encoder: bool = Field(
         default=True,
-        description="set up ready-made models with an encoder partly in 8 bits, and serve it on CPUs with VNNI or AMX; "
-        "masks differ a little",
+        description="set up ready-made models with an encoder partly in 8 bits, and serve it on CPUs with "
+        "VNNI, AMX or ARM's dot products; masks differ a little",
     )
     fast_decoder: bool = Field(
         default=True, description="set up and serve models with a decoder rewritten for CPUs; masks are the same"

@@ -81,7 +81,7 @@ def test_exports_are_made_faster_or_left_alone(model_id: str, export_trial: Expo
         assert np.max(list(compare(folder / "encoder.onnx", made, graphs).values())) <= MOST_ERROR
 
 
-@pytest.mark.skipif(not has_dot_products(), reason="this processor has no VNNI: the plain encoder is served")
+@pytest.mark.skipif(not has_dot_products(), reason="no 8-bit dot products here: the plain encoder is served")
 def test_the_server_takes_it_unless_told_otherwise(
     embedded_server: None,
     spec: ModelSpec,

@@ -3,7 +3,7 @@
 First the rewrites that change nothing (:mod:`~triton_sam.export.graph_rewrites`), then wide matrix products in 8 bits
 (:mod:`~triton_sam.export.eight_bits`), then windows in tiles (:mod:`~triton_sam.export.window_tiles`). The file holds
 operators of ONNX Runtime's CPU provider and no layouts of one machine, so that it runs on every CPU. It is worth it
-where 8-bit instructions are (VNNI, AMX).
+where 8-bit instructions are (VNNI, AMX, ARM's dot products).
 """
 
 from __future__ import annotations

@@ -30,6 +30,7 @@ _SHARE_OF_INPUT = 0.75
 _ROWS = 256
 _PRECISION_KEY = "session.x64quantprecision"
 _CPU_FACTS = Path("/proc/cpuinfo")
+_DOT_PRODUCTS = frozenset({"avx512_vnni", "avx_vnni", "asimddp"})
 #: Steps that move tokens about, or add empty ones, and leave channels where they are.
 _MOVES = ("Reshape", "Transpose", "Pad")
 
@@ -47,13 +48,13 @@ def session_entry(facts: Path = _CPU_FACTS) -> tuple[str, str]:
 
 @functools.cache
 def has_dot_products(facts: Path = _CPU_FACTS) -> bool:
-    """Whether this processor has instructions that multiply and add 8-bit numbers (VNNI; AMX comes with it)."""
+    """Whether this processor multiplies and adds 8-bit numbers at once (VNNI, AMX comes with it; ARM's dot products)."""
     try:
         lines = facts.read_text(errors="replace").splitlines()
     except OSError:
         return False  # not Linux: slow is right everywhere
-    flags = {flag for line in lines if line.startswith("flags") for flag in line.partition(":")[2].split()}
-    return bool(flags & {"avx512_vnni", "avx_vnni"})
+    told = (line.partition(":")[2].split() for line in lines if line.startswith(("flags", "Features")))
+    return any(flag in _DOT_PRODUCTS for flags in told for flag in flags)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -116,6 +116,8 @@ def test_early_and_narrow_products_stay(monkeypatch: pytest.MonkeyPatch) -> None
         ("flags\t\t: fpu avx2 avx512_vnni\n", "0"),
         ("flags : avx2 avx_vnni\n", "0"),
         ("flags : avx2\n", "1"),
+        ("Features\t: fp asimd asimddp\n", "0"),
+        ("Features\t: fp asimd\n", "1"),
         (None, "1"),
     ],
 )
