@@ -48,7 +48,7 @@ def session_entry(facts: Path = _CPU_FACTS) -> tuple[str, str]:
 
 @functools.cache
 def has_dot_products(facts: Path = _CPU_FACTS) -> bool:
-    """Whether this processor multiplies and adds 8-bit numbers at once (VNNI, AMX comes with it; ARM's dot products)."""
+    """Whether this processor has 8-bit dot products: VNNI (AMX comes with it), or those of ARM."""
     try:
         lines = facts.read_text(errors="replace").splitlines()
     except OSError:

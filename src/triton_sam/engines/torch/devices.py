@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import torch
 
 from triton_sam.errors import SetupError
@@ -34,6 +36,26 @@ def choose_dtypes(settings: Settings, device: torch.device, spec: ModelSpec) -> 
         chosen: torch.dtype = getattr(torch, settings.torch_dtype)
         return chosen, torch.float16 if device.type == "cuda" else torch.float32  # CPUs are slow at float16
     return (torch.float16 if spec.architecture.backbone in _SEEN_IN_RANGE else torch.bfloat16), torch.float16
+
+
+def slowness(dtype: torch.dtype, device: torch.device) -> float:
+    """How many times as long as in float32 a matrix product takes; some CPUs have no instructions for halves.
+
+    A small product, measured: which instructions torch would use for which numbers is its own affair.
+    """
+    if device.type != "cpu" or dtype is torch.float32:
+        return 1.0
+    return _product_seconds(dtype) / _product_seconds(torch.float32)
+
+
+def _product_seconds(dtype: torch.dtype) -> float:
+    rows, weights = torch.ones(32, 256, dtype=dtype), torch.ones(256, 256, dtype=dtype)
+    taken = []
+    for _ in range(3):  # the first one has things to set up
+        started = time.perf_counter()
+        torch.nn.functional.linear(rows, weights)
+        taken.append(time.perf_counter() - started)
+    return min(taken)
 
 
 def room_for_cache(wanted: int, each: int, device: torch.device, model_id: str) -> int:

@@ -22,7 +22,7 @@ from torch import Tensor
 from triton_sam.engines.base import Capacity, Decoded, Embedding, FloatArray, Row
 from triton_sam.engines.torch.decoder import RowDecoder
 from triton_sam.engines.torch.decoding import RowRunner
-from triton_sam.engines.torch.devices import choose_device, choose_dtypes, room_for_cache
+from triton_sam.engines.torch.devices import choose_device, choose_dtypes, room_for_cache, slowness
 from triton_sam.engines.torch.encoder import RowEncoder
 from triton_sam.engines.torch.graphs import StepMaker, Steps, bucket, new_stream
 from triton_sam.engines.torch.layout import Layout
@@ -36,6 +36,8 @@ from triton_sam.settings import Settings
 from triton_sam.specs import ModelSpec
 
 log = logging.getLogger(__name__)
+#: Times float32's; a few would be a choice, to save memory.
+_TOO_SLOW = 20.0
 _BATCHES = (1, 2, 4, 8)
 #: JPEGs are decoded one after the other by the GPU's own unit; more threads only keep it busy.
 _PREPARERS = 4
@@ -112,6 +114,14 @@ def load_torch_engine(spec: ModelSpec, weights: Path, settings: Settings) -> Tor
         graphs=settings.torch_graphs,
         gpu_jpeg=settings.gpu_jpeg,
     )
+    times = slowness(options.dtype, device)
+    if times > _TOO_SLOW:
+        log.warning(
+            "%s: this CPU multiplies %s about %.0f times as slowly as float32: set TRITON_SAM_TORCH_DTYPE=float32",
+            spec.id,
+            settings.torch_dtype,
+            times,
+        )
     try:
         network = build(spec.architecture, spec.side)
         network.load_state_dict(load_file(weights))
