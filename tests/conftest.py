@@ -79,17 +79,37 @@ def repository(
 
     What is made of them for CPUs is compared in ``test_cpu_encoder.py`` and ``test_cpu_decoder.py``.
     """
+    return _written(request, spec, tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def repository_for_cpus(
+    request: pytest.FixtureRequest,
+    spec: ModelSpec,
+    embedded_server: None,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
+    """As ``triton-sam setup`` writes it, with the quicker graphs: for tests that compare masks with each other."""
+    return _written(request, spec, tmp_path_factory, fast_encoder=True, fast_decoder=True)
+
+
+def _written(
+    request: pytest.FixtureRequest, spec: ModelSpec, tmp_path_factory: pytest.TempPathFactory, **graphs: bool
+) -> Path:
     if _OTHER_REPOSITORY:
         return Path(_OTHER_REPOSITORY)
     repository = tmp_path_factory.mktemp("models") / "model_repository"
-    set_up(spec, request.getfixturevalue("store"), repository)
+    set_up(spec, request.getfixturevalue("store"), repository, **graphs)
     return repository
 
 
 @pytest.fixture(scope="session")
 def start_server(repository: Path, spec: ModelSpec, tmp_path_factory: pytest.TempPathFactory) -> ServerFactory:
     """Starts a server on free ports with settings of its own: ``with start_server(cache_bytes="1") as running``."""
+    return server_factory(repository, spec, tmp_path_factory)
 
+
+def server_factory(repository: Path, spec: ModelSpec, tmp_path_factory: pytest.TempPathFactory) -> ServerFactory:
     @contextlib.contextmanager
     def start(*, raw: bool = False, ping_policy: PingPolicy | None = None, **settings: str) -> Iterator[Running]:
         variables = {f"TRITON_SAM_{name.upper()}": value for name, value in settings.items()}

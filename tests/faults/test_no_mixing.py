@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -18,17 +17,13 @@ import pytest
 from PIL import Image, ImageDraw
 
 from tests.conftest import ServerFactory
-from tests.faults.forms import LONG, form, record
+from tests.faults.forms import form, record
 from tests.faults.unhurt import Stopwatch, png, vitals
-from tests.integration.serve_folder import serve_folder
 from triton_sam import SAM2TritonClient
 from triton_sam.bench.observe import counters
 from triton_sam.errors import QueueFull, Unavailable
 from triton_sam.masks import decode
 from triton_sam.serving import Running
-from triton_sam.setup_models import set_up
-from triton_sam.specs import ModelSpec
-from triton_sam.weights import WeightStore
 
 pytestmark = [pytest.mark.triton, pytest.mark.timeout(form(300, 1800))]
 CLIENTS, IMAGES, KEPT = form((3, 3, 1), (16, 16, 6))
@@ -166,15 +161,9 @@ class Client:
 
 
 @pytest.fixture
-def running(start_server: ServerFactory, spec: ModelSpec, store: WeightStore, tmp_path: Path) -> Iterator[Running]:
-    """Whose cache is too small; the long form, of a hundred encodes, takes the encoder that is made for CPUs."""
-    cache_bytes = str(KEPT * EMBEDDING)
-    if not LONG:
-        with start_server(cache_bytes=cache_bytes) as running:
-            yield running
-        return
-    set_up(spec, store, tmp_path / "model_repository", fast_encoder=True, fast_decoder=True)
-    with serve_folder(tmp_path / "model_repository", tmp_path / "home", cache_bytes=cache_bytes) as running:
+def running(start_server: ServerFactory) -> Iterator[Running]:
+    """Whose cache is too small."""
+    with start_server(cache_bytes=str(KEPT * EMBEDDING)) as running:
         yield running
 
 

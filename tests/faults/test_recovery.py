@@ -235,8 +235,8 @@ def test_nobody_at_the_address_is_one_sentence(coffee: bytes) -> None:
 def test_a_broken_model_says_why_and_leaves_nothing_running(
     start_server: ServerFactory, repository: Path, tmp_path: Path
 ) -> None:
-    broken = repository / "sam2" / "1" / "decoder.onnx"
-    kept = tmp_path / "decoder.onnx"
+    broken = repository / "sam2" / "1" / "decoder_cpu.onnx"
+    kept = tmp_path / broken.name
     kept.hardlink_to(broken)
     broken.unlink()
     broken.write_bytes(b"no graph")

@@ -31,9 +31,6 @@ from tests.faults.forms import form, record
 from tests.faults.proxies import HAProxy, WholeServer, eventually, program, running_haproxy, running_nginx
 from tests.integration.test_service import fresh_picture
 from triton_sam import SAM2TritonClient
-from triton_sam.setup_models import set_up
-from triton_sam.specs import ModelSpec
-from triton_sam.weights import WeightStore
 
 pytestmark = pytest.mark.triton
 #: Images of each server in the load, and threads that ask about them.
@@ -47,13 +44,9 @@ _numbers = itertools.count(20_000)
 
 
 @pytest.fixture(scope="module")
-def servers(
-    store: WeightStore, spec: ModelSpec, embedded_server: None, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[list[WholeServer]]:
-    """Two, as they are set up on CPUs; they may be killed, but have to be well again afterwards."""
+def servers(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[WholeServer]]:
+    """Two, which may be killed, but have to be well again afterwards."""
     program("haproxy")
-    repository = tmp_path_factory.mktemp("models") / "model_repository"
-    set_up(spec, store, repository, fast_encoder=True, fast_decoder=True)
     homes = tmp_path_factory.mktemp("homes")
     made = [WholeServer(repository, homes / name) for name in NAMES]
     try:

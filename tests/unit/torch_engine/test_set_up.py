@@ -19,6 +19,7 @@ from triton_sam.engines import loading
 from triton_sam.engines.base import Engine, Row
 from triton_sam.engines.loading import load_engine
 from triton_sam.engines.onnx import OnnxEngine
+from triton_sam.engines.torch import devices
 from triton_sam.engines.torch.engine import TorchEngine, TorchOptions
 from triton_sam.errors import SetupError
 from triton_sam.export.trial import save_as_folder
@@ -120,6 +121,21 @@ def test_without_a_gpu_and_without_graphs(trained: Trained, alone: Path) -> None
 def test_torch_that_is_insisted_on(trained: Trained, both: Path) -> None:
     with pytest.raises(SetupError, match=r"TRITON_SAM_ENGINE=torch, but torch sees no CUDA device here"):
         load(trained, both, engine="torch")
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_numbers_that_are_slow_here_are_warned_of(
+    dtype: str, trained: Trained, alone: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(devices, "_product_seconds", lambda dtype: 0.3 if dtype is torch.float16 else 0.001)
+    load(trained, alone, engine="torch", device="cpu", torch_dtype=dtype)
+    told = "this CPU multiplies float16 about 300 times as slowly as float32: set TRITON_SAM_TORCH_DTYPE=float32"
+    assert (told in caplog.text) == (dtype == "float16")
+
+
+def test_products_are_measured() -> None:
+    assert 0.001 < devices.slowness(torch.float16, torch.device("cpu")) < 100_000
+    assert devices.slowness(torch.float16, torch.device("cuda", 0)) == 1.0
 
 
 def test_weights_that_do_not_fit(trained: Trained, alone: Path) -> None:
