@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.exported import exports  # noqa: F401
 from tests.integration.vlm_serving import (  # noqa: F401
     grounded_folder,
     says,

@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.integration.exported import KINDS, SCENES, Exports, Truth
 from tests.integration.reference import iou
 from tests.integration.serve_folder import serve_folder
-from tests.integration.test_exported_models import KINDS, SCENES, Exports, Truth, exports  # noqa: F401
 from triton_sam import SAM2TritonClient
 from triton_sam.catalog import get_spec
 from triton_sam.export_cache import ExportRequest
@@ -58,7 +58,7 @@ class Served:
 )
 def served(
     request: pytest.FixtureRequest,
-    exports: Exports,  # noqa: F811
+    exports: Exports,
     embedded_server: None,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Served]:
