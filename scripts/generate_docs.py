@@ -227,7 +227,10 @@ def faults_table() -> str:
         document = json.loads(path.read_text())
         shown = f"{document['fault']}{'' if document['form'] == 'long' else ' (short form)'}"
         for row in document["figures"]:
-            rows.append(f"| {shown} | {row['what']} | {row['value']} | {row['bar']} |")
+            value = row["value"]
+            if isinstance(value, dict):
+                value = ", ".join(f"{name}: {count}" for name, count in value.items())
+            rows.append(f"| {shown} | {row['what']} | {value} | {row['bar']} |")
             shown = ""
     return "\n".join(rows) + "\n"
 
