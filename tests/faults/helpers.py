@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 from triton_sam.flight import requests_held
@@ -13,20 +10,6 @@ from triton_sam.serving import Running
 
 POINT = [365, 290]
 PATIENCE = 60.0
-
-
-def eventually(condition: Callable[[], object], what: str, patience: float = PATIENCE, pause: float = 0.05) -> float:
-    """Waits until the condition holds; looks at it again as soon as other threads had their turn.
-
-    Returns:
-        Seconds that it took.
-    """
-    begun = time.monotonic()
-    turn = threading.Event()
-    while not condition():
-        assert time.monotonic() < begun + patience, f"{what}: not within {patience:.0f} s"
-        turn.wait(pause)
-    return time.monotonic() - begun
 
 
 def stub_of(running: Running, model: str = "sam2") -> int:

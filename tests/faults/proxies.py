@@ -11,22 +11,20 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
-import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
 import pytest
 
+from tests.waiting import eventually
 from triton_sam.host import free_port, process_alive
 
 ROOT = Path(__file__).resolve().parents[2]
 HAPROXY_CONFIG = ROOT / "deploy" / "haproxy" / "haproxy.cfg"
 NGINX_CONFIG = ROOT / "deploy" / "nginx" / "nginx.conf"
-PATIENCE = 120.0
 
 
 def program(name: str) -> str:
@@ -38,16 +36,6 @@ def program(name: str) -> str:
             pytest.fail(reason)
         pytest.skip(reason)
     return found
-
-
-def eventually(condition: Callable[[], object], what: str, patience: float = PATIENCE) -> float:
-    """Waits until the condition holds, and tells how many seconds that took."""
-    begun = time.monotonic()
-    pause = threading.Event()
-    while not condition():
-        assert time.monotonic() - begun < patience, f"{what}: not within {patience:.0f} s"
-        pause.wait(0.02)
-    return time.monotonic() - begun
 
 
 @dataclass

@@ -20,7 +20,8 @@ from PIL import Image
 from tests.faults.forms import record
 from tests.faults.test_recovery import POINT, wait_until_serving
 from tests.faults.unhurt import png
-from tests.integration.serve_folder import eventually, health, serve_folder
+from tests.integration.serve_folder import health, serve_folder
+from tests.waiting import eventually
 from triton_sam import SAM2TritonClient
 from triton_sam.host import free_port
 from triton_sam.repository import write_models

@@ -11,9 +11,10 @@ import httpx
 import pytest
 
 from tests.faults.forms import form, record
-from tests.faults.helpers import PATIENCE, children_of, eventually
+from tests.faults.helpers import PATIENCE, children_of
 from tests.faults.load import picture
 from tests.faults.test_recovery import serve_command, wait_until_serving
+from tests.waiting import eventually
 from triton_sam import SAM2TritonClient
 from triton_sam.host import free_port, process_alive
 

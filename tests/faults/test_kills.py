@@ -22,7 +22,6 @@ from tests.conftest import ServerFactory
 from tests.faults.forms import form, record
 from tests.faults.helpers import (
     POINT,
-    eventually,
     held_by,
     open_files,
     regions_of,
@@ -31,6 +30,7 @@ from tests.faults.helpers import (
     zombies_of,
 )
 from tests.faults.load import Plan, Told, asking, percentile, picture, told
+from tests.waiting import eventually
 from triton_sam.host import SHARED_MEMORY
 from triton_sam.serving import Running
 

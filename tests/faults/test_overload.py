@@ -15,8 +15,8 @@ import pytest
 
 from tests.conftest import ServerFactory
 from tests.faults.forms import form, record
-from tests.faults.helpers import eventually
 from tests.faults.load import Plan, Told, ask, asking, percentile, picture, shared, together, told
+from tests.waiting import eventually
 from triton_sam.serving import Running
 
 pytestmark = [pytest.mark.triton, pytest.mark.timeout(form(300, 900))]

@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 
 from tests.conftest import ServerFactory
-from tests.faults.helpers import PATIENCE, POINT, children_of, eventually, held_by, stub_of
+from tests.faults.helpers import PATIENCE, POINT, children_of, held_by, stub_of
+from tests.waiting import eventually
 from triton_sam import SAM2TritonClient
 from triton_sam.errors import ServerUnreachable, TritonSamError, Unavailable
 from triton_sam.host import SHARED_MEMORY, free_port, process_alive

@@ -16,8 +16,9 @@ import pytest
 import websockets
 
 from tests.conftest import ServerFactory
-from tests.faults.helpers import POINT, eventually, held_by, stub_of
+from tests.faults.helpers import POINT, held_by, stub_of
 from tests.integration.test_service import fresh_picture
+from tests.waiting import eventually
 from triton_sam.serving import Running
 
 pytestmark = pytest.mark.triton

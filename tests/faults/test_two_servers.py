@@ -28,8 +28,9 @@ import websockets
 from PIL import Image
 
 from tests.faults.forms import form, record
-from tests.faults.proxies import HAProxy, WholeServer, eventually, program, running_haproxy, running_nginx
+from tests.faults.proxies import HAProxy, WholeServer, program, running_haproxy, running_nginx
 from tests.integration.test_service import fresh_picture
+from tests.waiting import eventually
 from triton_sam import SAM2TritonClient
 
 pytestmark = pytest.mark.triton

@@ -24,7 +24,6 @@ import pytest
 from tests.integration.vlm_serving import (
     SCHEMES,
     data_url,
-    eventually,
     llava_says,
     picture,
     png,
@@ -33,6 +32,7 @@ from tests.integration.vlm_serving import (
     serving_vlms,
     steps,
 )
+from tests.waiting import eventually
 from triton_sam.errors import InvalidInput, ServerUnreachable, TooLarge, Unavailable
 from triton_sam.flight import requests_held
 from triton_sam.serving import Running

@@ -18,7 +18,6 @@ import pytest
 from tests.faults.test_vlm_faults import QUESTION, TOLD_WITHIN, chat, told_quickly
 from tests.integration.vlm_serving import (
     SCHEMES,
-    eventually,
     figure,
     llava_says,
     one_thread,
@@ -27,6 +26,7 @@ from tests.integration.vlm_serving import (
     server_log,
     serving_vlms,
 )
+from tests.waiting import eventually
 from triton_sam.errors import InternalError, NotFound, Unavailable
 from triton_sam.serving import Running
 from triton_sam.vlm import AsyncTritonVLMClient, TritonVLMClient

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-import threading
-import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,6 @@ from triton_sam.repository import find_segmenters
 from triton_sam.serving import Ports, Running, serving
 from triton_sam.settings import Settings
 
-PATIENCE = 120.0
 #: A protobuf field that nobody knows and every reader skips: other bytes, the same graph.
 UNKNOWN_FIELD = b"\xc0\x3e\x01"
 
@@ -36,15 +33,6 @@ def same_graph_other_bytes(source: Path, target: Path) -> Path:
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_bytes(source.read_bytes() + UNKNOWN_FIELD)
     return target
-
-
-def eventually(condition: Callable[[], object], what: str) -> None:
-    """Waits until the condition holds; looks at it again as soon as other threads had their turn."""
-    deadline = time.monotonic() + PATIENCE
-    pause = threading.Event()
-    while not condition():
-        assert time.monotonic() < deadline, f"{what}: not within {PATIENCE:.0f} s"
-        pause.wait(0.05)
 
 
 def health(running: Running) -> dict[str, Any]:

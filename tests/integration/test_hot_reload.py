@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.integration.serve_folder import PATIENCE, eventually, health, same_graph_other_bytes, serve_folder
+from tests.integration.serve_folder import health, same_graph_other_bytes, serve_folder
+from tests.waiting import PATIENCE, eventually
 from triton_sam import SAM2TritonClient
 from triton_sam.errors import ImageExpired
 from triton_sam.flight import requests_held

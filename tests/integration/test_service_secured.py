@@ -19,7 +19,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from tests.integration.serve_folder import eventually
+from tests.waiting import eventually
 from triton_sam import SAM2TritonClient
 from triton_sam.errors import ImageExpired
 from triton_sam.logs import REQUESTS_LOG, JsonFormatter

@@ -15,7 +15,8 @@ import pytest
 import tritonclient.grpc as grpc
 import tritonclient.http as http
 
-from tests.integration.serve_folder import eventually, health, serve_folder
+from tests.integration.serve_folder import health, serve_folder
+from tests.waiting import eventually
 from triton_sam import SAM2TritonClient
 from triton_sam.catalog import get_spec
 from triton_sam.errors import NotFound

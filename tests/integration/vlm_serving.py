@@ -7,8 +7,6 @@ import contextlib
 import http.client
 import io
 import json
-import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -94,15 +92,6 @@ def figure(running: Running, model: str, name: str) -> int:
 
 def server_log(running: Running) -> str:
     return running.supervisor.process.log_path.read_text(errors="replace")
-
-
-def eventually(condition: Callable[[], object], what: str, seconds: float = PATIENCE) -> None:
-    """Waits until the condition holds; looks at it again as soon as other threads had their turn."""
-    deadline = time.monotonic() + seconds
-    pause = threading.Event()
-    while not condition():
-        assert time.monotonic() < deadline, f"{what}: not within {seconds:.0f} s"
-        pause.wait(0.02)
 
 
 # -- images ------------------------------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ import json
 import queue
 import struct
 import threading
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator
@@ -15,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.waiting import eventually
 from triton_sam import server, supervisor
 from triton_sam.errors import ServerError, SetupError
 from triton_sam.flight import flight_file
@@ -26,14 +26,6 @@ WAIT = 20.0
 STUB = 4711
 #: No ping in the time that a test takes.
 NO_PINGS = PingPolicy(every=1000.0)
-
-
-def eventually(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + WAIT
-    pause = threading.Event()
-    while not condition():
-        assert time.monotonic() < deadline
-        pause.wait(0.002)
 
 
 class FakeProcess:
@@ -281,7 +273,7 @@ def test_a_process_that_a_newer_version_replaced_may_end(world: World, running: 
     world.hold_requests("sam2", 0, 77)
     life.retiring = {77: "sam2", 78: "sam2"}  # the second one has ended in order and keeps no count any more
     world.dead |= {77, 78}
-    eventually(lambda: life.retiring == {})
+    eventually(lambda: life.retiring == {}, "the end of its retirement")
     world.hold_requests("sam2", 0)
     world.dead.add(STUB)
     assert world.recovered.get(timeout=WAIT)["reason"] == "the process of sam2 died idle"
