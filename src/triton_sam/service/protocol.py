@@ -107,10 +107,14 @@ class HttpProtocol(HttpToolsProtocol):
             super().on_message_complete()
             return
         self._is_refusing, self._has_refused = False, True
-        if self.door is not None and not self.transport.is_closing():
+        if not self.transport.is_closing():
+            self._refuse()
+            self.on_response_complete()
+
+    def _refuse(self) -> None:
+        if self.door is not None:
             last = [(b"connection", b"close")] if self._is_last else []
             self.transport.write(self.door.refusal(self.headers, [*self.server_state.default_headers, *last]))
-            self.on_response_complete()
             if self._is_last:
                 self.transport.close()
 
@@ -142,7 +146,10 @@ class HttpProtocol(HttpToolsProtocol):
         self._head_timer = self.loop.call_later(HEAD_SECONDS, self._head_is_late)
 
     def _head_is_late(self) -> None:
-        if self.cycle is not None and not self.cycle.response_complete:
+        if self._is_refusing:
+            self._is_last = True  # the rest of the body may still come, and is nobody's request
+            self._refuse()
+        elif self.cycle is not None and not self.cycle.response_complete:
             self._expect_head()  # half a pipelined head: the request before it has a time limit of its own
         else:
             self.transport.abort()

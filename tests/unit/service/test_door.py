@@ -200,13 +200,16 @@ def test_what_is_no_click_is_looked_at(size: int, refusals: list[bytes]) -> None
     assert len(refusals) == (size == 0)
 
 
-def test_a_body_that_does_not_come_ends_the_connection(monkeypatch: pytest.MonkeyPatch, refusals: list[bytes]) -> None:
+def test_a_body_that_does_not_come_is_refused_and_ends_the_connection(
+    monkeypatch: pytest.MonkeyPatch, refusals: list[bytes]
+) -> None:
     with crowded() as (port, _), connected(port) as connection:
         monkeypatch.setattr(protocol, "HEAD_SECONDS", 0.2)
         connection.sendall(HEAD + b"\r\n" + BODY[:5])
-        with contextlib.suppress(ConnectionError):
-            assert connection.recv(1) == b""
-    assert refusals == []
+        found = answer(connection)
+        assert (found.status, found.getheader("connection"), found.getheader("retry-after")) == (429, "close", "1")
+        assert connection.recv(1) == b""
+    assert len(refusals) == 1
 
 
 def test_a_refusal_has_its_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
