@@ -6,8 +6,10 @@ docs/reliability.md, and keeps what was measured.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
+import subprocess
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -31,7 +33,15 @@ def record(name: str, fault: str, figures: dict[str, tuple[Any, str]]) -> None:
     folder = os.environ.get("TRITON_SAM_FAULTS_OUT")
     if folder:
         rows = [{"what": what, "value": value, "bar": bar} for what, (value, bar) in figures.items()]
-        document = {"fault": fault, "form": "long" if LONG else "short", "figures": rows}
+        document = {"fault": fault, "form": "long" if LONG else "short", "commit": _commit(), "figures": rows}
         path = Path(folder) / f"{name}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(document, indent=1) + "\n")
+
+
+@functools.cache
+def _commit() -> str:
+    """What was measured: a commit, with a ``+`` where files differ from it; "" outside a clone."""
+    words = ["git", "describe", "--always", "--dirty=+", "--abbrev=7", "--exclude=*"]
+    done = subprocess.run(words, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=30)
+    return done.stdout.strip()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 from triton_sam.flight import requests_held
@@ -40,8 +41,12 @@ def status_field(pid: int, name: str) -> int:
 
 
 def children_of(pid: int) -> list[int]:
-    children = Path(f"/proc/{pid}/task").glob("*/children")
-    return [int(child) for path in children for child in path.read_text().split()]
+    found: list[int] = []
+    with contextlib.suppress(OSError):  # it has ended
+        for path in Path(f"/proc/{pid}/task").glob("*/children"):
+            with contextlib.suppress(OSError):  # a thread of it has
+                found += [int(child) for child in path.read_text().split()]
+    return found
 
 
 def zombies_of(pid: int) -> list[int]:

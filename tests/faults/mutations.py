@@ -64,6 +64,7 @@ def valid_requests(image_key: str) -> list[Sent]:
         *(Sent("/v1/segment", json.dumps(document).encode(), JSON) for document in (known, unknown, image)),
         # The picture last: a field behind it, once its frontier is damaged, is more of the picture, and a new encode.
         Sent("/v1/images", form(part("model", b"sam2"), part("session_id", b"me"), picture), FORM),
+        Sent("/v1/preview", form(picture), FORM),
         Sent("/prediction", form(*where, part("model_version", b"sam2"), picture), FORM),
         Sent("/embedded_model", form(part("session_id", b"me"), part("cancel_pending", b"true"), picture), FORM),
         Sent("/from_model", form(part("model", embedding, "m"), *where, *size), FORM),

@@ -19,6 +19,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.faults.helpers import children_of
 from tests.waiting import eventually
 from triton_sam.host import free_port, process_alive
 
@@ -81,9 +82,7 @@ class WholeServer:
         assert self.process is not None
         found = [self.process.pid]
         for pid in found:  # grows while it is walked
-            children = Path(f"/proc/{pid}/task").glob("*/children")
-            with contextlib.suppress(OSError):
-                found += [int(child) for path in children for child in path.read_text().split()]
+            found += children_of(pid)
         return found
 
     def kill(self) -> None:

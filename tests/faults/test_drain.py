@@ -21,7 +21,7 @@ from triton_sam.host import free_port, process_alive
 pytestmark = [pytest.mark.triton, pytest.mark.timeout(300)]
 IN_FLIGHT = 20
 #: Equal images are encoded once: so many encodes as a stop waits for, which is 10 s at most, on any machine.
-MOST_PICTURES, PICTURE_SECONDS = 3, 8.0
+MOST_PICTURES, PICTURE_SECONDS = 3, 7.0
 EXIT_WITHIN = 15.0
 DOORS = {"service": "the service", "triton": "Triton's own port"}
 #: Other programs share the cores in the short form.

@@ -10,10 +10,11 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -114,14 +115,21 @@ class Seconds:
         record(name, fault, figures)
 
 
-Upload = Future[tuple[httpx.Response, float]]
+Asked = Future[tuple[httpx.Response, float]]
 
 
-def kill_and_watch(service: Service, victim: int, seconds: Seconds, waiting: Sequence[Upload] = ()) -> set[str]:
+def kill_and_watch(
+    service: Service,
+    victim: int,
+    seconds: Seconds,
+    waiting: Sequence[Asked] = (),
+    ask_at_once: Callable[[], Sequence[Asked]] = tuple,
+) -> set[str]:
     """Kills a process, waits until health goes off and comes back, and until the right mask is served again.
 
     Args:
         waiting: requests in flight, with the time of their answer.
+        ask_at_once: sends more, before anybody has noticed the kill.
 
     Returns:
         The shared memory at the time of the kill.
@@ -129,9 +137,10 @@ def kill_and_watch(service: Service, victim: int, seconds: Seconds, waiting: Seq
     regions = regions_of(service.running)
     os.kill(victim, signal.SIGKILL)
     killed = time.monotonic()
+    waiting = [*waiting, *ask_at_once()]
     seconds.health_off.append(eventually(lambda: not service.healthy(), "health off", pause=0.01))
-    for upload in waiting:
-        answer, when = upload.result()
+    for asked in waiting:
+        answer, when = asked.result()
         assert answer.status_code == 503, answer.text
         assert answer.json()["error"]["code"] == "unavailable"
         assert answer.headers["Retry-After"].isdecimal()
@@ -162,20 +171,55 @@ def test_a_model_killed_idle(service: Service) -> None:
     assert max(seconds.back) <= (BACK_WITHIN + service.load_seconds) * SLACK
 
 
+def post(service: Service, path: str, **body: Any) -> tuple[httpx.Response, float]:
+    """An answer, and when it came."""
+    with httpx.Client(base_url=service.running.urls["service"], timeout=60, trust_env=False) as client:
+        answer = client.post(path, **body)
+        return answer, time.monotonic()
+
+
+def test_a_model_killed_idle_and_asked_before_anybody_notices(service: Service) -> None:
+    seconds = Seconds()
+    _, files = regions_and_files(service)
+    uploaded = service.client.post("/v1/images", files={"image": service.picture})
+    click = {"image_key": uploaded.json()["image_key"], "points": [POINT]}
+    for number in range(form(1, 5)):
+        begun = time.monotonic()
+        eventually(lambda: held_by(service.running) == 0, "the end of all requests")
+        with ThreadPoolExecutor(2) as pool:
+
+            def ask(number: int = number, pool: ThreadPoolExecutor = pool) -> list[Asked]:
+                image = {"image": picture(61_000 + number)}
+                return [
+                    pool.submit(post, service, "/v1/segment", json=click),
+                    pool.submit(post, service, "/v1/images", files=image),
+                ]
+
+            service.expect_tidy(kill_and_watch(service, stub_of(service.running), seconds, ask_at_once=ask))
+        eventually(lambda begun=begun: time.monotonic() - begun >= RESTART_SECONDS, "the next restart's turn")
+    now = regions_and_files(service)
+    seconds.keep(
+        "kill-asked",
+        "kill -9 of an idle model's process, and a click and an image at once",
+        service.load_seconds,
+        (files, now[1]),
+        BACK_WITHIN,
+    )
+    assert now[1] <= files + 2
+    assert max(seconds.told) <= TOLD_WITHIN * SLACK
+    assert max(seconds.health_off) <= TOLD_WITHIN * SLACK
+    assert max(seconds.back) <= (BACK_WITHIN + service.load_seconds) * SLACK
+
+
 def test_a_model_killed_with_requests_in_flight(service: Service) -> None:
     seconds = Seconds()
     _, files = regions_and_files(service)
     numbers = iter(range(10_000, 60_000))
-
-    def upload(number: int) -> tuple[httpx.Response, float]:
-        with httpx.Client(base_url=service.running.urls["service"], timeout=60, trust_env=False) as client:
-            answer = client.post("/v1/images", files={"image": picture(number)})
-            return answer, time.monotonic()
-
     for _ in range(TIMES):
         restarts, begun = restarts_of(service.running), time.monotonic()
         with ThreadPoolExecutor(IN_FLIGHT) as pool:
-            waiting = [pool.submit(upload, next(numbers)) for _ in range(IN_FLIGHT)]
+            images = [{"image": picture(next(numbers))} for _ in range(IN_FLIGHT)]
+            waiting = [pool.submit(post, service, "/v1/images", files=image) for image in images]
             eventually(lambda: held_by(service.running) == IN_FLIGHT, "requests in flight", pause=0.01)
             service.expect_tidy(kill_and_watch(service, stub_of(service.running), seconds, waiting))
         assert restarts_of(service.running) == restarts + 1
@@ -223,13 +267,16 @@ def test_tritonserver_killed_under_load(service: Service) -> None:
         assert answers.count(503) > 0, "those in flight are told"
         refused += answers.seconds(503)
         eventually(lambda begun=begun: time.monotonic() - begun >= RESTART_SECONDS, "the next restart's turn")
+    now = open_files(os.getpid())
     seconds.keep(
         "kill-server",
         f"kill -9 of tritonserver under load ({len(refused)} answers of 503, 0 resets)",
         service.load_seconds,
-        (files, open_files(os.getpid())),
+        (files, now),
         SERVER_BACK_WITHIN,
     )
+    assert now <= files + 2
+    assert max(seconds.health_off) <= TOLD_WITHIN * SLACK
     assert max(seconds.back) <= (SERVER_BACK_WITHIN + service.load_seconds) * SLACK
 
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 from hypothesis import HealthCheck, given, settings
+from websockets.sync.client import connect
 
 from tests.faults.forms import form, record
-from tests.faults.mutations import Sent, mutated, small_picture, valid_requests
+from tests.faults.mutations import JSON, Sent, mutated, small_picture, valid_requests
 from tests.faults.unhurt import Stopwatch, Witness, sentence_of
 from triton_sam.serving import Running
 
@@ -25,6 +28,13 @@ WITHIN = form(10.0, 1.0)
 UNSUPPORTED = 501
 #: What Triton itself says of a frame that it cannot read, before any model of ours is asked; 500 is its choice.
 TRITONS_OWN = re.compile(r"Unable to parse '|failed to parse the request JSON buffer|.*: attempt to (access|get) ")
+
+
+def examples(count: int) -> settings:
+    """The same ones every time; a failure is told with the smallest request that shows it."""
+    return settings(
+        max_examples=count, derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -62,32 +72,79 @@ def test_valid_requests_are_answered(witness: Witness) -> None:
 def test_damaged_requests(witness: Witness) -> None:
     key = witness.client.post("/v1/images", files={"image": small_picture()}).json()["image_key"]
     witness.statuses.clear()
-    sent_so_far = 0
+    sent_so_far = straight = 0
 
-    # The same ones every time; a failure is told with the smallest request that shows it.
-    @settings(max_examples=EXAMPLES, derandomize=True, deadline=None, database=None, suppress_health_check=HealthCheck)
+    @settings(
+        max_examples=EXAMPLES * 5 // 4,
+        derandomize=True,
+        deadline=None,
+        database=None,
+        suppress_health_check=HealthCheck,
+    )
     @given(mutated(valid_requests(key)))
     def damaged(sent: Sent) -> None:
-        nonlocal sent_so_far
+        nonlocal sent_so_far, straight
         send(witness, sent)
         sent_so_far += 1
+        straight += sent.straight
         if sent_so_far % 500 == 0:
             witness.check()
 
     damaged()
     witness.check()
-    assert sum(witness.statuses.values()) >= EXAMPLES
+    assert sum(witness.statuses.values()) == sent_so_far
+    assert sent_so_far - straight >= EXAMPLES
     refused = sum(count for status, count in witness.statuses.items() if 400 <= status < 500)
     assert refused > EXAMPLES / 3, "most damage must be noticed"
     failed = sum(count for status, count in witness.statuses.items() if status >= 500)
     seconds, what = witness.slowest_refusal
     figures = {
-        "requests": (sent_so_far, "10,000"),
+        "requests to the service": (sent_so_far - straight, "10,000"),
+        "requests straight to Triton": (straight, ""),
         "answers by status": ({str(status): count for status, count in sorted(witness.statuses.items())}, ""),
         "5xx, all of Triton itself for a frame that it cannot read": (failed, "0 of the service"),
         "slowest refusal, seconds": (round(seconds, 2), "<= 1"),
         "slowest": (what[:60], ""),
-        "slowest answer, an encode, seconds": (round(witness.slowest[0], 2), ""),
+        "slowest answer, seconds": (round(witness.slowest[0], 2), ""),
+        "to": (witness.slowest[1][:60], ""),
         "the same processes, and none mended": (witness.is_unhurt, "True"),
     }
     record("mutations", "mutated requests to every route and to Triton's own (hypothesis)", figures)
+
+
+def test_damaged_hovers(witness: Witness) -> None:
+    """Every message of a socket has its answer, whatever it is, and the socket stays open."""
+    key = witness.client.post("/v1/images", files={"image": small_picture()}).json()["image_key"]
+    message = {"id": 7, "image_key": key, "points": [[3, 4]], "labels": [1], "format": "rle"}
+    valid = [Sent("/v1/hover", json.dumps(document).encode(), JSON) for document in (message, {**message, "id": "a"})]
+    outcomes: Counter[str] = Counter()
+    url = witness.running.urls["service"].replace("http", "ws", 1) + "/v1/hover"
+    with connect(url, max_size=None, proxy=None) as socket:
+
+        @examples(EXAMPLES // 10)
+        @given(mutated(valid))
+        def damaged(sent: Sent) -> None:
+            watch = Stopwatch()
+            socket.send(sent.body.decode("latin-1"))
+            answer = json.loads(socket.recv(timeout=PATIENCE))
+            error = answer.get("error", {"code": "result", "type": ""})
+            outcome = error["code"]
+            assert error["type"] != "server_error" or outcome == "unsupported", f"{sent.body!r} -> {answer}"
+            assert watch.seconds < WITHIN or outcome == "result", f"{sent.body!r}: refused after {watch.seconds:.2f} s"
+            outcomes[outcome] += 1
+
+        damaged()
+        socket.send(json.dumps(message))
+        assert "result" in json.loads(socket.recv(timeout=PATIENCE))
+    witness.check()
+    assert sum(outcomes.values()) >= EXAMPLES // 10
+    assert outcomes["result"] < EXAMPLES / 20, "most damage must be noticed"
+    record(
+        "mutations_hover",
+        "mutated messages on the hover socket",
+        {
+            "messages, each with its answer": (sum(outcomes.values()), ""),
+            "outcomes": (dict(sorted(outcomes.items())), ""),
+            "the socket is open, and the next mask right": ("yes", "yes"),
+        },
+    )

@@ -17,7 +17,7 @@ import pytest
 from PIL import Image, ImageDraw
 
 from tests.conftest import ServerFactory
-from tests.faults.forms import form, record
+from tests.faults.forms import LONG, form, record
 from tests.faults.unhurt import Stopwatch, png, vitals
 from triton_sam import SAM2TritonClient
 from triton_sam.bench.observe import counters
@@ -89,6 +89,7 @@ class Client:
         self._pictures = pictures
         self._expected = expected
         self._seen = seen
+        self._keys: dict[int, str] = {}
 
     def _post(self, service: httpx.Client, path: str, **body: Any) -> httpx.Response:
         """Asks again where the queue is full or no turn came: that is an answer, and no mask."""
@@ -118,6 +119,8 @@ class Client:
                     self._judge("image and click in one", image, np.asarray(Image.open(io.BytesIO(answer.content))) > 0)
                 else:
                     self._straight(straight, image)
+            for image, key in self._keys.items():
+                self._come_back(service, image, key)
 
     def _straight(self, client: SAM2TritonClient, image: int) -> None:
         clicks = tries = 0
@@ -154,7 +157,18 @@ class Client:
             assert answer.status_code == 200, answer.text
             assert answer.json()["image_key"] == key
             self._judge("click on a key", image, decode(answer.json()["mask"]))
+            self._keys[image] = key
             clicks += 1
+
+    def _come_back(self, service: httpx.Client, image: int, key: str) -> None:
+        """A click on an image of long ago: its own mask or none, though others have its room in the cache by now."""
+        answer = self._post(service, "/v1/segment", json={"image_key": key, "points": [POINT], "format": "bits"})
+        if answer.status_code == 404:
+            assert answer.json()["error"]["code"] == "image_expired"
+            self._seen.note_expired()
+        else:
+            assert answer.status_code == 200, answer.text
+            self._judge("click on an old key", image, decode(answer.json()["mask"]))
 
     def _judge(self, way: str, image: int, mask: Mask) -> None:
         self._seen.judge(way, image, mask, self._expected)
@@ -189,6 +203,7 @@ def test_no_mask_of_another_image(running: Running) -> None:
     assert seen.wrong == []
     assert sum(seen.ways.values()) >= CLIENTS * IMAGES
     assert encodes > IMAGES - KEPT, "the cache was large enough, so nothing was shown"
+    assert seen.expired > 0 or not LONG, "nobody came back to an image that had gone"
     assert vitals(running) == before
     figures = {
         "masks": (sum(seen.ways.values()), ""),
