@@ -28,10 +28,10 @@ _OTHER_REPOSITORY = os.environ.get("TRITON_SAM_TEST_REPOSITORY")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Two ARM cores take 4 to 6 s for an image, which two of x86 encode in 1.5 to 2.5."""
+    """Two ARM cores take 4 to 6 s for an image, which two of x86 encode in 1.5 to 2.5; in halves they take minutes."""
     if platform.machine() == "x86_64" or os.environ.get("TRITON_SAM_PATIENT_TESTS"):
         return
-    skip = pytest.mark.skip(reason="encodes many images, which are slow here: TRITON_SAM_PATIENT_TESTS=1 runs it")
+    skip = pytest.mark.skip(reason="takes minutes on this machine: TRITON_SAM_PATIENT_TESTS=1 runs it")
     for item in items:
         if item.get_closest_marker("patient"):
             item.add_marker(skip)

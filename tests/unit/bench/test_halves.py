@@ -9,6 +9,7 @@ from triton_sam.bench.halves import HALVES, measure_halves
 from triton_sam.export.trial import save_as_folder
 
 
+@pytest.mark.patient
 # A processor without bfloat16 computes it all the same, and says so.
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul failed:UserWarning")
 def test_halves_are_compared_with_the_whole(tmp_path: Path) -> None:

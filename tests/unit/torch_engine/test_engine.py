@@ -182,7 +182,10 @@ def test_several_images_at_once_are_each_as_alone() -> None:
     assert np.abs(together[0].array(name) - together[1].array(name)).max() > 0.1
 
 
-@pytest.mark.parametrize("model_id", FAMILIES)
+@pytest.mark.parametrize(
+    "model_id",
+    [pytest.param(it, marks=pytest.mark.patient) if it == "sam3:tracker" else it for it in FAMILIES],
+)
 @pytest.mark.parametrize("half", [torch.bfloat16, torch.float16])
 def test_halves_are_near_the_whole(model_id: str, half: torch.dtype) -> None:
     spec = small_spec(model_id)
