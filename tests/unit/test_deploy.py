@@ -44,6 +44,21 @@ def test_all_backends_of_haproxy_know_the_same_servers_by_the_same_numbers() -> 
     assert set(map(tuple, known.values())) == {(("sam1", "1"), ("sam2", "2"))}
 
 
+def test_haproxy_always_has_room_for_the_way_inside() -> None:
+    """A client's connection that finds none there would wait for those that wait themselves."""
+    sections = re.split(r"^(?=frontend|backend|defaults|global)", HAPROXY_CONFIG.read_text(), flags=re.MULTILINE)
+    most = {
+        " ".join(section.split()[:2]) if section.startswith("frontend") else "global": int(limit[1])
+        for section in sections
+        if section.startswith(("frontend", "global"))
+        and (limit := re.search(r"^    maxconn (\d+)$", section, re.MULTILINE))
+    }
+    together = most.pop("global")
+    assert set(most) == {f"frontend {name}" for name in ("service", "choice", "triton_http", "triton_grpc", "stats")}
+    assert most["frontend choice"] >= most["frontend service"]
+    assert sum(most.values()) < together
+
+
 def test_the_installer_names_the_programs_that_are_there() -> None:
     program("haproxy"), program("nginx")
     told = subprocess.run(
