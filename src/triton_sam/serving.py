@@ -261,10 +261,12 @@ def serving(
 
 
 def check_service(settings: Settings) -> None:
-    """SetupError for files of the service that cannot be used, before a server is started for minutes in vain."""
+    """SetupError for what the service needs and cannot use, before a server is started for minutes in vain."""
     from triton_sam.service.tls import tls_files
     from triton_sam.service.tokens import read_tokens
+    from triton_sam.service.tracing import check_tracing
 
+    check_tracing(settings)
     tls_files(settings)
     if settings.tokens_file is not None:
         read_tokens(settings.tokens_file)

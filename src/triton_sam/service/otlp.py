@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, Resource
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
@@ -30,8 +31,6 @@ _PROPAGATOR = TraceContextTextMapPropagator()
 
 def otlp_tracing() -> Tracing:
     """To whom OpenTelemetry's variables name, over HTTP."""
-    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-
     exporter: SpanExporter = OTLPSpanExporter()
     return OtelTracing(BatchSpanProcessor(exporter))
 

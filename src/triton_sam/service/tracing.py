@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from triton_sam.errors import SetupError
 from triton_sam.settings import Settings
@@ -57,15 +57,26 @@ def tracing_of(settings: Settings, environment: Mapping[str, str] | None = None)
     SetupError where the settings ask for traces and the packages are missing; a word in the log where only the
     variables do, which may be there for other programs.
     """
+    start = _starter(settings, environment)
+    return NO_TRACING if start is None else start()
+
+
+def check_tracing(settings: Settings, environment: Mapping[str, str] | None = None) -> None:
+    """The SetupError of :func:`tracing_of`; starts nothing."""
+    if settings.tracing:
+        _starter(settings, environment)
+
+
+def _starter(settings: Settings, environment: Mapping[str, str] | None) -> Callable[[], Tracing] | None:
     variables = os.environ if environment is None else environment
     is_named = any(variables.get(name) for name in ENDPOINTS)
     if variables.get("OTEL_SDK_DISABLED", "").lower() == "true" or not (settings.tracing or is_named):
-        return NO_TRACING
+        return None
     try:
         from triton_sam.service.otlp import otlp_tracing
     except ImportError as error:
         if settings.tracing:
             raise SetupError(f"TRITON_SAM_TRACING is set and {error.name} is not installed: {_INSTALL}") from None
         log.warning("there are no traces, although %s is set: %s", " or ".join(ENDPOINTS), _INSTALL)
-        return NO_TRACING
-    return otlp_tracing()
+        return None
+    return otlp_tracing

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import jsonschema
 import pytest
@@ -39,6 +40,13 @@ def test_settings_are_those_of_the_program() -> None:
     for values in (DEFAULTS, *(yaml.safe_load(path.read_text()) for path in EXAMPLES.values())):
         given = {name.lower(): value for name, value in values.get("settings", {}).items()}
         Settings(**given)
+
+
+def test_the_way_to_the_collector_is_the_exporters() -> None:
+    """OTLP over HTTP, not over gRPC."""
+    exporter = pytest.importorskip("opentelemetry.exporter.otlp.proto.http.trace_exporter")
+    (rule,) = yaml.safe_load(EXAMPLES["everything"].read_text())["networkPolicy"]["extraEgress"]
+    assert [port["port"] for port in rule["ports"]] == [urlsplit(exporter.DEFAULT_ENDPOINT).port]
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,7 @@ def test_extras_exist_and_versions_agree() -> None:
     cpu = yaml.safe_load((ROOT / "docker-compose-cpu.yml").read_text())["services"]["triton"]
     for extras in (arguments["EXTRAS"], cpu["build"]["args"]["EXTRAS"]):
         assert set(extras.split(",")) <= set(project["optional-dependencies"])
+        assert {"server", "service", "tracing"} <= set(extras.split(",")), "settings of the service need them"
     assert set(cpu["build"]["args"]) <= set(arguments)
     assert arguments["ONNXRUNTIME"].rpartition("=")[2] == cpu["build"]["args"]["ONNXRUNTIME"].rpartition("=")[2]
     for file in COMPOSE_FILES:

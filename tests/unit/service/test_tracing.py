@@ -26,7 +26,8 @@ from triton_sam.errors import InternalError, SetupError
 from triton_sam.service import tracing
 from triton_sam.service.app import create_app
 from triton_sam.service.otlp import OtelTracing
-from triton_sam.service.tracing import NO_TRACING, tracing_of
+from triton_sam.service.tracing import NO_TRACING, check_tracing, tracing_of
+from triton_sam.serving import check_service
 from triton_sam.settings import Settings
 from triton_sam.wire import Call, text_tensor
 
@@ -131,6 +132,22 @@ def test_without_the_packages(monkeypatch: pytest.MonkeyPatch, caplog: pytest.Lo
         tracing_of(Settings(tracing=True), {})
     assert tracing_of(Settings(), {tracing.ENDPOINTS[0]: "http://127.0.0.1:9"}) is NO_TRACING
     assert "triton-sam[tracing]" in caplog.text
+
+
+def test_missing_packages_are_told_before_a_server_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_service(Settings(tracing=True))
+    monkeypatch.setitem(sys.modules, "triton_sam.service.otlp", None)
+    check_service(Settings())
+    check_tracing(Settings(tracing=True), {"OTEL_SDK_DISABLED": "true"})
+    with pytest.raises(SetupError, match=r"triton-sam\[tracing\]"):
+        check_service(Settings(tracing=True))
+
+
+def test_a_missing_exporter_is_a_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "triton_sam.service.otlp")
+    monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
+    with pytest.raises(SetupError, match=r"trace_exporter is not installed: pip install 'triton-sam\[tracing\]'"):
+        tracing_of(Settings(tracing=True), {})
 
 
 @contextlib.contextmanager
