@@ -23,10 +23,15 @@ except OSError as error:
 ASK
 fi
 
-# A secret is a file in a container; empty (/dev/null) means that there is none. The variable wins where both are given.
+# A secret is a file in a container; /dev/null means that there is none. The variable wins where both are given.
 if [ -z "${TRITON_SAM_TOKEN:-}" ] && [ -n "${TRITON_SAM_TOKEN_FILE:-}" ]; then
     if ! TRITON_SAM_TOKEN=$(cat "$TRITON_SAM_TOKEN_FILE"); then
         echo "error: the token's file $TRITON_SAM_TOKEN_FILE cannot be read: make it readable for user $(id -u)" >&2
+        exit 1
+    fi
+    # A file that somebody named and nothing stands in: were that no token, the service would be open to everybody.
+    if [ -f "$TRITON_SAM_TOKEN_FILE" ] && [[ $TRITON_SAM_TOKEN != *[![:space:]]* ]]; then
+        echo "error: the token's file $TRITON_SAM_TOKEN_FILE is empty: write the token into it, or name no file" >&2
         exit 1
     fi
     export TRITON_SAM_TOKEN

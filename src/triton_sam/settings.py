@@ -176,6 +176,8 @@ class Settings(BaseSettings):
         if not isinstance(text, str):
             return value
         text = text.strip()  # a file's line end came with it; no header can carry it
+        if value and not text:
+            raise ValueError("a token has more than blanks: write one, or leave the variable empty for none")
         if not (text.isascii() and text.isprintable()):
             raise ValueError("a token has printable ASCII characters only, because a header carries it")
         return text or None

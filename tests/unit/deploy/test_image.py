@@ -94,7 +94,8 @@ def test_the_token_comes_from_its_file(false_cli: str, tmp_path: Path) -> None:
     assert told.stdout == "serve token=given\n"
 
 
-def test_an_empty_file_is_no_token(false_cli: str) -> None:
+def test_where_no_file_is_named_there_is_no_token(false_cli: str) -> None:
+    """Compose mounts /dev/null then."""
     told = run(ENTRYPOINT, "serve", PATH=false_cli, TRITON_SAM_TOKEN_FILE="/dev/null", TRITON_SAM_TOKEN="")
     assert told.stdout == "serve token=\n"
 
@@ -104,6 +105,16 @@ def test_a_token_that_cannot_be_read_never_means_an_open_door(false_cli: str, tm
     told = run(ENTRYPOINT, "serve", PATH=false_cli, TRITON_SAM_TOKEN_FILE=missing, TRITON_SAM_TOKEN="")
     assert told.returncode == 1
     assert f"the token's file {missing} cannot be read" in told.stderr
+    assert told.stdout == ""
+
+
+@pytest.mark.parametrize("content", ["", "\n", " \t\n \n"])
+def test_an_empty_token_never_means_an_open_door(content: str, false_cli: str, tmp_path: Path) -> None:
+    secret = tmp_path / "token"
+    secret.write_text(content)
+    told = run(ENTRYPOINT, "serve", PATH=false_cli, TRITON_SAM_TOKEN_FILE=str(secret), TRITON_SAM_TOKEN="")
+    assert told.returncode == 1
+    assert told.stderr == f"error: the token's file {secret} is empty: write the token into it, or name no file\n"
     assert told.stdout == ""
 
 

@@ -187,6 +187,9 @@ def test_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     assert token is not None
     assert token.get_secret_value() == "word"
     assert Settings(token=token).token == token
+    assert Settings(token="").token is None, "compose files can only set a variable to nothing"  # type: ignore[arg-type]
+    with pytest.raises(ValidationError, match="more than blanks"):
+        Settings(token=" \n")  # type: ignore[arg-type]
     for wrong in ("größe", "two\nlines"):
         with pytest.raises(ValidationError, match="printable ASCII"):
             Settings(token=wrong)  # type: ignore[arg-type]
