@@ -9,6 +9,8 @@ import pytest
 import yaml
 
 from tests.unit.deploy.tools import COMPOSE_FILES, ROOT, expect_clean, run, tool
+from triton_sam.server import _EXIT_SECONDS
+from triton_sam.service.thread import _SHUTDOWN_SECONDS
 from triton_sam.settings import Settings
 
 SERVICES = ("triton", "nginx", "prometheus", "grafana")
@@ -23,10 +25,14 @@ def service(file: str, name: str) -> dict[str, Any]:
     return dict(compose(file)["services"][name])
 
 
+def filled(text: str, **variables: str) -> str:
+    """A value as compose reads it where these variables are set."""
+    text = re.sub(r"\$\{(\w+):-([^}]*)\}", lambda match: variables.get(match[1]) or match[2], text)
+    return re.sub(r"\$\{(\w+):\+([^}]*)\}", lambda match: match[2] if variables.get(match[1]) else "", text)
+
+
 def defaults(text: str) -> str:
-    """A value as compose reads it where no variable is set."""
-    text = re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", text)
-    return re.sub(r"\$\{\w+:\+[^}]*\}", "", text)
+    return filled(text)
 
 
 @pytest.mark.parametrize("file", COMPOSE_FILES)
@@ -106,6 +112,25 @@ def test_the_door_to_the_network_needs_a_token(file: str) -> None:
 
 
 @pytest.mark.parametrize("file", COMPOSE_FILES)
+@pytest.mark.parametrize("variable", ["TRITON_SAM_TOKEN", "TRITON_SAM_TOKEN_FILE", "TRITON_SAM_TOKENS_FILE"])
+def test_each_way_to_set_a_token_opens_that_door(file: str, variable: str) -> None:
+    assert filled(service(file, "nginx")["environment"]["TOKEN_IS_SET"], **{variable: "./given"}) == "yes"
+
+
+@pytest.mark.parametrize("file", COMPOSE_FILES)
+def test_a_file_of_tokens_is_mounted_where_the_service_looks(file: str) -> None:
+    triton = service(file, "triton")
+    named = triton["environment"]["TRITON_SAM_TOKENS_FILE"]
+    assert Settings(tokens_file=defaults(named)).tokens_file is None  # type: ignore[arg-type]
+    folder, _, secret = filled(named, TRITON_SAM_TOKENS_FILE="./tokens").rpartition("/")
+    assert folder == "/run/secrets"
+    assert secret in triton["secrets"]
+    source = compose(file)["secrets"][secret]["file"]
+    assert filled(source, TRITON_SAM_TOKENS_FILE="./tokens") == "./tokens"
+    assert defaults(source) == "/dev/null"
+
+
+@pytest.mark.parametrize("file", COMPOSE_FILES)
 def test_the_service_and_nginx_take_the_same_bodies(file: str) -> None:
     limits = {service(file, name)["environment"]["TRITON_SAM_MAX_BODY_BYTES"] for name in ("triton", "nginx")}
     assert len(limits) == 1
@@ -116,7 +141,7 @@ def test_the_service_and_nginx_take_the_same_bodies(file: str) -> None:
 def test_there_is_room_for_tensors_and_time_to_finish(file: str) -> None:
     triton = service(file, "triton")
     assert triton["shm_size"] == "2gb"
-    assert int(triton["stop_grace_period"].rstrip("s")) > 30, "a server may take 30 s to drain"
+    assert int(triton["stop_grace_period"].rstrip("s")) > _SHUTDOWN_SECONDS + _EXIT_SECONDS, "at worst one after the other"
     assert "weights:/data" in triton["volumes"]
     assert any(mount.startswith("/data/run:") for mount in triton["tmpfs"])
 
