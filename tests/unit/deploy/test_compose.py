@@ -141,7 +141,9 @@ def test_the_service_and_nginx_take_the_same_bodies(file: str) -> None:
 def test_there_is_room_for_tensors_and_time_to_finish(file: str) -> None:
     triton = service(file, "triton")
     assert triton["shm_size"] == "2gb"
-    assert int(triton["stop_grace_period"].rstrip("s")) > _SHUTDOWN_SECONDS + _EXIT_SECONDS, "at worst one after the other"
+    assert int(triton["stop_grace_period"].rstrip("s")) > _SHUTDOWN_SECONDS + _EXIT_SECONDS, (
+        "at worst one after the other"
+    )
     assert "weights:/data" in triton["volumes"]
     assert any(mount.startswith("/data/run:") for mount in triton["tmpfs"])
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import typer.main
 
+from triton_sam.catalog import CATALOG
 from triton_sam.cli import app
 from triton_sam.serving import Ports
 from triton_sam.settings import Settings
@@ -49,6 +50,17 @@ def test_commands_and_their_options_exist(guide: str) -> None:
         known = {option for parameter in command.params for option in parameter.opts}
         options = {word for word in words if word.startswith("--")}
         assert options <= known, f"`triton-sam {' '.join(words)}`"
+
+
+def test_what_compose_shall_run_is_a_command() -> None:
+    """The image's entry point hands the words on to `triton-sam`."""
+    program: Any = typer.main.get_command(app)
+    text = (ROOT / "docs" / "deploy.md").read_text()
+    asked = [line.split("#")[0].split() for line in re.findall(r"docker compose run --rm triton (.*)", text)]
+    assert ["setup", "sam2.1:base_plus", "--engine", "torch"] in asked, "the first start would serve by onnxruntime-gpu"
+    for name, *words in asked:
+        context = program.commands[name].make_context(name, list(words))
+        assert set(context.params["names"]) <= set(CATALOG)
 
 
 def test_the_guides_have_commands_to_check() -> None:
