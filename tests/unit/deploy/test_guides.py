@@ -67,6 +67,21 @@ def test_the_guides_have_commands_to_check() -> None:
     assert sum(len(commands(path.read_text())) for path in GUIDES) > 20
 
 
+def test_guides_install_what_is_there(guide: str) -> None:
+    """triton-sam is on no index: it comes from a checkout or from a folder that was carried in."""
+    for line in guide.splitlines():
+        if re.search(r"\bpip install\b.*triton-sam\[", line):
+            assert "--no-index" in line, line
+
+
+def test_each_environment_belongs_to_the_server() -> None:
+    """It puts its stub there; the upgrade's environment needs that as the first one does."""
+    text = (ROOT / "docs" / "cloud_vm.md").read_text()
+    made = re.findall(r"python3 -m venv (\S+)", text)
+    assert len(made) == 2
+    assert made == re.findall(r"chown -R triton-sam: (\S+)", text)
+
+
 def test_settings_exist(guide: str) -> None:
     assert set(re.findall(r"TRITON_SAM_([A-Z_]+)", guide)) <= FIELDS
 
