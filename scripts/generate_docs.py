@@ -48,8 +48,10 @@ EXPORTS = ROOT / "docs" / "exports.json"
 #: One file for each fault, as `make test-faults` writes them.
 FAULTS = ROOT / "docs" / "reliability"
 HELM_SCHEMA = "deploy/helm/triton-sam/values.schema.json"
-#: Settings that the chart sets by itself, or keeps in a secret.
-HELM_OWN_SETTINGS = ("home", "url", "tritonserver", "token", "tokens_file", "ready_seconds", "device")
+#: Settings that the chart sets by itself or keeps in a secret, and TLS: it ends at the ingress, and probes ask by http.
+HELM_OWN_SETTINGS = (
+    "home", "url", "tritonserver", "token", "tokens_file", "ready_seconds", "device", "tls_certificate", "tls_key",
+)  # fmt: skip
 _PART = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 

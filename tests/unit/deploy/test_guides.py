@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 import typer.main
+import yaml
 
+from tests.unit.deploy.tools import COMPOSE_FILES
 from triton_sam.catalog import CATALOG
 from triton_sam.cli import app
 from triton_sam.serving import Ports
@@ -72,6 +74,14 @@ def test_guides_install_what_is_there(guide: str) -> None:
     for line in guide.splitlines():
         if re.search(r"\bpip install\b.*triton-sam\[", line):
             assert "--no-index" in line, line
+
+
+def test_guides_name_images_that_are_built(guide: str) -> None:
+    built = {
+        yaml.safe_load((ROOT / file).read_text())["services"]["triton"]["image"].partition(":")[2]
+        for file in COMPOSE_FILES
+    }
+    assert set(re.findall(r"\btriton-sam:(\d[\w.-]*)", guide)) <= built
 
 
 def test_each_environment_belongs_to_the_server() -> None:

@@ -26,8 +26,11 @@ from tests.unit.deploy.helm_render import (
     pod_specs,
     render,
 )
+from tests.unit.deploy.tools import COMPOSE_FILES, ROOT, run
 from triton_sam.catalog import CATALOG
 from triton_sam.cli import app
+from triton_sam.server import _EXIT_SECONDS
+from triton_sam.service.thread import _SHUTDOWN_SECONDS
 from triton_sam.settings import Settings
 from triton_sam.vlm_catalog import VLM_CATALOG
 
@@ -36,6 +39,8 @@ KUBERNETES = ("1.27", "1.37")
 #: Not Kubernetes' own: their schemas come with the Prometheus operator, and are not checked here.
 FOREIGN = {"ServiceMonitor", "PrometheusRule"}
 EXAMPLE_TOKEN = "please-change-me"
+#: As the Dockerfile names it: it reads the token, then becomes `triton-sam`.
+ENTRYPOINT = "triton-sam-entrypoint"
 
 
 @pytest.fixture(params=sorted(EXAMPLES))
@@ -161,19 +166,87 @@ def _live(tmp_path: Path, status: int | None) -> int:
 
 
 def test_the_token_stands_in_a_secret_and_nowhere_else(manifests: list[Manifest], example: str) -> None:
-    server = only(manifests, "StatefulSet")["spec"]["template"]["spec"]["containers"][0]
-    reference = next(entry for entry in server["env"] if entry["name"] == "TRITON_SAM_TOKEN")["valueFrom"]
+    (reference,) = token_sources(manifests)
     others = [manifest for manifest in manifests if manifest["kind"] != "Secret"]
     assert EXAMPLE_TOKEN not in json.dumps(others)
     assert not any("TOKEN" in name for name in only(manifests, "ConfigMap")["data"])
     if example == "everything":
         secret = only(manifests, "Secret")
         assert base64.b64decode(secret["data"]["token"]).decode() == EXAMPLE_TOKEN
-        assert reference == {"secretKeyRef": {"name": secret["metadata"]["name"], "key": "token"}}
+        assert reference == (secret["metadata"]["name"], "token", "/run/secrets/triton-sam/token")
     else:
         assert not of_kind(manifests, "Secret")
         key = "bearer" if example == "shared" else "token"
-        assert reference == {"secretKeyRef": {"name": "sam-token", "key": key}}
+        assert reference == ("sam-token", key, "/run/secrets/triton-sam/token")
+    assert server_variables(manifests)["TRITON_SAM_TOKEN_FILE"] == reference[2]
+
+
+def server_of(manifests: list[Manifest]) -> Manifest:
+    server: Manifest = only(manifests, "StatefulSet")["spec"]["template"]["spec"]["containers"][0]
+    return server
+
+
+def server_variables(manifests: list[Manifest]) -> dict[str, str]:
+    return {entry["name"]: entry.get("value", "") for entry in server_of(manifests)["env"]}
+
+
+def token_sources(manifests: list[Manifest]) -> list[tuple[str, str, str]]:
+    """(secret, key, file in the server) of each that is mounted for its user alone."""
+    pod = only(manifests, "StatefulSet")["spec"]["template"]["spec"]
+    (volume,) = (volume["projected"] for volume in pod["volumes"] if volume["name"] == "tokens")
+    (mount,) = (mount for mount in pod["containers"][0]["volumeMounts"] if mount["name"] == "tokens")
+    assert volume["defaultMode"] == 0o440
+    assert mount["readOnly"] is True
+    found = [(source["secret"]["name"], *source["secret"]["items"]) for source in volume["sources"]]
+    return [(name, item["key"], f"{mount['mountPath']}/{item['path']}") for name, item in found]
+
+
+def test_callers_may_have_tokens_of_their_own(tmp_path: Path) -> None:
+    named = ("callers", "tokens", "/run/secrets/triton-sam/tokens")
+    alone = render(tmp_path, "--set", "auth.tokensSecret=callers")
+    assert token_sources(alone) == [named]
+    assert server_variables(alone)["TRITON_SAM_TOKENS_FILE"] == named[2]
+    assert "TRITON_SAM_TOKEN_FILE" not in server_variables(alone)
+    both = everything(tmp_path, "--set", "auth.tokensSecret=callers,auth.tokensSecretKey=list")
+    assert [source[:2] for source in token_sources(both)] == [("sam-triton-sam-token", "token"), ("callers", "list")]
+
+
+@pytest.mark.parametrize(("token", "code"), [("secret", 0), ("", 1), ("\n", 1)])
+def test_a_secret_with_nothing_in_it_is_no_open_door(token: str, code: int, tmp_path: Path) -> None:
+    """The server's own command line, with the image's entry point and a `triton-sam` that only ends well."""
+    manifests = render(tmp_path, "-f", str(EXAMPLES["gpu"]))
+    assert server_of(manifests)["command"] == [ENTRYPOINT]
+    program, secret = tmp_path / "triton-sam", tmp_path / "token"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    secret.write_text(token)
+    variables = {"TRITON_SAM_TOKEN_FILE": str(secret), "TRITON_SAM_TOKEN": "", "PATH": f"{tmp_path}:/usr/bin:/bin"}
+    done = run(ROOT / "deploy" / "compose" / "entrypoint.sh", *server_of(manifests)["args"], **variables)
+    assert done.returncode == code, done.stderr
+    assert ("is empty" in done.stderr) is bool(code)
+
+
+def test_each_start_has_a_process_id_of_its_own(manifests: list[Manifest]) -> None:
+    """What carries the ids of dead servers is swept away; one that is always number 1 would take it for its own."""
+    pod = only(manifests, "StatefulSet")["spec"]["template"]["spec"]
+    assert pod["shareProcessNamespace"] is True
+    assert {"name": "run", "mountPath": "/data/run"} in pod["containers"][0]["volumeMounts"]
+    volumes = {volume["name"]: volume for volume in pod["volumes"]}
+    assert "emptyDir" in volumes["run"], "a new pod begins with the same ids, so nothing of the old one's may be there"
+
+
+def test_the_image_is_one_that_is_built(tmp_path: Path) -> None:
+    for example, file in (("gpu", COMPOSE_FILES[0]), ("cpu", COMPOSE_FILES[1])):
+        built = yaml.safe_load((ROOT / file).read_text())["services"]["triton"]["image"]
+        for pod in pod_specs(render(tmp_path, "-f", str(EXAMPLES[example]))):
+            assert {container["image"] for container in containers(pod)} == {built}
+
+
+def test_without_setup_no_job_writes_and_nothing_may_download(tmp_path: Path) -> None:
+    manifests = render(tmp_path, "-f", str(EXAMPLES["shared"]), "--set", "models.setup=false")
+    assert not of_kind(manifests, "Job")
+    (policy,) = of_kind(manifests, "NetworkPolicy")
+    assert not any("ipBlock" in peer for rule in policy["spec"]["egress"] for peer in rule.get("to", []))
 
 
 def test_the_configmap_holds_settings_of_the_program(manifests: list[Manifest]) -> None:
@@ -188,7 +261,7 @@ def test_commands_are_those_of_the_program(manifests: list[Manifest]) -> None:
     program: Any = typer.main.get_command(app)
     for pod in pod_specs(manifests):
         for container in containers(pod):
-            assert container["command"] == ["triton-sam"]
+            assert container["command"] == [ENTRYPOINT if container["name"] == "server" else "triton-sam"]
             name, *arguments = container["args"]
             command = program.commands[name]
             context = command.make_context(name, list(arguments), resilient_parsing=False)
@@ -277,11 +350,10 @@ def test_pods_are_spread(manifests: list[Manifest]) -> None:
 
 
 def test_what_is_in_flight_may_finish(manifests: list[Manifest]) -> None:
-    from triton_sam.server import _EXIT_SECONDS
-
     pod = only(manifests, "StatefulSet")["spec"]["template"]["spec"]
     pause = int(pod["containers"][0]["lifecycle"]["preStop"]["exec"]["command"][-1])
-    assert pod["terminationGracePeriodSeconds"] >= pause + _EXIT_SECONDS + 15
+    least = json.loads((CHART / "values.schema.json").read_text())["properties"]["terminationGracePeriodSeconds"]
+    assert pod["terminationGracePeriodSeconds"] > least["minimum"] >= pause + _SHUTDOWN_SECONDS + _EXIT_SECONDS
 
 
 def test_models_are_set_up_before_a_pod_serves(manifests: list[Manifest], example: str) -> None:

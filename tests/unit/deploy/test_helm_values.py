@@ -52,13 +52,15 @@ def test_the_way_to_the_collector_is_the_exporters() -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ([], "set auth.existingSecret or auth.token"),
+        ([], "set auth.existingSecret, auth.token or auth.tokensSecret"),
+        (["--set", "auth.tokensSecret=callers,metrics.serviceMonitor.enabled=true"], "Prometheus would be refused"),
         (["--set", "auth.anonymous=true,models.segmenters=null"], "there is nothing to serve"),
         (["--set", "auth.anonymous=true,ingress.enabled=true"], "set ingress.hosts"),
         (["--set-string", "auth.anonymous=true"], "auth.anonymous"),
         (["--set", "auth.anonymous=true,replica=2"], "replica"),
         (["--set", "auth.anonymous=true", "--set-string", "settings.CACHE_BYTE=1"], "CACHE_BYTES"),
         (["--set", "auth.anonymous=true", "--set-string", "settings.TOKEN=secret"], "TOKEN"),
+        (["--set", "auth.anonymous=true", "--set-string", "settings.TLS_KEY=/tls.key"], "TLS_KEY"),
         (["--set", "auth.anonymous=true,models.segmenters={sam2}"], "models.segmenters"),
         (["--set", "auth.anonymous=true,storage.accessModes={ReadWriteMany}"], "storage.accessModes"),
         (["--set", "auth.anonymous=true,sharedRepository.path=../other"], "sharedRepository.path"),

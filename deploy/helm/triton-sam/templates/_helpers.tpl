@@ -42,18 +42,18 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- if .Values.image.digest }}
 {{- printf "%s@%s" .Values.image.repository .Values.image.digest }}
 {{- else }}
-{{- printf "%s:%s" .Values.image.repository (default .Chart.AppVersion .Values.image.tag) }}
+{{- printf "%s:%s" .Values.image.repository (default (printf "%s-%s" .Chart.AppVersion (ternary "gpu" "cpu" .Values.gpu.enabled)) .Values.image.tag) }}
 {{- end }}
 {{- end }}
 
-{{/* Name of the secret with the token; empty where nobody is asked for one. */}}
+{{/* Name of the secret with the one token; empty where there is none. */}}
 {{- define "triton-sam.secret" -}}
 {{- if .Values.auth.existingSecret }}
 {{- .Values.auth.existingSecret }}
 {{- else if .Values.auth.token }}
 {{- printf "%s-token" (include "triton-sam.fullname" .) }}
-{{- else if not .Values.auth.anonymous }}
-{{- fail "the service would be open to everybody: set auth.existingSecret or auth.token, or auth.anonymous=true if that is meant" }}
+{{- else if not (or .Values.auth.tokensSecret .Values.auth.anonymous) }}
+{{- fail "the service would be open to everybody: set auth.existingSecret, auth.token or auth.tokensSecret, or auth.anonymous=true if that is meant" }}
 {{- end }}
 {{- end }}
 
