@@ -220,6 +220,11 @@ def process_alive(pid: int) -> bool:
     return stat.rpartition(")")[2].split()[0] not in ("Z", "X")
 
 
+def process_known(pid: int) -> bool:
+    """Whether the kernel still has it, be it as a zombie that its parent has taken no notice of."""
+    return Path(f"/proc/{pid}").exists()
+
+
 def sweep_shared_memory(prefix: str) -> list[str]:
     """Deletes what dead servers of ours left behind; region names carry the pid of their owner."""
     swept = []

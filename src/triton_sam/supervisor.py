@@ -1,8 +1,9 @@
 """Keeps the embedded server serving, because Triton's own health endpoints lie about dead models.
 
 It watches the pids of tritonserver and of every stub, and sends a ping through each segmenter's workers. A stub that
-died idle is unloaded and loaded again; one that died with requests in flight takes the whole server with it, because
-Triton would never answer those requests, and a lost connection at least tells their clients at once. Newer versions
+died idle is unloaded and loaded again; one that died with requests in flight, or was sent some before its death was
+noticed, takes the whole server with it, because Triton would never answer those requests, and a lost connection at
+least tells their clients at once. Newer versions
 of what it serves are loaded while it serves (:mod:`triton_sam.updates`).
 """
 
@@ -12,14 +13,14 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from types import TracebackType
 
 from triton_sam import server
 from triton_sam.errors import ServerError, SetupError
 from triton_sam.flight import requests_held
-from triton_sam.host import process_alive
+from triton_sam.host import process_alive, process_known
 from triton_sam.server import ServerOptions, TritonProcess
 from triton_sam.updates import Updates
 
@@ -28,6 +29,8 @@ log = logging.getLogger(__name__)
 _WATCH_SECONDS = 0.2
 _LOOK_SECONDS = 1.0
 _RETRY_SECONDS = 0.5
+#: How long Triton may take to let go of a dead process; it takes one second.
+_REAP_SECONDS = 1.5
 _RESTARTS_ALLOWED = 5
 _RESTART_WINDOW = 60.0
 
@@ -216,7 +219,7 @@ class Supervisor:
             models = sorted({*dead.values(), *broken_off.values()})
             what = f"the process of {', '.join(models)} died " + ("idle" if idle else "with requests in flight")
             if idle:
-                self._recover(what, lambda: self._reload(models), models)
+                self._recover(what, lambda: self._reload(dead), models)
             else:
                 self._recover(what, self._restart)
         elif self._missed_pings >= self._ping_policy.missed:
@@ -246,16 +249,30 @@ class Supervisor:
             except Exception:
                 log.exception("somebody who was to be told of a loss failed")
 
-    def _reload(self, models: list[str]) -> None:
+    def _reload(self, dead: Mapping[int, str]) -> None:
         try:
-            for model in models:
+            for model in sorted(set(dead.values())):
                 self.process.unload(model)  # a bare load does nothing: Triton believes that the model is there
+                self._expect_reaped(pid for pid, name in dead.items() if name == model)
                 self.process.load(model, self._updates.pinned(model))
             self._updates.note_versions(self.process)
             self._status.reloads += 1
         except ServerError as error:
             log.warning("%s: restarting instead", error)
             self._restart()
+
+    def _expect_reaped(self, pids: Iterable[int]) -> None:
+        """ServerError where Triton does not let go of dead processes.
+
+        It waits for requests then that came to a process after its death and before anybody noticed: it never answers
+        them, and keeps the process as a zombie, and its shared memory.
+        """
+        deadline = time.monotonic() + _REAP_SECONDS
+        left = set(pids)
+        while left := {pid for pid in left if process_known(pid)}:
+            if time.monotonic() > deadline:
+                raise ServerError("requests came to the dead process")
+            self._stopping.wait(0.02)
 
     def _restart(self) -> None:
         """Until it serves again; SetupError when that takes too many tries, or when it shall stop anyway."""

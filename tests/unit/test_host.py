@@ -292,8 +292,9 @@ def test_process_alive() -> None:
 def test_a_zombie_is_not_alive() -> None:
     with finished_child() as child:
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-        assert Path(f"/proc/{child.pid}").exists()
+        assert host.process_known(child.pid)
         assert not host.process_alive(child.pid)
+    assert not host.process_known(child.pid)
 
 
 def test_a_process_with_an_odd_name_is_alive(tmp_path: Path) -> None:

@@ -78,6 +78,7 @@ class World:
     def __init__(self, folder: Path) -> None:
         self.lives: list[FakeProcess] = []
         self.dead: set[int] = set()
+        self.zombies: set[int] = set()
         self.born: Callable[[FakeProcess], None] = lambda _: None
         self.recovered: queue.Queue[dict[str, object]] = queue.Queue()
         self._folder = folder
@@ -108,7 +109,9 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(supervisor, "_WATCH_SECONDS", 0.002)
     monkeypatch.setattr(supervisor, "_RETRY_SECONDS", 0.001)
     monkeypatch.setattr(server, "start", made.start)
+    monkeypatch.setattr(supervisor, "_REAP_SECONDS", 0.02)
     monkeypatch.setattr(supervisor, "process_alive", lambda pid: pid not in made.dead)
+    monkeypatch.setattr(supervisor, "process_known", lambda pid: pid not in made.dead or pid in made.zombies)
     return made
 
 
@@ -262,6 +265,15 @@ def test_one_idle_and_one_busy_stub_need_a_restart(world: World, running: Superv
 def test_a_model_that_does_not_load_again_needs_a_restart(world: World, running: Supervisor) -> None:
     world.hold_requests("sam2", 0)
     world.lives[0].load_error = ServerError("load failed")
+    world.dead.add(STUB)
+    status = world.recovered.get(timeout=WAIT)
+    assert (status["state"], status["restarts"], status["reloads"]) == ("ready", 1, 0)
+    assert world.lives[0].steps == ["ready", "unload sam2", "kill"]
+
+
+def test_a_dead_process_that_triton_does_not_let_go_needs_a_restart(world: World, running: Supervisor) -> None:
+    world.hold_requests("sam2", 0)
+    world.zombies.add(STUB)
     world.dead.add(STUB)
     status = world.recovered.get(timeout=WAIT)
     assert (status["state"], status["restarts"], status["reloads"]) == ("ready", 1, 0)
