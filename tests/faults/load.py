@@ -19,14 +19,18 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
+from urllib.parse import urlsplit
 
-import aiohttp
+from tests.faults.hostile_cases import FORM, form, part
 
+JSON = "application/json"
 #: A request without an answer after so long hangs.
 _PATIENCE_SECONDS = 60.0
 #: The users' machines are not this one: what it measures shall not wait for the models that it burdens.
 _NICENESS = -10
 _MOST_PER_SECOND = 1200.0
+#: Status, Retry-After, body.
+_Answer = tuple[int, str, bytes]
 
 
 @dataclass
@@ -118,12 +122,56 @@ def picture(number: int) -> bytes:
     return buffer.getvalue()
 
 
+class _Connection(asyncio.Protocol):
+    """One request at a time, and as little work for it as can be: who asks shares the cores with who answers."""
+
+    def __init__(self) -> None:
+        self._received = bytearray()
+        self._answer: asyncio.Future[_Answer] | None = None
+        self._transport: asyncio.Transport | None = None
+        self.is_open = True
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def ask(self, request: bytes) -> asyncio.Future[_Answer]:
+        assert self._transport is not None
+        self._answer = asyncio.get_running_loop().create_future()
+        self._transport.write(request)
+        return self._answer
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        head, end, body = self._received.partition(b"\r\n\r\n")
+        if not end or self._answer is None or self._answer.done():
+            return
+        status, _, lines = bytes(head).partition(b"\r\n")
+        fields = dict(line.lower().split(b": ", 1) for line in lines.split(b"\r\n"))
+        if len(body) >= int(fields[b"content-length"]):
+            self._received.clear()
+            if fields.get(b"connection") == b"close":
+                self.close()
+            self._answer.set_result((int(status.split()[1]), fields.get(b"retry-after", b"").decode(), bytes(body)))
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.is_open = False
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(ConnectionError(f"the connection was lost: {error!r}"))
+
+    def close(self) -> None:
+        self.is_open = False
+        if self._transport is not None:
+            self._transport.close()
+
+
 class _Asker:
-    def __init__(self, plan: Plan, session: aiohttp.ClientSession) -> None:
+    def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        self._session = session
+        self._address = urlsplit(plan.url)
         self._numbers = itertools.count(plan.first_picture)
-        self._documents = itertools.cycle(plan.documents or [""])
+        self._requests = itertools.cycle([self._request(JSON, document.encode()) for document in plan.documents])
+        self._idle: list[_Connection] = []
         self.told = Told()
 
     async def run(self) -> None:
@@ -135,36 +183,51 @@ class _Asker:
             tasks.append(asyncio.create_task(self._ask()))
         self.told.sent = len(tasks)
         await asyncio.gather(*tasks)
+        for connection in self._idle:
+            connection.close()
 
     async def _ask(self) -> None:
-        request = self._request()
+        request = self._next()
         begun = time.perf_counter()
         try:
-            async with request as answer:
-                body = await answer.read()
-                seconds = time.perf_counter() - begun
-                code = json.loads(body)["error"]["code"] if answer.status >= 400 and b'"error"' in body else ""
-                self.told.answers.append((answer.status, seconds, answer.headers.get("Retry-After", ""), code))
-        except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
+            connection = self._free() or await asyncio.wait_for(self._new(), _PATIENCE_SECONDS)
+            status, retry_after, body = await asyncio.wait_for(connection.ask(request), _PATIENCE_SECONDS)
+            seconds = time.perf_counter() - begun
+            code = json.loads(body)["error"]["code"] if status >= 400 and b'"error"' in body else ""
+            self.told.answers.append((status, seconds, retry_after, code))
+        except (OSError, asyncio.TimeoutError, ValueError, LookupError) as error:
             self.told.broken.append(repr(error))
+        else:
+            if connection.is_open:
+                self._idle.append(connection)
 
-    def _request(self) -> contextlib.AbstractAsyncContextManager[aiohttp.ClientResponse]:
-        address = self._plan.url + self._plan.path
+    def _free(self) -> _Connection | None:
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.is_open:
+                return connection
+        return None
+
+    async def _new(self) -> _Connection:
+        loop = asyncio.get_running_loop()
+        _, made = await loop.create_connection(_Connection, self._address.hostname, self._address.port)
+        return made
+
+    def _next(self) -> bytes:
         if self._plan.first_picture >= 0:
-            form = aiohttp.FormData()
-            form.add_field("image", picture(next(self._numbers)), filename="a.png", content_type="image/png")
-            return self._session.post(address, data=form)
-        if self._plan.documents:
-            return self._session.post(address, data=next(self._documents), headers={"Content-Type": "application/json"})
-        return self._session.get(address)
+            return self._request(FORM, form(part("image", picture(next(self._numbers)), "a.png")))
+        return next(self._requests) if self._plan.documents else self._request()
+
+    def _request(self, kind: str = "", body: bytes = b"") -> bytes:
+        lines = [f"{'POST' if kind else 'GET'} {self._plan.path} HTTP/1.1", f"Host: {self._address.netloc}"]
+        lines += [f"Content-Type: {kind}", f"Content-Length: {len(body)}"] if kind else []
+        return "\r\n".join([*lines, "", ""]).encode() + body
 
 
 async def _main() -> None:
     plan = Plan(**json.load(sys.stdin))
-    timeout = aiohttp.ClientTimeout(total=_PATIENCE_SECONDS)
-    async with aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0)) as session:
-        asker = _Asker(plan, session)
-        await asker.run()
+    asker = _Asker(plan)
+    await asker.run()
     json.dump(asdict(asker.told), sys.stdout)
 
 
