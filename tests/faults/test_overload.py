@@ -31,7 +31,7 @@ BAR = form(2.0, 0.05)
 SLACK = form(4.0, 1.1)
 #: How much longer one request may take while a crowd, its refusals and its own clients have their share of the cores.
 #: Without this bar a service that slows down would be held to its own slowness.
-SLOWER = form(4.0, 1.6)
+SLOWER = form(4.0, 1.4)
 _FORMATS = ("png", "rle", "polygon")
 
 
