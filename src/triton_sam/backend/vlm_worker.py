@@ -159,10 +159,12 @@ class VlmWorker:
         """Under the lock; does nothing while it is loaded or loading: one load, however many ask."""
         if self._engine is None and self._loading_since is None and not self._leaving:
             self._loading_since = time.monotonic()
-            self._loader = threading.Thread(target=self._load, name="vlm-loader", daemon=True)
+            self._loader = threading.Thread(target=self._load, args=(self._loader,), name="vlm-loader", daemon=True)
             self._loader.start()
 
-    def _load(self) -> None:
+    def _load(self, before: threading.Thread | None) -> None:
+        if before is not None:  # it failed, and may still give memory back
+            before.join()
         engine: Engine | None = None
         failure: TritonSamError | None = None
         began = time.monotonic()

@@ -10,8 +10,6 @@ from triton_sam.export.trial import save_as_folder
 
 
 @pytest.mark.patient
-# A processor without bfloat16 computes it all the same, and says so.
-@pytest.mark.filterwarnings("ignore:mkldnn_matmul failed:UserWarning")
 def test_halves_are_compared_with_the_whole(tmp_path: Path) -> None:
     spec = small_spec("sam2.1:tiny")
     checkpoint = save_as_folder(small_network(spec), tmp_path)

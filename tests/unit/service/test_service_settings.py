@@ -25,10 +25,15 @@ def test_the_token_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "very secret" not in repr(settings)
 
 
-@pytest.mark.parametrize("empty", ["", "  "])
-def test_an_empty_token_is_none(empty: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TRITON_SAM_TOKEN", empty)
+def test_an_empty_token_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_SAM_TOKEN", "")
     assert Settings().token is None
+
+
+def test_blanks_are_no_token_and_no_open_door(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_SAM_TOKEN", "  ")
+    with pytest.raises(ValueError, match="more than blanks"):
+        Settings()
 
 
 @pytest.mark.parametrize(
