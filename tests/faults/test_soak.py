@@ -285,8 +285,9 @@ def _threads(sample: Sample) -> int:
 
 @pytest.fixture(scope="module")
 def running(start_server: ServerFactory) -> Iterator[Running]:
-    # Room for 8 embeddings of 17 MB: full soon, so that what grows after is not the cache.
-    with start_server(cache_bytes=str(8 * 17_000_000)) as running:
+    # Room for the photographs and one embedding of 17 MB more: full with the first upload of a life, so that what grows
+    # after its warm-up is not the cache. Two slow cores do not fill a larger one between two kills.
+    with start_server(cache_bytes=str((len(_PHOTOGRAPHS) + 1) * 17_000_000)) as running:
         yield running
 
 
