@@ -210,4 +210,4 @@ def get_settings() -> Settings:
         name = str(wrong["loc"][0]).upper()
         name = name if name.startswith("TRITON_") else f"TRITON_SAM_{name}"
         value = "what it is" if name.endswith("_TOKEN") else repr(wrong["input"])  # a secret stays one
-        raise SetupError(f"{name} cannot be {value}: {wrong['msg']}") from None
+        raise SetupError(f"{name} cannot be {value}: {wrong['msg'].removeprefix('Value error, ')}") from None
