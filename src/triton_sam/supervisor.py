@@ -29,8 +29,8 @@ log = logging.getLogger(__name__)
 _WATCH_SECONDS = 0.2
 _LOOK_SECONDS = 1.0
 _RETRY_SECONDS = 0.5
-#: How long Triton may take to let go of a dead process; it takes one second.
-_REAP_SECONDS = 1.5
+#: How long Triton may take to let go of a dead process: it takes one second, and more where the machine is busy.
+_REAP_SECONDS = 2.0
 _RESTARTS_ALLOWED = 5
 _RESTART_WINDOW = 60.0
 
@@ -207,7 +207,7 @@ class Supervisor:
         if not process.alive:
             self._recover(f"tritonserver ended with code {process.process.returncode}", self._restart)
             return
-        dead = {pid: model for pid, model in process.stubs.items() if not process_alive(pid)}
+        dead = self._dead_stubs()
         ended = {pid: model for pid, model in process.retiring.items() if not process_alive(pid)}
         process.forget_retired(ended)
         # A process that a newer version replaces ends by itself, but not before it has answered everything.
@@ -227,6 +227,9 @@ class Supervisor:
         elif time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + _LOOK_SECONDS
             self._updates.look_and_load(process)
+
+    def _dead_stubs(self) -> dict[int, str]:
+        return {pid: model for pid, model in self.process.stubs.items() if not process_alive(pid)}
 
     def _recover(self, what: str, mend: Callable[[], None], lost: Sequence[str] = ()) -> None:
         """Mends; ``lost`` names the models that do not serve meanwhile, all of them where it is left out."""
@@ -302,9 +305,13 @@ class Supervisor:
         while not self._is_stopping(self._ping_policy.every):
             if self._status.state != "ready":
                 continue
-            healthy = all(self._ping(model) for model in self._segmenters if model not in self._updates.missing)
+            healthy = all(self._ping(model) for model in self._segmenters if self._may_ping(model))
             if self._status.state == "ready":
                 self._missed_pings = 0 if healthy else self._missed_pings + 1
+
+    def _may_ping(self, model: str) -> bool:
+        """Not a process that has just died: the ping would hang in Triton, and cost the server with all its models."""
+        return model not in self._updates.missing and model not in self._dead_stubs().values()
 
     def _ping(self, model: str) -> bool:
         """Whether the model's click worker answers, and its encoder has not hung."""

@@ -155,6 +155,24 @@ def test_what_does_not_load_is_told_and_not_pinged(
     assert caplog.text.count("decoder.onnx is damaged") == 1
 
 
+def test_the_dead_are_not_pinged_before_their_death_is_noticed(
+    world: World, options: ServerOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Triton never answers what comes to a dead process, and keeps it as a zombie."""
+    pinged: queue.Queue[str] = queue.Queue()
+    monkeypatch.setattr(Supervisor, "_ping", lambda _, model: not pinged.put(model))
+    monkeypatch.setattr(supervisor, "_WATCH_SECONDS", 10 * WAIT)
+    with Supervisor(options, ("sam2", "other"), PingPolicy(every=0.001)):
+        assert {pinged.get(timeout=WAIT) for _ in range(4)} == {"sam2", "other"}
+        world.dead.add(STUB)
+        while not pinged.empty():
+            pinged.get()
+        others = 0
+        while others < 2:  # the first of them ends the round that was under way
+            others += pinged.get(timeout=WAIT) == "other"
+        assert {pinged.get(timeout=WAIT) for _ in range(5)} == {"other"}
+
+
 def test_start_and_stop(world: World, options: ServerOptions) -> None:
     supervised = Supervisor(options, ("sam2",), NO_PINGS)
     assert supervised.status["state"] == "stopped"
@@ -482,6 +500,7 @@ def test_a_ping_into_a_recovery_does_not_count(options: ServerOptions, monkeypat
 
     monkeypatch.setattr(Supervisor, "_ping", ping)
     supervised = Supervisor(options, ("sam2",))
+    monkeypatch.setattr(supervised, "_process", SimpleNamespace(stubs={}))
     supervised._status.state = "ready"
     waits = iter([False, True])
     monkeypatch.setattr(supervised, "_stopping", SimpleNamespace(wait=lambda _: next(waits)))
