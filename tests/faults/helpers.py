@@ -25,6 +25,12 @@ def restarts_of(running: Running) -> int:
     return int(str(running.supervisor.status["restarts"]))
 
 
+def mends_of(running: Running) -> tuple[object, object]:
+    """(restarts, reloads) so far: another pair says that a mend has ended."""
+    status = running.supervisor.status
+    return status["restarts"], status["reloads"]
+
+
 def regions_of(running: Running) -> set[str]:
     """The shared memory of the present server's life."""
     return {path.name for path in SHARED_MEMORY.glob(f"{running.supervisor.process.shm_prefix}*")}

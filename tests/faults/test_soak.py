@@ -27,7 +27,7 @@ import pytest
 
 from tests.conftest import ServerFactory
 from tests.faults.forms import LONG, form, record
-from tests.faults.helpers import open_files, status_field, stub_of
+from tests.faults.helpers import mends_of, open_files, status_field, stub_of
 from tests.faults.load import picture
 from triton_sam.serving import Running
 
@@ -200,19 +200,18 @@ class Users:
     # -- the fault, and what is looked at --------------------------------------------------------------------
 
     async def _kill_now_and_then(self) -> None:
-        supervisor = self._running.supervisor
         kill_at = time.monotonic() + KILL_EVERY
         while time.monotonic() < self._ends - 5:
             await asyncio.sleep(0.2)
             if time.monotonic() < kill_at:
                 continue
             self.diary.gone_until = self.diary.forgotten_until = math.inf
-            before = (supervisor.status["restarts"], supervisor.status["reloads"])
+            before = mends_of(self._running)
             os.kill(stub_of(self._running), signal.SIGKILL)
             killed = time.monotonic()
             kill_at = killed + KILL_EVERY
             self.diary.kills += 1
-            while (supervisor.status["restarts"], supervisor.status["reloads"]) == before:
+            while mends_of(self._running) == before:
                 await asyncio.sleep(0.1)
             self.diary.back.append(time.monotonic() - killed)
             self.diary.gone_until = time.monotonic() + 1.0  # who asked a moment ago is told a moment later

@@ -89,8 +89,19 @@ def service(running: Running, trust: ssl.SSLContext) -> Iterator[httpx.Client]:
 
 def model_lines(running: Running) -> list[dict[str, object]]:
     """What the models have written to Triton's log, as objects."""
-    lines = running.supervisor.process.log_path.read_text(errors="replace").splitlines()
-    return [json.loads(line) for line in lines if line.startswith("{")]
+    whole = running.supervisor.process.log_path.read_text(errors="replace").rpartition("\n")[0]
+    return [json.loads(line) for line in whole.splitlines() if line.startswith("{")]
+
+
+def expect_model_line(running: Running, request_id: str) -> dict[str, object]:
+    """The one line of a request; it is written when the answer is out."""
+
+    def found() -> list[dict[str, object]]:
+        return [line for line in model_lines(running) if line["request_id"] == request_id]
+
+    eventually(found, f"the model's line of {request_id}", patience=30)
+    (line,) = found()
+    return line
 
 
 def test_https_and_wss(running: Running, service: httpx.Client, trust: ssl.SSLContext, photographs: Path) -> None:
@@ -140,20 +151,15 @@ def test_a_requests_id_comes_through_triton_to_the_model_and_back(
     answer = service.post("/v1/segment", json=click, headers={**ALICE, "X-Request-ID": "walk-through-1"})
     assert (answer.status_code, answer.headers["x-request-id"]) == (404, "walk-through-1")
 
-    def mine() -> list[dict[str, object]]:
-        return [line for line in model_lines(running) if line["request_id"] == "walk-through-1"]
-
     def clicks() -> list[logging.LogRecord]:
         """Without what other tests have asked for a moment ago."""
         found = [record for record in caplog.records if record.name == REQUESTS_LOG]
         return [record for record in found if record.fields["route"] == "/v1/segment"]  # type: ignore[attr-defined]
 
-    # Both lines are written when the answer is out.
-    eventually(mine, "the model's line")
-    eventually(clicks, "the service's line")
-    (line,) = mine()
+    line = expect_model_line(running, "walk-through-1")
     assert (line["level"], line["model"]) == ("info", "sam2")
     assert str(line["message"]).startswith("refused: ")
+    eventually(clicks, "the service's line")  # written when the answer is out, too
     (record,) = clicks()
     told = json.loads(JsonFormatter().format(record))
     assert told.pop("ms") > 0
@@ -173,7 +179,7 @@ def test_a_client_of_triton_has_ids_too(running: Running, way: str) -> None:
         call = click_inputs("1" * 64, {"points": [[1, 1]]})
         with pytest.raises(ImageExpired):
             client._link.infer(call, ("result_json",))
-    assert [line for line in model_lines(running) if line["request_id"] == f"own-{way}_id"]  # a line stays one line
+    expect_model_line(running, f"own-{way}_id")  # a line stays one line
 
 
 def test_every_line_of_the_models_is_json_with_an_id_or_none(running: Running) -> None:
