@@ -17,7 +17,7 @@ const STORES = ["index", "pictures", "work", "masks"];
 const KEPT_RECORDS = 5;
 /** Without locks nobody knows which records are held, so more of them are kept. */
 const KEPT_WITHOUT_LOCKS = 12;
-const CLAIM_PATIENCE = 500;
+const CLAIM_PATIENCE = 1500;
 
 const answered = (request) =>
   new Promise((resolve, reject) => {
