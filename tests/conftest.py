@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from triton_sam import host
+from triton_sam import host, supervisor
 from triton_sam.catalog import DEFAULT_MODEL, get_spec
 from triton_sam.errors import SetupError, WeightsError
 from triton_sam.repository import find_segmenters
@@ -125,6 +125,13 @@ def server_factory(repository: Path, spec: ModelSpec, tmp_path_factory: pytest.T
             yield running
 
     return start
+
+
+@pytest.fixture
+def patient_reaping(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests that want a reload: on a busy machine Triton may let go of a dead process so late that a server of
+    this very process is restarted instead, and rightly."""
+    monkeypatch.setattr(supervisor, "_REAP_SECONDS", 20.0)
 
 
 @pytest.fixture(scope="session")

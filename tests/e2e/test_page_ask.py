@@ -143,6 +143,7 @@ def test_an_answer_points_at_things_and_a_click_segments_them(
         across, down = round(view.x + x * view.scale), round(view.y + y * view.scale)
         return int(screen.canvas("marks")[down - 1 : down + 2, across - 1 : across + 2, 3].max())
 
+    screen.frames(2)
     assert edge_alpha(CUP_BOX[0], 150)
     screen.press("+")
     screen.frames(2)
@@ -312,9 +313,10 @@ def test_what_goes_wrong_is_said_and_can_be_tried_again(
     page = screen.page
     loading = "One that points is loading, 12 s so far: ask again in a moment"
     failed = "the model ran out of memory: ask for less"
+    busy = {"error": {"code": "unavailable", "message": loading, "type": "x", "param": None}}
     refused = {"error": {"code": "invalid_input", "message": "the question is none", "type": "x", "param": None}}
     canned.answers = [
-        (503, {"Retry-After": "2"}, {"error": {"code": "unavailable", "message": loading, "type": "x", "param": None}}),
+        (503, {"Retry-After": "10"}, busy),
         piece("It is ") + event({"error": {"message": failed}}),
         piece("It is "),
         answer_of("A cup."),

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.e2e.browser import OpenPage, wait_until
-from tests.e2e.page_helpers import COFFEE, CUP, SPOON, TABLE, Screen
+from tests.e2e.page_helpers import COFFEE, CUP, PATIENCE, SPOON, TABLE, Screen
 from tests.integration.serve_folder import serve_folder
 from triton_sam.bench.traffic import Traffic
 from triton_sam.catalog import get_spec
@@ -160,7 +160,7 @@ def test_another_model_is_chosen_and_objects_stay(
     screen.expect_mask(mask)
     assert first["model"] == spec.id
 
-    with page.expect_response("**/v1/images") as encoded:
+    with page.expect_response("**/v1/images", timeout=PATIENCE * 1000) as encoded:
         picker.select_option(OTHER)
     assert encoded.value.json()["model"] == OTHER
     screen.expect_mask(mask)

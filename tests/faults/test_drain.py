@@ -32,25 +32,28 @@ SLACK = form(3.0, 1.0)
 def test_twenty_in_flight_finish(repository: Path, tmp_path: Path, door: str) -> None:
     ports = {"http": free_port(), "service": free_port()}
 
-    def ask(number: int) -> str:
+    def ask(number: int, through: httpx.Client) -> str:
         """The image's key."""
         image = picture(number)
         if door == "triton":
             with SAM2TritonClient(f"127.0.0.1:{ports['http']}", retries=0, timeout=PATIENCE) as client:
                 return client.set_image(image)
-        with httpx.Client(timeout=PATIENCE, trust_env=False) as client:
-            answer = client.post(f"http://127.0.0.1:{ports['service']}/v1/images", files={"image": image})
+        answer = through.post(f"http://127.0.0.1:{ports['service']}/v1/images", files={"image": image})
         assert answer.status_code == 200, answer.text
         return str(answer.json()["image_key"])
 
-    with serve_command(repository, tmp_path, **ports) as process, ThreadPoolExecutor(IN_FLIGHT) as pool:
+    with (
+        serve_command(repository, tmp_path, **ports) as process,
+        httpx.Client(timeout=PATIENCE, trust_env=False) as client,
+        ThreadPoolExecutor(IN_FLIGHT) as pool,
+    ):
         wait_until_serving(process)
         servers = children_of(process.pid)
         (flight,) = tmp_path.glob("run/*/flight/sam2.*")
         begun = time.monotonic()
-        ask(1000)
+        ask(1000, client)
         pictures = max(1, min(MOST_PICTURES, int(PICTURE_SECONDS / (time.monotonic() - begun))))
-        waiting = [pool.submit(ask, number % pictures) for number in range(IN_FLIGHT)]
+        waiting = [pool.submit(ask, number % pictures, client) for number in range(IN_FLIGHT)]
         eventually(lambda: int.from_bytes(flight.read_bytes(), "little") == IN_FLIGHT, "all in flight", pause=0.01)
         process.send_signal(signal.SIGTERM)
         begun = time.monotonic()

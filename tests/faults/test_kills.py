@@ -32,6 +32,7 @@ from tests.faults.helpers import (
 )
 from tests.faults.load import Plan, Told, asking, percentile, picture, told
 from tests.waiting import eventually
+from triton_sam import supervisor
 from triton_sam.host import SHARED_MEMORY
 from triton_sam.serving import Running
 
@@ -164,7 +165,8 @@ def kill_and_watch(
     return regions
 
 
-def test_a_model_killed_idle(service: Service) -> None:
+def test_a_model_killed_idle(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "_REAP_SECONDS", form(20.0, supervisor._REAP_SECONDS))
     seconds = Seconds()
     regions, files = len(regions_of(service.running)), open_files(os.getpid())
     server = service.running.supervisor.process.process.pid

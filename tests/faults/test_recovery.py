@@ -54,6 +54,7 @@ def expect_recovery(
     np.testing.assert_array_equal(client.segment([POINT]).masks.masks, expected)
 
 
+@pytest.mark.usefixtures("patient_reaping")
 def test_a_model_killed_idle_is_loaded_again(running: Running, coffee: bytes, expected: np.ndarray) -> None:
     before = running.supervisor.status
     server_pid = running.supervisor.process.process.pid
@@ -102,7 +103,7 @@ def test_a_killed_server_is_back_with_right_masks(running: Running, coffee: byte
 
 def test_a_hung_model_is_noticed(start_server: ServerFactory, coffee: bytes, expected: np.ndarray) -> None:
     with (
-        start_server(ping_policy=PingPolicy(every=0.5, timeout=1.5, missed=2)) as hurried,
+        start_server(ping_policy=PingPolicy(every=0.5, timeout=5.0, missed=2)) as hurried,
         SAM2TritonClient(hurried.urls["HTTP"]) as client,
     ):
         client.set_image(coffee)

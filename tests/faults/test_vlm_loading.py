@@ -46,6 +46,7 @@ def llava(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def scenes() -> list[tuple[bytes, str, str]]:
     """(image, question, answer of the network without a server)."""
+    import torch
     from training.shapes import evaluate
     from training.shapes.scenes import draw
     from transformers import LlavaForConditionalGeneration, LlavaProcessor
@@ -54,7 +55,7 @@ def scenes() -> list[tuple[bytes, str, str]]:
     from triton_sam.vlm_weights import checkpoint_folder
 
     folder = checkpoint_folder(get_vlm("vlm:shapes"), "")
-    network = LlavaForConditionalGeneration.from_pretrained(folder).eval()
+    network = LlavaForConditionalGeneration.from_pretrained(folder, dtype=torch.float32).eval()
     cases = evaluate.held_out(10)
     with one_thread():
         said = evaluate.answers(network, LlavaProcessor.from_pretrained(folder), cases)
@@ -122,7 +123,7 @@ def test_what_cannot_be_loaded_says_why_and_the_others_serve_on(
         weights = tmp_path / "kosmos2" / "model.safetensors"
         weights.write_bytes(weights.read_bytes()[:5000])
         shutil.rmtree(tmp_path / "moondream2")
-        with told_quickly(), pytest.raises(Unavailable, match=r"shapes is loading, \d s so far: try again"):
+        with told_quickly(), pytest.raises(Unavailable, match=r"shapes is loading, \d+ s so far: try again"):
             client.infer("shapes", image, text)
 
         def told(model: str) -> str:

@@ -223,8 +223,9 @@ def _overlapping(url: str, worker: int, requests: int, seen: Any) -> None:
                 seen.append("last answered" if answer.status_code == 200 else "last lost")
 
         for number in range(requests):
+            # This is the load, not a way to wait for something. The last one comes surely after all before it.
+            time.sleep(1.0 if number == requests - 1 else 0.1)
             pool.submit(post, number)
-            time.sleep(0.1)  # this is the load, not a way to wait for something
 
 
 def run_workers(habit: Any, url: str, requests: int) -> Counter[Any]:

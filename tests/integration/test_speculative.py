@@ -20,7 +20,7 @@ import pytest
 from tests.conftest import ServerFactory
 from triton_sam import SAM2TritonClient, SpeculativeSAM2Client, queue_multiple_requests, wait_for_latest_result
 from triton_sam.bench.hover import Load, hover
-from triton_sam.bench.observe import counters, own_bytes, server_bytes
+from triton_sam.bench.observe import counters, counters_so_far, own_bytes, server_bytes
 from triton_sam.errors import InvalidInput
 from triton_sam.serving import Running
 from triton_sam.speculative import Prediction
@@ -88,7 +88,7 @@ async def busy_decoder(running: Running, picture: Path) -> AsyncIterator[int]:
         other.set_image(picture)
         decodes = counters(running, "sam2")["cache_hits_total"]
         busy = loop.run_in_executor(None, lambda: other.segment(objects=objects, format="rle"))
-        while counters(running, "sam2")["cache_hits_total"] == decodes:  # until it has been let in
+        while counters_so_far(running, "sam2")["cache_hits_total"] == decodes:  # until it has been let in
             await asyncio.sleep(0.005)
         yield len(objects)
         await busy
@@ -100,10 +100,10 @@ def test_fifty_requests_behind_a_busy_model_and_one_is_wanted(
 ) -> None:
     async def body() -> None:
         async with speculative(running, protocol, picture) as client, busy_decoder(running, picture) as others:
-            before = counters(running, "sam2")
+            before = counters_so_far(running, "sam2")
             coords = [np.array([[100 + number, 200]]) for number in range(49)] + [np.array([SPOON])]
             tasks = await queue_multiple_requests(client, coords, [np.array([1])] * 50, "user_session_1")
-            while counters(running, "sam2")["cache_hits_total"] - before["cache_hits_total"] < 50:
+            while counters_so_far(running, "sam2")["cache_hits_total"] - before["cache_hits_total"] < 50:
                 await asyncio.sleep(0.01)  # until all fifty are in the server's queue
             assert client.cancel_session_requests("user_session_1") == 49
             result = await wait_for_latest_result(tasks, client, "user_session_1")
@@ -207,7 +207,11 @@ def test_sessions_side_by_side_with_habits_of_their_own(
 
 def test_two_clients_with_one_session_name_do_not_cancel_each_other(running: Running, picture: Path) -> None:
     async def body() -> None:
-        async with speculative(running, "HTTP", picture) as one, speculative(running, "gRPC", picture) as other:
+        async with (
+            speculative(running, "HTTP", picture) as one,
+            speculative(running, "gRPC", picture) as other,
+            busy_decoder(running, picture),
+        ):
             first = await queue_multiple_requests(one, [[SPOON]] * 3, [[1]] * 3, "user_session_1")
             second = await queue_multiple_requests(other, [[SPOON]] * 3, [[1]] * 3, "user_session_1")
             one.cancel_session_requests("user_session_1", keep_latest=False)

@@ -122,6 +122,7 @@ def test_a_tools_requests_may_have_a_priority(running: Running, spec: ModelSpec,
     assert result.as_numpy("iou_predictions").shape == (1, 3)
 
 
+@pytest.mark.usefixtures("patient_reaping")
 def test_a_variants_process_is_watched_too(running: Running, coffee: bytes) -> None:
     supervisor = running.supervisor
     before = int(str(supervisor.status["reloads"]))

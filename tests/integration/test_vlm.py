@@ -33,6 +33,8 @@ pytestmark = pytest.mark.triton
 NAMES = ("llava", "kosmos2", "moondream2")
 ASKED = ("What is it?", "Describe the whole image in detail, please, and do not be brief", "Hm", "Is it a dog?")
 TOKENS = 24
+#: On a busy machine four at once may come too far apart for one batch.
+TRIES = 4
 #: Scenes that the little model has not seen.
 SCENES = 200
 
@@ -91,13 +93,17 @@ def test_four_at_once_are_one_batch_and_say_what_each_says_alone(
     async def ask() -> list[str]:
         async with AsyncTritonVLMClient(vlm_server.urls[scheme]) as client:
             await client.infer(name, png(picture(9)), "Load", max_new_tokens=1)
-            before = {key: figure(vlm_server, name, key) for key in ("batches", "questions")}
-            asked = (client.infer(name, png(image), text, max_new_tokens=count) for image, text, count in cases)
-            answers = await asyncio.gather(*asked)
-            assert figure(vlm_server, name, "questions") - before["questions"] == len(cases)
             # The code of moondream2 takes one at a time.
-            batches = len(cases) if name == "moondream2" else 1
-            assert figure(vlm_server, name, "batches") - before["batches"] == batches
+            wanted = len(cases) if name == "moondream2" else 1
+            for _ in range(TRIES):
+                before = {key: figure(vlm_server, name, key) for key in ("batches", "questions")}
+                asked = (client.infer(name, png(image), text, max_new_tokens=count) for image, text, count in cases)
+                answers = await asyncio.gather(*asked)
+                assert figure(vlm_server, name, "questions") - before["questions"] == len(cases)
+                batches = figure(vlm_server, name, "batches") - before["batches"]
+                if batches == wanted:
+                    break
+            assert batches == wanted
             return answers
 
     answers = asyncio.run(ask())

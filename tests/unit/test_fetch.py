@@ -130,7 +130,7 @@ def test_a_closed_port_is_an_error_at_once(tmp_path: Path) -> None:
 def test_an_unreachable_host_with_many_addresses_costs_one_time_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    limit = 0.4
+    limit = 1.5
     monkeypatch.setattr(http, "CONNECT_SECONDS", limit)
     with deaf_port() as port:
         four = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port))] * 4
@@ -142,7 +142,7 @@ def test_an_unreachable_host_with_many_addresses_costs_one_time_limit(
 
 
 def test_a_resolver_that_does_not_answer_costs_one_time_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    limit = 0.3
+    limit = 1.5
     monkeypatch.setattr(http, "CONNECT_SECONDS", limit)
     answer = threading.Event()
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: answer.wait(20))
@@ -157,7 +157,7 @@ def test_a_resolver_that_does_not_answer_costs_one_time_limit(tmp_path: Path, mo
 def test_a_proxy_that_does_not_answer_costs_one_time_limit(
     scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    limit = 0.3
+    limit = 1.5
     monkeypatch.setattr(http, "CONNECT_SECONDS", limit)
     with deaf_port() as port:
         monkeypatch.setenv(f"{scheme}_proxy", f"http://user:secret@127.0.0.1:{port}")
@@ -170,7 +170,7 @@ def test_a_proxy_that_does_not_answer_costs_one_time_limit(
 
 def test_a_proxy_that_opens_no_tunnel_costs_one_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """It takes the connection and is silent, as while it tries to reach a host that is not there."""
-    limit = 0.3
+    limit = 1.5
     monkeypatch.setattr(http, "CONNECT_SECONDS", limit)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         proxy = f"http://127.0.0.1:{silent.getsockname()[1]}"

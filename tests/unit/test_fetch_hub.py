@@ -202,7 +202,7 @@ def test_a_closed_port_is_an_error_at_once(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_an_unreachable_hub_costs_one_time_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    limit = 0.4
+    limit = 1.5
     monkeypatch.setattr(http, "CONNECT_SECONDS", limit)
     with deaf_port() as port:
         use_hub(f"http://127.0.0.1:{port}", tmp_path, monkeypatch)
@@ -215,7 +215,7 @@ def test_a_hub_that_never_answers_costs_one_time_limit(
     server: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The library would try again and again, if it were let."""
-    limit = 0.4
+    limit = 1.5
     monkeypatch.setattr(hub, "CONNECT_SECONDS", limit)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         use_hub(f"http://127.0.0.1:{silent.getsockname()[1]}", tmp_path, monkeypatch)

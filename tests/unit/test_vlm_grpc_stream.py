@@ -69,7 +69,7 @@ def test_an_old_server_is_told(how: str, silent: bool) -> None:
         service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(triton, server)
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
-        client = AsyncTritonVLMClient(f"grpc://127.0.0.1:{port}", timeout=0.3 if how == "too slow" else 30, retries=0)
+        client = AsyncTritonVLMClient(f"grpc://127.0.0.1:{port}", timeout=1.5 if how == "too slow" else 30, retries=0)
         answer = client.stream("llava", b"image", "What?")
         try:
             if not silent:

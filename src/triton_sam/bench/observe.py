@@ -10,8 +10,8 @@ from pathlib import Path
 
 from triton_sam.serving import Running
 
-#: Twice as long as a model keeps them to itself.
-_SETTLE_SECONDS = 0.1
+#: Six times as long as a model keeps them to itself: on a busy machine it is late.
+_SETTLE_SECONDS = 0.3
 _LINE = re.compile(r"^triton_sam_(\w+)\{([^}]*)\} (\S+)$", re.MULTILINE)
 
 
@@ -20,16 +20,17 @@ def counters(running: Running, model: str) -> dict[str, float]:
 
     A model tells them a moment later than it answers, so they are read until nothing changes any more.
     """
-    figures = _read_counters(running, model)
+    figures = counters_so_far(running, model)
     while True:
         time.sleep(_SETTLE_SECONDS)
-        again = _read_counters(running, model)
+        again = counters_so_far(running, model)
         if again == figures:
             return again
         figures = again
 
 
-def _read_counters(running: Running, model: str) -> dict[str, float]:
+def counters_so_far(running: Running, model: str) -> dict[str, float]:
+    """The same without waiting for what is still to be told."""
     with urllib.request.urlopen(running.urls["metrics"], timeout=30) as response:
         page = response.read().decode()
     return {name: float(value) for name, labels, value in _LINE.findall(page) if f'model="{model}"' in labels}

@@ -105,7 +105,7 @@ def test_an_answer_that_is_not_read(more: str, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_an_answer_that_is_read_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(protocol, "LOOK_SECONDS", 1.0)
     head = b"Host: here\r\nConnection: close\r\nContent-Type: multipart/form-data; boundary=B\r\n"
     with listening(Fake()) as port, opened(port, receive_buffer=65536) as connection:
         connection.sendall(
@@ -114,7 +114,7 @@ def test_an_answer_that_is_read_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
         found = 0
         while chunk := connection.recv(65536):
             found += len(chunk)
-            time.sleep(0.005)
+            time.sleep(0.03)
     assert found > 4 * 256 * 64 * 64 * 4 // 3
 
 
