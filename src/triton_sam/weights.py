@@ -146,7 +146,8 @@ class WeightStore:
                 digest = _fetch_verified(source, candidate, file, work, progress)
             except WeightsError as error:
                 candidate.unlink(missing_ok=True)
-                log.warning("%s from %s: %s", file.name, describe(source), error)
+                if source is not file.sources[-1]:  # what nothing follows is told by the error below
+                    log.warning("%s from %s: %s", file.name, describe(source), error)
                 reasons.append(f"{describe(source)}: {error}")
                 continue
             self._keep(candidate, file, digest)

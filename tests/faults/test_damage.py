@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -18,6 +19,7 @@ import pytest
 from PIL import Image
 
 from tests.faults.forms import LONG, record
+from tests.faults.helpers import children_of
 from tests.faults.test_recovery import POINT, wait_until_serving
 from tests.faults.unhurt import png
 from tests.integration.serve_folder import health, serve_folder
@@ -263,6 +265,54 @@ def test_no_room_for_a_pull(namespaces: None, tmp_path: Path) -> None:
     assert "TRITON_SAM_HOME" in told
     assert "blobs" not in left
     record("full_disk_pull", "no room at a pull", {"told by one sentence before anything is fetched": ("yes", "yes")})
+
+
+def test_a_disk_that_fills_in_the_middle_of_a_pull(namespaces: None, tmp_path: Path) -> None:
+    """With room again the same command goes on, and what it keeps has the right checksums."""
+    home = tmp_path / "home"
+    home.mkdir()
+    words, environment = command("pull", "sam2:tiny", home=home)
+    script = 'mount -t tmpfs -o size=600m tmpfs "$0" && "$@"; echo "ended: $?"; read made_room; "$@"; echo "ended: $?"'
+    small_world = ["unshare", "-m", "sh", "-c", script, str(home)]
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen([*small_world, *words], env=environment, text=True, **pipes) as process:
+        try:
+            inside = Path(f"/proc/{process.pid}/root{home}")  # its own, not the machine's
+            eventually(lambda: bytes_in(inside) > 0, "the first bytes", pause=0.001)
+            (pull,) = children_of(process.pid)
+            os.kill(pull, signal.SIGSTOP)
+            under_way = bytes_in(inside)
+            with pytest.raises(OSError, match="No space left"):
+                write_for_ever(inside / "fill")
+            os.kill(pull, signal.SIGCONT)
+            assert process.stdout is not None
+            assert next(line for line in process.stdout if line.startswith("ended:")) == "ended: 1\n"
+            (inside / "fill").unlink()
+            output, errors = process.communicate("\n", timeout=PATIENCE)
+        finally:
+            process.kill()
+    assert output.endswith("ended: 0\n"), errors
+    (told,) = (line for line in errors.splitlines() if "disk is full" in line)  # the others show the progress
+    assert told.startswith("error: ")
+    assert "make room or set TRITON_SAM_HOME to another disk" in told
+    record(
+        "full_disk_later",
+        "the disk full in the middle of a pull",
+        {
+            "megabytes that had come": (round(under_way / 1e6, 1), ""),
+            "told by one sentence with the mend": ("yes", "yes"),
+            "with room again the same command": ("goes on, and ends well", ""),
+        },
+    )
+
+
+def bytes_in(folder: Path) -> int:
+    """Of all files that are still there when they are looked at."""
+    found = 0
+    for path in folder.rglob("*"):
+        with contextlib.suppress(OSError):
+            found += path.stat().st_size * path.is_file()
+    return found
 
 
 def test_no_room_for_a_model(namespaces: None, repository: Path, tmp_path: Path) -> None:

@@ -146,7 +146,9 @@ def test_a_bad_first_source_is_skipped_with_a_warning(
     assert "encoder.onnx" in record.getMessage()
 
 
-def test_when_every_source_fails_each_says_why(server: FileServer, store: WeightStore) -> None:
+def test_when_every_source_fails_each_says_why(
+    server: FileServer, store: WeightStore, caplog: pytest.LogCaptureFixture
+) -> None:
     first = server.add("/first", Served(status=404))
     second = server.add("/second", b"lies")
     spec = model_spec(model_file(CONTENT, HttpSource(first), HttpSource(second)))
@@ -155,6 +157,7 @@ def test_when_every_source_fails_each_says_why(server: FileServer, store: Weight
     message = str(caught.value)
     assert f"{first}: the server answered 404" in message
     assert f"{second}: encoder.onnx has the wrong checksum" in message
+    assert [first in record.getMessage() for record in caplog.records] == [True], "the last is told once, by the error"
     assert "\n" not in message
 
 
