@@ -278,7 +278,7 @@ def test_a_disk_that_fills_in_the_middle_of_a_pull(namespaces: None, tmp_path: P
     with subprocess.Popen([*small_world, *words], env=environment, text=True, **pipes) as process:
         try:
             inside = Path(f"/proc/{process.pid}/root{home}")  # its own, not the machine's
-            eventually(lambda: bytes_in(inside) > 0, "the first bytes", pause=0.001)
+            eventually(lambda: bytes_in(inside) > 20e6, "the first megabytes", pause=0.001)
             (pull,) = children_of(process.pid)
             os.kill(pull, signal.SIGSTOP)
             under_way = bytes_in(inside)
