@@ -116,15 +116,16 @@ class Telemetry:
         except ClientDisconnect:
             log.debug("the caller of %s hung up while sending", visit.route)
         except asyncio.CancelledError:  # only a stop does that, to whom it has waited for long enough
-            if status:
-                raise
+            if status:  # half an answer is out: only a lost connection can tell
+                log.warning("the stop of the server cut off an answer of %s", visit.route)
+                return
             await error_response(Unavailable("the server is stopping and could not wait: try again in a moment"))(
                 scope, receive, named
             )
         except Exception:
             log.exception("request %s to %s failed in a way that nobody expected", visit.request_id, visit.route)
             if status:
-                raise  # half an answer is out: only a lost connection can tell
+                raise  # as above, and uvicorn closes the connection
             failure = InternalError(
                 f"the service failed on this request: its log has the reason under {visit.request_id}"
             )

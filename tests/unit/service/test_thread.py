@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import socket
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
+from starlette.responses import StreamingResponse
 
 from tests.unit.service.helpers import CLICK, TIMEOUT, Fake, listening, refusal
 from triton_sam.errors import ServerError
@@ -78,3 +81,26 @@ def test_who_cannot_be_waited_for_is_told_so(monkeypatch: pytest.MonkeyPatch, ca
         assert "the server is stopping" in refusal(asked.result(), 503, "unavailable")
     assert "Traceback" not in caplog.text
     assert "Exception in ASGI" not in caplog.text
+
+
+def test_an_answer_that_has_begun_is_cut_off_without_a_traceback(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(thread, "_SHUTDOWN_SECONDS", 0.3)
+    monkeypatch.setattr(logging.getLogger("uvicorn"), "propagate", True)
+
+    async def words() -> AsyncIterator[bytes]:
+        yield b"a"
+        await asyncio.Event().wait()
+
+    app, port = Fake().app(), free_port()
+    app.add_route("/words", lambda _: StreamingResponse(words()))
+    with contextlib.ExitStack() as stack:
+        with ServiceThread(app, "127.0.0.1", port):
+            stream = httpx.stream("GET", f"http://127.0.0.1:{port}/words", timeout=TIMEOUT, trust_env=False)
+            parts = stack.enter_context(stream).iter_bytes()
+            assert next(parts) == b"a"
+        with pytest.raises(httpx.RemoteProtocolError):
+            next(parts)
+    assert "cut off an answer" in caplog.text
+    assert "Traceback" not in caplog.text
