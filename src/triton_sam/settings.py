@@ -167,6 +167,9 @@ class Settings(BaseSettings):
     )
     service_sockets: int = Field(default=256, gt=0, description="hover sockets that are open at a time")
     service_seconds: float = Field(default=120.0, gt=0, description="longest time for one request to the service")
+    service_body_bytes: int = Field(
+        default=1024 * MIB, gt=0, description="bodies that the service holds at a time, in bytes; small ones are free"
+    )
     body_seconds: float = Field(default=30.0, gt=0, description="longest pause between two parts of a request's body")
 
     @field_validator("token", mode="before")

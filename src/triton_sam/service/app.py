@@ -56,7 +56,13 @@ def create_app(backend: Backend, settings: Settings, tracing: Tracing | None = N
     metrics.registry.register(SupervisorFigures(backend.status))
     guard = Guard(settings, metrics.callers)
     # A question may wait minutes for its model: however many do, they keep no segmenting out.
-    places = Places(settings.service_requests, {chat.COMPLETIONS: max(1, settings.service_requests // 2)})
+    places = Places(
+        settings.service_requests,
+        {chat.COMPLETIONS: max(1, settings.service_requests // 2)},
+        # One that is allowed must find room at least when nobody else sends anything.
+        most_bytes=max(settings.service_body_bytes, settings.max_body_bytes),
+    )
+    metrics.body_bytes.set_function(lambda: places.bytes_held)
     routers = (
         segment_router(gateway),
         hover_router(gateway, metrics, guard),

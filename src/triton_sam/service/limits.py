@@ -15,6 +15,8 @@ from triton_sam.service.places import Places
 
 #: Must be answered above all when the service is busy: whoever adds servers then looks at these.
 _ALWAYS_ADMITTED = frozenset({"/health", METRICS, f"/v2{METRICS}"})
+#: A body so small is never refused for what others send: clicks go on while somebody fills the service with images.
+FREE_BYTES = 64 * 1024
 _LINGER_SECONDS = 5.0
 _LINGER_BYTES = 128 * 1024 * 1024
 _CLOSE = {"Connection": "close"}
@@ -24,8 +26,8 @@ class Admission:
     """Refuses a request while enough others are being worked on.
 
     Work begins when a body has come completely: whoever sends slowly keeps nobody else out. Of bodies that are still
-    coming more are allowed, but not any number. Who finds every place taken is told so before the body is looked at:
-    a refusal must cost little, or refusing is all that gets done.
+    coming more are allowed, but not any number, and not any number of bytes. Who finds every place taken is told so
+    before the body is looked at: a refusal must cost little, or refusing is all that gets done.
     """
 
     def __init__(self, app: ASGIApp, *, places: Places) -> None:
@@ -57,6 +59,7 @@ class _Visit:
         self._path = path
         self._receive = receive
         self._arriving = self._working = False
+        self._seen = self._held = 0
 
     def arrive(self, *, has_body: bool) -> None:
         self._places.check(self._path)
@@ -64,11 +67,16 @@ class _Visit:
         self._arriving, self._working = has_body, not has_body
 
     def leave(self) -> None:
+        self._places.let_go(self._held)
         self._places.count(self._path, arriving=-self._arriving, working=-self._working)
 
     async def receive(self) -> Message:
         """A refusal is raised here, so that it comes to the error handlers like every other one."""
         message = await self._receive()
+        self._seen += len(message.get("body", b""))
+        if self._seen > FREE_BYTES:
+            self._places.hold(self._seen - self._held)
+            self._held = self._seen
         complete = message["type"] == "http.request" and not message.get("more_body", False)
         if complete and self._arriving:
             self._places.count(self._path, working=1, arriving=-1)

@@ -1,7 +1,8 @@
-"""How many requests are worked on, and how many still come in."""
+"""How many requests are worked on, how many still come in, and how much their bodies take."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 
 from triton_sam.errors import QueueFull
@@ -12,10 +13,13 @@ _ARRIVING_PER_PLACE = 4
 class Places:
     """What one service may do at a time. Belongs to the event loop."""
 
-    def __init__(self, at_a_time: int, at_a_time_at: Mapping[str, int] | None = None) -> None:
+    def __init__(
+        self, at_a_time: int, at_a_time_at: Mapping[str, int] | None = None, *, most_bytes: int = sys.maxsize
+    ) -> None:
         """
         Args:
             at_a_time_at: path -> how many of ``at_a_time`` its requests may be, so that the others have the rest.
+            most_bytes: of all bodies together, from when they come until they are answered.
         """
         self._at_a_time = at_a_time
         self._at_a_time_at = dict(at_a_time_at or {})
@@ -23,6 +27,8 @@ class Places:
         self._most_arriving = _ARRIVING_PER_PLACE * at_a_time
         self._working = 0
         self._arriving = 0
+        self._most_bytes = most_bytes
+        self.bytes_held = 0
 
     def count(self, path: str, *, working: int = 0, arriving: int = 0) -> None:
         """Adds to what is going on; QueueFull, and nothing is added, where that would be too much."""
@@ -34,6 +40,16 @@ class Places:
         self._arriving += arriving
         if path in self._working_at:
             self._working_at[path] += working
+
+    def hold(self, nbytes: int) -> None:
+        """Adds to what bodies take; QueueFull, and nothing is added, where that would be too much."""
+        if self.bytes_held + nbytes > self._most_bytes:
+            taken = f"{self.bytes_held:,} of {self._most_bytes:,} bytes"
+            raise QueueFull(f"the bodies of other requests take {taken}: try again in a moment")
+        self.bytes_held += nbytes
+
+    def let_go(self, nbytes: int) -> None:
+        self.bytes_held -= nbytes
 
     def check(self, path: str) -> None:
         """QueueFull where nothing more can be worked on now."""

@@ -50,6 +50,11 @@ class ServiceMetrics:
         self.in_progress = Gauge(
             "triton_sam_service_in_progress", "Requests being worked on now", registry=self.registry
         )
+        self.body_bytes = Gauge(
+            "triton_sam_service_body_bytes",
+            "Bytes of requests' bodies held now, small ones aside",
+            registry=self.registry,
+        )
         self.hovers = Counter(
             "triton_sam_service_hovers_total", "Hover messages by their end", ["outcome"], registry=self.registry
         )

@@ -210,6 +210,42 @@ def test_slow_senders_take_no_places() -> None:
         assert client.post("/v1/segment", content=BODY).status_code == 200
 
 
+@pytest.mark.parametrize("ends", ["is answered", "hangs up"])
+@pytest.mark.parametrize("path", ["/v1/segment", "/v1/images"])
+def test_bodies_of_many(path: str, ends: str) -> None:
+    """However many send at a time, what they send takes no more memory than is allowed, and clicks go on."""
+    head = b"POST /v1/segment HTTP/1.1\r\nHost: here\r\nContent-Length: 4000000\r\n\r\n"
+    large: Any = {"files": {"image": bytes(3_000_000)}} if path == "/v1/images" else {"content": bytes(3_000_000)}
+    limits = {"max_body_bytes": 5_000_000, "service_body_bytes": 5_000_000}
+    with (
+        listening(Fake(), **limits) as port,
+        httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=TIMEOUT, trust_env=False) as client,
+        socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT) as holder,
+    ):
+        assert client.post(path, **large).status_code == 400
+        holder.sendall(head + bytes(3_999_999))
+        while "triton_sam_service_body_bytes 3.999999e+06" not in client.get("/metrics").text:
+            pass
+        refused = client.post(path, **large)
+        assert "the bodies of other requests take" in refusal(refused, 429, "queue_full")
+        assert refused.headers["retry-after"] == "1"
+        assert client.post("/v1/segment", content=BODY).status_code == 200
+        if ends == "is answered":
+            holder.sendall(b"0")
+            assert holder.recv(65536).startswith(b"HTTP/1.1 400 ")
+        else:
+            holder.close()
+        while "triton_sam_service_body_bytes 0.0" not in client.get("/metrics").text:
+            pass
+        assert client.post(path, **large).status_code == 400
+
+
+def test_one_body_that_is_allowed_always_finds_room() -> None:
+    limits = {"max_body_bytes": 2_000_000, "service_body_bytes": 1000}
+    answer = ask("POST", "/v1/segment", settings=limits, content=bytes(1_900_000))
+    refusal(answer, 400, "invalid_input")
+
+
 @pytest.mark.parametrize("path", ["/v1/segment", "/v1/images", "/cancel_pending"])
 def test_a_refusal_after_the_body(path: str) -> None:
     fake = Fake()
