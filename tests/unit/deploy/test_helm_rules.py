@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -11,17 +10,14 @@ import pytest
 import yaml
 
 from tests.unit.deploy.helm_render import CHART, EXAMPLES, only, render
-from tests.unit.deploy.tools import MONITORING
+from tests.unit.deploy.tools import MONITORING, tool
 
 POD = 'namespace="vision",pod="sam-triton-sam-0"'
 
 
 @pytest.fixture
 def promtool() -> str:
-    found = shutil.which("promtool")
-    if found is None:
-        pytest.skip("promtool is not installed: it is in Debian's package prometheus")
-    return found
+    return tool("promtool", "Debian's prometheus")
 
 
 def groups(tmp_path: Path) -> dict[str, Any]:
