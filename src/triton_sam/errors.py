@@ -82,7 +82,7 @@ class Unsupported(TritonSamError):
     """The request is well formed, but this model or this build cannot do it."""
 
     triton_code = "UNSUPPORTED"
-    http_status = 501
+    http_status = 422  # Triton itself says 501, but nothing of ours has failed
 
 
 class NotFound(TritonSamError):
@@ -188,6 +188,7 @@ _BY_TRITON_CODE = {cls.triton_code: cls for cls in _WIRE_CLASSES} | {
 _BY_HTTP_STATUS = {cls.http_status: cls for cls in _WIRE_CLASSES} | {
     413: TooLarge,
     429: QueueFull,
+    501: Unsupported,
     502: Unavailable,  # a proxy whose server is gone for the moment; a 504 is the deadline's own
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import re
 import socket
@@ -56,9 +57,9 @@ def unhurt(witness: Witness) -> Iterator[None]:
     witness.check()
 
 
-def refused(witness: Witness, what: str, path: str, body: bytes, kind: str, *statuses: int) -> None:
+def refused(witness: Witness, what: str, path: str, body: bytes, kind: str, *statuses: int, **headers: str) -> None:
     watch = Stopwatch()
-    answer = witness.client.post(path, content=body, headers={"Content-Type": kind})
+    answer = witness.client.post(path, content=body, headers={"Content-Type": kind, **headers})
     seconds = watch.seconds
     witness.note(f"{what} to {path}", answer.status_code, seconds)
     assert answer.status_code in (statuses or (400, 413)), f"{what}: {answer.status_code} {answer.text[:300]}"
@@ -85,6 +86,27 @@ def test_a_prompt_is_refused_by_its_content_and_not_by_its_type(witness: Witness
         if "form" not in kind:
             refused(witness, f"a form of type {kind[:20]}", "/v1/images", hostile_cases.form(*WHERE), kind)
     refused(witness, "JSON", "/v1/images", b"{}", JSON)
+
+
+def test_a_prompt_that_the_model_does_not_take(witness: Witness) -> None:
+    asked = json.dumps({"image_key": witness.image_key, "text": "a spoon"}).encode()
+    refused(witness, "words for a model without words", "/v1/segment", asked, JSON, 422)
+
+
+def test_bodies_that_say_they_are_packed(witness: Witness) -> None:
+    """Nothing is unpacked because a head says so."""
+    good = json.dumps({"image_key": witness.image_key, "points": [SPOON]}).encode()
+    for what, body in (("packed", gzip.compress(good)), ("a bomb", hostile_cases.gzip_bomb())):
+        for encoding in ("gzip", "deflate", "br"):
+            refused(witness, f"{what} as {encoding}", "/v1/segment", body, JSON, **{"Content-Encoding": encoding})
+
+
+def test_what_triton_would_take(witness: Witness) -> None:
+    """Tensors with shapes of their own are no affair of the service."""
+    for shape in ([2**62], [-1], [10**9, 10**9], [0]):
+        tensor = {"name": "image", "datatype": "UINT8", "shape": shape, "data": [1]}
+        body = json.dumps({"inputs": [tensor]}).encode()
+        refused(witness, f"the shape {shape}", "/v2/models/sam2/infer", body, JSON, 404, 405)
 
 
 def test_messages_on_the_socket(witness: Witness) -> None:

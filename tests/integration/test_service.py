@@ -157,7 +157,7 @@ def test_refusals_come_from_the_service_and_name_the_mend(
         ({"points": [SPOON]}, 400, "invalid_input"),
         ({"image_key": "0" * 40, "points": [SPOON]}, 404, "image_expired"),
         ({"image_key": image_key, "points": [[601, 0]]}, 400, "invalid_input"),
-        ({"image_key": image_key, "text": "a spoon"}, 501, "unsupported"),
+        ({"image_key": image_key, "text": "a spoon"}, 422, "unsupported"),
     ]
     for document, status, code in wrong:
         answer = service.post("/v1/segment", content=json.dumps(document))

@@ -99,6 +99,7 @@ def test_every_class_is_covered_here() -> None:
         (400, InvalidInput),
         ("400", InvalidInput),
         (404, NotFound),
+        (422, Unsupported),
         (429, QueueFull),
         (499, Cancelled),
         (500, InternalError),

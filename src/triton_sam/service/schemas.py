@@ -231,16 +231,16 @@ _REFUSALS = {
     404: "No such model or sample, or an image_key that the server does not (or no longer) know",
     408: "The body stopped coming",
     413: "More bytes or pixels than are allowed",
+    422: "A kind of prompt that the model does not take",
     429: "Too many requests at a time; Retry-After tells when to try again",
     499: "Cancelled, or superseded by a newer request of the session",
     500: "A fault of the service or the server; the log has the reason",
-    501: "A kind of prompt that the model does not take",
     503: "The model server is not ready; Retry-After tells when to try again",
     504: "No answer within the time limit",
 }
 _ANYWHERE = (401, 408, 413, 429, 500, 504)
 #: Of routes that ask Triton.
-WORK = (400, 404, 499, 501, 503)
+WORK = (400, 404, 422, 499, 503)
 
 
 def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
