@@ -97,6 +97,7 @@ def expect_order(running: Running, what: str, plan: Plan, service_seconds: float
     # Who asks sits on the same cores here, and so do the refusals: each takes from those who are served.
     loaded_seconds = lasted / max(1, len(admitted))
     limit, loaded_limit = (queue + 1) * service_seconds, (queue + 1) * loaded_seconds
+    counted_now = expect_counted(running, plan.path, before, answers, queue)
     record(
         f"overload-{what}",
         f"10x capacity for {plan.seconds:.0f} s through the service: {what}",
@@ -107,6 +108,8 @@ def expect_order(running: Running, what: str, plan: Plan, service_seconds: float
             "requests sent": (answers.sent, ""),
             "admitted": (len(admitted), ""),
             "refused": (len(refused), ""),
+            "refusals that the service has counted": (counted_now, f"{len(refused)}"),
+            "refusals with Retry-After and a JSON code": (sum(map(is_told, answers.answers)), f"{len(refused)}"),
             "without an answer": (len(answers.broken), "0"),
             "refusals p99, ms": (round(1e3 * percentile(refused, 0.99), 1), "<= 50"),
             "service time alone, s": (round(service_seconds, 3), ""),
@@ -116,31 +119,45 @@ def expect_order(running: Running, what: str, plan: Plan, service_seconds: float
                 round(percentile(admitted, 0.99), 2),
                 f"<= (queue + 1) x service time: {limit:.2f} alone, {loaded_limit:.2f} under this load",
             ),
+            "the same as a share of the bar, alone": (round(percentile(admitted, 0.99) / limit, 2), "<= 1"),
             "/health p99, ms": (round(1e3 * percentile(healthy.seconds(200), 0.99), 1), "<= 50"),
         },
     )
     expect_answers(answers)
     assert healthy.broken == []
     assert healthy.count(200) == healthy.sent
-
-    # Another engine may take more at a time than the service lets in.
-    by_the_model = queue < SERVICE_REQUESTS - CLICK_BATCH and not os.environ.get("TRITON_SAM_TEST_REPOSITORY")
-
-    def exactly() -> bool:
-        """The model's count comes a moment later."""
-        found = since(before, counted(running, plan.path))
-        service = sum(found.get(str(status), 0) for status in REFUSED)
-        return (
-            service == len(refused)
-            and found.get("200", 0) == len(admitted)
-            and (not by_the_model or 1 <= found.get("rejected", 0) <= service)
-        )
-
-    eventually(exactly, f"{len(refused)} refusals and {len(admitted)} masks counted")
     assert percentile(refused, 0.99) <= BAR
     assert percentile(healthy.seconds(200), 0.99) <= BAR
     assert loaded_seconds <= service_seconds * SLOWER
     assert percentile(admitted, 0.99) <= max(limit, loaded_limit) * SLACK
+
+
+def expect_counted(running: Running, path: str, before: dict[str, int], answers: Told, queue: int) -> int:
+    """Waits until service and model have counted what was answered; returns the refusals that the service has."""
+    # Another engine may take more at a time than the service lets in.
+    by_the_model = queue < SERVICE_REQUESTS - CLICK_BATCH and not os.environ.get("TRITON_SAM_TEST_REPOSITORY")
+    refused, admitted = answers.count(*REFUSED), answers.count(200)
+
+    def by_the_service(found: dict[str, int]) -> int:
+        return sum(found.get(str(status), 0) for status in REFUSED)
+
+    def exactly() -> bool:
+        """The model's count comes a moment later; it refuses a part of them, and the service the others."""
+        found = since(before, counted(running, path))
+        return (
+            by_the_service(found) == refused
+            and found.get("200", 0) == admitted
+            and (not by_the_model or 1 <= found.get("rejected", 0) <= refused)
+        )
+
+    eventually(exactly, f"{refused} refusals and {admitted} masks counted")
+    return by_the_service(since(before, counted(running, path)))
+
+
+def is_told(answer: tuple[int, float, str, str]) -> bool:
+    """Whether a refusal says when to come again, and of what kind it is."""
+    status, _, retry_after, code = answer
+    return retry_after.isdecimal() and code == {429: "queue_full", 503: "unavailable"}.get(status)
 
 
 def expect_answers(answers: Told) -> None:
@@ -149,10 +166,7 @@ def expect_answers(answers: Told) -> None:
     assert answers.count(200) > 0
     assert answers.count(*REFUSED) > 0
     assert answers.count(200, *REFUSED) == answers.sent, {status for status, *_ in answers.answers}
-    for status, _, retry_after, code in answers.answers:
-        if status in REFUSED:
-            assert retry_after.isdecimal()
-            assert code == {429: "queue_full", 503: "unavailable"}[status]
+    assert sum(map(is_told, answers.answers)) == answers.count(*REFUSED)
 
 
 def test_clicks(small: Running, clicks: list[str]) -> None:
