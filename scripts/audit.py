@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-CLEAN, VULNERABLE, NOT_AUDITED = "clean", "vulnerable", "not audited"
+CLEAN, PARTLY, VULNERABLE, NOT_AUDITED = "clean", "partly audited", "vulnerable", "not audited"
 _SECONDS = 300
 _REQUEST_SECONDS = "10"
 #: Advisory -> why it does not concern this project. Each is looked at again when the package is updated.
@@ -60,7 +60,7 @@ def verdict_of(report: str, accepted: Mapping[str, str] = ACCEPTED) -> Verdict:
     if not audited:
         return Verdict(NOT_AUDITED, "not one package could be looked up: the advisories cannot be had", 0, skipped, [])
     reason = f"nothing is known against {len(audited)} packages; {len(skipped)} could not be looked up"
-    return Verdict(CLEAN, reason, len(audited), skipped, [])
+    return Verdict(PARTLY if skipped else CLEAN, reason, len(audited), skipped, [])
 
 
 def write_sbom(path: Path, *, checked: bool = True) -> None:

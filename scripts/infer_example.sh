@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # usage: infer_example.sh HOST PORT [IMAGE_B64] [PROMPT_JSON]      one mask from Triton's HTTP port (8000), printed as JSON
 #   IMAGE_B64: an image file as base64, or @FILE with that text in it; by default a small photograph of a cup of coffee
-#   PROMPT_JSON: what to segment, by default a click on its spoon; '{}' shows how a prompt with nothing in it is refused
+#   PROMPT_JSON: what to segment, by default a click on its spoon; an empty one, '' or '{}', shows how it is refused
 #   MODEL (sam2): Triton's name of the model
 set -euo pipefail
 here=$(dirname "${BASH_SOURCE[0]}")
@@ -19,6 +19,8 @@ elif [ "${image:0:1}" = @ ]; then
 fi
 image=${image//[$'\n\r']/}
 prompt=${4-'{"points": [[146, 116]], "labels": [1], "boxes": []}'}
+
+[[ $prompt == *[![:space:]]* ]] || prompt='{}'
 
 # The prompt travels as text inside JSON.
 prompt=${prompt//\\/\\\\}

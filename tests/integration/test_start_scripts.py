@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import io
 import json
 import os
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.integration.exported import TINY_WEIGHTS
+from tests.waiting import eventually
 from triton_sam import SAM2TritonClient
 from triton_sam.host import find_triton, free_port, process_alive
 
@@ -117,7 +121,7 @@ def test_the_example_takes_a_picture_and_a_prompt(started: tuple[dict[str, str],
         assert (mask & disc).sum() / (mask | disc).sum() > 0.9
 
 
-@pytest.mark.parametrize("prompt", ["{}", '{"points": [], "boxes": []}'])
+@pytest.mark.parametrize("prompt", ["{}", '{"points": [], "boxes": []}', "", " "])
 def test_an_empty_prompt_shows_the_refusal(prompt: str, started: tuple[dict[str, str], str]) -> None:
     ports, _ = started
     done = script("scripts/infer_example.sh", "127.0.0.1", ports["HTTP_PORT"], "", prompt)
@@ -171,51 +175,78 @@ def test_a_start_that_takes_too_long_says_how_to_stop_it(home: Path) -> None:
     end(int(re.findall(r"stop it with `kill (\d+)`", done.stderr)[0]))
 
 
+@dataclass(frozen=True)
+class Serving:
+    """A script that serves until it is told to stop."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+    ports: dict[str, str]
+
+    @property
+    def service(self) -> str:
+        return f"http://127.0.0.1:{self.ports['SERVICE_PORT']}"
+
+    def wait(self, least_restarts: int = 0, patience: float = PATIENCE) -> None:
+        """Until it serves, having come back so often."""
+
+        def serves() -> bool:
+            assert self.process.poll() is None, self.log.read_text()
+            with contextlib.suppress(httpx.HTTPError):
+                told = httpx.get(f"{self.service}/health", trust_env=False, timeout=5)
+                return told.status_code == 200 and told.json()["restarts"] >= least_restarts
+            return False
+
+        eventually(serves, "serving", patience, pause=0.1)
+
+    def expect_spoon(self) -> None:
+        done = script("scripts/infer_example.sh", "127.0.0.1", self.ports["HTTP_PORT"])
+        assert answered_mask(done.stdout)[SPOON[1], SPOON[0]]
+
+
+@contextlib.contextmanager
+def serving(name: str, *words: Path, folder: Path, **variables: str) -> Iterator[Serving]:
+    """Runs a script; its home and its log are in the folder."""
+    ports, log = free_ports(), folder / "log"
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = os.environ | {"PATH": path, "TRITON_SAM_HOME": str(folder / "home")} | variables | ports
+    with log.open("wb") as output:
+        process = subprocess.Popen([ROOT / "scripts" / name, *words], env=environment, stdout=output, stderr=output)
+    try:
+        yield Serving(process, log, ports)
+    finally:
+        process.terminate()
+        process.wait(timeout=PATIENCE)
+    assert not process_alive(process.pid)
+
+
 def test_run_triton_serves_a_repository_with_another_triton(repository: Path, tmp_path: Path) -> None:
     """As in NVIDIA's container: the supervised Triton is the one that TRITON_SAM_TRITONSERVER names."""
     other = tmp_path / "tritonserver"
     other.symlink_to(find_triton().binary.parents[1])
-    ports = free_ports()
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    settings = {"TRITON_SAM_HOME": str(tmp_path / "home"), "TRITON_SAM_TRITONSERVER": str(other)}
-    log = tmp_path / "log"
-    with log.open("wb") as output:
-        server = subprocess.Popen(
-            [ROOT / "scripts" / "run_triton.sh", repository],
-            env=os.environ | {"PATH": path} | settings | ports,
-            stdout=output,
-            stderr=output,
-        )
-    try:
-        address = f"http://127.0.0.1:{ports['SERVICE_PORT']}/health"
-
-        def status(least_restarts: int) -> bool:
-            try:
-                told = httpx.get(address, trust_env=False, timeout=5)
-            except httpx.HTTPError:
-                return False
-            return told.status_code == 200 and told.json()["restarts"] >= least_restarts
-
-        def wait(least_restarts: int) -> None:
-            deadline = time.monotonic() + PATIENCE
-            while not status(least_restarts):
-                assert server.poll() is None, log.read_text()
-                assert time.monotonic() < deadline, log.read_text()
-                time.sleep(0.1)
-
-        wait(0)
-        running = children(server.pid)
+    with serving("run_triton.sh", repository, folder=tmp_path, TRITON_SAM_TRITONSERVER=str(other)) as server:
+        server.wait()
+        running = children(server.process.pid)
         assert [words[0] for words in running.values()] == [str(other / "bin" / "tritonserver")]
         os.kill(next(iter(running)), signal.SIGKILL)
-        wait(1)
-        metrics = httpx.get(f"http://127.0.0.1:{ports['SERVICE_PORT']}/metrics", trust_env=False).text
+        server.wait(least_restarts=1)
+        metrics = httpx.get(f"{server.service}/metrics", trust_env=False).text
         assert "triton_sam_supervisor_restarts_total 1.0" in metrics
-        done = script("scripts/infer_example.sh", "127.0.0.1", ports["HTTP_PORT"])
-        assert answered_mask(done.stdout)[SPOON[1], SPOON[0]]
-    finally:
-        server.terminate()
-        server.wait(timeout=PATIENCE)
-    assert not process_alive(server.pid)
+        server.expect_spoon()
+
+
+@pytest.mark.timeout(900)
+def test_run_triton_custom_serves_a_checkpoint(embedded_server: None, tmp_path: Path) -> None:
+    """SAM2-tiny's own weights, as if they were somebody's: exported, and served."""
+    checkpoint = ROOT / TINY_WEIGHTS
+    if not checkpoint.exists():
+        pytest.skip(f"the weights of SAM2-tiny are not at {TINY_WEIGHTS}")
+    chosen = {"SAM2_CHECKPOINT": str(checkpoint), "SAM2_MODEL_CFG": "sam2_hiera_t.yaml"}
+    with serving("run_triton_custom.sh", tmp_path / "models", folder=tmp_path, **chosen) as server:
+        server.wait(patience=5 * PATIENCE)
+        (model,) = httpx.get(f"{server.service}/models", trust_env=False).json()
+        assert model["id"] == "sam2:tiny"
+        server.expect_spoon()
 
 
 def children(parent: int) -> dict[int, list[str]]:

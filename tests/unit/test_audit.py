@@ -67,7 +67,7 @@ SKIPPED = {"name": "torch", "skip_reason": "Dependency not found on PyPI and cou
     ("packages", "state", "audited"),
     [
         ([package("a"), package("b")], "clean", 2),
-        ([package("a"), SKIPPED], "clean", 1),
+        ([package("a"), SKIPPED], "partly audited", 1),
         ([package("a"), package("b", "PYSEC-1")], "vulnerable", 2),
         ([SKIPPED, package("b", "PYSEC-1")], "vulnerable", 1),
         ([SKIPPED], "not audited", 0),
