@@ -44,6 +44,7 @@ GPU_HALVES_RESULT = ROOT / "docs" / "halves_gpu.json"
 CLICK_RESULT = ROOT / "docs" / "click.json"
 MEMORY_RESULT = ROOT / "docs" / "memory.json"
 TUNING_RESULT = ROOT / "docs" / "tuning.json"
+THROUGHPUT_RESULT = ROOT / "docs" / "throughput.json"
 EXPORTS = ROOT / "docs" / "exports.json"
 #: One file for each fault, as `make test-faults` writes them.
 FAULTS = ROOT / "docs" / "reliability"
@@ -217,6 +218,11 @@ def tuning_table() -> str:
     return _recorded(TUNING_RESULT)
 
 
+def throughput_table() -> str:
+    """The latest recorded run of `triton-sam bench throughput` on CPUs."""
+    return _recorded(THROUGHPUT_RESULT)
+
+
 def vlm_table() -> str:
     """The latest recorded run of `triton-sam bench vlm` on a GPU."""
     return _recorded(VLM_RESULT)
@@ -263,6 +269,7 @@ PARTS = {
     "memory": memory_table,
     "faults": faults_table,
     "tuning": tuning_table,
+    "throughput": throughput_table,
 }
 
 
