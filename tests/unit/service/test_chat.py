@@ -451,7 +451,8 @@ def test_the_work_ends_where_not_even_the_head_can_be_sent(leaves: str, monkeypa
             await sending.wait()
             if leaves == "is cancelled":
                 task.cancel()
-            with pytest.raises((OSError, asyncio.CancelledError)):
+            # Only a stop cancels, and what it cuts off is told by a line in the log.
+            with pytest.raises(OSError) if leaves == "fails" else contextlib.nullcontext():
                 await task
             assert [found.ag_frame for found in kept] == [None]
             await asyncio.to_thread(fake.transport.wait_for, lambda it: it.left)
