@@ -16,7 +16,7 @@ from triton_sam.service.places import Places
 #: Must be answered above all when the service is busy: whoever adds servers then looks at these.
 _ALWAYS_ADMITTED = frozenset({"/health", METRICS, f"/v2{METRICS}"})
 #: A body so small is never refused for what others send: clicks go on while somebody fills the service with images.
-FREE_BYTES = 64 * 1024
+_FREE_BYTES = 64 * 1024
 _LINGER_SECONDS = 5.0
 _LINGER_BYTES = 128 * 1024 * 1024
 _CLOSE = {"Connection": "close"}
@@ -74,7 +74,7 @@ class _Visit:
         """A refusal is raised here, so that it comes to the error handlers like every other one."""
         message = await self._receive()
         self._seen += len(message.get("body", b""))
-        if self._seen > FREE_BYTES:
+        if self._seen > _FREE_BYTES:
             self._places.hold(self._seen - self._held)
             self._held = self._seen
         complete = message["type"] == "http.request" and not message.get("more_body", False)

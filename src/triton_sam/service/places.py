@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 
 from triton_sam.errors import QueueFull
@@ -13,16 +12,14 @@ _ARRIVING_PER_PLACE = 4
 class Places:
     """What one service may do at a time. Belongs to the event loop."""
 
-    def __init__(
-        self, at_a_time: int, at_a_time_at: Mapping[str, int] | None = None, *, most_bytes: int = sys.maxsize
-    ) -> None:
+    def __init__(self, at_a_time: int, at_a_time_at: Mapping[str, int], *, most_bytes: int) -> None:
         """
         Args:
             at_a_time_at: path -> how many of ``at_a_time`` its requests may be, so that the others have the rest.
             most_bytes: of all bodies together, from when they come until they are answered.
         """
         self._at_a_time = at_a_time
-        self._at_a_time_at = dict(at_a_time_at or {})
+        self._at_a_time_at = dict(at_a_time_at)
         self._working_at = dict.fromkeys(self._at_a_time_at, 0)
         self._most_arriving = _ARRIVING_PER_PLACE * at_a_time
         self._working = 0
