@@ -56,9 +56,9 @@ def small(start_server: ServerFactory, threads: int) -> Iterator[Running]:
             yield running
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def clicks(small: Running, photographs: Path) -> list[str]:
-    """Documents for /v1/segment on one cached image, in several formats."""
+    """Documents for /v1/segment on one image that is cached now, in several formats."""
     files = {"image": (photographs / "coffee.png").read_bytes()}
     answer = httpx.post(f"{small.urls['service']}/v1/images", files=files, timeout=60, trust_env=False)
     key = answer.json()["image_key"]
