@@ -106,15 +106,18 @@ class HttpAsyncTransport:
 
         try:
             body, header_length = await _by_size(call, write)
-            return read(*await self._post(f"/v2/models/{quote(call.model)}/infer", body, header_length))
+            path = f"/v2/models/{quote(call.model)}/infer"
+            return read(*await self._post(path, body, header_length, call.headers))
         except asyncio.TimeoutError as error:
             raise as_our_error(TimeoutError(), self._address.target) from error
         except Exception as error:
             raise as_our_error(error, self._address.target) from error
 
-    async def _post(self, path: str, body: bytes, header_length: int | None) -> tuple[bytes, int | None]:
+    async def _post(
+        self, path: str, body: bytes, header_length: int | None, own_headers: Mapping[str, str]
+    ) -> tuple[bytes, int | None]:
         """(body of the answer, length of its JSON part); tritonclient's exception for everything but 200."""
-        headers = dict(self._headers)
+        headers = {**self._headers, **own_headers}
         if header_length is not None:
             headers[_HEADER_LENGTH] = str(header_length)
         data = io.BytesIO(body) if len(body) > _LARGE_BODY else body
@@ -129,13 +132,14 @@ class HttpAsyncTransport:
         import aiohttp
 
         path = f"/v2/models/{quote(call.model)}/generate_stream"
+        headers = {**self._headers, **call.headers}
         pace = aiohttp.ClientTimeout(total=None, sock_connect=self._timeout, sock_read=self._timeout)
         explain = as_our_error
         try:
             body = await _by_size(call, lambda: json.dumps(generate_document(call)).encode())
             data = io.BytesIO(body) if len(body) > _LARGE_BODY else body
             async with self._connected().post(
-                self._base + path, data=data, headers=self._headers, timeout=pace, read_bufsize=_EVENT_BYTES
+                self._base + path, data=data, headers=headers, timeout=pace, read_bufsize=_EVENT_BYTES
             ) as response:
                 if response.status != HTTPStatus.OK:
                     answer = await response.read()
@@ -203,7 +207,7 @@ class GrpcAsyncTransport:
                 call.model,
                 tensors,
                 outputs=[grpc.InferRequestedOutput(name) for name in call.outputs],
-                headers=self._headers,
+                headers={**self._headers, **call.headers},
                 client_timeout=self._timeout,
                 request_id=call.request_id,
                 parameters=dict(call.parameters),
@@ -220,7 +224,7 @@ class GrpcAsyncTransport:
         except Exception as error:
             raise as_our_error(error, self._address.target) from error
         conversation = _Conversation(call, tensors)
-        answers = self._connected().stream_infer(conversation.requests(), headers=self._headers)
+        answers = self._connected().stream_infer(conversation.requests(), headers={**self._headers, **call.headers})
         finished = False
         explain = as_our_error
         reading: asyncio.Future[Any] | None = None

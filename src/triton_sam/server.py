@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from http.client import HTTPException
 from pathlib import Path
@@ -30,22 +30,14 @@ from triton_sam.errors import ServerError
 from triton_sam.flight import FLIGHT_DIR_VARIABLE, VLM_DIR_VARIABLE, requests_held
 from triton_sam.launcher import spawn
 from triton_sam.model_folders import ModelState
+from triton_sam.server_command import EXIT_SECONDS, KEY_HEADER, ServerOptions, command_line
 
 log = logging.getLogger(__name__)
 
 _SHM_PREFIX = "triton_sam_"
-_KEY_HEADER = "triton-sam-admin"
-_CLOSED_APIS = "model-repository,shared-memory,logging,trace"
-_EXIT_SECONDS = 30
 _IDLE_SECONDS = 3.0
-#: What every start without a GPU writes.
-_HARMLESS = re.compile(r"cuda|pinned memory", re.IGNORECASE)
-_LOG_FLAGS = {
-    "error": ("--log-warning=false", "--log-info=false"),
-    "warning": ("--log-info=false",),
-    "info": (),
-    "debug": ("--log-verbose=1",),
-}
+#: What every start without a GPU writes, and what is written where nobody collects traces.
+_HARMLESS = re.compile(r"cuda|pinned memory|\[OTLP ", re.IGNORECASE)
 #: A proxy of the user's is for the world, not for our own server.
 _without_proxy = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
@@ -53,39 +45,6 @@ _ONNX_BACKEND_SOURCE = '''"""Written by triton-sam; the code lives in its packag
 
 from triton_sam.backend.onnx_model import TritonPythonModel  # noqa: F401
 '''
-
-
-@dataclass(frozen=True, slots=True)
-class ServerOptions:
-    """Where a server listens and what it loads.
-
-    Attributes:
-        models: Triton names to load at the start; the repository may hold more.
-        state: folder for logs and run-time files.
-    """
-
-    repository: Path
-    models: tuple[str, ...]
-    state: Path
-    needed: tuple[str, ...] = ()
-    """Those without all of which there is nothing to serve; none named: all models."""
-    host: str = "127.0.0.1"
-    http_port: int = 8000
-    grpc_port: int = 8001
-    metrics_port: int = 8002
-    log_level: str = "warning"
-    ready_seconds: float = 120.0
-    environment: Mapping[str, str] = field(default_factory=dict)
-    """Variables for the server and its models, over those of this process."""
-    installation: Path | None = None
-    """Folder of the Triton to run; None: the embedded one."""
-    max_request_bytes: int = 128 * 1024 * 1024
-    """Largest HTTP request that such a Triton shall take; the embedded one has no limit."""
-
-    @property
-    def reach(self) -> str:
-        """The address at which this machine reaches the server."""
-        return "127.0.0.1" if self.host in ("0.0.0.0", "::") else self.host
 
 
 @dataclass(slots=True)
@@ -169,7 +128,7 @@ class TritonProcess:
         import tritonclient.grpc as grpc
         from tritonclient.utils import InferenceServerException
 
-        headers = {f"triton-grpc-protocol-{_KEY_HEADER}": self.admin_key}
+        headers = {f"triton-grpc-protocol-{KEY_HEADER}": self.admin_key}
         address = f"{self.options.reach}:{self.options.grpc_port}"
         with grpc.InferenceServerClient(address, channel_args=[("grpc.enable_http_proxy", 0)]) as client:
             try:
@@ -196,7 +155,7 @@ class TritonProcess:
         request = urllib.request.Request(
             f"http://{self.options.reach}:{self.options.http_port}{path}",
             data=json.dumps(document).encode(),
-            headers={"Content-Type": "application/json", _KEY_HEADER: self.admin_key},
+            headers={"Content-Type": "application/json", KEY_HEADER: self.admin_key},
         )
         try:
             with _without_proxy.open(request, timeout=timeout) as response:
@@ -281,7 +240,7 @@ class TritonProcess:
 
         After SIGTERM Triton also waits for idle keep-alive connections, for as long as it may; nobody gains by that.
         """
-        deadline = time.monotonic() + _EXIT_SECONDS
+        deadline = time.monotonic() + EXIT_SECONDS
         idle_since = time.monotonic()
         while self.alive and time.monotonic() < deadline:
             if any((requests_held(self.flight_folder, model) or 0) > 0 for model in self.models):
@@ -346,41 +305,11 @@ def start(options: ServerOptions, pins: Mapping[str, ModelState] | None = None) 
     environment.pop("PYTHONHOME", None)
     with log_path.open("wb") as output:
         at_start = [model for model in options.models if model not in pins]
-        command = _command(files, options, at_start, backends, shm_prefix, admin_key)
+        command = command_line(files, options, at_start, backends, shm_prefix, admin_key)
         if options.installation is not None:
             command += host.input_size_options(files.binary, options.max_request_bytes)
         process = spawn(command, environment, output)
     return TritonProcess(options, process, runtime, log_path, shm_prefix, admin_key, set(options.models), pins)
-
-
-def _command(
-    files: host.TritonFiles,
-    options: ServerOptions,
-    models: Sequence[str],
-    backends: Path,
-    shm_prefix: str,
-    admin_key: str,
-) -> list[str]:
-    closed = f"{_CLOSED_APIS}:{_KEY_HEADER}={admin_key}"
-    return [
-        str(files.binary),
-        f"--model-repository={options.repository}",
-        f"--backend-directory={backends}",
-        "--model-control-mode=explicit",
-        *(f"--load-model={model}" for model in models),
-        f"--http-address={options.host}",
-        f"--http-port={options.http_port}",
-        f"--grpc-address={options.host}",
-        f"--grpc-port={options.grpc_port}",
-        f"--metrics-address={options.host}",
-        f"--metrics-port={options.metrics_port}",
-        f"--http-restricted-api={closed}",
-        f"--grpc-restricted-protocol={closed}",
-        f"--backend-config=python,shm-region-prefix-name={shm_prefix}",
-        f"--exit-timeout-secs={_EXIT_SECONDS}",
-        "--exit-on-error=false",
-        *_LOG_FLAGS[options.log_level],
-    ]
 
 
 def _make_runtime(runtime: Path, files: host.TritonFiles) -> Path:

@@ -21,7 +21,7 @@ from triton_sam.repository import (
     is_current,
     refresh,
 )
-from triton_sam.server import ServerOptions
+from triton_sam.server_command import ServerOptions
 from triton_sam.settings import MIB, Settings
 from triton_sam.setup_models import set_up
 from triton_sam.specs import ModelSpec
@@ -204,6 +204,7 @@ def serving(
         names += [name for segmenter in segmenters for name in raw_names(segmenter)]
     names += [name for spec in vlms.values() for name in (spec.name, spec.stream_name)]
     names += [name for name in find_profile_models(repository) if name not in names]
+    has_service = with_service and importlib.util.find_spec("fastapi") is not None
     options = ServerOptions(
         repository=repository.resolve(),
         models=tuple(names),
@@ -220,8 +221,8 @@ def serving(
         installation=settings.tritonserver,
         # An image as base64, its prompt, and the names around them.
         max_request_bytes=settings.max_image_bytes * 4 // 3 + settings.max_prompt_bytes + MIB,
+        traces_url=_traces_url(settings) if has_service else None,
     )
-    has_service = with_service and importlib.util.find_spec("fastapi") is not None
     with contextlib.ExitStack() as stack:
         if has_service:
             check_service(settings)
@@ -270,6 +271,13 @@ def check_service(settings: Settings) -> None:
     tls_files(settings)
     if settings.tokens_file is not None:
         read_tokens(settings.tokens_file)
+
+
+def _traces_url(settings: Settings) -> str | None:
+    """Where Triton's own spans go: to whom the service sends those that they stand below."""
+    from triton_sam.service.tracing import traces_url
+
+    return traces_url(settings)
 
 
 def reach_of(bind: str) -> str:

@@ -21,7 +21,8 @@ from triton_sam import server
 from triton_sam.errors import ServerError, SetupError
 from triton_sam.flight import requests_held
 from triton_sam.host import process_alive, process_known
-from triton_sam.server import ServerOptions, TritonProcess
+from triton_sam.server import TritonProcess
+from triton_sam.server_command import ServerOptions
 from triton_sam.updates import Updates
 
 log = logging.getLogger(__name__)

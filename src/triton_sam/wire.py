@@ -109,7 +109,7 @@ class Call:
     outputs: Sequence[str]
     parameters: Mapping[str, str | int | bool] = field(default_factory=dict)
     request_id: str = ""
-    #: For whoever stands between: a proxy that sends everything about one image to one server.
+    #: For whoever stands between, as a proxy that sends everything about one image to one server, and for traces.
     headers: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -6,6 +6,7 @@ import asyncio
 import json
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -47,10 +48,11 @@ def ask(address: Address, call: Call, headers: Mapping[str, str] | None = None, 
 
 def test_a_call_becomes_a_request() -> None:
     with KServe() as server:
-        answer = ask(server.address, CLICK, {"authorization": "Bearer x"})
+        answer = ask(server.address, replace(CLICK, headers={"traceparent": "00-a"}), {"authorization": "Bearer x"})
     (seen,) = server.behaviour.seen
     assert seen.path == "/v2/models/sam2/infer"
     assert seen.headers["authorization"] == "Bearer x"
+    assert seen.headers["traceparent"] == "00-a"
     assert seen.headers["Accept-Encoding"] == "identity", "Triton would compress otherwise"
     assert seen.document["parameters"] == {"session_id": "s1", "latest_wins": True}
     assert np.array_equal(answer["scores"], ANSWER)

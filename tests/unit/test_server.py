@@ -16,7 +16,8 @@ from triton_sam.configs import config_text, segmenter_config
 from triton_sam.errors import ServerError
 from triton_sam.flight import FLIGHT_DIR_VARIABLE, VLM_DIR_VARIABLE
 from triton_sam.model_folders import ModelState
-from triton_sam.server import ServerOptions, TritonProcess
+from triton_sam.server import TritonProcess
+from triton_sam.server_command import ServerOptions, command_line
 
 PINNED = ModelState(1, config_text(segmenter_config(get_spec(DEFAULT_MODEL), "sam2")))
 
@@ -211,8 +212,27 @@ def test_the_servers_processes_have_folders_to_agree_in(tmp_path: Path, monkeypa
 def test_the_command_leaves_pinned_models_out(tmp_path: Path) -> None:
     files: Any = type("Files", (), {"binary": "tritonserver"})()
     options = ServerOptions(tmp_path, ("sam2", "other"), tmp_path)
-    command = server._command(files, options, ["other"], tmp_path, "prefix", "key")
+    command = command_line(files, options, ["other"], tmp_path, "prefix", "key")
     assert [word for word in command if word.startswith("--load-model")] == ["--load-model=other"]
+
+
+def test_triton_traces_only_what_comes_with_a_trace(tmp_path: Path) -> None:
+    files: Any = type("Files", (), {"binary": "tritonserver"})()
+
+    def flags(url: str | None) -> list[str]:
+        options = ServerOptions(tmp_path, ("sam2",), tmp_path, traces_url=url)
+        command = command_line(files, options, ["sam2"], tmp_path, "prefix", "key")
+        return [word.removeprefix("--trace-config=") for word in command if word.startswith("--trace")]
+
+    assert flags(None) == []
+    assert "opentelemetry,url=http://collector:4318/v1/traces" in flags("http://collector:4318/v1/traces")
+    assert "count=0" in flags("http://collector:4318/v1/traces")
+
+
+def test_a_collector_that_is_gone_is_no_reason_of_an_end(process: TritonProcess) -> None:
+    lost = "[Error] File: otlp_http_exporter.cc:122 [OTLP HTTP Client] ERROR: Export 2 trace span(s) error: 1"
+    process.log_path.write_text(f'E1116 18:31:52.9 1 main.cc:1] "failed to bind"\n{lost}\n')
+    assert process.last_error() == "failed to bind"
 
 
 def test_bookkeeping_by_several_threads(process: TritonProcess, triton: Triton) -> None:

@@ -16,7 +16,7 @@ from triton_sam import host, serving
 from triton_sam.catalog import DEFAULT_MODEL, get_spec
 from triton_sam.errors import InvalidInput, ServerError, SetupError
 from triton_sam.repository import write_models, write_plain_model
-from triton_sam.server import ServerOptions
+from triton_sam.server_command import ServerOptions
 from triton_sam.service.backend import Backend
 from triton_sam.serving import EXPOSED_WARNING, OPEN_SERVICE_WARNING, Ports, Running, Served, is_loopback, prepare
 from triton_sam.settings import Settings

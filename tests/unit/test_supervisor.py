@@ -19,7 +19,7 @@ from triton_sam import server, supervisor
 from triton_sam.errors import ServerError, SetupError
 from triton_sam.flight import flight_file
 from triton_sam.model_folders import ModelState
-from triton_sam.server import ServerOptions
+from triton_sam.server_command import ServerOptions
 from triton_sam.supervisor import PingPolicy, Supervisor
 
 WAIT = 20.0

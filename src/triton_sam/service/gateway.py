@@ -175,11 +175,12 @@ class Gateway:
 
 
 def _of_this_visit(call: Call) -> tuple[Call, Span]:
-    """(the call with the id of the request that it is made for, its span)."""
+    """(the call with the ids of the request that it is made for, its span)."""
     visit = visits.current()
     if visit is None:
         return call, NO_SPAN
-    return replace(call, request_id=visit.request_id), visit.span.call(call.model)
+    span = visit.span.call(call.model)
+    return replace(call, request_id=visit.request_id, headers={**call.headers, **span.headers()}), span
 
 
 def _end_call(span: Span, future: Future[Outputs]) -> None:

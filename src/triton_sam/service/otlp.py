@@ -78,6 +78,13 @@ class _OtelSpan(Span):
         )
         return _OtelSpan(self._tracer, span)
 
+    def headers(self) -> dict[str, str]:
+        carrier: dict[str, str] = {}
+        # Whoever gets an id traces what it is given for, whether it is sampled or not.
+        if self._span.get_span_context().trace_flags.sampled:
+            _PROPAGATOR.inject(carrier, set_span_in_context(self._span))
+        return carrier
+
     def end_call(self, result_json: bytes | None = None, failure: str | None = None) -> None:
         ended = time.time_ns()
         if failure is not None:

@@ -11,7 +11,8 @@ from triton_sam.settings import Settings
 
 log = logging.getLogger(__name__)
 
-ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+_ENDPOINT, _TRACES_ENDPOINT = ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+_DEFAULT_ENDPOINT = "http://localhost:4318"
 _INSTALL = "pip install 'triton-sam[tracing]'"
 
 
@@ -23,6 +24,10 @@ class Span:
     def call(self, model: str) -> Span:
         """The child for one call of Triton; to be ended."""
         return self
+
+    def headers(self) -> dict[str, str]:
+        """What whoever is called needs to put its own spans below this one."""
+        return {}
 
     def end_call(self, result_json: bytes | None = None, failure: str | None = None) -> None:
         """
@@ -58,7 +63,11 @@ def tracing_of(settings: Settings, environment: Mapping[str, str] | None = None)
     variables do, which may be there for other programs.
     """
     start = _starter(settings, environment)
-    return NO_TRACING if start is None else start()
+    if start is not None:
+        return start()
+    if _is_wanted(settings, environment):
+        log.warning("there are no traces, although %s is set: %s", " or ".join(ENDPOINTS), _INSTALL)
+    return NO_TRACING
 
 
 def check_tracing(settings: Settings, environment: Mapping[str, str] | None = None) -> None:
@@ -67,16 +76,28 @@ def check_tracing(settings: Settings, environment: Mapping[str, str] | None = No
         _starter(settings, environment)
 
 
-def _starter(settings: Settings, environment: Mapping[str, str] | None) -> Callable[[], Tracing] | None:
+def traces_url(settings: Settings, environment: Mapping[str, str] | None = None) -> str | None:
+    """Where traces go by OTLP over HTTP, as OpenTelemetry's variables have it; None where there are none."""
+    if _starter(settings, environment) is None:
+        return None
     variables = os.environ if environment is None else environment
-    is_named = any(variables.get(name) for name in ENDPOINTS)
-    if variables.get("OTEL_SDK_DISABLED", "").lower() == "true" or not (settings.tracing or is_named):
+    every_kind = variables.get(_ENDPOINT) or _DEFAULT_ENDPOINT
+    return variables.get(_TRACES_ENDPOINT) or f"{every_kind.rstrip('/')}/v1/traces"
+
+
+def _starter(settings: Settings, environment: Mapping[str, str] | None) -> Callable[[], Tracing] | None:
+    if not _is_wanted(settings, environment):
         return None
     try:
         from triton_sam.service.otlp import otlp_tracing
     except ImportError as error:
         if settings.tracing:
             raise SetupError(f"TRITON_SAM_TRACING is set and {error.name} is not installed: {_INSTALL}") from None
-        log.warning("there are no traces, although %s is set: %s", " or ".join(ENDPOINTS), _INSTALL)
         return None
     return otlp_tracing
+
+
+def _is_wanted(settings: Settings, environment: Mapping[str, str] | None) -> bool:
+    variables = os.environ if environment is None else environment
+    is_named = any(variables.get(name) for name in ENDPOINTS)
+    return variables.get("OTEL_SDK_DISABLED", "").lower() != "true" and (settings.tracing or is_named)

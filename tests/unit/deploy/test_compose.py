@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from tests.unit.deploy.tools import COMPOSE_FILES, ROOT, expect_clean, run, tool
-from triton_sam.server import _EXIT_SECONDS
+from triton_sam.server_command import EXIT_SECONDS
 from triton_sam.service.thread import _SHUTDOWN_SECONDS
 from triton_sam.settings import Settings
 
@@ -141,7 +141,7 @@ def test_the_service_and_nginx_take_the_same_bodies(file: str) -> None:
 def test_there_is_room_for_tensors_and_time_to_finish(file: str) -> None:
     triton = service(file, "triton")
     assert triton["shm_size"] == "2gb"
-    assert int(triton["stop_grace_period"].rstrip("s")) > _SHUTDOWN_SECONDS + _EXIT_SECONDS, (
+    assert int(triton["stop_grace_period"].rstrip("s")) > _SHUTDOWN_SECONDS + EXIT_SECONDS, (
         "at worst one after the other"
     )
     assert "weights:/data" in triton["volumes"]

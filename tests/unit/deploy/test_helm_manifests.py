@@ -30,7 +30,7 @@ from tests.unit.deploy.helm_render import (
 from tests.unit.deploy.tools import COMPOSE_FILES, ROOT, run
 from triton_sam.catalog import CATALOG
 from triton_sam.cli import app
-from triton_sam.server import _EXIT_SECONDS
+from triton_sam.server_command import EXIT_SECONDS
 from triton_sam.service.thread import _SHUTDOWN_SECONDS
 from triton_sam.settings import Settings
 from triton_sam.vlm_catalog import VLM_CATALOG
@@ -352,7 +352,7 @@ def test_what_is_in_flight_may_finish(manifests: list[Manifest]) -> None:
     pod = only(manifests, "StatefulSet")["spec"]["template"]["spec"]
     pause = int(pod["containers"][0]["lifecycle"]["preStop"]["exec"]["command"][-1])
     least = json.loads((CHART / "values.schema.json").read_text())["properties"]["terminationGracePeriodSeconds"]
-    assert pod["terminationGracePeriodSeconds"] > least["minimum"] >= pause + _SHUTDOWN_SECONDS + _EXIT_SECONDS
+    assert pod["terminationGracePeriodSeconds"] > least["minimum"] >= pause + _SHUTDOWN_SECONDS + EXIT_SECONDS
 
 
 def test_models_are_set_up_before_a_pod_serves(manifests: list[Manifest], example: str) -> None:

@@ -3,30 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import http.server
 import json
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import pytest
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from tests.traces import collecting
 from tests.unit.service.helpers import CLICK, Fake, mask_result
 from triton_sam.dispatch import Outputs
 from triton_sam.errors import InternalError, SetupError
 from triton_sam.service import tracing
 from triton_sam.service.app import create_app
 from triton_sam.service.otlp import OtelTracing
-from triton_sam.service.tracing import NO_TRACING, check_tracing, tracing_of
+from triton_sam.service.tracing import NO_TRACING, check_tracing, traces_url, tracing_of
 from triton_sam.serving import check_service
 from triton_sam.settings import Settings
 from triton_sam.wire import Call, text_tensor
@@ -85,6 +81,15 @@ def test_a_request_and_its_steps() -> None:
     starts = [spans[name].start_time or 0 for name in STEPS]
     assert starts == sorted(starts)
     assert fake.transport.calls[0].request_id == "my-id"
+    assert fake.transport.calls[0].headers["traceparent"] == f"00-{TRACE}-{call.context.span_id:016x}-01"
+
+
+def test_what_its_caller_does_not_trace_is_not_traced_behind() -> None:
+    fake = Fake()
+    answer, spans = spans_of(fake, headers={"traceparent": f"00-{TRACE}-{PARENT}-00"})
+    assert answer.status_code == 200
+    assert spans == {}
+    assert "traceparent" not in fake.transport.calls[0].headers
 
 
 def test_a_failure_is_marked() -> None:
@@ -126,6 +131,15 @@ def test_when_it_is_on(monkeypatch: pytest.MonkeyPatch) -> None:
         asyncio.run(found.close())
 
 
+def test_where_they_go() -> None:
+    every_kind, traces = tracing.ENDPOINTS
+    assert traces_url(Settings(), {}) is None
+    assert traces_url(Settings(tracing=True), {}) == "http://localhost:4318/v1/traces"
+    assert traces_url(Settings(), {every_kind: "http://c:4318/"}) == "http://c:4318/v1/traces"
+    assert traces_url(Settings(), {every_kind: "http://c:4318", traces: "http://d/in"}) == "http://d/in"
+    assert traces_url(Settings(), {every_kind: "http://c:4318", "OTEL_SDK_DISABLED": "true"}) is None
+
+
 def test_without_the_packages(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setitem(sys.modules, "triton_sam.service.otlp", None)
     with pytest.raises(SetupError, match=r"triton-sam\[tracing\]"):
@@ -150,44 +164,11 @@ def test_a_missing_exporter_is_a_missing_package(monkeypatch: pytest.MonkeyPatch
         tracing_of(Settings(tracing=True), {})
 
 
-@contextlib.contextmanager
-def collecting() -> Iterator[tuple[str, list[ExportTraceServiceRequest]]]:
-    """A receiver of OTLP/HTTP."""
-    got: list[ExportTraceServiceRequest] = []
-
-    class Receiver(http.server.BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            assert self.path == "/v1/traces"
-            got.append(ExportTraceServiceRequest.FromString(body))
-            self.send_response(200)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-        def log_message(self, format: str, *args: Any) -> None:
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Receiver) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}/v1/traces", got
-        finally:
-            server.shutdown()
-            thread.join()
-
-
 def test_over_the_wire() -> None:
     fake = Fake()
     fake.transport.answer = timed
     with collecting() as (endpoint, got):
         traced = OtelTracing(BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint)))
         assert asyncio.run(_asked(fake, traced)).status_code == 200  # closing the service sends what is left
-    (resource,) = [part for request in got for part in request.resource_spans]
-    named = {entry.key: entry.value.string_value for entry in resource.resource.attributes}
-    assert named["service.name"] == "triton-sam"
-    assert {span.name for scope in resource.scope_spans for span in scope.spans} == {
-        "POST /v1/segment",
-        "triton sam2",
-        *STEPS,
-    }
+    assert {span.service for span in got} == {"triton-sam"}
+    assert {span.name for span in got} == {"POST /v1/segment", "triton sam2", *STEPS}
