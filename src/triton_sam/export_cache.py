@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from triton_sam.errors import SetupError
+from triton_sam.seals import is_whole, write_seal
 from triton_sam.specs import GRAPHS_FILE, NETWORK_FILE, ModelSpec, Precision
 from triton_sam.weights import ProgressFactory, WeightStore
 
@@ -76,6 +77,8 @@ def export_model(
                 say(f"exported already, in {folder}")
                 return folder, present
     exported = export_checkpoint(spec or AUTO, checkpoint, folder, options, say)
+    for name in exported.report["files"]:
+        write_seal(exported.folder / name)
     return exported.folder, exported.report
 
 
@@ -121,11 +124,11 @@ def _folder(spec: ModelSpec, store: WeightStore, request: ExportRequest) -> Path
 
 
 def _present(folder: Path) -> dict[str, Any] | None:
-    """The report of an export that is there with all its files."""
+    """The report of an export that is there with all its files, as they were written."""
     try:
         (folder / GRAPHS_FILE).stat()
         report: dict[str, Any] = json.loads((folder / _REPORT).read_text())
-        whole = all((folder / name).stat().st_size == size for name, size in report["files"].items())
+        whole = all(is_whole(folder / name) for name in report["files"])
         return report if whole and "sha256" in report["checkpoint"] else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from triton_sam.errors import SetupError
 from triton_sam.export_cache import ExportRequest, Say, export_model, forget_exports, write_network
 from triton_sam.repository import choose_name, remove_models, write_models
+from triton_sam.seals import is_whole, seal_of, write_seal
 from triton_sam.specs import (
     CPU_DECODER_FILE,
     CPU_ENCODER_FILE,
@@ -97,7 +99,7 @@ def _cpu_encoder(spec: ModelSpec, encoder: Path, folder: Path, say: Say) -> dict
         from triton_sam.export.cpu_encoder import RECIPE, make_cpu_encoder
 
         target = folder / f"{encoder.stem}-cpu{RECIPE}.onnx"
-        if target.is_file() or make_cpu_encoder(encoder, target, spec.graphs, say) is not None:
+        if _made_once(target, lambda: make_cpu_encoder(encoder, target, spec.graphs, say)):
             return {CPU_ENCODER_FILE: target}
     except Exception as error:  # whatever a graph has that nobody thought of: the plain one is there
         say(f"the plain encoder is served: {_told(error)}")
@@ -108,16 +110,29 @@ def _cpu_decoder(graphs: Graphs, decoder: Path, target: Path, say: Say, *, keep:
     """The decoder as it runs fastest on a CPU; nothing where it cannot be made: the plain one serves too.
 
     Args:
-        keep: takes ``target`` as it is where it is there; its name must tell of which decoder it is.
+        keep: takes ``target`` as it is where it was made before; its name must tell of which decoder it is.
     """
     try:
         from triton_sam.export.cpu_decoder import make_cpu_decoder
 
-        if (keep and target.is_file()) or make_cpu_decoder(decoder, target, graphs, say) is not None:
+        def make() -> Path | None:
+            return make_cpu_decoder(decoder, target, graphs, say)
+
+        if _made_once(target, make) if keep else make() is not None:
             return {CPU_DECODER_FILE: target}
     except Exception as error:  # as above
         say(f"the plain decoder is served: {_told(error)}")
     return {}
+
+
+def _made_once(target: Path, make: Callable[[], Path | None]) -> bool:
+    """Whether the file is there, as it was made before or made now; False where there is nothing to be made."""
+    if is_whole(target):
+        return True
+    if make() is None:
+        return False
+    write_seal(target)
+    return True
 
 
 def _told(error: Exception) -> str:
@@ -190,5 +205,6 @@ def tear_down(spec: ModelSpec, store: WeightStore, repository: Path) -> int:
         stem = store.path(file).stem
         for made in (converted / f"{stem}.onnx", *converted.glob(f"{stem}-cpu*.onnx")):
             made.unlink(missing_ok=True)
+            seal_of(made).unlink(missing_ok=True)
     remove_models(spec, repository)
     return store.remove(spec) + forget_exports(spec, store)

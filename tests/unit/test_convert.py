@@ -70,7 +70,7 @@ def test_ort_becomes_onnx(ort: Path, tmp_path: Path) -> None:
     assert target == tmp_path / "converted" / "graph.onnx"
     assert run(target) == [3.0, -4.0]
     assert target.read_bytes()[:1] == b"\x08"  # a ModelProto begins with its version; the other format does not
-    assert [path.name for path in target.parent.iterdir()] == ["graph.onnx"]
+    assert sorted(path.name for path in target.parent.iterdir()) == ["graph.onnx", "graph.onnx.sha256"]
 
 
 def test_a_conversion_is_made_once(ort: Path, tmp_path: Path) -> None:
@@ -79,6 +79,13 @@ def test_a_conversion_is_made_once(ort: Path, tmp_path: Path) -> None:
     ort.write_bytes(b"no longer readable")
     assert as_onnx(ort, tmp_path / "converted") == target
     assert target.stat().st_mtime_ns == before
+
+
+def test_a_conversion_that_was_written_into_is_made_again(ort: Path, tmp_path: Path) -> None:
+    target = as_onnx(ort, tmp_path / "converted")
+    content = target.read_bytes()
+    target.write_bytes(bytes(len(content)))
+    assert as_onnx(ort, tmp_path / "converted").read_bytes() == content
 
 
 @pytest.mark.parametrize("damage", ["empty", "noise", "cut", "missing"])

@@ -136,9 +136,12 @@ def test_half_an_export_is_made_again(
     assert (folder / missing).exists()
 
 
-def test_a_cut_graph_is_made_again(store: WeightStore, checkpoint: Path, exporter: FalseExporter) -> None:
+@pytest.mark.parametrize("content", ["gra", "grapf 1"], ids=["cut", "written into"])
+def test_a_damaged_graph_is_made_again(
+    content: str, store: WeightStore, checkpoint: Path, exporter: FalseExporter
+) -> None:
     folder, _ = export_model(SPEC, store, ExportRequest(checkpoint), silent)
-    (folder / "encoder.onnx").write_text("gra")
+    (folder / "encoder.onnx").write_text(content)
     export_model(SPEC, store, ExportRequest(checkpoint), silent)
     assert (folder / "encoder.onnx").read_text() == "graph 2"
     assert len(exporter.asked) == 2

@@ -217,6 +217,15 @@ def test_a_file_without_its_checksum_is_not_installed(harm: str, server: FileSer
 
 
 @pytest.mark.usefixtures("_hub")
+def test_one_that_was_written_into_is_fetched_again(server: FileServer, store: WeightStore) -> None:
+    add_hub_file(server, HUB, CONTENT)
+    spec = spec_of(unsigned(HUB))
+    path = store.pull_checkpoint(spec)
+    path.write_bytes(bytes(len(CONTENT)))
+    assert store.pull_checkpoint(spec).read_bytes() == CONTENT
+
+
+@pytest.mark.usefixtures("_hub")
 def test_what_a_kill_between_checksum_and_rename_leaves(
     server: FileServer, store: WeightStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -74,6 +74,19 @@ def test_what_is_there_is_not_asked_for_again(server: FileServer, store: WeightS
     assert len(server.requests) == 1
 
 
+def test_what_was_written_into_is_fetched_again(
+    server: FileServer, store: WeightStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A served file is a link to it, so whoever damages that one damages this one, without changing its size."""
+    spec = model_spec(model_file(CONTENT, HttpSource(server.add("/encoder", CONTENT))))
+    (path,) = store.pull(spec).values()
+    path.write_bytes(bytes(len(CONTENT)))
+    assert store.is_installed(spec)
+    assert store.pull(spec) == {Role.ENCODER: path}
+    assert path.read_bytes() == CONTENT
+    assert "damaged" in caplog.text
+
+
 def test_progress_is_told_for_both_steps(server: FileServer, store: WeightStore) -> None:
     spec = model_spec(model_file(CONTENT, HttpSource(server.add("/encoder", CONTENT))))
     told: list[tuple[str, str, int, int | None]] = []

@@ -8,6 +8,7 @@ from pathlib import Path
 import onnxruntime
 
 from triton_sam.errors import SetupError
+from triton_sam.seals import is_whole, write_seal
 
 _ORT_SUFFIX = ".ort"
 
@@ -21,7 +22,7 @@ def as_onnx(source: Path, folder: Path) -> Path:
     if source.suffix != _ORT_SUFFIX:
         return source
     target = folder / f"{source.stem}.onnx"
-    if target.exists():
+    if is_whole(target):
         return target
     folder.mkdir(parents=True, exist_ok=True)
     partial = folder / f"{source.stem}.{os.getpid()}.part"
@@ -33,6 +34,7 @@ def as_onnx(source: Path, folder: Path) -> Path:
     try:
         onnxruntime.InferenceSession(str(source), options, providers=["CPUExecutionProvider"])
         partial.replace(target)
+        write_seal(target)
     except Exception as error:  # ONNX Runtime's exceptions share no base class but this
         raise SetupError(f"{source.name} could not be converted to ONNX: {error}") from None
     finally:
