@@ -86,12 +86,11 @@ def pull(
             path = store.pull_checkpoint(spec, progress)
         out.print(f"the checkpoint of {model_id} is in {path}")
         return
-    if store.is_installed(spec):
-        out.print(f"{model_id} is installed already in {store.blobs}")
-        return
+    was_installed = store.is_installed(spec)
     with download_progress() as progress:
-        store.pull(spec, progress)
-    out.print(f"{model_id} is installed, {spec.size / 1e6:.0f} MB in {store.blobs}")
+        store.pull(spec, progress)  # what is there is compared with its checksum
+    already = " already" if was_installed else ""
+    out.print(f"{model_id} is installed{already}, {spec.size / 1e6:.0f} MB in {store.blobs}")
 
 
 def export(

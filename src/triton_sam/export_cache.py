@@ -77,8 +77,8 @@ def export_model(
                 say(f"exported already, in {folder}")
                 return folder, present
     exported = export_checkpoint(spec or AUTO, checkpoint, folder, options, say)
-    for name in exported.report["files"]:
-        write_seal(exported.folder / name)
+    if output_dir is None and spec is not None:  # else nobody asks for it again
+        _seal(folder, exported.report)
     return exported.folder, exported.report
 
 
@@ -123,12 +123,25 @@ def _folder(spec: ModelSpec, store: WeightStore, request: ExportRequest) -> Path
     return store.home / "exports" / f"{spec.variant_name}-{request.precision.value}{size}"
 
 
+def _sealed_names(report: dict[str, Any]) -> list[str]:
+    return [GRAPHS_FILE, *report["files"]]
+
+
+def _seal(folder: Path, report: dict[str, Any]) -> None:
+    try:
+        for name in _sealed_names(report):
+            write_seal(folder / name)
+    except OSError as error:
+        raise SetupError(
+            f"{folder} cannot be written ({error.strerror}): make room and export the model again"
+        ) from None
+
+
 def _present(folder: Path) -> dict[str, Any] | None:
     """The report of an export that is there with all its files, as they were written."""
     try:
-        (folder / GRAPHS_FILE).stat()
         report: dict[str, Any] = json.loads((folder / _REPORT).read_text())
-        whole = all(is_whole(folder / name) for name in report["files"])
+        whole = all(is_whole(folder / name) for name in _sealed_names(report))
         return report if whole and "sha256" in report["checkpoint"] else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -90,14 +91,14 @@ def _find_other_triton(installation: Path) -> TritonFiles:
     return files
 
 
-def input_size_options(binary: Path, most_bytes: int) -> list[str]:
-    """What lets a Triton take HTTP requests of this size: later ones than the embedded refuse more than 64 MiB."""
-    option = "--http-max-input-size"
+def known_flags(binary: Path, flags: Sequence[str]) -> list[str]:
+    """Those of the flags that a Triton's --help names: releases and builds differ, and an unknown one ends a start."""
     try:
         told = subprocess.run([binary, "--help"], capture_output=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise SetupError(f"{binary} does not run ({error}): is it a Triton for this machine?") from None
-    return [f"{option}={most_bytes}"] if option.encode() in told.stdout + told.stderr else []
+    named = (told.stdout + told.stderr).decode(errors="replace")
+    return [flag for flag in flags if flag.partition("=")[0] in named]
 
 
 def install_stub(files: TritonFiles) -> None:

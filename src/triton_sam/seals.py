@@ -55,9 +55,12 @@ def read_seal(path: Path) -> tuple[str, int] | None:
 
 
 def is_whole(path: Path) -> bool:
-    """Whether a file has the content that it was sealed with."""
+    """Whether a file has the content that it was sealed with; one that cannot be read has not."""
     seal = read_seal(path)
-    return seal is not None and path.is_file() and path.stat().st_size == seal[1] and digest_of(path) == seal[0]
+    try:
+        return seal is not None and path.stat().st_size == seal[1] and digest_of(path) == seal[0]
+    except OSError:
+        return False
 
 
 def flush_to_disk(path: Path) -> None:

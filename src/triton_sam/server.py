@@ -30,7 +30,7 @@ from triton_sam.errors import ServerError
 from triton_sam.flight import FLIGHT_DIR_VARIABLE, VLM_DIR_VARIABLE, requests_held
 from triton_sam.launcher import spawn
 from triton_sam.model_folders import ModelState
-from triton_sam.server_command import EXIT_SECONDS, KEY_HEADER, ServerOptions, command_line
+from triton_sam.server_command import EXIT_SECONDS, KEY_HEADER, TRACE_FLAG, ServerOptions, command_line, further_flags
 
 log = logging.getLogger(__name__)
 
@@ -306,10 +306,18 @@ def start(options: ServerOptions, pins: Mapping[str, ModelState] | None = None) 
     with log_path.open("wb") as output:
         at_start = [model for model in options.models if model not in pins]
         command = command_line(files, options, at_start, backends, shm_prefix, admin_key)
-        if options.installation is not None:
-            command += host.input_size_options(files.binary, options.max_request_bytes)
-        process = spawn(command, environment, output)
+        process = spawn([*command, *_known_further_flags(files, options)], environment, output)
     return TritonProcess(options, process, runtime, log_path, shm_prefix, admin_key, set(options.models), pins)
+
+
+def _known_further_flags(files: host.TritonFiles, options: ServerOptions) -> list[str]:
+    flags = further_flags(options)
+    if options.installation is None:
+        return flags
+    known = host.known_flags(files.binary, flags)
+    if any(flag.startswith(TRACE_FLAG) for flag in set(flags) - set(known)):
+        log.warning("this Triton was built without traces: those of the service end at the call of it")
+    return known
 
 
 def _make_runtime(runtime: Path, files: host.TritonFiles) -> Path:

@@ -10,6 +10,7 @@ from triton_sam import host
 
 KEY_HEADER = "triton-sam-admin"
 EXIT_SECONDS = 30
+TRACE_FLAG = "--trace-config"
 _CLOSED_APIS = "model-repository,shared-memory,logging,trace"
 _LOG_FLAGS = {
     "error": ("--log-warning=false", "--log-info=false"),
@@ -87,13 +88,16 @@ def command_line(
         f"--exit-timeout-secs={EXIT_SECONDS}",
         "--exit-on-error=false",
         *_LOG_FLAGS[options.log_level],
-        *_trace_flags(options.traces_url),
     ]
 
 
-def _trace_flags(url: str | None) -> list[str]:
-    """Of requests that come with a trace's id, and of no others: for these Triton looks at neither rate nor count."""
-    if url is None:
-        return []
-    settings = ("mode=opentelemetry", f"opentelemetry,url={url}", "level=TIMESTAMPS", "count=0")
-    return [f"--trace-config={setting}" for setting in settings]
+def further_flags(options: ServerOptions) -> list[str]:
+    """What not every Triton knows, and each serves without."""
+    flags = []
+    if options.installation is not None:  # later ones than the embedded refuse more than 64 MiB
+        flags.append(f"--http-max-input-size={options.max_request_bytes}")
+    if options.traces_url is not None:
+        # Requests that come with a trace's id, and no others: for these Triton looks at neither rate nor count.
+        settings = ("mode=opentelemetry", f"opentelemetry,url={options.traces_url}", "level=TIMESTAMPS", "count=0")
+        flags += [f"{TRACE_FLAG}={setting}" for setting in settings]
+    return flags

@@ -90,7 +90,7 @@ class WeightStore:
         self._check_disk(spec, files)
         with self._lock(spec):
             for file in files:
-                self._pull_missing(file, progress)
+                self._pull_missing(spec, file, progress)
 
     def pull_checkpoint(self, spec: ModelSpec, progress: ProgressFactory = silent) -> Path:
         """The first checkpoint that is there or can be had; WeightsError tells what every source said."""
@@ -99,7 +99,7 @@ class WeightStore:
             self._check_disk(spec, (file,))
             with self._lock(spec):
                 try:
-                    self._pull_missing(file, progress)
+                    self._pull_missing(spec, file, progress)
                     return self.path(file)
                 except WeightsError as error:
                     reasons.append(str(error))
@@ -135,15 +135,18 @@ class WeightStore:
         size = file.size if file.sha256 is not None else seal and seal[1]
         return path.stat().st_size == size
 
-    def _pull_missing(self, file: ModelFile, progress: ProgressFactory) -> None:
+    def _pull_missing(self, spec: ModelSpec, file: ModelFile, progress: ProgressFactory) -> None:
         """Fetches what is not there, and what is no longer what it was."""
         if self._present(file):
-            seal = read_seal(self.path(file))
+            path = self.path(file)
+            seal = read_seal(path)
             try:
-                verify(self.path(file), file, progress(file, "verify"), None if seal is None else seal[0])
+                verify(path, file, progress(file, "verify"), None if seal is None else seal[0])
                 return
-            except WeightsError:
-                log.warning("%s in the cache is damaged: it is fetched again", file.name)
+            except (WeightsError, OSError) as error:  # also a disk that cannot read it any more
+                log.warning("%s in the cache is damaged, and is fetched again: %s", file.name, error)
+            path.unlink()
+            self._check_disk(spec, (file,))
         self._pull_file(file, progress)
 
     def _pull_file(self, file: ModelFile, progress: ProgressFactory) -> None:

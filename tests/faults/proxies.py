@@ -119,6 +119,18 @@ class HAProxy:
         """Which servers get requests: name -> is up."""
         return {name: row["status"].startswith("UP") for name, row in self._rows().items() if name.startswith("sam")}
 
+    def under_way(self) -> int:
+        """Requests at the servers now, or in line for one."""
+        row = self._rows()["BACKEND"]
+        return int(row["scur"]) + int(row["qcur"])
+
+    def refused(self) -> int:
+        """Requests that it has refused itself, as its metrics count them."""
+        page = httpx.get(f"{self.stats}/metrics", timeout=10, trust_env=False).text
+        found = re.search(r'^haproxy_frontend_requests_denied_total{proxy="service"} (\d+)', page, re.MULTILINE)
+        assert found is not None, page
+        return int(found[1])
+
     def asked_again(self) -> int:
         """Requests that were sent to another server than their own, which had not answered."""
         return int(self._rows()["BACKEND"]["wredis"])
@@ -143,8 +155,12 @@ def haproxy_variables(servers: list[WholeServer]) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def running_haproxy(servers: list[WholeServer], folder: Path) -> Iterator[HAProxy]:
-    variables = haproxy_variables(servers)
+def running_haproxy(servers: list[WholeServer], folder: Path, **further: str) -> Iterator[HAProxy]:
+    """
+    Args:
+        further: other variables of the configuration.
+    """
+    variables = haproxy_variables(servers) | further
     command = [program("haproxy"), "-db", "-f", str(HAPROXY_CONFIG)]
     with _running(command, folder / "haproxy.log", variables) as process:
         made = HAProxy(

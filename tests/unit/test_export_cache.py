@@ -136,12 +136,14 @@ def test_half_an_export_is_made_again(
     assert (folder / missing).exists()
 
 
-@pytest.mark.parametrize("content", ["gra", "grapf 1"], ids=["cut", "written into"])
-def test_a_damaged_graph_is_made_again(
-    content: str, store: WeightStore, checkpoint: Path, exporter: FalseExporter
+@pytest.mark.parametrize(
+    ("name", "content"), [("encoder.onnx", "gra"), ("encoder.onnx", "grapf 1"), ("graphs.json", "")]
+)
+def test_a_damaged_export_is_made_again(
+    name: str, content: str, store: WeightStore, checkpoint: Path, exporter: FalseExporter
 ) -> None:
     folder, _ = export_model(SPEC, store, ExportRequest(checkpoint), silent)
-    (folder / "encoder.onnx").write_text(content)
+    (folder / name).write_text(content)
     export_model(SPEC, store, ExportRequest(checkpoint), silent)
     assert (folder / "encoder.onnx").read_text() == "graph 2"
     assert len(exporter.asked) == 2

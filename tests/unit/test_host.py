@@ -242,20 +242,20 @@ def test_a_triton_for_another_python(other_triton: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("says", "options"),
+    ("says", "flags"),
     [("  --http-max-input-size <integer>", ["--http-max-input-size=1000"]), ("  --http-port <integer>", [])],
 )
-def test_a_triton_with_a_limit_is_told_another(says: str, options: list[str], tmp_path: Path) -> None:
+def test_a_triton_is_told_what_it_knows(says: str, flags: list[str], tmp_path: Path) -> None:
     binary = tmp_path / "tritonserver"
     binary.write_text(f"#!/bin/sh\necho '{says}' >&2\nexit 1\n")
     binary.chmod(0o755)
-    assert host.input_size_options(binary, 1000) == options
+    assert host.known_flags(binary, ["--http-max-input-size=1000", "--trace-config=count=0"]) == flags
 
 
 def test_a_triton_that_does_not_run(tmp_path: Path) -> None:
     (tmp_path / "tritonserver").write_text("no program")
     with pytest.raises(SetupError, match="does not run"):
-        host.input_size_options(tmp_path / "tritonserver", 1000)
+        host.known_flags(tmp_path / "tritonserver", ["--http-max-input-size=1000"])
 
 
 # shared memory and processes

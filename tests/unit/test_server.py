@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from triton_sam.errors import ServerError
 from triton_sam.flight import FLIGHT_DIR_VARIABLE, VLM_DIR_VARIABLE
 from triton_sam.model_folders import ModelState
 from triton_sam.server import TritonProcess
-from triton_sam.server_command import ServerOptions, command_line
+from triton_sam.server_command import ServerOptions, command_line, further_flags
 
 PINNED = ModelState(1, config_text(segmenter_config(get_spec(DEFAULT_MODEL), "sam2")))
 
@@ -217,16 +218,21 @@ def test_the_command_leaves_pinned_models_out(tmp_path: Path) -> None:
 
 
 def test_triton_traces_only_what_comes_with_a_trace(tmp_path: Path) -> None:
-    files: Any = type("Files", (), {"binary": "tritonserver"})()
+    plain = ServerOptions(tmp_path, ("sam2",), tmp_path)
+    assert further_flags(plain) == []
+    flags = further_flags(replace(plain, traces_url="http://collector:4318/v1/traces"))
+    assert "--trace-config=opentelemetry,url=http://collector:4318/v1/traces" in flags
+    assert "--trace-config=count=0" in flags
 
-    def flags(url: str | None) -> list[str]:
-        options = ServerOptions(tmp_path, ("sam2",), tmp_path, traces_url=url)
-        command = command_line(files, options, ["sam2"], tmp_path, "prefix", "key")
-        return [word.removeprefix("--trace-config=") for word in command if word.startswith("--trace")]
 
-    assert flags(None) == []
-    assert "opentelemetry,url=http://collector:4318/v1/traces" in flags("http://collector:4318/v1/traces")
-    assert "count=0" in flags("http://collector:4318/v1/traces")
+def test_a_triton_without_traces_serves_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = host.TritonFiles(tmp_path / "tritonserver", tmp_path / "python", tmp_path / "stub")
+    monkeypatch.setattr(host, "known_flags", lambda _binary, flags: [flag for flag in flags if "trace" not in flag])
+    options = ServerOptions(tmp_path, ("sam2",), tmp_path, installation=tmp_path, traces_url="http://collector")
+    assert server._known_further_flags(files, options) == [f"--http-max-input-size={options.max_request_bytes}"]
+    assert "built without traces" in caplog.text
 
 
 def test_a_collector_that_is_gone_is_no_reason_of_an_end(process: TritonProcess) -> None:

@@ -46,6 +46,7 @@ class EventServer:
 
     def __init__(self, status: int, script: list[Any], complete: bool = True) -> None:
         self.asked: list[tuple[str, Any]] = []
+        self.heads: list[dict[str, str]] = []
         self.gone = threading.Event()
         outer = self
 
@@ -55,6 +56,7 @@ class EventServer:
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 outer.asked.append((self.path, json.loads(body)))
+                outer.heads.append(dict(self.headers))
                 self.send_response(status)
                 self.send_header("Content-Type", "text/event-stream")
                 self.send_header("Transfer-Encoding", "chunked")
