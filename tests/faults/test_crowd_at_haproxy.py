@@ -85,17 +85,18 @@ def test_clicks_above_the_limit_are_refused_in_the_services_words(service: Servi
         eventually(lambda: haproxy.under_way() == 0, "the end of the click")
         upload = pool.submit(httpx.post, f"{haproxy.url}/v1/images", content=b"a", timeout=PATIENCE, trust_env=False)
         eventually(lambda: haproxy.under_way() == 1, "the upload at the service")
-        for _ in range(3):
-            refused = client.post("/v1/segment", json=CLICK, headers={"X-Request-ID": "mine"})
+        for path in ("/v1/segment", "/v1/segment", "//v1//segment"):
+            refused = client.post(f"{haproxy.url}{path}", json=CLICK, headers={"X-Request-ID": "mine"})
             assert (refused.status_code, refused.json()["error"]["code"]) == (429, "queue_full")
             assert (refused.headers["Retry-After"], refused.headers["X-Request-ID"]) == ("1", "mine")
         assert client.get("/health").status_code == 200, "health is always answered"
         passed = ("/cancel_pending", "/v1/chat/completions")
         assert [client.post(path, json={}).status_code for path in passed] == [200, 200]
         assert client.post("/v1/segment", json=CLICK | {"note": "x" * 8192}).status_code == 200, "not a plain click"
+        assert client.post("/v1/segment", json=CLICK, headers={"Origin": "http://page"}).status_code == 200
         service.may_answer.set()
         assert upload.result(PATIENCE).status_code == 200
         eventually(lambda: haproxy.under_way() == 0, "the end of the upload")
         assert client.post("/v1/segment", json=CLICK).status_code == 200
     assert haproxy.refused() == 3
-    assert service.paths.count("/v1/segment") == 3
+    assert service.paths.count("/v1/segment") == 4

