@@ -103,7 +103,7 @@ class WeightStore:
         reasons = []
         for file in sorted(spec.checkpoints, key=lambda file: not self._present(file)):
             if not self._present(file):
-                self._check_disk(spec, [file])  # of which no other file would be told
+                self._check_disk(spec, [file])  # here, because another file would not find room either
             try:
                 self._pull_files(spec, (file,), progress)
                 return self.path(file)
