@@ -40,7 +40,7 @@ def test_all_backends_of_haproxy_know_the_same_servers_by_the_same_numbers() -> 
         for section in sections
         if re.search(r"^    balance hash", section, re.MULTILINE)
     }
-    assert set(known) == {"masks", "answers", "triton_http", "triton_grpc"}
+    assert set(known) == {"masks", "answers", "sockets", "triton_http", "triton_grpc"}
     assert set(map(tuple, known.values())) == {(("sam1", "1"), ("sam2", "2"))}
 
 
