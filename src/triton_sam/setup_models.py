@@ -118,7 +118,8 @@ def _cpu_decoder(graphs: Graphs, decoder: Path, target: Path, say: Say, *, keep:
         def make() -> Path | None:
             return make_cpu_decoder(decoder, target, graphs, say)
 
-        if _made_once(target, make) if keep else make() is not None:
+        is_there = _made_once(target, make) if keep else make() is not None
+        if is_there:
             return {CPU_DECODER_FILE: target}
     except Exception as error:  # as above
         say(f"the plain decoder is served: {_told(error)}")

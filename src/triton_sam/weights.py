@@ -137,9 +137,10 @@ class WeightStore:
         path = self.path(file)
         if not path.is_file():
             return False
+        if file.sha256 is not None:
+            return path.stat().st_size == file.size
         seal = read_seal(path)
-        size = file.size if file.sha256 is not None else seal and seal[1]
-        return path.stat().st_size == size
+        return seal is not None and path.stat().st_size == seal[1]
 
     def _is_whole(self, file: ModelFile) -> bool:
         """Whether the file is there with the content that it was verified with; a gigabyte takes a second."""

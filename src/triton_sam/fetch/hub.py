@@ -14,7 +14,8 @@ from pathlib import Path
 
 from triton_sam.errors import WeightsError
 from triton_sam.fetch.archive import copy_file
-from triton_sam.fetch.http import CHUNK, CONNECT_SECONDS, Access, Progress, check_reachable, download, redact
+from triton_sam.fetch.http import CONNECT_SECONDS, Access, Progress, check_reachable, download, redact
+from triton_sam.seals import digest_of
 from triton_sam.specs import HubSource
 
 NO_HUB = "the answer is not one of a Hugging Face Hub: check HF_ENDPOINT and the proxy"
@@ -60,14 +61,10 @@ def _cached(source: HubSource, sha256: str | None) -> tuple[Path, str] | None:
     expected = sha256 or path.name
     if not _SHA256.fullmatch(expected):
         return None
-    digest = hashlib.sha256()
     try:
-        with path.open("rb") as stream:
-            while chunk := stream.read(CHUNK):
-                digest.update(chunk)
+        return (path, expected) if digest_of(path) == expected else None
     except OSError:
         return None
-    return (path, expected) if digest.hexdigest() == expected else None
 
 
 def _look_up(source: HubSource) -> tuple[str, str, int | None]:
