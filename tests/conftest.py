@@ -27,7 +27,47 @@ ServerFactory = Callable[..., AbstractContextManager[Running]]
 _OTHER_REPOSITORY = os.environ.get("TRITON_SAM_TEST_REPOSITORY")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+#: Name -> what it holds: the tests that only ``make test-all`` runs, each under ``@pytest.mark.part(name)``.
+PARTS = {
+    "exports": "every export against torch on every photograph, in fp32, fp16 and 8 bits, and foreign tools' profiles",
+    "masks": "masks against the reference for every size, photograph and prompt, and the fast encoder's figures",
+    "faults": "kills, damage, drains and hostile input in every combination, and in full length",
+    "overload": "ten times capacity, crowds at HAProxy, two servers behind it",
+    "soak": "hours of mixed load with kills, in twenty minutes",
+    "mutations": "ten thousand mutated requests, and hypothesis with many examples",
+    "deploy": "Helm, promtool, HAProxy, nginx, containers' files, the audit of what is installed",
+    "clones": "a fresh clone and the light client on every Python and numpy",
+    "vlm": "vision-language models: every family, shape and precision",
+    "page": "the page's pictures, memory, devices and accessibility in full",
+    "bench": "that every bench runs, and GPU kernels in an interpreter",
+}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--part", action="append", default=[], choices=[*PARTS, "every"], help="run this part of `make test-all` instead"
+    )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Without ``--part`` the tests for every commit; with it those of the named parts alone."""
+    wanted: list[str] = config.getoption("--part")
+    kept, left = [], []
+    for item in items:
+        names = {name for mark in item.iter_markers("part") for name in mark.args}
+        unknown = names - set(PARTS)
+        if unknown:
+            raise pytest.UsageError(f"{item.nodeid}: there is no part {unknown.pop()!r}: known are {', '.join(PARTS)}")
+        chosen = bool(names & set(wanted)) or ("every" in wanted and bool(names)) if wanted else not names
+        (kept if chosen else left).append(item)
+    if left:
+        config.hook.pytest_deselected(items=left)
+        items[:] = kept
+    _skip_what_needs_patience(items)
+
+
+def _skip_what_needs_patience(items: list[pytest.Item]) -> None:
     """Two ARM cores take 4 to 6 s for an image, which two of x86 encode in 1.5 to 2.5; in halves they take minutes."""
     if platform.machine() == "x86_64" or os.environ.get("TRITON_SAM_PATIENT_TESTS"):
         return
