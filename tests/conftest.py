@@ -1,4 +1,4 @@
-"""What all tests share. Real Triton and real weights: where they cannot be had, those tests skip and say why."""
+"""What all tests share. The real Triton everywhere; real weights where a mask must be right, an analytic model else."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.analytic import analytic_spec, write_analytic
 from triton_sam import host, supervisor
 from triton_sam.catalog import DEFAULT_MODEL, get_spec
 from triton_sam.errors import SetupError, WeightsError
@@ -45,7 +46,11 @@ PARTS = {
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--part", action="append", default=[], choices=[*PARTS, "every"], help="run this part of `make test-all` instead"
+        "--part",
+        action="append",
+        default=[],
+        choices=[*PARTS, "every"],
+        help="run this part of `make test-all` instead",
     )
 
 
@@ -79,24 +84,30 @@ def _skip_what_needs_patience(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spec() -> ModelSpec:
+    """The analytic model's: what most tests are served, since anybody can say what its masks must be."""
+    return analytic_spec()
+
+
+@pytest.fixture(scope="session")
+def real_spec() -> ModelSpec:
     return find_segmenters(Path(_OTHER_REPOSITORY))["sam2"] if _OTHER_REPOSITORY else get_spec(DEFAULT_MODEL)
 
 
 @pytest.fixture(scope="session")
-def store(spec: ModelSpec) -> WeightStore:
+def store(real_spec: ModelSpec) -> WeightStore:
     """The user's own cache of weights, with the default model in it."""
     store = WeightStore(get_settings().home)
     try:
-        store.pull(spec)
+        store.pull(real_spec)
     except WeightsError as error:
-        pytest.skip(f"the weights of {spec.id} cannot be had here: {error}")
+        pytest.skip(f"the weights of {real_spec.id} cannot be had here: {error}")
     return store
 
 
 @pytest.fixture(scope="session")
-def graphs(store: WeightStore, spec: ModelSpec) -> dict[Role, Path]:
-    """The downloaded graph files, as they came."""
-    return {file.role: store.path(file) for file in spec.files}
+def graphs(store: WeightStore, real_spec: ModelSpec) -> dict[Role, Path]:
+    """The published graph files, as they came."""
+    return {file.role: store.path(file) for file in real_spec.files}
 
 
 @pytest.fixture(scope="session")
@@ -109,37 +120,23 @@ def embedded_server() -> None:
 
 
 @pytest.fixture(scope="session")
-def repository(
-    request: pytest.FixtureRequest,
-    spec: ModelSpec,
-    embedded_server: None,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Path:
-    """A model repository written for this test run, with the plain graphs alone: masks are compared with theirs.
-
-    What is made of them for CPUs is compared in ``test_cpu_encoder.py`` and ``test_cpu_decoder.py``.
-    """
-    return _written(request, spec, tmp_path_factory)
+def repository(embedded_server: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model repository with the analytic model under the name ``sam2``."""
+    return write_analytic(tmp_path_factory.mktemp("models") / "model_repository", tmp_path_factory.mktemp("graphs"))
 
 
 @pytest.fixture(scope="session")
-def repository_for_cpus(
+def real_repository(
     request: pytest.FixtureRequest,
-    spec: ModelSpec,
+    real_spec: ModelSpec,
     embedded_server: None,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Path:
-    """As ``triton-sam setup`` writes it, with the quicker graphs: for tests that compare masks with each other."""
-    return _written(request, spec, tmp_path_factory, fast_encoder=True, fast_decoder=True)
-
-
-def _written(
-    request: pytest.FixtureRequest, spec: ModelSpec, tmp_path_factory: pytest.TempPathFactory, **graphs: bool
-) -> Path:
+    """The published model as ``triton-sam setup`` writes it."""
     if _OTHER_REPOSITORY:
         return Path(_OTHER_REPOSITORY)
-    repository = tmp_path_factory.mktemp("models") / "model_repository"
-    set_up(spec, request.getfixturevalue("store"), repository, **graphs)
+    repository = tmp_path_factory.mktemp("real") / "model_repository"
+    set_up(real_spec, request.getfixturevalue("store"), repository, fast_decoder=True)
     return repository
 
 
@@ -176,8 +173,17 @@ def patient_reaping(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def server(start_server: ServerFactory) -> Iterator[Running]:
-    """One server for all tests that do not hurt it."""
-    with start_server(raw=True) as running:
+    """One server with the analytic model, for all tests that do not hurt it."""
+    with start_server() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def real_server(
+    real_repository: Path, real_spec: ModelSpec, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Running]:
+    """One server with the published weights, and their plain graphs beside it."""
+    with server_factory(real_repository, real_spec, tmp_path_factory)(raw=True) as running:
         yield running
 
 

@@ -1,0 +1,325 @@
+"""A model whose masks anybody can work out: an ONNX pair of a few kB in the place of SAM2-tiny.
+
+The encoder pools colours. The decoder gives the cells of similar colour in a disc around each positive point, cut by
+boxes, without discs around negative points, joined with a given mask. :func:`expected_mask` says the same in numpy,
+from the picture itself: a shifted pixel, a swapped side or a wrong label shows, as random weights would not show it.
+
+An encode takes milliseconds. Pictures of :func:`slow_picture` take about as long as the real network's do on two
+cores, for tests that need an encode or a click to be under way.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+from PIL import Image
+
+from tests.integration.reference import bilinear
+from triton_sam.catalog import DEFAULT_MODEL, get_spec
+from triton_sam.repository import write_models
+from triton_sam.specs import DECODER_FILE, ENCODER_FILE, DecoderGraph, EncoderGraph, Graphs, ModelSpec
+
+SIDE, CELLS = 1024, 256
+_CELL = SIDE // CELLS
+#: Of the three discs, in model pixels: the first has the best score.
+RADII = (120.0, 200.0, 320.0)
+#: Of the disc that a negative point cuts out.
+NEGATIVE_RADIUS = 90.0
+#: Distance between two colours in [0,1]^3 up to which they are alike.
+LIKENESS = 0.5
+LIMIT = 32.0
+#: Model pixels, and colours, to logits: a cell away from the border is one logit.
+_PER_PIXEL, _PER_COLOUR = 1.0 / _CELL, 40.0
+#: Steps of a loop that does nothing: a second or so for a slow picture's encode, a twentieth for a click on it.
+_ENCODE_STEPS, _DECODE_STEPS = 150_000, 8_000
+_OUTPUTS = (
+    ("image_embeddings", (1, 256, 64, 64)),
+    ("high_res_feats_0", (1, 32, 256, 256)),
+    ("high_res_feats_1", (1, 64, 128, 128)),
+)
+
+
+def analytic_spec() -> ModelSpec:
+    """SAM2-tiny's row, with the analytic graphs in place of the published ones."""
+    encoder = EncoderGraph("image", None, None, "image_embeddings", _OUTPUTS)
+    optional = ("high_res_feats_0", "high_res_feats_1", "mask_input", "has_mask_input")
+    decoder = DecoderGraph(mask_side=CELLS, optional=optional)
+    return dataclasses.replace(get_spec(DEFAULT_MODEL), graphs=Graphs(SIDE, encoder, decoder, exported=True))
+
+
+def write_analytic(repository: Path, folder: Path, *, name: str = "sam2") -> Path:
+    """Writes the model to a repository; ``folder`` holds the graphs."""
+    encoder, decoder = write_graphs(folder)
+    write_models(analytic_spec(), encoder, decoder, repository, name=name)
+    return repository
+
+
+def write_graphs(folder: Path) -> tuple[Path, Path]:
+    """The encoder's and the decoder's file."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = folder / ENCODER_FILE, folder / DECODER_FILE
+    for path, model in zip(paths, (_encoder(), _decoder()), strict=True):
+        onnx.checker.check_model(model)
+        path.write_bytes(model.SerializeToString(deterministic=True))
+    return paths
+
+
+# -- what the masks must be ----------------------------------------------------------------------------------------
+
+
+def expected_logits(
+    picture: Image.Image,
+    points: Sequence[Sequence[float]] = (),
+    labels: Sequence[int] | None = None,
+    box: Sequence[float] | None = None,
+    mask_input: np.ndarray | None = None,
+    radius: float = RADII[0],
+) -> np.ndarray:
+    """[256,256] logits of one object; coordinates in pixels of the picture."""
+    squashed = np.asarray(picture.convert("RGB").resize((SIDE, SIDE), Image.Resampling.BILINEAR), np.float64) / 255.0
+    colours = squashed.reshape(CELLS, _CELL, CELLS, _CELL, 3).mean(axis=(1, 3))
+    centres = (np.arange(CELLS) + 0.5) * _CELL
+    scale = SIDE / picture.width, SIDE / picture.height
+    found = np.full((CELLS, CELLS), -LIMIT)
+    cut = np.full((CELLS, CELLS), LIMIT)
+    kinds = [1] * len(points) if labels is None else labels
+    for (x, y), label in zip(points, kinds, strict=True):
+        x, y = x * scale[0], y * scale[1]
+        distance = np.hypot(centres[None, :] - x, centres[:, None] - y)
+        if label == 1:
+            own = colours[min(int(y // _CELL), CELLS - 1), min(int(x // _CELL), CELLS - 1)]
+            likeness = (LIKENESS - np.sqrt(((colours - own) ** 2).sum(axis=-1))) * _PER_COLOUR
+            found = np.maximum(found, np.minimum((radius - distance) * _PER_PIXEL, likeness))
+        else:
+            cut = np.minimum(cut, (distance - NEGATIVE_RADIUS) * _PER_PIXEL)
+    if box is not None:
+        left, top, right, bottom = (value * scale[index % 2] for index, value in enumerate(box))
+        inside = np.minimum(
+            np.minimum(centres - left, right - centres)[None, :], np.minimum(centres - top, bottom - centres)[:, None]
+        )
+        cut = np.minimum(cut, inside * _PER_PIXEL)
+        if 1 not in kinds:
+            found[:] = LIMIT
+    if mask_input is not None:
+        found = np.maximum(found, mask_input)
+    return np.clip(np.minimum(found, cut), -LIMIT, LIMIT)
+
+
+def expected_mask(picture: Image.Image, **prompt: Any) -> np.ndarray:
+    """[H,W] bool at the picture's size: what a server must answer to this prompt (see :func:`expected_logits`)."""
+    return bilinear(expected_logits(picture, **prompt), *picture.size) > 0
+
+
+def expected_score(picture: Image.Image, first: Sequence[float], index: int = 0) -> float:
+    """Predicted IoU of mask ``index`` for an object whose first point (a box's first corner) is ``first``."""
+    return 0.9 - 0.1 * index + 0.05 * first[0] / picture.width
+
+
+def assert_mask(found: np.ndarray, picture: Image.Image, **prompt: Any) -> None:
+    """Fails where a mask is not the expected one, but for pixels on its very border."""
+    logits = bilinear(expected_logits(picture, **prompt), *picture.size)
+    assert found.shape == logits.shape, f"{found.shape} in place of {logits.shape}"
+    wrong = (found != (logits > 0)) & (np.abs(logits) > 1e-3)
+    assert not wrong.any(), (
+        f"{wrong.sum()} of {wrong.size} pixels are wrong, the first at {np.argwhere(wrong)[0]} (y, x)"
+    )
+
+
+def slow_picture(number: int, width: int = 64, height: int = 64) -> bytes:
+    """A PNG that takes long to encode and to click on; another number is another picture."""
+    pixels = np.empty((height, width, 3), np.uint8)
+    pixels[:] = (number % 256, 200, number // 256)
+    pixels[: height // 2, : width // 2] = (0, 0, 255)
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+# -- the graphs ----------------------------------------------------------------------------------------------------
+
+
+class _Builder:
+    """Nodes of a graph, each named by what it gives."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Any] = []
+        self.constants: list[Any] = []
+
+    def constant(self, array: Any, kind: type = np.float32) -> str:
+        name = f"c{len(self.constants)}"
+        self.constants.append(numpy_helper.from_array(np.asarray(array, kind), name))
+        return name
+
+    def __call__(self, operator: str, *inputs: str, gives: str = "", **attributes: Any) -> str:
+        output = gives or f"t{len(self.nodes)}"
+        self.nodes.append(helper.make_node(operator, list(inputs), [output], **attributes))
+        return output
+
+    def whole(self, *values: int) -> str:
+        return self.constant(values, np.int64)
+
+    def slow(self, colours: str, steps: int, value: str, to: str) -> None:
+        """``value`` unchanged, after so many steps of a loop where the first cell [1,3,h,w] is pure blue."""
+        corner = self("Slice", colours, self.whole(0, 0), self.whole(1, 1), self.whole(2, 3))
+        blue = self("Reshape", self("Slice", corner, self.whole(2), self.whole(3), self.whole(1)), self.whole(1))
+        others = self("Slice", corner, self.whole(0), self.whole(2), self.whole(1))
+        brightest = self("Reshape", self("ReduceMax", others, keepdims=1), self.whole(1))
+        pure = self("Greater", self("Sub", blue, brightest), self.constant([0.99]))
+        trips = self("Reshape", self("Mul", self("Cast", pure, to=TensorProto.INT64), self.whole(steps)), self.whole(1))
+        number = self("Loop", trips, "", self.constant([0.0]), body=_counting())
+        # Nothing is added to it but the order of things: zero times whatever the loop counted.
+        self("Add", value, self("Mul", number, self.constant([0.0])), gives=to)
+
+
+def _counting() -> Any:
+    one = numpy_helper.from_array(np.ones(1, np.float32), "one")
+    nodes = [helper.make_node("Add", ["before", "one"], ["after"]), helper.make_node("Identity", ["going"], ["on"])]
+    inputs = [
+        helper.make_tensor_value_info("step", TensorProto.INT64, []),
+        helper.make_tensor_value_info("going", TensorProto.BOOL, []),
+        helper.make_tensor_value_info("before", TensorProto.FLOAT, [1]),
+    ]
+    outputs = [
+        helper.make_tensor_value_info("on", TensorProto.BOOL, []),
+        helper.make_tensor_value_info("after", TensorProto.FLOAT, [1]),
+    ]
+    return helper.make_graph(nodes, "counting", inputs, outputs, [one])
+
+
+def _tensor(name: str, *shape: int | str) -> Any:
+    return helper.make_tensor_value_info(name, TensorProto.FLOAT, list(shape))
+
+
+def _model(build: _Builder, name: str, inputs: Sequence[Any], outputs: Sequence[Any], defaults: Sequence[Any]) -> Any:
+    graph = helper.make_graph(build.nodes, name, list(inputs), list(outputs), [*build.constants, *defaults])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def _encoder() -> Any:
+    """Colours [1,3,h,w] on three grids, each with a channel of ones behind it and zeros up to its width."""
+    build = _Builder()
+    ones = build.constant(np.ones((1, 1, 1, 1)))
+    grids = {"high_res_feats_0": 4, "high_res_feats_1": 8, "image_embeddings": 16}
+    for (name, (_, channels, side, _)), pool in ((entry, grids[entry[0]]) for entry in _OUTPUTS):
+        colours = build("AveragePool", "image", kernel_shape=[pool, pool], strides=[pool, pool])
+        present = build("Expand", ones, build.whole(1, 1, side, side))
+        filled = build("Concat", colours, present, axis=1)
+        empty = build.whole(0, 0, 0, 0, 0, channels - 4, 0, 0)
+        if name == "image_embeddings":
+            build.slow(colours, _ENCODE_STEPS, build("Pad", filled, empty), to=name)
+        else:
+            build("Pad", filled, empty, gives=name)
+    inputs = [_tensor("image", 1, 3, SIDE, SIDE)]
+    return _model(build, "analytic_encoder", inputs, [_tensor(name, *shape) for name, shape in _OUTPUTS], [])
+
+
+def _decoder() -> Any:
+    build = _Builder()
+    colours = _colours(build)
+    # One point more that says nothing: a mask alone has none, and nothing can be said of an empty list.
+    nobody = build.constant(-1.0)
+    points = build("Pad", "point_coords", build.whole(0, 0, 0, 0, 1, 0), nobody)
+    labels = build("Unsqueeze", build("Pad", "point_labels", build.whole(0, 0, 0, 1), nobody), build.whole(2, 3))
+    across, down = (
+        build("Unsqueeze", build("Gather", points, build.constant(axis, np.int64), axis=2), build.whole(2, 3))
+        for axis in (0, 1)
+    )
+    centres = (np.arange(CELLS) + 0.5) * _CELL
+    right = build("Sub", build.constant(centres.reshape(1, 1, 1, CELLS)), across)
+    below = build("Sub", build.constant(centres.reshape(1, 1, CELLS, 1)), down)
+    distance = build("Sqrt", build("Add", build("Mul", right, right), build("Mul", below, below)))
+    per_pixel, limit, least = build.constant(_PER_PIXEL), build.constant(LIMIT), build.constant(-LIMIT)
+
+    def where(label: float, value: str, otherwise: str) -> str:
+        return build("Where", build("Equal", labels, build.constant(label)), value, otherwise)
+
+    likeness = _likeness(build, colours, across, down)
+    away = build("Mul", build("Sub", distance, build.constant(NEGATIVE_RADIUS)), per_pixel)
+    first = build("Mul", build("Min", right, below), per_pixel)
+    second = build("Mul", build("Neg", build("Max", right, below)), per_pixel)
+    cut = build("Min", where(0.0, away, limit), where(2.0, first, limit), where(3.0, second, limit))
+    cut = build("ReduceMin", cut, axes=[1], keepdims=1)
+    is_positive = build("Cast", build("Equal", labels, build.constant(1.0)), to=TensorProto.FLOAT)
+    is_box = build("Cast", build("Equal", labels, build.constant(2.0)), to=TensorProto.FLOAT)
+    any_positive = build("ReduceMax", is_positive, axes=[1], keepdims=1)
+    any_box = build("ReduceMax", is_box, axes=[1], keepdims=1)
+    box_alone = build("Greater", any_box, any_positive)
+    given = build(
+        "Where", build("Greater", "has_mask_input", build.constant([0.5])), "mask_input", build.constant([-LIMIT])
+    )
+    masks = []
+    for radius in RADII:
+        inside = build("Mul", build("Sub", build.constant(radius), distance), per_pixel)
+        found = build("ReduceMax", where(1.0, build("Min", inside, likeness), least), axes=[1], keepdims=1)
+        found = build("Max", build("Where", box_alone, limit, found), given)
+        masks.append(build("Clip", build("Min", found, cut), least, limit))
+    build("Concat", *masks, axis=1, gives="masks")
+    share = build("Slice", points, build.whole(0, 0), build.whole(1, 1), build.whole(1, 2))  # x of the first point
+    share = build("Mul", build("Reshape", share, build.whole(-1, 1)), build.constant(0.05 / SIDE))
+    scores = build("Add", share, build.constant([[0.9, 0.8, 0.7]]))
+    build.slow(colours, _DECODE_STEPS, scores, to="iou_predictions")
+    inputs = [
+        _tensor("image_embeddings", 1, 256, 64, 64),
+        _tensor("high_res_feats_0", 1, 32, "h0", "w0"),
+        _tensor("high_res_feats_1", 1, 64, "h1", "w1"),
+        _tensor("point_coords", "B", "P", 2),
+        _tensor("point_labels", "B", "P"),
+        _tensor("mask_input", "b", 1, "mh", "mw"),
+        _tensor("has_mask_input", 1),
+    ]
+    outputs = [_tensor("masks", "B", 3, CELLS, CELLS), _tensor("iou_predictions", "B", 3)]
+    # An initializer with an input's name is its default.
+    defaults = [
+        numpy_helper.from_array(np.zeros(shape, np.float32), name)
+        for name, shape in (
+            ("high_res_feats_0", (1, 32, 1, 1)),
+            ("high_res_feats_1", (1, 64, 1, 1)),
+            ("mask_input", (1, 1, 1, 1)),
+            ("has_mask_input", (1,)),
+        )
+    ]
+    return _model(build, "analytic_decoder", inputs, outputs, defaults)
+
+
+def _colours(build: _Builder) -> str:
+    """[1,3,256,256]: the fine ones, or those of the embedding where the fine ones were left out.
+
+    The middle grid must be there where the fine one is: without it nothing is like anything.
+    """
+
+    def channels(name: str, first: int, last: int) -> str:
+        return build("Slice", name, build.whole(first), build.whole(last), build.whole(1))
+
+    coarse = build(
+        "Resize", channels("image_embeddings", 0, 3), "", build.constant([1.0, 1.0, 4.0, 4.0]), mode="nearest"
+    )
+    has_fine = build("ReduceMax", channels("high_res_feats_0", 3, 4), keepdims=1)
+    has_middle = build("ReduceMax", channels("high_res_feats_1", 3, 4), keepdims=1)
+    fine = build("Add", channels("high_res_feats_0", 0, 3), build("Mul", coarse, build("Sub", has_middle, has_fine)))
+    absent = build("Sub", build.constant(np.ones((1, 1, 1, 1))), has_middle)
+    return build("Add", fine, build("Mul", coarse, absent))
+
+
+def _likeness(build: _Builder, colours: str, across: str, down: str) -> str:
+    """[B,P,256,256]: how like the colour under each point every cell is, as logits."""
+    most = build.constant(CELLS - 1, np.int64), build.constant(0, np.int64)
+
+    def cell(coordinate: str) -> str:
+        index = build("Floor", build("Mul", coordinate, build.constant(1.0 / _CELL)))
+        return build("Max", build("Min", build("Cast", index, to=TensorProto.INT64), most[0]), most[1])
+
+    flat = build("Add", build("Mul", cell(down), build.constant(CELLS, np.int64)), cell(across))  # [B,P,1,1]
+    rows = build("Reshape", colours, build.whole(3, CELLS * CELLS))
+    own = build("Gather", rows, flat, axis=1)  # [3,B,P,1,1]
+    grid = build("Reshape", colours, build.whole(3, 1, 1, CELLS, CELLS))
+    difference = build("Sub", grid, own)
+    squares = build("ReduceSum", build("Mul", difference, difference), build.whole(0), keepdims=0)
+    likeness = build("Sub", build.constant(LIKENESS), build("Sqrt", squares))
+    return build("Mul", likeness, build.constant(_PER_COLOUR))
