@@ -37,8 +37,8 @@ LIKENESS = 0.5
 LIMIT = 32.0
 #: Model pixels, and colours, to logits: a cell away from the border is one logit.
 _PER_PIXEL, _PER_COLOUR = 1.0 / _CELL, 40.0
-#: Steps of a loop that does nothing: a second or so for a slow picture's encode, a twentieth for a click on it.
-_ENCODE_STEPS, _DECODE_STEPS = 150_000, 8_000
+#: Steps of a loop that does nothing: half a second or so for a slow picture's encode, a twentieth for a click on it.
+_ENCODE_STEPS, _DECODE_STEPS = 100_000, 8_000
 _OUTPUTS = (
     ("image_embeddings", (1, 256, 64, 64)),
     ("high_res_feats_0", (1, 32, 256, 256)),
@@ -132,14 +132,27 @@ def assert_mask(found: np.ndarray, picture: Image.Image, **prompt: Any) -> None:
     )
 
 
-def slow_picture(number: int, width: int = 64, height: int = 64) -> bytes:
-    """A PNG that takes long to encode and to click on; another number is another picture."""
-    pixels = np.empty((height, width, 3), np.uint8)
-    pixels[:] = (number % 256, 200, number // 256)
-    pixels[: height // 2, : width // 2] = (0, 0, 255)
+def png(picture: Image.Image) -> bytes:
     buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, "PNG")
+    picture.save(buffer, "PNG")
     return buffer.getvalue()
+
+
+def slowed(picture: Image.Image) -> Image.Image:
+    """The same picture with a blue corner, an eighth of its sides: it takes long to encode and to click on."""
+    pixels = np.array(picture.convert("RGB"))
+    pixels[: max(1, picture.height // 8), : max(1, picture.width // 8)] = (0, 0, 255)
+    return Image.fromarray(pixels)
+
+
+def fresh_picture(number: int) -> Image.Image:
+    """Of one colour, another for each number: one that no other test has sent."""
+    return Image.new("RGB", (64, 64), (number % 256, 200, number // 256))
+
+
+def slow_picture(number: int) -> bytes:
+    """A PNG that takes long to encode and to click on; another number is another picture."""
+    return png(slowed(fresh_picture(number)))
 
 
 # -- the graphs ----------------------------------------------------------------------------------------------------

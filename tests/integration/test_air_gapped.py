@@ -14,7 +14,7 @@ import pytest
 from triton_sam.specs import ModelSpec
 from triton_sam.weights import WeightStore
 
-pytestmark = pytest.mark.triton
+pytestmark = [pytest.mark.triton, pytest.mark.part("deploy")]
 SPOON = (365, 290)
 
 
@@ -30,11 +30,11 @@ def no_network() -> list[str]:
 
 
 def test_a_mask_without_any_network(
-    no_network: list[str], store: WeightStore, spec: ModelSpec, embedded_server: None, photographs: Path, tmp_path: Path
+    no_network: list[str], store: WeightStore, real_spec: ModelSpec, embedded_server: None, photographs: Path, tmp_path: Path
 ) -> None:
     blobs = tmp_path / "home" / "blobs"
     blobs.mkdir(parents=True)
-    for file in spec.files:
+    for file in real_spec.files:
         shutil.copy(store.path(file), blobs)
     environment = os.environ | {
         "TRITON_SAM_HOME": str(blobs.parent),
@@ -55,5 +55,5 @@ def test_a_mask_without_any_network(
     told = json.loads(done.stdout.splitlines()[-1])
     assert told["interfaces"] == ["lo"]
     assert told["reachable"] is False
-    assert told["model"] == spec.id
+    assert told["model"] == real_spec.id
     assert told["score"] > 0.9

@@ -16,7 +16,6 @@ import pytest
 import yaml
 from websockets.sync.client import connect
 
-from tests.conftest import ServerFactory
 from tests.unit.deploy.nginx_files import write_certificate, write_configuration
 from tests.unit.deploy.tools import MONITORING, tool
 from triton_sam.host import free_port
@@ -35,9 +34,8 @@ GPU_METRICS = {
 
 
 @pytest.fixture(scope="module")
-def running(start_server: ServerFactory) -> Iterator[Running]:
-    with start_server() as server:
-        yield server
+def running(server: Running) -> Running:
+    return server
 
 
 # metrics
@@ -75,13 +73,6 @@ def test_every_metric_that_is_asked_for_is_exported(running: Running) -> None:
     asked = named()
     assert len(asked) > 20
     assert asked - there == GPU_METRICS & asked, "and those of a GPU, which this machine need not have"
-
-
-def test_a_metric_that_is_not_there_would_be_noticed() -> None:
-    assert names_in('sum by (model) (rate(triton_sam_a_total{model="x"}[5m])) / nv_b > 1') == {
-        "triton_sam_a_total",
-        "nv_b",
-    }
 
 
 def test_queue_time_and_turns_grow_with_requests(running: Running, photographs: Path) -> None:
@@ -143,6 +134,7 @@ def client(tls: tuple[str, ssl.SSLContext]) -> Iterator[httpx.Client]:
         yield client
 
 
+@pytest.mark.part("deploy")
 def test_masks_come_through_tls(client: httpx.Client, running: Running, photographs: Path) -> None:
     image = {"image": (photographs / "coffee.png").read_bytes()}
     key = client.post("/v1/images", files=image).json()["image_key"]
@@ -154,6 +146,7 @@ def test_masks_come_through_tls(client: httpx.Client, running: Running, photogra
     assert answer.headers["Strict-Transport-Security"]
 
 
+@pytest.mark.part("deploy")
 def test_a_hover_comes_through_tls(tls: tuple[str, ssl.SSLContext], client: httpx.Client, photographs: Path) -> None:
     address, context = tls
     image = {"image": (photographs / "coffee.png").read_bytes()}
@@ -165,6 +158,7 @@ def test_a_hover_comes_through_tls(tls: tuple[str, ssl.SSLContext], client: http
     assert answer["result"]["mask"]["encoding"] == "rle"
 
 
+@pytest.mark.part("deploy")
 def test_a_body_too_large_is_refused_in_the_services_shape(client: httpx.Client) -> None:
     answer = client.post("/v1/images", content=b"x" * (MOST_BYTES + 1))
     assert answer.status_code == 413
@@ -173,16 +167,19 @@ def test_a_body_too_large_is_refused_in_the_services_shape(client: httpx.Client)
     assert str(MOST_BYTES) in error["message"]
 
 
+@pytest.mark.part("deploy")
 def test_the_services_own_refusals_pass_as_they_are(client: httpx.Client) -> None:
     answer = client.post("/v1/segment", json={"image_key": "unknown", "points": [[1, 1]]})
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "image_expired")
 
 
+@pytest.mark.part("deploy")
 def test_metrics_are_not_for_the_network(client: httpx.Client) -> None:
     assert client.get("/metrics").status_code == 404
     assert client.get("/v2/metrics").status_code == 404
 
 
+@pytest.mark.part("deploy")
 def test_a_service_that_is_gone_is_503_and_come_back(tmp_path: Path) -> None:
     nginx = tool("nginx", "Debian's package nginx-light")
     context = ssl.create_default_context(cafile=str(write_certificate(tmp_path)))

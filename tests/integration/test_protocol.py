@@ -7,7 +7,6 @@ import io
 import json
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import pytest
 from PIL import Image
 from pycocotools import mask as coco
 
+from tests.analytic import expected_mask
 from tests.integration.reference import iou
 from triton_sam import SAM2TritonClient, masks
 from triton_sam.errors import InvalidInput, NotFound
@@ -66,10 +66,10 @@ def image_key(server: Running, image_b64: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def expected(server: Running, coffee: bytes) -> Iterator[np.ndarray]:
-    with SAM2TritonClient(server.urls["HTTP"]) as client:
-        client.set_image(coffee)
-        yield client.segment([POINT]).masks.masks[0]
+def expected(coffee: bytes) -> np.ndarray:
+    """[400,600] bool, worked out from the picture."""
+    with Image.open(io.BytesIO(coffee)) as picture:
+        return expected_mask(picture, points=[POINT])
 
 
 def test_one_plain_json_request(server: Running, image_b64: str, expected: np.ndarray) -> None:

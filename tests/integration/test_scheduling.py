@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.analytic import png, slow_picture, slowed
 from tests.conftest import ServerFactory
 from triton_sam import SAM2TritonClient, wire
 from triton_sam.bench.observe import counters
@@ -37,14 +37,9 @@ def narrow(start_server: ServerFactory) -> Iterator[Running]:
 
 @pytest.fixture
 def pictures(photographs: Path) -> list[bytes]:
-    return [(photographs / name).read_bytes() for name in ("coffee.png", "chelsea.png")]
-
-
-def fresh_picture(shade: int) -> bytes:
-    """An image that no test has sent before."""
-    buffer = io.BytesIO()
-    Image.new("RGB", (64, 64), (shade, 200, 7)).save(buffer, "PNG")
-    return buffer.getvalue()
+    """Two that take as long as with a real network."""
+    names = ("coffee.png", "chelsea.png")
+    return [png(slowed(Image.open(photographs / name))) for name in names]
 
 
 def raw(running: Running, protocol: str = "HTTP") -> Transport:
@@ -85,7 +80,7 @@ def test_evicted_images_are_not_found_and_the_client_encodes_again(narrow: Runni
 
 
 def test_equal_new_images_are_encoded_once(narrow: Running) -> None:
-    image = fresh_picture(1)
+    image = slow_picture(1)
     before = metrics(narrow)
     with ThreadPoolExecutor(4) as pool:
         answers = list(pool.map(lambda _: outcome(narrow, encode_call(image)), range(4)))
@@ -96,7 +91,7 @@ def test_equal_new_images_are_encoded_once(narrow: Running) -> None:
 def test_overload_is_refused_at_once_and_clearly(narrow: Running) -> None:
     before = metrics(narrow)
     with ThreadPoolExecutor(6) as pool:
-        answers = list(pool.map(lambda shade: outcome(narrow, encode_call(fresh_picture(shade))), range(10, 16)))
+        answers = list(pool.map(lambda shade: outcome(narrow, encode_call(slow_picture(shade))), range(10, 16)))
     refused = [answer for answer in answers if isinstance(answer, Unavailable)]
     assert refused, "six images at once on a queue of one"
     assert "try again" in str(refused[0])
@@ -108,7 +103,7 @@ def test_overload_is_refused_at_once_and_clearly(narrow: Running) -> None:
 def test_the_client_retries_a_busy_server(narrow: Running) -> None:
     def encode(shade: int) -> str:
         with SAM2TritonClient(narrow.urls["HTTP"], retries=100) as client:
-            return client.set_image(fresh_picture(shade))
+            return client.set_image(slow_picture(shade))
 
     with ThreadPoolExecutor(4) as pool:
         keys = list(pool.map(encode, range(20, 24)))
@@ -134,12 +129,12 @@ def test_latest_wins_and_superseded_clicks_cost_nothing(server: Running, picture
 
 def test_cancel_request_answers_waiting_requests_of_its_session_only(server: Running) -> None:
     with ThreadPoolExecutor(4) as pool:
-        running = pool.submit(outcome, server, encode_call(fresh_picture(101)))
+        running = pool.submit(outcome, server, encode_call(slow_picture(101)))
         doomed = [
-            pool.submit(outcome, server, encode_call(fresh_picture(102 + index), session_id="doomed"))
+            pool.submit(outcome, server, encode_call(slow_picture(102 + index), session_id="doomed"))
             for index in range(2)
         ]
-        spared = pool.submit(outcome, server, encode_call(fresh_picture(110), session_id="spared"))
+        spared = pool.submit(outcome, server, encode_call(slow_picture(110), session_id="spared"))
         cancelled = 0
         while not all(
             future.done() for future in doomed
@@ -158,7 +153,7 @@ def test_clicks_pass_an_encode(server: Running, pictures: list[bytes]) -> None:
     with SAM2TritonClient(server.urls["HTTP"]) as client:
         client.set_image(pictures[0])
         with ThreadPoolExecutor(1) as pool:
-            encoding = pool.submit(outcome, server, encode_call(fresh_picture(120)))
+            encoding = pool.submit(outcome, server, encode_call(slow_picture(120)))
             clicks = 0
             while not encoding.done():
                 client.segment([POINT])

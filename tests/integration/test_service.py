@@ -7,8 +7,6 @@ import base64
 import gzip
 import io
 import json
-import multiprocessing
-import os
 import threading
 import time
 from collections import Counter
@@ -23,8 +21,7 @@ import pytest
 import websockets
 from PIL import Image
 
-from tests.conftest import ServerFactory
-from triton_sam import SAM2TritonClient
+from tests.analytic import assert_mask, expected_mask, slow_picture
 from triton_sam.bench.observe import counters
 from triton_sam.bench.service import slow_senders
 from triton_sam.masks import decode
@@ -33,15 +30,12 @@ from triton_sam.serving import Running
 
 pytestmark = pytest.mark.triton
 SPOON = (365, 290)
-#: TRITON_SAM_TEST_WORKERS=8 is the long form.
-WORKERS = int(os.environ.get("TRITON_SAM_TEST_WORKERS", "3"))
-REQUESTS = 4 if WORKERS == 3 else 10
+WORKERS, REQUESTS = 3, 4
 
 
 @pytest.fixture(scope="module")
-def running(start_server: ServerFactory) -> Iterator[Running]:
-    with start_server() as server:
-        yield server
+def running(server: Running) -> Running:
+    return server
 
 
 @pytest.fixture(scope="module")
@@ -56,11 +50,15 @@ def photograph(photographs: Path) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def spoon(running: Running, photograph: bytes) -> np.ndarray[Any, Any]:
-    """[400,600] bool, by the straight way."""
-    with SAM2TritonClient(running.urls["HTTP"]) as client:
-        client.set_image(photograph)
-        return client.segment([list(SPOON)]).masks.best
+def picture(photograph: bytes) -> Image.Image:
+    with Image.open(io.BytesIO(photograph)) as opened:
+        return opened.convert("RGB")
+
+
+@pytest.fixture(scope="module")
+def spoon(picture: Image.Image) -> np.ndarray[Any, Any]:
+    """[400,600] bool: what the model must answer."""
+    return expected_mask(picture, points=[SPOON])
 
 
 @pytest.fixture(scope="module")
@@ -70,13 +68,6 @@ def image_key(service: httpx.Client, photograph: bytes) -> str:
     described = answer.json()
     assert (described["width"], described["height"], described["model"]) == (600, 400, "sam2:tiny")
     return str(described["image_key"])
-
-
-def fresh_picture(number: int) -> bytes:
-    """An image that no test has sent before."""
-    buffer = io.BytesIO()
-    Image.new("RGB", (64, 64), (number % 256, number // 256, 33)).save(buffer, "PNG")
-    return buffer.getvalue()
 
 
 def mask_of(answer: httpx.Response) -> np.ndarray[Any, Any]:
@@ -135,11 +126,14 @@ def test_every_exact_form_holds_the_same_mask(
     np.testing.assert_array_equal(decode(answer.json()["mask"]), spoon)
 
 
-def test_polygon_logits_and_several_objects(service: httpx.Client, image_key: str) -> None:
+def test_polygon_logits_and_several_objects(service: httpx.Client, image_key: str, picture: Image.Image) -> None:
     request = {"image_key": image_key, "objects": [{"points": [SPOON]}, {"box": [60, 40, 480, 390]}]}
     rings = service.post("/v1/segment", json={**request, "format": "polygon"}).json()
     assert [entry["object"] for entry in rings["masks"]] == [0, 1]
     assert len(rings["masks"][0]["data"][0]) >= 6
+    exact = service.post("/v1/segment", json={**request, "format": "bits"}).json()["masks"]
+    assert_mask(decode(exact[0]), picture, points=[SPOON])
+    assert_mask(decode(exact[1]), picture, box=[60, 40, 480, 390])
     logits = service.post("/v1/segment", json={**request, "format": "logits", "multimask": True}).json()
     assert len(logits["masks"]) == 6
     assert len(base64.b64decode(logits["masks"][0]["data"])) == 256 * 256 * 4
@@ -203,7 +197,7 @@ def test_hover_over_a_socket(running: Running, image_key: str, spoon: np.ndarray
 def _one_after_the_other(url: str, worker: int, requests: int, seen: Any) -> None:
     with httpx.Client(base_url=url, timeout=120, trust_env=False) as client:
         for number in range(requests):
-            image = fresh_picture(1000 + worker * 10 + number // 4)
+            image = slow_picture(1000 + worker * 10 + number // 4)
             seen.append(client.post("/embedded_model", files={"image": ("em.png", image)}).status_code)
 
 
@@ -214,7 +208,7 @@ def _overlapping(url: str, worker: int, requests: int, seen: Any) -> None:
 
         def post(number: int) -> None:
             fields = {"session_id": session, "cancel_pending": "True"}
-            image = fresh_picture(2000 + worker * 100 + number)
+            image = slow_picture(2000 + worker * 100 + number)
             answer = client.post("/embedded_model", files={"image": ("em.png", image)}, data=fields)
             seen.append(answer.status_code)
             if answer.status_code == 499:
@@ -229,16 +223,11 @@ def _overlapping(url: str, worker: int, requests: int, seen: Any) -> None:
 
 
 def run_workers(habit: Any, url: str, requests: int) -> Counter[Any]:
-    context = multiprocessing.get_context("spawn")
-    with context.Manager() as manager:
-        seen = manager.list()
-        workers = [context.Process(target=habit, args=(url, number, requests, seen)) for number in range(WORKERS)]
-        for worker in workers:
-            worker.start()
-        for worker in workers:
-            worker.join(200)
-            assert worker.exitcode == 0
-        return Counter(seen)
+    seen: list[Any] = []
+    with ThreadPoolExecutor(WORKERS) as pool:
+        for worker in [pool.submit(habit, url, number, requests, seen) for number in range(WORKERS)]:
+            worker.result(200)
+    return Counter(seen)
 
 
 def test_workers_that_ask_one_after_the_other(running: Running, service: httpx.Client) -> None:
@@ -264,13 +253,13 @@ def test_a_caller_that_hangs_up_costs_no_encode(running: Running, service: httpx
             thread.start()
         for thread in gone:
             thread.join()
-    assert service.post("/v1/images", files={"image": fresh_picture(3999)}).status_code == 200
+    assert service.post("/v1/images", files={"image": slow_picture(3999)}).status_code == 200
     assert counters(running, "sam2")["encodes_total"] - before["encodes_total"] <= 3
 
 
 def _hang_up(client: httpx.Client, number: int) -> None:
     with pytest.raises(httpx.TimeoutException):
-        client.post("/v1/images", files={"image": fresh_picture(3000 + number)})
+        client.post("/v1/images", files={"image": slow_picture(3000 + number)})
 
 
 def test_slow_senders_do_not_keep_others_out(running: Running, service: httpx.Client, image_key: str) -> None:

@@ -9,15 +9,16 @@ import asyncio
 import os
 import random
 import time
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
-from tests.conftest import ServerFactory
+from tests.analytic import expected_logits, png, slow_picture, slowed
 from triton_sam import SAM2TritonClient, SpeculativeSAM2Client, queue_multiple_requests, wait_for_latest_result
 from triton_sam.bench.hover import Load, hover
 from triton_sam.bench.observe import counters, counters_so_far, own_bytes, server_bytes
@@ -28,27 +29,26 @@ from triton_sam.speculative import Prediction
 pytestmark = pytest.mark.triton
 PROTOCOLS = ("HTTP", "gRPC")
 SPOON = [365, 290]
-CANCELS = int(os.environ.get("TRITON_SAM_TEST_CANCELS", "600"))
+CANCELS = int(os.environ.get("TRITON_SAM_TEST_CANCELS", "400"))
 
 
 @pytest.fixture(scope="module")
-def running(start_server: ServerFactory) -> Iterator[Running]:
-    """A server of its own: other tests' requests would be in its counters."""
-    with start_server() as server:
-        yield server
+def running(server: Running) -> Running:
+    return server
 
 
 @pytest.fixture(scope="module")
-def picture(photographs: Path) -> Path:
-    return photographs / "coffee.png"
+def picture(photographs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One that takes as long as with a real network."""
+    path = tmp_path_factory.mktemp("pictures") / "coffee.png"
+    path.write_bytes(png(slowed(Image.open(photographs / "coffee.png"))))
+    return path
 
 
 @pytest.fixture(scope="module")
-def expected(running: Running, picture: Path) -> np.ndarray[Any, Any]:
-    """The spoon's logits from the blocking client."""
-    with SAM2TritonClient(running.urls["HTTP"]) as client:
-        client.set_image(picture)
-        return client.predict([SPOON], [1])[0]
+def expected(picture: Path) -> np.ndarray[Any, Any]:
+    """[1,1,256,256]: the spoon's logits."""
+    return expected_logits(Image.open(picture), points=[SPOON])[None, None]
 
 
 def assert_same(result: Prediction | None, expected: np.ndarray[Any, Any]) -> None:
@@ -134,9 +134,8 @@ def test_an_encode_that_nobody_waits_for_is_not_computed(running: Running, pictu
     async def body() -> None:
         async with SpeculativeSAM2Client(running.urls["HTTP"]) as client:
             before = counters(running, "sam2")
-            shades = [np.full((40, 40, 3), shade, np.uint8) for shade in range(10, 18)]
-            for shade in shades:  # somebody who leafs through a stack of slices
-                client.set_image(shade)
+            for number in range(10, 18):  # somebody who leafs through a stack of slices
+                client.set_image(slow_picture(number))
                 await asyncio.sleep(0.05)
             result = await client.predict_async([[20, 20]], [1])
             assert result is not None
@@ -232,7 +231,7 @@ def test_errors_come_from_the_server_and_are_raised(running: Running, protocol: 
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_cancels_at_every_moment_of_a_request(running: Running, protocol: str, picture: Path) -> None:
+def test_cancels_at_every_moment_of_a_request(running: Running, protocol: str, photographs: Path) -> None:
     """Cancels spread over twice the latency of a click: the server lives and keeps its size.
 
     TRITON_SAM_TEST_CANCELS=20000 is the long form.
@@ -258,7 +257,7 @@ def test_cancels_at_every_moment_of_a_request(running: Running, protocol: str, p
         await asyncio.gather(*(lane(number) for number in range(8)))
 
     async def body() -> None:
-        async with speculative(running, protocol, picture) as client:
+        async with speculative(running, protocol, photographs / "coffee.png") as client:
             started = time.perf_counter()
             for _ in range(5):
                 await client.predict_async([SPOON], [1])

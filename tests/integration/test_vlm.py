@@ -132,6 +132,7 @@ def grounding(
         yield running
 
 
+@pytest.mark.part("vlm")
 def test_phrases_have_boxes_in_original_pixels(grounding: Running, grounded_folder: Path) -> None:
     from transformers import AutoProcessor
 
@@ -161,6 +162,7 @@ def test_phrases_have_boxes_in_original_pixels(grounding: Running, grounded_fold
 # -- a model that was trained ------------------------------------------------------------------------------------
 
 
+@pytest.mark.part("vlm")
 def test_shapes_knows_scenes_that_it_has_not_seen(vlm_server: Running, capsys: pytest.CaptureFixture[str]) -> None:
     from training.shapes.evaluate import held_out
     from training.shapes.scenes import draw
@@ -202,6 +204,7 @@ def test_an_answer_is_cut_and_stopped(client: TritonVLMClient, says: Says) -> No
     assert stopped.prompt_tokens > len(text)
 
 
+@pytest.mark.part("vlm")
 def test_a_seed_draws_the_same_in_any_company(vlm_server: Running) -> None:
     image = png(picture(1))
     drawn: dict[str, Any] = {"temperature": 1.0, "top_p": 0.95, "max_new_tokens": TOKENS}
