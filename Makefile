@@ -1,78 +1,76 @@
-# The two commands that matter: `make demo` and `make test`. Both set up everything they need in .venv.
+# The two commands that matter: `make demo` and `make test`. Both set up everything they need in .venv, from locks/.
 PYTHON ?= python3
-VENV := .venv
-BIN := $(VENV)/bin
+VENV ?= .venv
+BIN = $(VENV)/bin
 ONCE ?=
 VLM ?=
+PART ?=
 DEMO_PORTS ?=
 STAMP = $(VENV)/.installed-$(1)
 
-.PHONY: help demo test test-faults audit browser deploy-tools check format bench docs clean
+.PHONY: help demo test test-all test-latest test-light audit check format bench docs lock clean
 
 help:
 	@echo "make demo [ONCE=1]   from nothing to a mask (ONCE=1 stops after the picture)"
 	@echo "make demo VLM=1      the same, and questions about a picture; needs torch"
-	@echo "make test            the whole test suite, set-up included"
-	@echo "make test-faults     faults and load in full length: about an hour, figures in build/faults"
+	@echo "make test            the tests for every commit, set-up included"
+	@echo "make test-all        everything, for hours; PART=faults for one part (docs/testing.md lists them)"
+	@echo "make test-latest     make test with the newest libraries that are allowed, in .venv-latest"
+	@echo "make test-light      the tests that need no torch: PYTHON=python3.12 VENV=.venv-312"
 	@echo "make audit           what the package is made of (build/sbom.json), and what is known against it"
 	@echo "make check           ruff, mypy, import-linter"
 	@echo "make bench           the figures of docs/performance.md"
 	@echo "make docs            write the generated tables of docs/ anew"
+	@echo "make lock            choose the exact versions of locks/ anew"
 
 demo: $(call STAMP,$(if $(VLM),vlm,demo))
 	$(BIN)/triton-sam demo $(if $(VLM),--vlm) $(if $(ONCE),--once) $(DEMO_PORTS)
 
-# These share the cores; those with a server have them for themselves, as some look at what happens in time.
-SHARING := tests/unit $(addprefix tests/e2e/test_,fresh_clone.py light_client.py browser_setup.py)
-test: check audit browser deploy-tools
+# PYTEST_ARGS="tests/unit -k masks" runs these alone.
+test: $(call STAMP,test)
 ifdef PYTEST_ARGS
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 else
-	$(BIN)/python -m pytest $(SHARING) --numprocesses auto --durations 15
-	$(BIN)/python -m pytest --durations 40 tests/integration tests/faults tests/e2e $(addprefix --ignore=,$(SHARING))
+	$(BIN)/python scripts/run_tests.py
 endif
 
-# Every bar of docs/reliability.md, which is made of what this writes (copy it to docs/reliability, then `make docs`).
-test-faults: $(call STAMP,dev) deploy-tools
-	TRITON_SAM_FAULTS=long TRITON_SAM_FAULTS_OUT="$${TRITON_SAM_FAULTS_OUT:-build/faults}" \
-	  $(BIN)/python -m pytest tests/faults --timeout 3000 $(PYTEST_ARGS)
+test-all: $(call STAMP,dev)
+	$(BIN)/python scripts/run_tests.py $(if $(PART),$(addprefix --part ,$(PART)),--all)
 
-# Without one the browser tests are skipped, unless TRITON_SAM_REQUIRE_BROWSER is set.
-browser:
-	@scripts/install_browser.sh || [ -z "$$TRITON_SAM_REQUIRE_BROWSER" ]
+test-light: $(call STAMP,test-light)
+	$(BIN)/python scripts/run_tests.py --without-torch
 
-# HAProxy, nginx, promtool; without them their tests are skipped, unless TRITON_SAM_REQUIRE_DEPLOY_TOOLS is set.
-# Where Helm has to be emulated and cannot be, its tests are skipped in any case, and say so.
-deploy-tools: $(call STAMP,dev)
-	@scripts/install_deploy_tools.sh || [ -z "$$TRITON_SAM_REQUIRE_DEPLOY_TOOLS" ]
-	@scripts/install_helm.sh $(BIN)/python || true
+test-latest:
+	LATEST=1 PYTHON="$(PYTHON)" scripts/make_venv.sh .venv-latest test
+	.venv-latest/bin/python scripts/run_tests.py
 
-# What is installed, as a list for others, and what is known against it.
 audit: $(call STAMP,dev)
 	$(BIN)/python scripts/audit.py build
 
-check: $(call STAMP,dev)
+check: $(call STAMP,test)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-format: $(call STAMP,dev)
+format: $(call STAMP,test)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 bench: $(call STAMP,dev)
 	$(BIN)/triton-sam bench server --output bench/results
 
-docs: $(call STAMP,dev)
+docs: $(call STAMP,test)
 	$(BIN)/python scripts/generate_docs.py
 
 $(call STAMP,demo): EXTRAS = server,service,demo
 $(call STAMP,vlm): EXTRAS = demo-vlm
+$(call STAMP,test): EXTRAS = test
+$(call STAMP,test-light): EXTRAS = test-light
 $(call STAMP,dev): EXTRAS = dev
-$(VENV)/.installed-%: pyproject.toml scripts/make_venv.sh
+$(VENV)/.installed-%: pyproject.toml scripts/make_venv.sh $(wildcard locks/*.txt)
 	PYTHON="$(PYTHON)" scripts/make_venv.sh $(VENV) "$(EXTRAS)"
 	@touch $@
 
 clean:
-	rm -rf $(VENV) demo build dist
+	rm -rf $(VENV) .venv-latest demo build dist

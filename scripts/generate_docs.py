@@ -30,6 +30,7 @@ PAGES = (
     "docs/models.md",
     "docs/performance.md",
     "docs/reliability.md",
+    "docs/testing.md",
     "docs/tuning.md",
 )
 RESULT = ROOT / "docs" / "performance.json"
@@ -46,8 +47,10 @@ MEMORY_RESULT = ROOT / "docs" / "memory.json"
 TUNING_RESULT = ROOT / "docs" / "tuning.json"
 THROUGHPUT_RESULT = ROOT / "docs" / "throughput.json"
 EXPORTS = ROOT / "docs" / "exports.json"
-#: One file for each fault, as `make test-faults` writes them.
+#: One file for each fault, as the long suite's parts write them.
 FAULTS = ROOT / "docs" / "reliability"
+#: As `make test-all` writes it.
+TEST_RECORD = ROOT / "docs" / "test_record.json"
 HELM_SCHEMA = "deploy/helm/triton-sam/values.schema.json"
 #: Settings that the chart sets by itself or keeps in a secret, and TLS: it ends at the ingress, and probes ask by http.
 HELM_OWN_SETTINGS = (
@@ -229,7 +232,7 @@ def vlm_table() -> str:
 
 
 def faults_table() -> str:
-    """What `make test-faults` measured, fault after fault."""
+    """What the parts faults, overload, soak and mutations measured, fault after fault."""
     rows = ["| fault or load | what | measured | must hold |", "|---|---|---|---|"]
     for path in sorted(FAULTS.glob("*.json")):
         document = json.loads(path.read_text())
@@ -240,6 +243,21 @@ def faults_table() -> str:
                 value = ", ".join(f"{name}: {count}" for name, count in value.items())
             rows.append(f"| {shown} | {row['what']} | {value} | {row['bar']} |")
             shown = ""
+    return "\n".join(rows) + "\n"
+
+
+def test_record_table() -> str:
+    """The latest run of each part of the long suite."""
+    rows = ["| part | what it holds | date | commit | machine | minutes | result |", "|---|---|---|---|---|---|---|"]
+    for name, row in json.loads(TEST_RECORD.read_text()).items():
+        result = f"{row['tests']} passed" + (f", {len(row['failed'])} failed" if row["failed"] else "")
+        if row["skipped"]:
+            reasons = "; ".join(f"{count}: {reason}" for reason, count in row["skipped"].items())
+            result += f", {sum(row['skipped'].values())} skipped ({reasons})"
+        rows.append(
+            f"| `{name}` | {row['about']} | {row['date']} | `{row['commit']}` | {row['machine']} | "
+            f"{row['minutes']} | {result} |"
+        )
     return "\n".join(rows) + "\n"
 
 
@@ -270,6 +288,7 @@ PARTS = {
     "faults": faults_table,
     "tuning": tuning_table,
     "throughput": throughput_table,
+    "test_record": test_record_table,
 }
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.analytic import analytic_spec, write_analytic
+from tests.parts import PARTS
 from triton_sam import host, supervisor
 from triton_sam.catalog import DEFAULT_MODEL, get_spec
 from triton_sam.errors import SetupError, WeightsError
@@ -26,22 +27,6 @@ from triton_sam.weights import WeightStore
 ServerFactory = Callable[..., AbstractContextManager[Running]]
 #: A repository with a model ``sam2`` in it that is served in place of one written here: another engine, a GPU.
 _OTHER_REPOSITORY = os.environ.get("TRITON_SAM_TEST_REPOSITORY")
-
-
-#: Name -> what it holds: the tests that only ``make test-all`` runs, each under ``@pytest.mark.part(name)``.
-PARTS = {
-    "exports": "every export against torch on every photograph, in fp32, fp16 and 8 bits, and foreign tools' profiles",
-    "masks": "masks against the reference for every size, photograph and prompt, and the fast encoder's figures",
-    "faults": "kills, damage, drains and hostile input in every combination, and in full length",
-    "overload": "ten times capacity, crowds at HAProxy, two servers behind it",
-    "soak": "hours of mixed load with kills, in twenty minutes",
-    "mutations": "ten thousand mutated requests, and hypothesis with many examples",
-    "deploy": "Helm, promtool, HAProxy, nginx, containers' files, the audit of what is installed",
-    "clones": "a fresh clone and the light client on every Python and numpy",
-    "vlm": "vision-language models: every family, shape and precision",
-    "page": "the page's pictures, memory, devices and accessibility in full",
-    "bench": "that every bench runs, and GPU kernels in an interpreter",
-}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -15,9 +15,6 @@ from tests.integration.vlm_serving import (  # noqa: F401
     vlm_server,
 )
 from triton_sam.catalog import get_spec
-from triton_sam.export.networks import build
-from triton_sam.export.run import write_graphs
-from triton_sam.export.trial import randomise, shrunk
 from triton_sam.specs import GRAPHS_FILE, graphs_to_json
 
 ExportTrial = Callable[[str], Path]
@@ -30,6 +27,11 @@ def export_trial(tmp_path_factory: pytest.TempPathFactory) -> ExportTrial:
     The exporter's own check against torch is left out: it takes most of an export's time, and what is served is
     compared with the graphs.
     """
+    # Not above: the tests that need no torch are collected without it.
+    from triton_sam.export.networks import build
+    from triton_sam.export.run import write_graphs
+    from triton_sam.export.trial import randomise, shrunk
+
     folders: dict[str, Path] = {}
 
     def export(model_id: str) -> Path:

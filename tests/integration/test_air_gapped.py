@@ -30,7 +30,12 @@ def no_network() -> list[str]:
 
 
 def test_a_mask_without_any_network(
-    no_network: list[str], store: WeightStore, real_spec: ModelSpec, embedded_server: None, photographs: Path, tmp_path: Path
+    no_network: list[str],
+    store: WeightStore,
+    real_spec: ModelSpec,
+    embedded_server: None,
+    photographs: Path,
+    tmp_path: Path,
 ) -> None:
     blobs = tmp_path / "home" / "blobs"
     blobs.mkdir(parents=True)

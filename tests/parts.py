@@ -1,0 +1,16 @@
+"""The parts of the long suite: what only ``make test-all`` runs, each test under ``@pytest.mark.part(NAME)``."""
+
+#: Name -> what it holds, in the order of what they take.
+PARTS = {
+    "masks": "masks against the reference for every size, photograph and prompt, and the fast encoder's figures",
+    "exports": "every export against torch on every photograph, in fp32, fp16 and 8 bits, and foreign tools' profiles",
+    "vlm": "vision-language models: every family, shape and precision",
+    "page": "the page's pictures, memory, devices and accessibility in full",
+    "deploy": "Helm, promtool, HAProxy, nginx, containers' files, sites without internet, the audit",
+    "bench": "that every bench runs, and GPU kernels in an interpreter",
+    "clones": "a fresh clone on every Python, the light client with numpy 1 and 2, the notebook",
+    "mutations": "ten thousand mutated requests, and property tests with many examples",
+    "faults": "kills, damage, drains and hostile input in every combination and in full length",
+    "overload": "ten times capacity, crowds at HAProxy, two servers behind it",
+    "soak": "mixed load with kills for twenty minutes",
+}
