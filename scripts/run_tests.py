@@ -268,7 +268,9 @@ def main() -> int:
     for name in names:
         stages = COMMIT if name == "commit" else (known[name],)
         if chosen.without_torch:  # mypy reads what is installed, so that types are checked where all of it is
-            stages = tuple(dataclasses.replace(stage, pytest=(*stage.pytest, "-m", "not torch")) for stage in COMMIT[1:])
+            stages = tuple(
+                dataclasses.replace(stage, pytest=(*stage.pytest, "-m", "not torch")) for stage in COMMIT[1:]
+            )
         part: list[Outcome] = []
         for stage in stages:
             if stage.name != "check":

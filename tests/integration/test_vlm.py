@@ -29,8 +29,9 @@ from triton_sam.errors import InvalidInput, NotFound, TooLarge, TritonSamError
 from triton_sam.serving import Running
 from triton_sam.vlm import AsyncTritonVLMClient, TritonVLMClient
 
-pytestmark = pytest.mark.triton
-NAMES = ("llava", "kosmos2", "moondream2")
+pytestmark = [pytest.mark.triton, pytest.mark.torch]
+#: Each model that is asked loads torch in a process of its own: for every commit one has to do.
+NAMES = ("llava", *(pytest.param(name, marks=pytest.mark.part("vlm")) for name in ("kosmos2", "moondream2")))
 ASKED = ("What is it?", "Describe the whole image in detail, please, and do not be brief", "Hm", "Is it a dog?")
 TOKENS = 24
 #: On a busy machine four at once may come too far apart for one batch.
@@ -117,8 +118,13 @@ def test_a_conversation(client: TritonVLMClient, says: Says) -> None:
     told = [{"role": role, "content": text} for role, text in zip(roles, turns, strict=True)]
     image = picture(3)
     assert client.infer("llava", png(image), told, max_new_tokens=TOKENS) == says["llava"](image, turns, TOKENS)
+
+
+@pytest.mark.part("vlm")
+def test_a_model_without_conversations(client: TritonVLMClient) -> None:
+    told = [{"role": role, "content": "What?"} for role in ("user", "assistant", "user")]
     with pytest.raises(InvalidInput, match="one question at a time"):
-        client.infer("moondream2", png(image), told)
+        client.infer("moondream2", png(picture(3)), told)
 
 
 # -- grounding ---------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import pytest
 from tests.integration.vlm_serving import Says, data_url, picture, png
 from triton_sam.serving import Running
 
-pytestmark = pytest.mark.triton
+pytestmark = [pytest.mark.triton, pytest.mark.torch]
 TOKENS = 24
 
 
@@ -131,6 +131,7 @@ def test_refusals_have_a_status_a_code_and_a_field(client: openai.OpenAI, stream
         assert "\n" not in said
 
 
+@pytest.mark.part("vlm")
 def test_what_the_model_grounds_comes_with_its_answer(client: openai.OpenAI) -> None:
     """A random Kosmos-2 finds nothing, and says so; with boxes: tests/e2e/test_page_ask_real.py."""
     answer = create(client, "kosmos2", message("An image of", png(picture(1))), max_tokens=4)
