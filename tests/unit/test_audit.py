@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.part("deploy")
+
 ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from typer.testing import CliRunner
 
 from tests.unit import test_cli as shared
@@ -47,6 +46,7 @@ def test_wrong_usage_exits_with_2(words: list[str]) -> None:
     assert runner.invoke(cli.app, words).exit_code == 2
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize(
     ("words", "told"),
     [
@@ -84,17 +84,20 @@ def test_errors_are_one_sentence_and_leave_nothing(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     monkeypatch.setattr(WeightStore, "pull", lambda *_: pytest.fail("downloaded"))
     monkeypatch.setattr(WeightStore, "pull_checkpoint", lambda *_: pytest.fail("downloaded"))
     shared.assert_one_sentence(said_by(*words, monkeypatch=monkeypatch, capsys=capsys), told)
     assert not home.exists()
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("command", ["export", "setup"])
 def test_a_checkpoint_of_another_model(
     command: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    import torch
+
     torch.save({"fc.weight": torch.zeros(2, 2)}, tmp_path / "resnet.pt")
     ended = said_by(command, "sam1:vit_b", "--checkpoint", "resnet.pt", monkeypatch=monkeypatch, capsys=capsys)
     shared.assert_one_sentence(ended, "this checkpoint is a network without a SAM encoder, not sam1:vit_b")

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.faults.proxies import HAPROXY_CONFIG, NGINX_CONFIG, ROOT, nginx_config, program
+from tests.faults.proxies import HAPROXY_CONFIG, NGINX_CONFIG, nginx_config, program
 from triton_sam.settings import Settings
 
 
+@pytest.mark.part("deploy")
 def test_haproxy_takes_its_configuration() -> None:
     checked = subprocess.run([program("haproxy"), "-c", "-f", str(HAPROXY_CONFIG)], capture_output=True, text=True)
     assert checked.returncode == 0, checked.stderr
     assert "WARNING" not in checked.stderr
 
 
+@pytest.mark.part("deploy")
 def test_nginx_takes_its_configuration(tmp_path: Path) -> None:
     path, _ = nginx_config(tmp_path, ["127.0.0.1:1", "127.0.0.1:2"])
     checked = subprocess.run([program("nginx"), "-t", "-e", "stderr", "-c", str(path)], capture_output=True, text=True)
@@ -57,23 +58,3 @@ def test_haproxy_always_has_room_for_the_way_inside() -> None:
     assert set(most) == {f"frontend {name}" for name in ("service", "choice", "triton_http", "triton_grpc", "stats")}
     assert most["frontend choice"] >= most["frontend service"]
     assert sum(most.values()) < together
-
-
-def test_the_installer_names_the_programs_that_are_there() -> None:
-    program("haproxy"), program("nginx")
-    told = subprocess.run(
-        [str(ROOT / "scripts" / "install_deploy_tools.sh")],
-        capture_output=True,
-        text=True,
-        check=True,
-        env=dict(os.environ),
-    )
-    assert {"haproxy", "nginx"} <= {Path(line).name for line in told.stdout.split()}
-
-
-@pytest.mark.parametrize("required", [False, True])
-def test_a_missing_proxy_skips_or_fails_with_the_mend(monkeypatch: pytest.MonkeyPatch, required: bool) -> None:
-    monkeypatch.setenv("TRITON_SAM_REQUIRE_DEPLOY_TOOLS", "1" if required else "")
-    outcome = pytest.fail.Exception if required else pytest.skip.Exception
-    with pytest.raises(outcome, match=r"no no-such-proxy on this machine: run scripts/install_deploy_tools\.sh"):
-        program("no-such-proxy")

@@ -20,6 +20,8 @@ from triton_sam.export_cache import ExportRequest, export_model, forget_exports
 from triton_sam.specs import Precision, graphs_to_json
 from triton_sam.weights import WeightStore, silent
 
+pytestmark = pytest.mark.torch
+
 SPEC = get_spec("sam1:vit_b")
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from triton_sam.geometry import Frame, ResizePolicy
@@ -18,7 +18,6 @@ def frames(draw: st.DrawFn) -> Frame:
     return Frame(width, height, draw(st.sampled_from(SIDES)), draw(st.sampled_from(ResizePolicy)))
 
 
-@settings(deadline=None)
 @given(frames(), st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=20))
 def test_there_and_back_again(frame: Frame, relative: list[tuple[float, float]]) -> None:
     points = np.array(relative) * [frame.width, frame.height]
@@ -29,7 +28,6 @@ def test_there_and_back_again(frame: Frame, relative: list[tuple[float, float]])
     np.testing.assert_allclose(frame.to_model(frame.to_original(there)), there, rtol=1e-5, atol=1e-3)
 
 
-@settings(deadline=None)
 @given(frames())
 def test_corners_of_the_image_are_corners_of_the_inner_region(frame: Frame) -> None:
     inner_width, inner_height = frame.resized
@@ -39,7 +37,6 @@ def test_corners_of_the_image_are_corners_of_the_inner_region(frame: Frame) -> N
     np.testing.assert_allclose(frame.to_original(expected), corners, atol=1e-3)
 
 
-@settings(deadline=None)
 @given(frames())
 def test_the_inner_region_follows_the_policy(frame: Frame) -> None:
     inner_width, inner_height = frame.resized

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from triton_sam import logs
@@ -62,7 +62,6 @@ def test_the_request_of_the_moment_and_those_that_are_named() -> None:
     assert about("", None) == {}
 
 
-@settings(deadline=None)
 @given(st.text(max_size=400))
 def test_whatever_an_id_is_a_line_stays_one(request_id: str) -> None:
     line = TextFormatter("%(message)s").format(record("hello", request_id=request_id))

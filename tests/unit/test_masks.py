@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 from PIL import Image, ImageDraw
@@ -41,7 +41,6 @@ def iou(first: Mask, second: Mask) -> float:
 # PNG
 
 
-@settings(deadline=None)
 @given(any_mask)
 def test_png_is_the_mask(mask: Mask) -> None:
     with Image.open(io.BytesIO(masks.png(mask))) as picture:
@@ -64,7 +63,6 @@ def test_png_of_a_mask_is_small() -> None:
 # encode and decode
 
 
-@settings(deadline=None)
 @given(any_mask, st.sampled_from(["png", "rle", "bits"]))
 def test_what_is_encoded_can_be_decoded(mask: Mask, form: str) -> None:
     document = masks.encode(mask, form)
@@ -89,7 +87,6 @@ def test_the_first_pixel_stands_in_the_highest_bit() -> None:
     assert base64.b64decode(masks.encode(mask, "bits")["data"]) == b"\x80\x80"
 
 
-@settings(deadline=None)
 @given(arrays(np.bool_, array_shapes(min_dims=3, max_dims=3, max_side=20)))
 def test_packed_stacks(stack: npt.NDArray[np.bool_]) -> None:
     found = masks.unpack_bits(np.packbits(stack, axis=2), stack.shape[2])
@@ -204,7 +201,6 @@ def logits_of(seed: int, side: int = 16) -> npt.NDArray[np.float32]:
     return np.random.default_rng(seed).normal(size=(side, side)).astype(np.float32) * 5
 
 
-@settings(deadline=None)
 @given(sizes, sizes, seeds)
 def test_full_size_of_a_squashed_image(width: int, height: int, seed: int) -> None:
     logits = logits_of(seed)
@@ -219,7 +215,6 @@ def padded_reference(logits: npt.NDArray[np.float32], frame: Frame) -> npt.NDArr
     return bilinear(square[:inner_height, :inner_width], frame.width, frame.height)
 
 
-@settings(deadline=None)
 @given(sizes, sizes, seeds)
 def test_full_size_of_a_padded_image(width: int, height: int, seed: int) -> None:
     logits = logits_of(seed)

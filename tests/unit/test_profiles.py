@@ -16,6 +16,8 @@ from triton_sam.repository import find_profile_models
 from triton_sam.specs import ModelSpec, Precision, graphs_to_json
 from triton_sam.weights import WeightStore, silent
 
+pytestmark = pytest.mark.torch
+
 NAMES = {
     "sam1:vit_h": "sam1_encoder",
     "sam2.1:large": "sam2.1_large_encoder",

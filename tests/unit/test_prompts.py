@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from triton_sam.errors import InvalidInput, Unsupported
@@ -501,19 +501,16 @@ def _parses_or_is_refused(text: str | bytes) -> None:
         assert len(entry.points) or entry.box is not None or entry.mask_input is not None
 
 
-@settings(deadline=None)
 @given(documents)
 def test_any_json_parses_or_is_refused_in_one_line(document: Any) -> None:
     _parses_or_is_refused(json.dumps(document))
 
 
-@settings(deadline=None)
 @given(st.dictionaries(keys, documents, min_size=1, max_size=4))
 def test_any_json_with_our_keys_parses_or_is_refused_in_one_line(document: dict[str, Any]) -> None:
     _parses_or_is_refused(json.dumps(document))
 
 
-@settings(deadline=None)
 @given(st.text(max_size=40) | st.binary(max_size=40))
 def test_any_text_parses_or_is_refused(text: str | bytes) -> None:
     _parses_or_is_refused(text)

@@ -6,7 +6,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 from pycocotools import mask as coco
@@ -27,7 +27,6 @@ def disc(height: int, width: int, x: float, y: float, radius: float) -> Mask:
     return (columns - x) ** 2 + (rows - y) ** 2 <= radius**2
 
 
-@settings(deadline=None)
 @given(any_mask)
 def test_rle_is_what_pycocotools_writes(mask: Mask) -> None:
     expected = coco.encode(np.asfortranarray(mask.astype(np.uint8)))
@@ -48,7 +47,6 @@ def test_rle_of_long_runs_is_what_pycocotools_writes() -> None:
         assert rle(mask)["counts"].encode() == expected["counts"]
 
 
-@settings(deadline=None)
 @given(any_mask)
 def test_rle_can_be_read_back_in_every_form(mask: Mask) -> None:
     np.testing.assert_array_equal(from_rle(rle(mask)), mask)
@@ -80,7 +78,6 @@ def assert_is_the_resized(logits: Logits, document: dict[str, Any], height: int,
     assert rle(found) == document, "the runs are not in their shortest form"
 
 
-@settings(deadline=None)
 @given(
     st.integers(2, 24), st.integers(1, 24), st.floats(2, 9), st.integers(1, 90), st.integers(0, 10**6), st.booleans()
 )

@@ -1,12 +1,11 @@
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from triton_sam.backend.sessions import SessionBook
 
 
-@settings(deadline=None)
 @given(st.permutations(range(1, 9)), st.integers(1, 9))
 def test_of_hovers_in_any_order_only_growing_numbers_get_in(order: list[int], floor: int) -> None:
     book = SessionBook()

@@ -16,6 +16,8 @@ from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, Auto
 
 from tests import vlm_checkpoints as checkpoints
 
+pytestmark = pytest.mark.torch
+
 QUESTIONS = ["What is it?", "Describe the whole image in detail, please.", "Colour?", "Is there a dog or a cat here?"]
 PROMPTS = ["<grounding>An image of", "An image of", "<grounding>Question: What is this? Answer:", "Question: ? Answer:"]
 GREEDY = {"temperature": 0, "max_tokens": 24}

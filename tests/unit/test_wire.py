@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.utils import InferenceServerException
 
@@ -170,7 +170,6 @@ def object_prompts(draw: st.DrawFn) -> ObjectPrompt:
     return prompt
 
 
-@settings(deadline=None)
 @given(st.lists(object_prompts(), min_size=1, max_size=4), st.booleans(), st.sampled_from(FORMATS))
 def test_a_prompt_arrives_as_it_was_sent(sent: list[ObjectPrompt], multimask: bool, form: str) -> None:
     text = json.dumps(prompt_document(sent, multimask=multimask, form=form))

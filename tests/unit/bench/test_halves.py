@@ -8,6 +8,8 @@ from tests.unit.export.small import small_network, small_spec
 from triton_sam.bench.halves import HALVES, measure_halves
 from triton_sam.export.trial import save_as_folder
 
+pytestmark = pytest.mark.torch
+
 
 @pytest.mark.patient
 def test_halves_are_compared_with_the_whole(tmp_path: Path) -> None:

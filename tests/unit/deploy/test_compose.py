@@ -35,12 +35,14 @@ def defaults(text: str) -> str:
     return filled(text)
 
 
+@pytest.mark.part("deploy")
 @pytest.mark.parametrize("file", COMPOSE_FILES)
 def test_the_specification_allows_it(file: str) -> None:
     checker = tool("check-jsonschema", "check-jsonschema from PyPI")
     expect_clean(run(checker, "--builtin-schema", "vendor.compose-spec", ROOT / file))
 
 
+@pytest.mark.part("deploy")
 def test_the_schema_does_refuse(tmp_path: Any) -> None:
     broken = tmp_path / "docker-compose.yml"
     broken.write_text("services: {triton: {image: x, shm_sise: 2gb}}\n")

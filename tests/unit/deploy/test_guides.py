@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,9 @@ import yaml
 from tests.unit.deploy.tools import COMPOSE_FILES
 from triton_sam.catalog import CATALOG
 from triton_sam.cli import app
-from triton_sam.serving import Ports
 from triton_sam.settings import Settings
+
+pytestmark = pytest.mark.part("deploy")
 
 ROOT = Path(__file__).resolve().parents[3]
 GUIDES = [ROOT / "docs" / f"{name}.md" for name in ("kubernetes", "cloud_vm", "air_gapped", "tuning")]
@@ -65,17 +65,6 @@ def test_what_compose_shall_run_is_a_command() -> None:
         assert set(context.params["names"]) <= set(CATALOG)
 
 
-def test_the_guides_have_commands_to_check() -> None:
-    assert sum(len(commands(path.read_text())) for path in GUIDES) > 20
-
-
-def test_guides_install_what_is_there(guide: str) -> None:
-    """triton-sam is on no index: it comes from a checkout or from a folder that was carried in."""
-    for line in guide.splitlines():
-        if re.search(r"\bpip install\b.*triton-sam\[", line):
-            assert "--no-index" in line, line
-
-
 def test_guides_name_images_that_are_built(guide: str) -> None:
     built = {
         yaml.safe_load((ROOT / file).read_text())["services"]["triton"]["image"].partition(":")[2]
@@ -84,27 +73,8 @@ def test_guides_name_images_that_are_built(guide: str) -> None:
     assert set(re.findall(r"\btriton-sam:(\d[\w.-]*)", guide)) <= built
 
 
-def test_each_environment_belongs_to_the_server() -> None:
-    """It puts its stub there; the upgrade's environment needs that as the first one does."""
-    text = (ROOT / "docs" / "cloud_vm.md").read_text()
-    made = re.findall(r"python3 -m venv (\S+)", text)
-    assert len(made) == 2
-    assert made == re.findall(r"chown -R triton-sam: (\S+)", text)
-
-
 def test_settings_exist(guide: str) -> None:
     assert set(re.findall(r"TRITON_SAM_([A-Z_]+)", guide)) <= FIELDS
-
-
-def test_the_table_of_settings_names_settings() -> None:
-    text = (ROOT / "docs" / "tuning.md").read_text()
-    table = text.partition("| setting | default |")[2].partition("\n\n")[0]
-    rows = table.splitlines()[2:]
-    assert len(rows) >= 8
-    for row in rows:
-        names = re.findall(r"`([A-Z_]+)`", row.split("|")[1])
-        assert names
-        assert set(names) <= FIELDS
 
 
 def test_metrics_exist() -> None:
@@ -120,18 +90,3 @@ def test_metrics_exist() -> None:
         named = set(re.findall(r"\btriton_sam_[a-z_]+\b", place.read_text()))
         named = {name for name in named if not name.startswith(SUPERVISOR)}
         assert named <= known | made, f"{place.name}: {named - known - made}"
-
-
-def test_the_firewall_guide_names_the_ports() -> None:
-    text = (ROOT / "docs" / "cloud_vm.md").read_text()
-    table = text.partition("| port | what | open it to |")[2].partition("\n\n")[0]
-    named = {int(port) for port in re.findall(r"^\| (\d+) \|", table, re.MULTILINE)}
-    ports = Ports()
-    assert named == {22, 443, ports.http, ports.grpc, ports.metrics, ports.service}
-
-
-def test_figures_carry_their_command_and_machine() -> None:
-    document = json.loads((ROOT / "docs" / "tuning.json").read_text())
-    assert document["command"] in (ROOT / "docs" / "tuning.md").read_text()
-    assert document["machine"]["cpu"]
-    assert document["notes"], "what else ran on the machine must be told"

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.part("deploy")
+
 UNIT = Path(__file__).resolve().parents[3] / "deploy" / "systemd" / "triton-sam.service"
 
 

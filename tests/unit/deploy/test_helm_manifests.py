@@ -11,7 +11,6 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
-import kubernetes_validate
 import pytest
 import typer.main
 import yaml
@@ -34,6 +33,8 @@ from triton_sam.server_command import EXIT_SECONDS
 from triton_sam.service.thread import _SHUTDOWN_SECONDS
 from triton_sam.settings import Settings
 from triton_sam.vlm_catalog import VLM_CATALOG
+
+pytestmark = pytest.mark.part("deploy")
 
 #: The oldest that the chart allows, and the newest that the package knows.
 KUBERNETES = ("1.27", "1.37")
@@ -64,6 +65,8 @@ def test_four_sets_of_values_are_tried() -> None:
 
 @pytest.mark.parametrize("version", KUBERNETES)
 def test_kubernetes_takes_every_manifest(manifests: list[Manifest], version: str) -> None:
+    import kubernetes_validate
+
     checked = [manifest for manifest in manifests if manifest["kind"] not in FOREIGN]
     assert len(checked) >= 7
     for manifest in checked:
@@ -71,6 +74,8 @@ def test_kubernetes_takes_every_manifest(manifests: list[Manifest], version: str
 
 
 def test_the_check_notices_a_wrong_manifest(tmp_path: Path) -> None:
+    import kubernetes_validate
+
     stateful = only(render(tmp_path, "-f", str(EXAMPLES["gpu"])), "StatefulSet")
     stateful["spec"]["template"]["spec"]["containers"][0]["livenessprobe"] = {}
     with pytest.raises(kubernetes_validate.ValidationError, match="livenessprobe"):

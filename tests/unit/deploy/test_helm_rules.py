@@ -12,6 +12,8 @@ import yaml
 from tests.unit.deploy.helm_render import CHART, EXAMPLES, only, render
 from tests.unit.deploy.tools import MONITORING, tool
 
+pytestmark = pytest.mark.part("deploy")
+
 POD = 'namespace="vision",pod="sam-triton-sam-0"'
 
 

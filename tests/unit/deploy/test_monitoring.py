@@ -25,10 +25,12 @@ def promtool(*words: str | Path) -> Any:
     return run(tool("promtool", "Debian's package prometheus"), *words)
 
 
+@pytest.mark.part("deploy")
 def test_the_rules_are_rules() -> None:
     expect_clean(promtool("check", "rules", MONITORING / "rules.yml"))
 
 
+@pytest.mark.part("deploy")
 def test_the_configuration(tmp_path: Path) -> None:
     """Its token's file is made for the test: Prometheus wants to see it."""
     (tmp_path / "token").touch()
@@ -38,10 +40,12 @@ def test_the_configuration(tmp_path: Path) -> None:
     expect_clean(promtool("check", "config", tmp_path / "prometheus.yml"))
 
 
+@pytest.mark.part("deploy")
 def test_each_alert_fires_on_its_fault_and_on_no_other() -> None:
     expect_clean(promtool("test", "rules", MONITORING / "rules_test.yml"))
 
 
+@pytest.mark.part("deploy")
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: str(rule["alert"]))
 def test_an_alert_that_never_fires_is_noticed(rule: dict[str, Any], tmp_path: Path) -> None:
     """Each alert has a test of its own: made deaf, it fails."""
@@ -53,6 +57,7 @@ def test_an_alert_that_never_fires_is_noticed(rule: dict[str, Any], tmp_path: Pa
     assert rule["alert"] in done.stdout + done.stderr
 
 
+@pytest.mark.part("deploy")
 def test_shares_are_shares_of_users_requests(tmp_path: Path) -> None:
     """Without the filter, alerts that should fire are thinned out by health checks, and promtool notices."""
     panels = [target["expr"] for panel in DASHBOARD["panels"] for target in panel.get("targets", [])]

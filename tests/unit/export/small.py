@@ -14,6 +14,7 @@ import numpy.typing as npt
 import onnxruntime
 import torch
 
+from tests.unit.export.families import WITH_FEATURES as WITH_FEATURES
 from triton_sam.catalog import get_spec
 from triton_sam.export import parity
 from triton_sam.export.networks import build
@@ -23,10 +24,6 @@ from triton_sam.specs import Architecture, Backbone, ModelSpec, exported_graphs
 
 Arrays = dict[str, npt.NDArray[np.float32]]
 SIDES = {Backbone.VIT: 256, Backbone.TINY_VIT: 256, Backbone.HIERA: 256, Backbone.PERCEPTION: 224}
-#: One model of each kind of network.
-FAMILIES = ("sam1:vit_b", "sam1:mobile", "sam2.1:tiny", "sam3:tracker")
-WITH_FEATURES = ("sam2.1:tiny", "sam3:tracker")
-WITHOUT_FEATURES = ("sam1:vit_b", "sam1:mobile")
 
 
 def small_spec(model_id: str) -> ModelSpec:

@@ -11,6 +11,8 @@ from tests.unit.export.small import WITH_FEATURES, Small, SmallFactory, assert_c
 from triton_sam.export import parity
 from triton_sam.export.adapt import adapt_encoder
 
+pytestmark = pytest.mark.torch
+
 
 @pytest.fixture(scope="session", params=WITH_FEATURES)
 def encoder(request: pytest.FixtureRequest, small: SmallFactory) -> Small:

@@ -17,7 +17,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from tests.unit.export import official
-from tests.unit.export.small import FAMILIES, small_network, small_spec, state_of
+from tests.unit.export.families import EACH_FAMILY
+from tests.unit.export.small import small_network, small_spec, state_of
 from triton_sam.catalog import CATALOG, get_spec
 from triton_sam.errors import InvalidInput
 from triton_sam.export import checkpoint as checkpoint_module
@@ -28,6 +29,8 @@ from triton_sam.export.networks import build
 from triton_sam.export.run import AUTO, ExportOptions, export_checkpoint
 from triton_sam.export.trial import save_as_folder
 from triton_sam.specs import ModelSpec
+
+pytestmark = pytest.mark.torch
 
 SPEC = small_spec("sam1:vit_b")
 State = dict[str, Tensor]
@@ -114,7 +117,7 @@ def test_every_format(write: Writer, state: State, tmp_path: Path) -> None:
     assert torch.equal(network.vision_encoder.pos_embed, state["image_encoder.pos_embed"])
 
 
-@pytest.mark.parametrize("model_id", FAMILIES)
+@pytest.mark.parametrize("model_id", EACH_FAMILY)
 def test_a_folder_as_transformers_writes_it(model_id: str, tmp_path: Path) -> None:
     spec = small_spec(model_id)
     network = small_network(spec)

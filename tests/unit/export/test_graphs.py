@@ -7,10 +7,13 @@ import onnx
 import pytest
 import torch
 
-from tests.unit.export.small import WITH_FEATURES, WITHOUT_FEATURES, Arrays, Small, SmallFactory, assert_close
+from tests.unit.export.families import WITH_FEATURES, WITHOUT_FEATURES, one_or_each
+from tests.unit.export.small import Arrays, Small, SmallFactory, assert_close
 from triton_sam.catalog import CATALOG, get_spec
 from triton_sam.export import parity
 from triton_sam.export.networks import normalisation
+
+pytestmark = pytest.mark.torch
 
 ONE = np.ones(1, np.float32)
 ZERO = np.zeros(1, np.float32)
@@ -19,7 +22,7 @@ ZERO = np.zeros(1, np.float32)
 # against torch
 
 
-@pytest.mark.parametrize("model_id", CATALOG)
+@pytest.mark.parametrize("model_id", one_or_each(tuple(CATALOG)))
 def test_every_model_equals_torch(model_id: str, small: SmallFactory) -> None:
     made = small(model_id)
     report = made.report
@@ -198,7 +201,7 @@ def test_a_mask_without_its_flag_is_ignored(family: Small) -> None:
     assert np.abs(flagged - without).max() > 0.01 * without.std()
 
 
-@pytest.mark.parametrize("model_id", WITH_FEATURES)
+@pytest.mark.parametrize("model_id", one_or_each(WITH_FEATURES))
 def test_finer_features_matter(model_id: str, small: SmallFactory) -> None:
     made = small(model_id)
     feeds = made.embedding() | made.points(1, 1)
@@ -210,7 +213,7 @@ def test_finer_features_matter(model_id: str, small: SmallFactory) -> None:
         assert np.abs(less - whole).max() > 0.1 * whole.std()
 
 
-@pytest.mark.parametrize("model_id", WITHOUT_FEATURES)
+@pytest.mark.parametrize("model_id", one_or_each(WITHOUT_FEATURES))
 def test_networks_without_finer_features_have_no_input_for_them(model_id: str, small: SmallFactory) -> None:
     made = small(model_id)
     model = onnx.load(str(made.decoder_file))
@@ -277,7 +280,7 @@ def padded(prompts: Arrays) -> Arrays:
     }
 
 
-@pytest.mark.parametrize("model_id", WITHOUT_FEATURES)
+@pytest.mark.parametrize("model_id", one_or_each(WITHOUT_FEATURES))
 @pytest.mark.parametrize("count", [1, 2, 5])
 def test_sam1_pads_points_where_the_caller_has_not(model_id: str, count: int, small: SmallFactory) -> None:
     made = small(model_id)
@@ -290,7 +293,7 @@ def test_sam1_pads_points_where_the_caller_has_not(model_id: str, count: int, sm
     assert np.abs(twice - automatic).max() > 1e-3 * automatic.std()  # the padding does something
 
 
-@pytest.mark.parametrize("model_id", WITHOUT_FEATURES)
+@pytest.mark.parametrize("model_id", one_or_each(WITHOUT_FEATURES))
 def test_sam1_does_not_pad_a_box(model_id: str, small: SmallFactory) -> None:
     made = small(model_id)
     corners = np.array([[[30, 40], [200, 180]]], np.float32)
@@ -300,7 +303,7 @@ def test_sam1_does_not_pad_a_box(model_id: str, small: SmallFactory) -> None:
     assert np.abs(by_the_caller - automatic).max() > 1e-3 * automatic.std()
 
 
-@pytest.mark.parametrize("model_id", WITH_FEATURES)
+@pytest.mark.parametrize("model_id", one_or_each(WITH_FEATURES))
 def test_the_place_of_a_point_that_is_none_says_nothing(model_id: str, small: SmallFactory) -> None:
     made = small(model_id)
     prompts = padded(made.points(1, 1))

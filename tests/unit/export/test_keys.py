@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from tests.unit.export import official
-from tests.unit.export.small import FAMILIES, small_network, small_spec, state_of
+from tests.unit.export.families import FAMILIES
+from tests.unit.export.small import small_network, small_spec, state_of
 from triton_sam.catalog import CATALOG, get_spec
 from triton_sam.export.checkpoint import fill, recognise
 from triton_sam.export.keys import MappedWeights, map_keys
@@ -16,6 +17,8 @@ from triton_sam.export.networks import build
 from triton_sam.settings import get_settings
 from triton_sam.specs import Backbone, ModelSpec
 from triton_sam.weights import WeightStore
+
+pytestmark = pytest.mark.torch
 
 TWINS = ("prompt_encoder.shared_embedding.positional_embedding", "shared_image_embedding.positional_embedding")
 

@@ -20,6 +20,8 @@ from triton_sam.export.precision import convert_graph
 from triton_sam.export.run import write_graphs
 from triton_sam.specs import Precision
 
+pytestmark = pytest.mark.torch
+
 
 class Sum(nn.Module):
     """x + weight + more."""

@@ -15,6 +15,8 @@ from triton_sam.export import parity
 from triton_sam.export.parity import LIMITS, RANDOM_IMAGE, Comparison, Report
 from triton_sam.specs import Precision
 
+pytestmark = pytest.mark.torch
+
 # graphs that are wrong
 
 

@@ -9,10 +9,13 @@ import numpy as np
 import onnx
 import pytest
 
-from tests.unit.export.small import FAMILIES, Arrays, Small, SmallFactory, session
+from tests.unit.export.families import FAMILIES, FOR_EVERY_COMMIT
+from tests.unit.export.small import Arrays, Small, SmallFactory, session
 from triton_sam.export import parity
 from triton_sam.export.precision import convert_graph
 from triton_sam.specs import Precision
+
+pytestmark = pytest.mark.torch
 
 LARGEST_SHARE = {Precision.FP16: 0.05, Precision.INT8: 0.25}
 #: onnx's number of float32.
@@ -22,7 +25,11 @@ FLOAT = 1
 @pytest.fixture(
     scope="session",
     params=[
-        pytest.param((model_id, precision), id=f"{model_id}-{precision.value}")
+        pytest.param(
+            (model_id, precision),
+            id=f"{model_id}-{precision.value}",
+            marks=() if model_id in FOR_EVERY_COMMIT else pytest.mark.part("exports"),
+        )
         for model_id in FAMILIES
         for precision in LARGEST_SHARE
     ],

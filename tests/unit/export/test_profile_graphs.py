@@ -14,6 +14,8 @@ from triton_sam.export import onnx_files, parity
 from triton_sam.profiles import PAINTERA, ProfileModel, write_profile_model
 from triton_sam.specs import graphs_to_json
 
+pytestmark = pytest.mark.torch
+
 
 def export_folder(made: Small, folder: Path) -> Path:
     folder.mkdir()

@@ -23,6 +23,8 @@ from triton_sam.export.run import ExportOptions, checkpoint_sha256, export_check
 from triton_sam.export.trial import save_as_folder
 from triton_sam.specs import Precision, exported_graphs, graphs_from_json, graphs_to_json
 
+pytestmark = pytest.mark.torch
+
 SPEC = small_spec("sam1:vit_b")
 SMALL = ExportOptions(image_size=256)
 WHOLE = {"encoder.onnx", "decoder.onnx", "graphs.json", "report.json"}

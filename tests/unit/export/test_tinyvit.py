@@ -11,6 +11,8 @@ from tests.unit.export import official
 from triton_sam.export.tinyvit import TinyVit
 from triton_sam.export.trial import randomise
 
+pytestmark = pytest.mark.torch
+
 WINDOWS = (7, 7, 14, 7)
 
 

@@ -4,7 +4,7 @@ import base64
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.service.helpers import VLMS, image_file
@@ -232,7 +232,6 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
 @given(
     st.dictionaries(st.sampled_from(["model", "messages", "stop", "seed", "n", "tools", "stream_options"]), JSON), JSON
 )

@@ -19,6 +19,8 @@ from triton_sam.engines.torch.slots import fill_slots, row_points
 from triton_sam.geometry import Frame, ResizePolicy
 from triton_sam.prompts import ObjectPrompt
 
+pytestmark = pytest.mark.torch
+
 CLICK = prompt([[30, 40]])
 PROMPTS = [CLICK, prompt([[30, 40], [7, 9]], [1, 0]), prompt(box=[5, 6, 70, 60]), prompt([[9, 8]], box=[5, 6, 70, 60])]
 MANY = prompt([[float(3 * index), float(2 * index)] for index in range(40)])

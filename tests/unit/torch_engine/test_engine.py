@@ -13,7 +13,8 @@ import pytest
 import torch
 from PIL import Image
 
-from tests.unit.export.small import FAMILIES, small_network, small_spec
+from tests.unit.export.families import EACH_FAMILY, FAMILIES
+from tests.unit.export.small import small_network, small_spec
 from tests.unit.test_onnx_engine import prompt
 from triton_sam import masks
 from triton_sam.engines.base import Decoded, Embedding, Row
@@ -25,6 +26,8 @@ from triton_sam.geometry import Frame
 from triton_sam.images import EncodedImage
 from triton_sam.prompts import ObjectPrompt
 from triton_sam.specs import DECODER_FILE, ENCODER_FILE
+
+pytestmark = pytest.mark.torch
 
 CPU = TorchOptions(torch.device("cpu"))
 SIZES = ((300, 200), (90, 310))
@@ -46,7 +49,7 @@ def photograph(size: tuple[int, int], seed: int = 0, form: str = "PNG") -> Encod
     return EncodedImage(buffer.getvalue(), max_bytes=10**7, max_pixels=10**7)
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+@pytest.fixture(scope="module", params=EACH_FAMILY)
 def engines(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Engines:
     spec = small_spec(request.param)
     network = small_network(spec)

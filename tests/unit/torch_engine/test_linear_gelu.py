@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch.nn import functional
 
 from triton_sam.engines.torch.linear_gelu import joins_gelu, linear_gelu
+
+pytestmark = pytest.mark.torch
 
 
 def some() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -8,13 +8,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.unit.export.small import FAMILIES, WITH_FEATURES, small_network, small_spec
+from tests.unit.export.families import EACH_FAMILY, WITH_FEATURES
+from tests.unit.export.small import small_network, small_spec
 from triton_sam.engines.torch.decoder import ABSENT, NOT_A_POINT, RowDecoder
 from triton_sam.engines.torch.encoder import RowEncoder
 from triton_sam.engines.torch.layout import Layout, to_cells, to_image
 from triton_sam.export.networks import normalisation
 from triton_sam.export.wrappers import Decoder, Encoder
 from triton_sam.specs import ModelSpec
+
+pytestmark = pytest.mark.torch
 
 
 class Model(NamedTuple):
@@ -24,7 +27,7 @@ class Model(NamedTuple):
     decoder: RowDecoder
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+@pytest.fixture(scope="module", params=EACH_FAMILY)
 def model(request: pytest.FixtureRequest) -> Model:
     spec = small_spec(request.param)
     network = small_network(spec)

@@ -17,6 +17,8 @@ from triton_sam.engines.torch import packing
 from triton_sam.engines.torch.packing import kernel_packs, packed_by_kernel, packed_masks
 from triton_sam.geometry import Frame, ResizePolicy
 
+pytestmark = pytest.mark.torch
+
 
 @pytest.fixture(scope="module")
 def off() -> dict[str, int]:

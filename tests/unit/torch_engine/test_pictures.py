@@ -7,7 +7,7 @@ import io
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -20,6 +20,8 @@ from triton_sam.engines.torch.pictures import PictureReader
 from triton_sam.errors import InvalidInput
 from triton_sam.geometry import Frame, ResizePolicy
 from triton_sam.images import EncodedImage
+
+pytestmark = pytest.mark.torch
 
 
 def encoded(picture: Image.Image, form: str = "PNG", **options: object) -> EncodedImage:
@@ -110,7 +112,6 @@ def test_bits_are_packed_as_numpy_packs_them(width: int) -> None:
     assert np.array_equal(pack_bits(torch.from_numpy(mask)).numpy(), np.packbits(mask, axis=2))
 
 
-@settings(max_examples=30, deadline=None)
 @given(
     width=st.integers(1, 700),
     height=st.integers(1, 700),

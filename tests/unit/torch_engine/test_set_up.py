@@ -33,6 +33,8 @@ from triton_sam.setup_models import set_up, set_up_random
 from triton_sam.specs import EngineChoice, ModelSpec
 from triton_sam.weights import WeightStore
 
+pytestmark = pytest.mark.torch
+
 
 class Trained(NamedTuple):
     spec: ModelSpec

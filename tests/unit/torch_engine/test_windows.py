@@ -15,6 +15,8 @@ from tests.unit.torch_engine.window_kinds import KINDS
 from triton_sam.engines.torch import windows
 from triton_sam.engines.torch.windows import WindowKind, attend_windows, cudnn_attends, kernel_attends
 
+pytestmark = pytest.mark.torch
+
 _LIMITS = {"float32": 1e-5, "float16": 3e-3}
 
 

@@ -13,6 +13,8 @@ from training.shapes.network import make_processor
 from training.shapes.scenes import COLOURS, Scene, Thing
 from training.shapes.tokens import make_tokenizer
 
+pytestmark = pytest.mark.torch
+
 MODEL = Path(data.__file__).parent / "model"
 TABLE = Scene((Thing("circle", "red", 0), Thing("square", "blue", 4), Thing("square", "orange", 8)), seed=3)
 

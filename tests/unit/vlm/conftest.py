@@ -1,24 +1,28 @@
-"""Small checkpoints, made once, and the engines of them."""
+"""Small checkpoints, made once, and the engines of them; torch is imported by those who ask for one."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-import torch
 
-from tests import vlm_checkpoints as checkpoints
-from triton_sam.engines.vlm.generate import GeneratingEngine
-from triton_sam.engines.vlm.loading import Placement, load_engine
 from triton_sam.vlm_catalog import get_vlm
 
-ON_CPU = Placement("cpu", "float32", 1)
+if TYPE_CHECKING:
+    from triton_sam.engines.vlm.generate import GeneratingEngine
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _one_thread() -> Iterator[None]:
     """Networks this small are slower on several, and much slower beside other tests."""
+    if find_spec("torch") is None:
+        yield
+        return
+    import torch
+
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -27,40 +31,52 @@ def _one_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def llava_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return checkpoints.make_llava(tmp_path_factory.mktemp("llava"))
+    from tests.vlm_checkpoints import make_llava
+
+    return make_llava(tmp_path_factory.mktemp("llava"))
 
 
 @pytest.fixture(scope="session")
 def kosmos2_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return checkpoints.make_kosmos2(tmp_path_factory.mktemp("kosmos2"))
+    from tests.vlm_checkpoints import make_kosmos2
+
+    return make_kosmos2(tmp_path_factory.mktemp("kosmos2"))
 
 
 @pytest.fixture(scope="session")
 def grounded_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return checkpoints.make_kosmos2(tmp_path_factory.mktemp("grounded"), grounded=True)
+    from tests.vlm_checkpoints import make_kosmos2
+
+    return make_kosmos2(tmp_path_factory.mktemp("grounded"), grounded=True)
 
 
 @pytest.fixture(scope="session")
 def moondream2_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return checkpoints.make_moondream2(tmp_path_factory.mktemp("moondream2"))
+    from tests.vlm_checkpoints import make_moondream2
+
+    return make_moondream2(tmp_path_factory.mktemp("moondream2"))
+
+
+def _engine(model_id: str, folder: Path) -> GeneratingEngine:
+    from tests.unit.vlm.placement import ON_CPU
+    from triton_sam.engines.vlm.generate import GeneratingEngine
+    from triton_sam.engines.vlm.loading import load_engine
+
+    engine = load_engine(get_vlm(model_id), folder, ON_CPU, 4)
+    assert isinstance(engine, GeneratingEngine)
+    return engine
 
 
 @pytest.fixture(scope="session")
 def llava(llava_folder: Path) -> GeneratingEngine:
-    engine = load_engine(get_vlm("vlm:llava"), llava_folder, ON_CPU, 4)
-    assert isinstance(engine, GeneratingEngine)
-    return engine
+    return _engine("vlm:llava", llava_folder)
 
 
 @pytest.fixture(scope="session")
 def kosmos2(kosmos2_folder: Path) -> GeneratingEngine:
-    engine = load_engine(get_vlm("vlm:kosmos2"), kosmos2_folder, ON_CPU, 4)
-    assert isinstance(engine, GeneratingEngine)
-    return engine
+    return _engine("vlm:kosmos2", kosmos2_folder)
 
 
 @pytest.fixture(scope="session")
 def grounded(grounded_folder: Path) -> GeneratingEngine:
-    engine = load_engine(get_vlm("vlm:kosmos2"), grounded_folder, ON_CPU, 4)
-    assert isinstance(engine, GeneratingEngine)
-    return engine
+    return _engine("vlm:kosmos2", grounded_folder)

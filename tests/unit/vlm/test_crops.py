@@ -7,12 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 from transformers import CLIPImageProcessor
 
 from triton_sam.engines.vlm.crops import Crop
+
+pytestmark = pytest.mark.torch
 
 SIDES = st.integers(8, 400)
 SIDE = 56
@@ -69,7 +71,6 @@ def test_a_box_beside_what_is_there_is_none() -> None:
 
 
 @given(st.integers(20, 300), st.integers(20, 300), st.floats(0.1, 0.9), st.floats(0.1, 0.9), st.booleans())
-@settings(max_examples=40, deadline=None)
 def test_a_mark_lies_where_it_is_seen(width: int, height: int, share_x: float, share_y: float, crops: bool) -> None:
     """A white half on black: its edge in transformers' pixels is the edge in the original."""
     size = {"shortest_edge": SIDE} if crops else {"height": SIDE, "width": SIDE}

@@ -21,6 +21,8 @@ from triton_sam.engines.vlm.base import Question
 from triton_sam.engines.vlm.generate import GeneratingEngine, _Row
 from triton_sam.errors import InvalidInput
 
+pytestmark = pytest.mark.torch
+
 QUESTIONS = ["What is it?", "Describe the whole image in detail, please, and do not be brief.", "Hm", "Is it a dog?"]
 
 

@@ -13,8 +13,8 @@ import pytest
 import torch
 from PIL import Image
 
-from tests.unit.vlm.conftest import ON_CPU
 from tests.unit.vlm.helpers import Heard, ask, question
+from tests.unit.vlm.placement import ON_CPU
 from triton_sam.engines.vlm import loading
 from triton_sam.engines.vlm.base import Message, Options, Question
 from triton_sam.engines.vlm.generate import GeneratingEngine
@@ -22,6 +22,8 @@ from triton_sam.engines.vlm.graphs import DecodeSteps, StepDecoder, can_step
 from triton_sam.engines.vlm.loading import choose_placement, load_engine
 from triton_sam.settings import Settings
 from triton_sam.vlm_catalog import get_vlm
+
+pytestmark = pytest.mark.torch
 
 QUESTIONS = ["What is it?", "Describe the whole image in detail, please, and do not be brief.", "Hm"]
 SHAPES = Path(__file__).parents[3] / "training" / "shapes" / "model"

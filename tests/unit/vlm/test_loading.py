@@ -13,12 +13,14 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.unit.vlm.conftest import ON_CPU
+from tests.unit.vlm.placement import ON_CPU
 from triton_sam.engines.vlm import loading
 from triton_sam.engines.vlm.loading import Placement, choose_placement, count_numbers, load_engine
 from triton_sam.errors import SetupError, Unavailable
 from triton_sam.settings import Settings
 from triton_sam.vlm_catalog import get_vlm
+
+pytestmark = pytest.mark.torch
 
 LLAVA, MOONDREAM2 = get_vlm("vlm:llava"), get_vlm("vlm:moondream2")
 

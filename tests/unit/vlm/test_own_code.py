@@ -11,14 +11,16 @@ import torch
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM
 
-from tests.unit.vlm.conftest import ON_CPU
 from tests.unit.vlm.helpers import Heard, ask, picture, question
+from tests.unit.vlm.placement import ON_CPU
 from tests.vlm_checkpoints import byte_tokenizer
 from triton_sam.engines.vlm.loading import load_engine
 from triton_sam.engines.vlm.own_code import OwnCodeEngine
 from triton_sam.engines.vlm.remote_code import load_network
 from triton_sam.errors import InvalidInput, SetupError
 from triton_sam.vlm_catalog import get_vlm
+
+pytestmark = pytest.mark.torch
 
 SPEC = get_vlm("vlm:moondream2")
 QUESTIONS = ["What is it?", "Tell me more about this image.", "Hm"]
