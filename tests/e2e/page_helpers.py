@@ -1,13 +1,16 @@
-"""One open page as a person sees and uses it, and what the API says to the same questions.
+"""One open page as a person sees and uses it, and what must be on it.
 
-Places are given in original pixels of the image; what is on the canvases is compared with masks by the one rule that
-the page has: a pixel of the screen shows the mask's pixel under its centre.
+Places are given in original pixels of the image. A mask is worked out twice: the API's answer to the page's question
+must be the analytic model's (tests/analytic.py), and the canvas must show that answer, pixel for pixel, by the one rule
+that the page has: a pixel of the screen shows the mask's pixel under its centre.
 """
 
 from __future__ import annotations
 
 import base64
 import contextlib
+import functools
+import io
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,7 +20,9 @@ from urllib.parse import urlsplit
 import httpx
 import numpy as np
 import numpy.typing as npt
+from PIL import Image, ImageOps
 
+from tests.analytic import RADII, assert_mask
 from tests.e2e.browser import wait_until
 from triton_sam import host
 from triton_sam.masks import decode
@@ -36,6 +41,8 @@ Mask = npt.NDArray[np.bool_]
 Pixels = npt.NDArray[np.uint8]
 #: Fixed places on the coffee sample, 600 x 400.
 SPOON, CUP, TABLE, SAUCER = (365, 290), (385, 120), (60, 60), (250, 330)
+#: So near to CUP that a click here takes some of its mask away.
+NEAR_CUP = (420, 130)
 CUP_BOX = (144, 16, 420, 224)
 COFFEE = (600, 400)
 #: Seconds until a mask must be there; an encode on two busy cores is part of it.
@@ -115,10 +122,13 @@ class Screen:
 
     Attributes:
         asked: bodies of /v1/segment and messages of /v1/hover, in the order in which the page has sent them.
+        picture: what is open, as the model sees it; None before anything is.
     """
 
-    def __init__(self, page: Page, service: str, token: str = "") -> None:
+    def __init__(self, page: Page, service: str, token: str = "", *, is_analytic: bool = True) -> None:
         self.page = page
+        self.picture: Image.Image | None = None
+        self._is_analytic = is_analytic
         self.asked: list[dict[str, Any]] = []
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         self.api = httpx.Client(base_url=service, timeout=120, trust_env=False, headers=headers)
@@ -141,12 +151,18 @@ class Screen:
             self.page.locator(f".sample[data-sample={name}]").and_(self.page.locator(":visible")).click()
         assert encoded.value.ok
         self.page.locator("#surface").wait_for()
+        self.picture = picture_in(self.api.get(f"/samples/{name}").content)
 
-    def open_file(self, path: Path) -> None:
-        """By the file dialogue; returns when it is encoded."""
+    def open_file(self, path: Path, picture: Image.Image | None = None) -> None:
+        """By the file dialogue; returns when it is encoded.
+
+        Args:
+            picture: what is in the file, where it is not plain: upright, of 8 bits.
+        """
         with self.page.expect_response("**/v1/images", timeout=PATIENCE * 1000) as encoded:
             self.page.locator("#file").set_input_files(path)
         assert encoded.value.ok, encoded.value.text()
+        self.picture = picture or picture_in(path.read_bytes())
 
     def press(self, keys: str) -> None:
         """A shortcut, with the focus on the image."""
@@ -247,10 +263,17 @@ class Screen:
         return body
 
     def answers(self, body: dict[str, Any]) -> list[tuple[Mask, float]]:
-        """(mask [H,W], score) of each candidate, in the model's order, from the API."""
+        """(mask [H,W], score) of each candidate, in the model's order, from the API, which must be right."""
         answer = self.api.post("/v1/segment", json={name: value for name, value in body.items() if name != "id"})
         assert answer.status_code == 200, answer.text
-        return [(decode(row), row["score"]) for row in answer.json()["masks"]]
+        found = [(decode(row), row["score"]) for row in answer.json()["masks"]]
+        assert len(found) == (3 if body["multimask"] else 1)
+        if self._is_analytic:
+            assert self.picture is not None
+            prompt = {name: body[name] for name in ("points", "labels", "box") if name in body}
+            for (mask, _), radius in zip(found, RADII, strict=False):
+                assert_mask(mask, self.picture, **prompt, radius=radius)
+        return found
 
     def best(self, body: dict[str, Any]) -> Mask:
         """The mask with the best score."""
@@ -306,6 +329,13 @@ class Screen:
             assert found.shape == expected.shape, f"{what}: {found.shape} and not {expected.shape}"
             count, shown = np.count_nonzero(found != expected), np.count_nonzero(found)
             raise AssertionError(f"{what}: {count} values are wrong, {shown} are not 0") from None
+
+
+@functools.cache
+def picture_in(data: bytes) -> Image.Image:
+    """The picture in a file, upright."""
+    with Image.open(io.BytesIO(data)) as picture:
+        return ImageOps.exif_transpose(picture).convert("RGB")
 
 
 def owners_of(canvas: Pixels, colours: Sequence[str]) -> npt.NDArray[np.uint8]:
