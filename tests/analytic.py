@@ -11,6 +11,7 @@ cores, for tests that need an encode or a click to be under way.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import io
 from collections.abc import Sequence
 from pathlib import Path
@@ -83,8 +84,7 @@ def expected_logits(
     radius: float = RADII[0],
 ) -> np.ndarray:
     """[256,256] logits of one object; coordinates in pixels of the picture."""
-    squashed = np.asarray(picture.convert("RGB").resize((SIDE, SIDE), Image.Resampling.BILINEAR), np.float64) / 255.0
-    colours = squashed.reshape(CELLS, _CELL, CELLS, _CELL, 3).mean(axis=(1, 3))
+    colours = _cell_colours(picture.convert("RGB").tobytes(), *picture.size)
     centres = (np.arange(CELLS) + 0.5) * _CELL
     scale = SIDE / picture.width, SIDE / picture.height
     found = np.full((CELLS, CELLS), -LIMIT)
@@ -110,6 +110,14 @@ def expected_logits(
     if mask_input is not None:
         found = np.maximum(found, mask_input)
     return np.clip(np.minimum(found, cut), -LIMIT, LIMIT)
+
+
+@functools.lru_cache(maxsize=4)
+def _cell_colours(rgb: bytes, width: int, height: int) -> np.ndarray:
+    """[256,256,3] in [0,1]; kept, because tests ask about one picture again and again, and this takes longest."""
+    picture = Image.frombytes("RGB", (width, height), rgb)
+    squashed = np.asarray(picture.resize((SIDE, SIDE), Image.Resampling.BILINEAR), np.float64) / 255.0
+    return np.asarray(squashed.reshape(CELLS, _CELL, CELLS, _CELL, 3).mean(axis=(1, 3)))
 
 
 def expected_mask(picture: Image.Image, **prompt: Any) -> np.ndarray:

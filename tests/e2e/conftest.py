@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.e2e.browser import OpenPage, PageLog, axe_source, browser_or_skip, new_context
-from tests.for_cpus import repository, server, start_server  # noqa: F401
 from triton_sam.bench.traffic import Traffic
 from triton_sam.settings import get_settings
 

@@ -1,13 +1,16 @@
-"""One open page as a person sees and uses it, and what the API says to the same questions.
+"""One open page as a person sees and uses it, and what must be on it.
 
-Places are given in original pixels of the image; what is on the canvases is compared with masks by the one rule that
-the page has: a pixel of the screen shows the mask's pixel under its centre.
+Places are given in original pixels of the image. A mask is worked out twice: the API's answer to the page's question
+must be the analytic model's (tests/analytic.py), and the canvas must show that answer, pixel for pixel, by the one rule
+that the page has: a pixel of the screen shows the mask's pixel under its centre.
 """
 
 from __future__ import annotations
 
 import base64
 import contextlib
+import functools
+import io
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,7 +20,9 @@ from urllib.parse import urlsplit
 import httpx
 import numpy as np
 import numpy.typing as npt
+from PIL import Image, ImageOps
 
+from tests.analytic import RADII, assert_mask
 from tests.e2e.browser import wait_until
 from triton_sam import host
 from triton_sam.masks import decode
@@ -36,27 +41,48 @@ Mask = npt.NDArray[np.bool_]
 Pixels = npt.NDArray[np.uint8]
 #: Fixed places on the coffee sample, 600 x 400.
 SPOON, CUP, TABLE, SAUCER = (365, 290), (385, 120), (60, 60), (250, 330)
+#: So near to CUP that a click here takes some of its mask away.
+NEAR_CUP = (420, 130)
 CUP_BOX = (144, 16, 420, 224)
 COFFEE = (600, 400)
 #: Seconds until a mask must be there; an encode on two busy cores is part of it.
 PATIENCE = 60
-#: getImageData of a whole canvas, as base64.
-_READ = """(layer) => {
+#: What all that follows is made of. Megabytes of pixels take long from a browser to here, so that each of them sends
+#: only what is asked for.
+_PIXELS = """
   const canvas = document.getElementById(layer);
   const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
-  let text = "";
-  for (let at = 0; at < data.length; at += 32768) text += String.fromCharCode(...data.subarray(at, at + 32768));
-  return [canvas.width, canvas.height, btoa(text)];
-}"""
-#: Where its alpha is not 0, a bit a pixel, as base64.
-_COVERED = """(layer) => {
-  const canvas = document.getElementById(layer);
-  const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+  const base64 = (bytes) => {
+    let text = "";
+    for (let at = 0; at < bytes.length; at += 32768) text += String.fromCharCode(...bytes.subarray(at, at + 32768));
+    return btoa(text);
+  };
+"""
+_READ = f"(layer) => {{ {_PIXELS} return [canvas.width, canvas.height, base64(data)]; }}"
+#: Where its alpha is not 0, a bit a pixel.
+_COVERED = f"""(layer) => {{ {_PIXELS}
   const bits = new Uint8Array(Math.ceil(data.length / 32));
   for (let at = 0; at < data.length / 4; at += 1) if (data[4 * at + 3] > 0) bits[at >> 3] |= 128 >> (at & 7);
-  let text = "";
-  for (let at = 0; at < bits.length; at += 32768) text += String.fromCharCode(...bits.subarray(at, at + 32768));
-  return [canvas.width, canvas.height, btoa(text)];
+  return [canvas.width, canvas.height, base64(bits)];
+}}"""
+#: A byte a pixel: 0 where nothing is drawn, i + 1 for colours[i], 255 for any other. A canvas keeps colours multiplied
+#: by their alpha, and reading divides again: each is off by a little.
+_OWNERS = f"""([layer, colours]) => {{ {_PIXELS}
+  const owners = new Uint8Array(data.length / 4);
+  const isNear = (at, colour) => colour.every((value, part) => Math.abs(data[4 * at + part] - value) <= 3);
+  for (let at = 0; at < owners.length; at += 1) {{
+    if (data[4 * at + 3] > 0) owners[at] = colours.findIndex((colour) => isNear(at, colour)) + 1 || 255;
+  }}
+  return [canvas.width, canvas.height, base64(owners)];
+}}"""
+#: The same for the same pixels.
+_FINGERPRINT = f"""async (layer) => {{ {_PIXELS}
+  const digest = await crypto.subtle.digest("SHA-256", data);
+  return `${{canvas.width}} ${{canvas.height}} ${{base64(new Uint8Array(digest))}}`;
+}}"""
+_IS_DRAWN = """([layer, x, y]) => {
+  const { data } = document.getElementById(layer).getContext("2d").getImageData(x - 1, y - 1, 3, 3);
+  return data.some((value, at) => at % 4 === 3 && value > 0);
 }"""
 _VIEW = """() => {
   const surface = document.getElementById("surface");
@@ -115,10 +141,13 @@ class Screen:
 
     Attributes:
         asked: bodies of /v1/segment and messages of /v1/hover, in the order in which the page has sent them.
+        picture: what is open, as the model sees it; None before anything is.
     """
 
-    def __init__(self, page: Page, service: str, token: str = "") -> None:
+    def __init__(self, page: Page, service: str, token: str = "", *, is_analytic: bool = True) -> None:
         self.page = page
+        self.picture: Image.Image | None = None
+        self._is_analytic = is_analytic
         self.asked: list[dict[str, Any]] = []
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         self.api = httpx.Client(base_url=service, timeout=120, trust_env=False, headers=headers)
@@ -141,12 +170,18 @@ class Screen:
             self.page.locator(f".sample[data-sample={name}]").and_(self.page.locator(":visible")).click()
         assert encoded.value.ok
         self.page.locator("#surface").wait_for()
+        self.picture = picture_in(self.api.get(f"/samples/{name}").content)
 
-    def open_file(self, path: Path) -> None:
-        """By the file dialogue; returns when it is encoded."""
+    def open_file(self, path: Path, picture: Image.Image | None = None) -> None:
+        """By the file dialogue; returns when it is encoded.
+
+        Args:
+            picture: what is in the file, where it is not plain: upright, of 8 bits.
+        """
         with self.page.expect_response("**/v1/images", timeout=PATIENCE * 1000) as encoded:
             self.page.locator("#file").set_input_files(path)
         assert encoded.value.ok, encoded.value.text()
+        self.picture = picture or picture_in(path.read_bytes())
 
     def press(self, keys: str) -> None:
         """A shortcut, with the focus on the image."""
@@ -211,10 +246,26 @@ class Screen:
         bits = np.frombuffer(base64.b64decode(data), np.uint8)
         return np.unpackbits(bits, count=width * height).reshape(height, width).astype(np.bool_)
 
-    def still(self, layer: str = "masks") -> Pixels:
-        """The canvas after what was just done is drawn."""
+    def owners(self, colours: Sequence[str], layer: str = "masks") -> npt.NDArray[np.uint8]:
+        """[H,W], device pixels: 0 where nothing is drawn, i + 1 for colours[i] ("#rrggbb"), 255 for any other."""
+        wanted = [list(bytes.fromhex(colour[1:])) for colour in colours]
+        width, height, data = self.page.evaluate(_OWNERS, [layer, wanted])
+        return np.frombuffer(base64.b64decode(data), np.uint8).reshape(height, width)
+
+    def fingerprint(self, layer: str = "masks") -> str:
+        """The same only for the same pixels."""
+        return str(self.page.evaluate(_FINGERPRINT, layer))
+
+    def is_drawn(self, layer: str, x: float, y: float) -> bool:
+        """Whether a canvas shows anything at an original pixel, or beside it."""
+        view = self.view
+        place = [layer, round(view.x + x * view.scale), round(view.y + y * view.scale)]
+        return bool(self.page.evaluate(_IS_DRAWN, place))
+
+    def still(self, layer: str = "masks") -> str:
+        """The canvas' fingerprint after what was just done is drawn."""
         self.frames(2)
-        return self.canvas(layer)
+        return self.fingerprint(layer)
 
     @property
     def rows(self) -> Locator:
@@ -247,10 +298,17 @@ class Screen:
         return body
 
     def answers(self, body: dict[str, Any]) -> list[tuple[Mask, float]]:
-        """(mask [H,W], score) of each candidate, in the model's order, from the API."""
+        """(mask [H,W], score) of each candidate, in the model's order, from the API, which must be right."""
         answer = self.api.post("/v1/segment", json={name: value for name, value in body.items() if name != "id"})
         assert answer.status_code == 200, answer.text
-        return [(decode(row), row["score"]) for row in answer.json()["masks"]]
+        found = [(decode(row), row["score"]) for row in answer.json()["masks"]]
+        assert len(found) == (3 if body["multimask"] else 1)
+        if self._is_analytic:
+            assert self.picture is not None
+            prompt = {name: body[name] for name in ("points", "labels", "box") if name in body}
+            for (mask, _), radius in zip(found, RADII, strict=False):
+                assert_mask(mask, self.picture, **prompt, radius=radius)
+        return found
 
     def best(self, body: dict[str, Any]) -> Mask:
         """The mask with the best score."""
@@ -283,10 +341,11 @@ class Screen:
         for number, (mask, _) in enumerate(objects, 1):
             owners[view.sample(mask)] = number
         colours = [colour for _, colour in objects]
-        self._until_equal(lambda: owners_of(self.canvas(), colours), owners, "masks")
+        self._until_equal(lambda: self.owners(colours), owners, "masks")
 
-    def expect_same(self, before: Pixels, layer: str = "masks") -> None:
-        self._until_equal(lambda: self.canvas(layer), before, layer)
+    def expect_same(self, before: str, layer: str = "masks") -> None:
+        """As in the fingerprint."""
+        wait_until(self.page, lambda: self.fingerprint(layer) == before)
 
     def expect_empty(self, layer: str = "masks") -> None:
         wait_until(self.page, lambda: not self.covered(layer).any())
@@ -308,17 +367,11 @@ class Screen:
             raise AssertionError(f"{what}: {count} values are wrong, {shown} are not 0") from None
 
 
-def owners_of(canvas: Pixels, colours: Sequence[str]) -> npt.NDArray[np.uint8]:
-    """[H,W]: 0 where nothing is drawn, i + 1 for colours[i], 255 for any other.
-
-    A canvas keeps colours multiplied by their alpha, and reading divides again: each is off by a little.
-    """
-    owners = np.where(canvas[..., 3] > 0, 255, 0).astype(np.uint8)
-    for number, colour in enumerate(colours, 1):
-        wanted = [int(colour[at : at + 2], 16) for at in (1, 3, 5)]
-        near = np.abs(canvas[..., :3].astype(int) - wanted).max(axis=-1) <= 3
-        owners[near & (canvas[..., 3] > 0)] = number
-    return owners
+@functools.cache
+def picture_in(data: bytes) -> Image.Image:
+    """The picture in a file, upright."""
+    with Image.open(io.BytesIO(data)) as picture:
+        return ImageOps.exif_transpose(picture).convert("RGB")
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ from PIL import Image
 from triton_sam.host import free_port
 from triton_sam.weights import WeightStore
 
-pytestmark = [pytest.mark.triton, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.triton, pytest.mark.part("clones"), pytest.mark.timeout(900)]
 ROOT = Path(__file__).resolve().parents[2]
 
 

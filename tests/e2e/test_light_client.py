@@ -11,7 +11,7 @@ import pytest
 
 from triton_sam.serving import Running
 
-pytestmark = [pytest.mark.triton, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.triton, pytest.mark.part("clones"), pytest.mark.timeout(600)]
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = """
 import asyncio

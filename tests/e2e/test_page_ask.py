@@ -1,7 +1,7 @@
 """Asking about the image on the page.
 
 The models and their answers are canned here: the browser's requests to /v1/models and /v1/chat/completions never reach
-the service, so that this is about the page alone. Masks of the boxes come from the real server, as everywhere.
+the service, so that this is about the page alone. Masks of the boxes come from the server, as everywhere.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pytest
 
 from tests.e2e.browser import OpenPage, PageLog, serious_findings, wait_until
@@ -31,6 +30,8 @@ GROUNDS = {"id": "grounds", "object": "model", "title": "One that points", "chat
 CHATS = {"id": "chats", "object": "model", "title": "One that chats", "chats": True, "grounds": False}
 TEXT = "☕ A cup with a spoon on a table."
 SPOON_BOX = [300.2, 254.8, 440.0, 330.0]
+#: Seconds for which a busy server wants to be left alone.
+WAIT = 60
 PHONE = {"width": 390, "height": 844, "touch": True, "scale": 2}
 
 
@@ -138,20 +139,15 @@ def test_an_answer_points_at_things_and_a_click_segments_them(
     assert base64.b64decode(url.partition("base64,")[2]) == screen.api.get("/samples/coffee").content
 
     # The edges are on the screen, at any zoom, and stand out with their words.
-    def edge_alpha(x: float, y: float) -> int:
-        view = screen.view
-        across, down = round(view.x + x * view.scale), round(view.y + y * view.scale)
-        return int(screen.canvas("marks")[down - 1 : down + 2, across - 1 : across + 2, 3].max())
-
     screen.frames(2)
-    assert edge_alpha(CUP_BOX[0], 150)
+    assert screen.is_drawn("marks", CUP_BOX[0], 150)
     screen.press("+")
     screen.frames(2)
-    assert edge_alpha(CUP_BOX[0], 150)
-    assert not edge_alpha(CUP_BOX[0] + 15, 150)
+    assert screen.is_drawn("marks", CUP_BOX[0], 150)
+    assert not screen.is_drawn("marks", CUP_BOX[0] + 15, 150)
     before = screen.still("marks")
     turn.locator("mark", has_text="spoon").hover()
-    wait_until(page, lambda: not np.array_equal(screen.canvas("marks"), before))
+    wait_until(page, lambda: screen.fingerprint("marks") != before)
     page.get_by_label("Boxes on the image").uncheck()
     screen.expect_empty("marks")
     page.get_by_label("Boxes on the image").check()
@@ -311,12 +307,13 @@ def test_what_goes_wrong_is_said_and_can_be_tried_again(
     page_log.expect("status of (503|400)")
     screen = open_screen()
     page = screen.page
+    page.clock.install()
     loading = "One that points is loading, 12 s so far: ask again in a moment"
     failed = "the model ran out of memory: ask for less"
     busy = {"error": {"code": "unavailable", "message": loading, "type": "x", "param": None}}
     refused = {"error": {"code": "invalid_input", "message": "the question is none", "type": "x", "param": None}}
     canned.answers = [
-        (503, {"Retry-After": "10"}, busy),
+        (503, {"Retry-After": str(WAIT)}, busy),
         piece("It is ") + event({"error": {"message": failed}}),
         piece("It is "),
         answer_of("A cup."),
@@ -329,6 +326,7 @@ def test_what_goes_wrong_is_said_and_can_be_tried_again(
     assert wait.get_attribute("aria-disabled") == "true"
     wait.press("Enter")
     assert len(canned.asked) == 1, "the server wants to be left alone"
+    page.clock.fast_forward(1000 * WAIT)
     again = turn.get_by_role("button", name="Retry", exact=True)
     again.click()
     turn.get_by_text(failed).wait_for()
@@ -345,6 +343,7 @@ def test_what_goes_wrong_is_said_and_can_be_tried_again(
     assert page.locator(".notice").count() == 0
 
 
+@pytest.mark.part("page")
 @pytest.mark.parametrize("options", [{}, {"dark": True}, PHONE], ids=["light", "dark", "phone"])
 def test_it_can_be_read_and_reached(
     open_screen: Callable[..., Screen], canned: Canned, axe: str, options: dict[str, Any]

@@ -80,7 +80,8 @@ def test_a_file_is_shown_upright_and_clicked(
     view = screen.actual_size()
     wait_until(page, lambda: screen.covered("picture").any())
     width, height = COFFEE
-    shown = screen.still("picture")[int(view.y) :, int(view.x) :][:height, :width, :3].astype(float).mean(axis=-1)
+    screen.frames(2)
+    shown = screen.canvas("picture")[int(view.y) :, int(view.x) :][:height, :width, :3].astype(float).mean(axis=-1)
     original = np.asarray(coffee(photographs)).astype(float).mean(axis=-1)
     assert np.corrcoef(shown.ravel(), original.ravel())[0, 1] > 0.97
     assert shown.std() > 20, "it is not black"

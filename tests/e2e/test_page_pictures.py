@@ -23,7 +23,7 @@ from triton_sam.serving import Running
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
-pytestmark = pytest.mark.triton
+pytestmark = [pytest.mark.triton, pytest.mark.part("page")]
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "images"
 UPDATE = "UPDATE_PICTURES"
@@ -51,7 +51,7 @@ def check_picture(page: Page, name: str) -> None:
 
 
 def opened(page: Page, url: str) -> Screen:
-    screen = Screen(page, url)
+    screen = Screen(page, url, is_analytic=False)
     screen.open_sample()
     return screen
 
@@ -74,8 +74,8 @@ def make_three_objects(screen: Screen) -> None:
     screen.expect_empty("preview")
 
 
-def test_the_start(server: Running, open_page: OpenPage) -> None:
-    page = open_page(server.urls["service"])
+def test_the_start(real_server: Running, open_page: OpenPage) -> None:
+    page = open_page(real_server.urls["service"])
     page.locator("#status-connection[data-state=ready]").wait_for()
     page.locator("#shelf .sample img").last.wait_for()
     page.wait_for_function(
@@ -84,23 +84,23 @@ def test_the_start(server: Running, open_page: OpenPage) -> None:
     check_picture(page, "start")
 
 
-def test_the_mask_under_the_mouse(server: Running, open_page: OpenPage) -> None:
-    screen = opened(open_page(server.urls["service"]), server.urls["service"])
+def test_the_mask_under_the_mouse(real_server: Running, open_page: OpenPage) -> None:
+    screen = opened(open_page(real_server.urls["service"]), real_server.urls["service"])
     pixel = screen.move(*SPOON)
     screen.expect_mask(screen.best(screen.asked_at(*pixel)), "preview")
     check_picture(screen.page, "hover")
 
 
 @pytest.mark.parametrize(("name", "dark"), [("objects", False), ("dark", True)])
-def test_three_objects(server: Running, open_page: OpenPage, name: str, dark: bool) -> None:
-    screen = opened(open_page(server.urls["service"], dark=dark), server.urls["service"])
+def test_three_objects(real_server: Running, open_page: OpenPage, name: str, dark: bool) -> None:
+    screen = opened(open_page(real_server.urls["service"], dark=dark), real_server.urls["service"])
     make_three_objects(screen)
     check_picture(screen.page, name)
 
 
-def test_a_phone(server: Running, open_page: OpenPage) -> None:
-    page = open_page(server.urls["service"], width=390, height=844, touch=True, scale=2)
-    screen = opened(page, server.urls["service"])
+def test_a_phone(real_server: Running, open_page: OpenPage) -> None:
+    page = open_page(real_server.urls["service"], width=390, height=844, touch=True, scale=2)
+    screen = opened(page, real_server.urls["service"])
     masks = []
     for place in (SAUCER, SPOON):
         view = screen.view
@@ -113,10 +113,10 @@ def test_a_phone(server: Running, open_page: OpenPage) -> None:
 
 
 @pytest.fixture
-def one_more_service(server: Running) -> Iterator[tuple[str, Callable[[], None]]]:
+def one_more_service(real_server: Running) -> Iterator[tuple[str, Callable[[], None]]]:
     """Its address, and what stops it."""
     with ExitStack() as stack:
-        yield stack.enter_context(service_of(server)), stack.close
+        yield stack.enter_context(service_of(real_server)), stack.close
 
 
 def test_the_server_is_away(

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.e2e.browser import OpenPage, wait_until
-from tests.e2e.page_helpers import COFFEE, CUP, PATIENCE, SPOON, TABLE, Screen
+from tests.e2e.page_helpers import COFFEE, CUP, PATIENCE, SPOON, TABLE, Screen, picture_in
 from tests.integration.serve_folder import serve_folder
 from triton_sam.bench.traffic import Traffic
 from triton_sam.catalog import get_spec
@@ -59,10 +59,18 @@ def test_the_wheel_zooms_to_the_mouse(screen: Screen) -> None:
     wait_until(screen.page, lambda: screen.view == fitted)
 
 
-@pytest.mark.parametrize("way", ["space", "middle button", "tool"])
-def test_the_view_is_moved_and_nothing_is_made(screen: Screen, way: str) -> None:
-    page = screen.page
+def test_the_view_is_moved_and_nothing_is_made(screen: Screen) -> None:
+    """With the space bar, with the middle button, and with the tool for it."""
     screen.actual_size()
+    for way in ("space", "middle button", "tool"):
+        move_view(screen, way)
+    pixel = screen.click(*CUP)
+    screen.expect_mask(screen.best(screen.asked_at(*pixel)))
+
+
+def move_view(screen: Screen, way: str) -> None:
+    page = screen.page
+    screen.frames(2)
     before = screen.view
     start, end = before.place(*SPOON), before.place(SPOON[0] - 70, SPOON[1] - 45)
     if way == "tool":
@@ -83,8 +91,6 @@ def test_the_view_is_moved_and_nothing_is_made(screen: Screen, way: str) -> None
     assert screen.rows.count() == 0
     if way == "tool":
         screen.press("v")
-    pixel = screen.click(*CUP)
-    screen.expect_mask(screen.best(screen.asked_at(*pixel)))
 
 
 def test_the_keyboard_alone_is_enough(server: Running, open_page: OpenPage) -> None:
@@ -104,6 +110,7 @@ def test_the_keyboard_alone_is_enough(server: Running, open_page: OpenPage) -> N
     with page.expect_response("**/v1/images"):
         page.keyboard.press("Enter")
     page.locator("#surface").wait_for()
+    screen.picture = picture_in(screen.api.get("/samples/coffee").content)
     tab_to("#surface")
     page.keyboard.press("ArrowRight")  # the crosshair comes, in the middle and a step
     page.keyboard.press("Shift+ArrowUp")
