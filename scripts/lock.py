@@ -52,7 +52,9 @@ def settings_for_uv(settings: PipSettings) -> str:
     return "\n".join(lines) + "\n"
 
 
-def resolve(python: str, machine: str, folder: Path, environment: dict[str, str], like: dict[str, str]) -> dict[str, str]:
+def resolve(
+    python: str, machine: str, folder: Path, environment: dict[str, str], like: dict[str, str]
+) -> dict[str, str]:
     """Each package's version on this Python and processor; ``like``: versions to keep to."""
     (folder / "also.txt").write_text("\n".join(ALSO))
     (folder / "like.txt").write_text("".join(f"{name}=={version}\n" for name, version in like.items()))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import platform
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
+from tests import hypothesis_profiles
 from tests.analytic import analytic_spec, write_analytic
 from tests.parts import PARTS
 from triton_sam import host, supervisor
@@ -24,6 +24,7 @@ from triton_sam.specs import ModelSpec, Role
 from triton_sam.supervisor import PingPolicy
 from triton_sam.weights import WeightStore
 
+hypothesis_profiles.load()  # before the test modules are imported, which read it
 ServerFactory = Callable[..., AbstractContextManager[Running]]
 #: A repository with a model ``sam2`` in it that is served in place of one written here: another engine, a GPU.
 _OTHER_REPOSITORY = os.environ.get("TRITON_SAM_TEST_REPOSITORY")
@@ -54,17 +55,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left:
         config.hook.pytest_deselected(items=left)
         items[:] = kept
-    _skip_what_needs_patience(items)
-
-
-def _skip_what_needs_patience(items: list[pytest.Item]) -> None:
-    """Two ARM cores take 4 to 6 s for an image, which two of x86 encode in 1.5 to 2.5; in halves they take minutes."""
-    if platform.machine() == "x86_64" or os.environ.get("TRITON_SAM_PATIENT_TESTS"):
-        return
-    skip = pytest.mark.skip(reason="takes minutes on this machine: TRITON_SAM_PATIENT_TESTS=1 runs it")
-    for item in items:
-        if item.get_closest_marker("patient"):
-            item.add_marker(skip)
 
 
 @pytest.fixture(scope="session")
