@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.e2e.browser import OpenPage, serious_findings, wait_until
-from tests.e2e.page_helpers import CUP, CUP_BOX, SAUCER, SPOON, Screen
+from tests.e2e.page_helpers import CUP, CUP_BOX, NEAR_CUP, SPOON, Screen
 from triton_sam.serving import Running
 
 if TYPE_CHECKING:
@@ -66,12 +66,12 @@ def test_taps_add_and_take_away_on_a_phone(phone: Screen) -> None:
     cup = tap(phone, CUP)
     phone.expect_mask(phone.best(phone.asked_at(*cup)))
     phone.page.get_by_role("radio", name="Click takes away").tap()
-    saucer = tap(phone, SAUCER)
-    body = phone.question(points=[cup, saucer], labels=[1, 0], multimask=False)
+    near = tap(phone, NEAR_CUP)
+    body = phone.question(points=[cup, near], labels=[1, 0], multimask=False)
     phone.expect_mask(phone.best(body))
     phone.page.get_by_role("radio", name="Click adds").tap()
     spoon = tap(phone, SPOON)
-    phone.question(points=[cup, saucer, spoon], labels=[1, 0, 1], multimask=False)
+    phone.question(points=[cup, near, spoon], labels=[1, 0, 1], multimask=False)
 
 
 def test_a_finger_drags_a_box(phone: Screen, fingers: Fingers) -> None:
@@ -106,7 +106,7 @@ def test_two_fingers_zoom_and_move_and_make_nothing(phone: Screen, fingers: Fing
     assert phone.asked == []
 
 
-def test_the_panel_is_a_sheet_on_a_phone(phone: Screen, axe: str) -> None:
+def test_the_panel_is_a_sheet_on_a_phone(phone: Screen) -> None:
     page = phone.page
     tap(phone, CUP)
     phone.page.locator("#count-badge", has_text="1").wait_for()
@@ -115,7 +115,6 @@ def test_the_panel_is_a_sheet_on_a_phone(phone: Screen, axe: str) -> None:
     button.tap()
     wait_until(page, lambda: is_in_window(page))
     panel.get_by_label("Name of Object 1").wait_for()
-    assert serious_findings(page, axe) == []
     panel.get_by_role("button", name="Close").tap()
     wait_until(page, lambda: not is_in_window(page))
     assert button.get_attribute("aria-expanded") == "false"
@@ -136,7 +135,9 @@ def is_in_window(page: Page) -> bool:
     )
 
 
-@pytest.mark.parametrize("width", [360, 390, 768, 1280, 2560])
+@pytest.mark.parametrize(
+    "width", [390, *(pytest.param(width, marks=pytest.mark.part("page")) for width in (360, 768, 1280, 2560))]
+)
 def test_nothing_is_wider_than_the_window(server: Running, open_page: OpenPage, width: int) -> None:
     """Empty and with an object; every button of the bar and of the tools can be reached."""
     height = {360: 640, 390: 844, 768: 1024, 1280: 800, 2560: 1440}[width]
@@ -162,7 +163,7 @@ def test_nothing_is_wider_than_the_window(server: Running, open_page: OpenPage, 
     assert outside == []
 
 
-@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("dark", [False, pytest.param(True, marks=pytest.mark.part("page"))], ids=["light", "dark"])
 def test_axe_has_nothing_serious_to_say(server: Running, open_page: OpenPage, axe: str, dark: bool) -> None:
     """The start, with objects, with a sentence of the server's, with the samples and with the help open."""
     page = open_page(server.urls["service"], dark=dark)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,10 +12,10 @@ from typing import TYPE_CHECKING
 import httpx
 import numpy as np
 import pytest
+from PIL import Image
 
 from tests.e2e.browser import OpenPage, PageLog, wait_until
-from tests.e2e.page_helpers import CUP, SAUCER, SPOON, TABLE, Mask, Screen, service_of
-from tests.integration.test_service import fresh_picture
+from tests.e2e.page_helpers import CUP, NEAR_CUP, SAUCER, SPOON, TABLE, Mask, Screen, service_of
 from triton_sam.bench.traffic import Traffic
 from triton_sam.masks import decode
 from triton_sam.serving import Ports, Running, serving
@@ -34,6 +35,7 @@ class Restartable:
     def __init__(self, repository: Path, spec: ModelSpec, home: Path) -> None:
         self._repository, self._spec, self._home = repository, spec, home
         self._ports = Ports(0, 0, 0, 0)
+        self._others = 0
         self._stack = contextlib.ExitStack()
         self.start()
 
@@ -55,9 +57,11 @@ class Restartable:
 
     def forget(self) -> None:
         """Has another image encoded, so that the page's is not there any more."""
-        self._number = getattr(self, "_number", 9000) + 1
-        picture = {"image": fresh_picture(self._number)}
-        answer = httpx.post(f"{self.url}/v1/images", files=picture, timeout=120, trust_env=False)
+        self._others += 1
+        picture = io.BytesIO()
+        Image.new("RGB", (64, 64), (self._others, 0, 0)).save(picture, "PNG")
+        files = {"image": picture.getvalue()}
+        answer = httpx.post(f"{self.url}/v1/images", files=files, timeout=120, trust_env=False)
         assert answer.status_code == 200
 
 
@@ -156,7 +160,8 @@ def test_a_restarted_server_is_found_again(fragile: Restartable, open_page: Open
 
 
 @pytest.mark.parametrize(
-    ("status", "code", "sentence"), [(429, "queue_full", "busy"), (503, "unavailable", "restarting")]
+    ("status", "code", "sentence"),
+    [(429, "queue_full", "busy"), pytest.param(503, "unavailable", "restarting", marks=pytest.mark.part("page"))],
 )
 def test_a_busy_server_is_asked_again(
     server: Running, open_page: OpenPage, page_log: PageLog, status: int, code: str, sentence: str
@@ -175,16 +180,18 @@ def test_a_busy_server_is_asked_again(
             route.continue_()
 
     page.route("**/v1/segment", refuse)
-    screen.click(*SAUCER, button="right")  # the mouse alone has not asked this
+    screen.click(*NEAR_CUP, button="right")  # the mouse alone has not asked this
     screen.expect_notice("server", sentence)
-    body = screen.question(points=[CUP, SAUCER], labels=[1, 0], multimask=False)
+    body = screen.question(points=[CUP, NEAR_CUP], labels=[1, 0], multimask=False)
     screen.expect_mask(screen.best(body))
     screen.expect_no_notice("server")
     assert len(refused) == 3
 
 
-# The second cannot be a subprotocol of a WebSocket as it is: those have no "/", "=" or " ", and a token may.
-@pytest.mark.parametrize("token", ["open-sesame", "b3Blbi/zZXNhbWU= 1"])
+# The first cannot be a subprotocol of a WebSocket as it is: those have no "/", "=" or " ", and a token may.
+@pytest.mark.parametrize(
+    "token", ["b3Blbi/zZXNhbWU= 1", pytest.param("open-sesame", marks=pytest.mark.part("page"))], ids=["odd", "plain"]
+)
 def test_a_token_is_asked_for_until_it_is_the_right_one(
     browser_service: Callable[..., str], open_page: OpenPage, page_log: PageLog, token: str
 ) -> None:

@@ -35,21 +35,25 @@ def coffee(photographs: Path) -> Image.Image:
     return converted
 
 
-def make_tiff(photographs: Path, path: Path) -> None:
+def make_tiff(photographs: Path, path: Path) -> Image.Image:
     coffee(photographs).save(path, "TIFF", compression="tiff_lzw")
+    return coffee(photographs)
 
 
-def make_deep_png(photographs: Path, path: Path) -> None:
-    """12 bits of a camera in a 16-bit file: nearly black, where nobody scales it."""
+def make_deep_png(photographs: Path, path: Path) -> Image.Image:
+    """12 bits of a camera in a 16-bit file: nearly black, where nobody scales it. Gives what 8 bits hold of it."""
     grey = np.asarray(coffee(photographs).convert("L")).astype(np.uint16) * 16
     Image.fromarray(grey).save(path, "PNG")
+    return Image.fromarray((grey * (255 / 4095) + 0.5).astype(np.uint8)).convert("RGB")
 
 
-def make_turned_jpeg(photographs: Path, path: Path) -> None:
-    """As a phone writes it: the pixels lie on their side, and a tag says how to turn them."""
+def make_turned_jpeg(photographs: Path, path: Path) -> Image.Image:
+    """As a phone writes it: the pixels lie on their side, and a tag says how to turn them. Gives the upright one."""
     exif = Image.Exif()
     exif[0x0112] = 6
     coffee(photographs).transpose(Image.Transpose.ROTATE_90).save(path, "JPEG", quality=92, exif=exif)
+    with Image.open(path) as turned:
+        return turned.transpose(Image.Transpose.ROTATE_270).convert("RGB")
 
 
 @pytest.mark.parametrize(
@@ -67,14 +71,14 @@ def test_a_file_is_shown_upright_and_clicked(
     photographs: Path,
     tmp_path: Path,
     name: str,
-    make: Callable[[Path, Path], None],
+    make: Callable[[Path, Path], Image.Image],
     is_converted: bool,
 ) -> None:
-    """What the page shows looks as the original does, and the mask lies where the API says, pixel for pixel."""
-    make(photographs, tmp_path / name)
+    """What the page shows looks as the original does, and the mask is the right one, pixel for pixel."""
+    picture = make(photographs, tmp_path / name)
     page = open_page(server.urls["service"])
     screen = Screen(page, server.urls["service"])
-    screen.open_file(tmp_path / name)
+    screen.open_file(tmp_path / name, picture)
     assert ("POST /v1/preview" in traffic(page).requests) == is_converted
     assert page.locator("#picture-name").inner_text() == name
     view = screen.actual_size()
@@ -100,6 +104,7 @@ def large(photographs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.part("page")
 def test_a_large_image_is_clicked_moved_and_zoomed(
     server: Running, open_page: OpenPage, traffic: Callable[[Page], Traffic], large: Path
 ) -> None:
