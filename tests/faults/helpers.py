@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
+from tests.waiting import eventually
 from triton_sam.flight import requests_held
-from triton_sam.host import SHARED_MEMORY
+from triton_sam.host import SHARED_MEMORY, process_alive
 from triton_sam.serving import Running
 
+#: On the spoon of the coffee.
 POINT = [365, 290]
 PATIENCE = 60.0
 
@@ -46,12 +48,45 @@ def status_field(pid: int, name: str) -> int:
     return int(line.split()[1])
 
 
+# -- processes ---------------------------------------------------------------------------------------------------
+
+
 def children_of(pid: int) -> list[int]:
     found: list[int] = []
     with contextlib.suppress(OSError):  # it has ended
         for path in Path(f"/proc/{pid}/task").glob("*/children"):
             with contextlib.suppress(OSError):  # a thread of it has
                 found += [int(child) for child in path.read_text().split()]
+    return found
+
+
+def family_of(pid: int) -> list[int]:
+    """A process, and all that it has started."""
+    found = [pid]
+    for member in found:  # grows while it is walked
+        found += children_of(member)
+    return found
+
+
+def processes_of(running: Running) -> list[int]:
+    """tritonserver and the models' processes."""
+    return family_of(running.supervisor.process.process.pid)
+
+
+def expect_ended(pids: list[int]) -> None:
+    eventually(lambda: not any(map(process_alive, pids)), f"the end of the processes {pids}")
+
+
+def marked_processes(mark: str) -> dict[int, str]:
+    """Processes with ``NAME=value`` in their environment: pid -> what it runs, and for which test."""
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended, or is another user's
+            environment = (folder / "environ").read_text(errors="replace").split("\0")
+            if mark in environment and process_alive(int(folder.name)):
+                test = next((entry for entry in environment if entry.startswith("PYTEST_CURRENT_TEST=")), "")
+                command = (folder / "cmdline").read_text(errors="replace").replace("\0", " ")
+                found[int(folder.name)] = f"{command[:120]} ({test.partition('=')[2]})"
     return found
 
 

@@ -19,9 +19,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.faults.helpers import children_of
+from tests.faults.helpers import expect_ended, family_of
 from tests.waiting import eventually
-from triton_sam.host import free_port, process_alive
+from triton_sam.host import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 HAPROXY_CONFIG = ROOT / "deploy" / "haproxy" / "haproxy.cfg"
@@ -80,10 +80,7 @@ class WholeServer:
     def processes(self) -> list[int]:
         """The serve process, and all that it has started."""
         assert self.process is not None
-        found = [self.process.pid]
-        for pid in found:  # grows while it is walked
-            found += children_of(pid)
-        return found
+        return family_of(self.process.pid)
 
     def kill(self) -> None:
         """kill -9 of everything at once, as if the machine had lost its power."""
@@ -94,7 +91,7 @@ class WholeServer:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self.process.wait()
-        eventually(lambda: not any(process_alive(pid) for pid in everything), "the end of the killed processes")
+        expect_ended(everything)
         self.process = None
 
     def figure(self, name: str) -> int:

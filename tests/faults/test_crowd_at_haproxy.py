@@ -15,6 +15,7 @@ import pytest
 from tests.faults.proxies import HAProxy, WholeServer, running_haproxy
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.part("overload")
 PATIENCE = 60.0
 CLICK = {"image_key": "a", "points": [[1, 2]]}
 

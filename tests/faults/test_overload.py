@@ -15,30 +15,30 @@ import httpx
 import pytest
 
 from tests.conftest import ServerFactory
-from tests.faults.forms import form, record
+from tests.faults.figures import record
 from tests.faults.load import Plan, Told, ask, asking, percentile, picture, shared, together, told
 from tests.waiting import eventually
 from triton_sam.serving import Running
 
-pytestmark = [pytest.mark.triton, pytest.mark.timeout(form(300, 900))]
-SECONDS = form(8.0, 60.0)
+pytestmark = [pytest.mark.triton, pytest.mark.part("overload"), pytest.mark.timeout(900)]
+SECONDS = 60.0
 REFUSED = (429, 503)
 #: Clicks that wait, and clicks that are decoded at a time; images that wait.
 CLICK_QUEUE, CLICK_BATCH, ENCODE_QUEUE = 16, 1, 2
 #: As many as the model takes clicks: these are refused at the service's door, and images by the model's own queue.
 SERVICE_REQUESTS = CLICK_QUEUE + CLICK_BATCH
-#: Of a pace; the machine may be busy with something else, in the short form.
-BAR = form(5.0, 0.05)
+#: Seconds of a refusal, and of a look at /health.
+BAR = 0.05
 #: Threads of the model. 0, the default, is every core, and then those who ask and those who refuse take from it; with
 #: half of them it has cores that nobody else wants, as a server has whose users sit elsewhere.
 CORES = len(os.sched_getaffinity(0))
-THREADS = form((0,), (0, max(1, CORES // 2)))
+THREADS = (0, max(1, CORES // 2))
 #: Of the time that a queue stands for. With half of the cores there is none for clicks; of a minute's few images the
 #: slowest is the p99, and images differ by a tenth.
-SLACK = form(4.0, 1.1)
+SLACK = 1.1
 #: How much longer one request may take while a crowd, its refusals and its own clients have their share of the cores.
 #: Without this bar a service that slows down would be held to its own slowness.
-SLOWER = form(4.0, 1.4)
+SLOWER = 1.4
 _FORMATS = ("png", "rle", "polygon")
 
 
@@ -58,13 +58,13 @@ def threads(request: pytest.FixtureRequest) -> int:
 
 
 @pytest.fixture(scope="module")
-def small(start_server: ServerFactory, threads: int) -> Iterator[Running]:
+def small(start_real_server: ServerFactory, threads: int) -> Iterator[Running]:
     """A server with small queues."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRITON_SAM_SERVICE_REQUESTS", str(SERVICE_REQUESTS))
         queues = {"click_queue": CLICK_QUEUE, "click_batch": CLICK_BATCH, "encode_queue": ENCODE_QUEUE}
         settings = queues | {"threads": threads}
-        with start_server(**{name: str(value) for name, value in settings.items()}) as running:
+        with start_real_server(**{name: str(value) for name, value in settings.items()}) as running:
             yield running
 
 
@@ -202,7 +202,7 @@ def test_clicks(small: Running, threads: int, clicks: list[str]) -> None:
 
 def test_uploads(small: Running, threads: int) -> None:
     url = small.urls["service"]
-    service_seconds = alone(url, "/v1/images", [], 50_000, form(1, 4))
+    service_seconds = alone(url, "/v1/images", [], 50_000, 4)
     plan = Plan(url, SECONDS, 10 / service_seconds, "/v1/images", first_picture=0)
     expect_order(small, Crowd("uploads", threads, ENCODE_QUEUE, SLACK), plan, service_seconds)
 

@@ -20,7 +20,7 @@ from tests.faults.proxies import WholeServer, running_haproxy, running_nginx
 from tests.integration.vlm_serving import serving_vlms
 from triton_sam.serving import Running
 
-pytestmark = pytest.mark.triton
+pytestmark = [pytest.mark.triton, pytest.mark.part("overload")]
 #: Seconds for a word, so that words cannot arrive together by chance.
 SLOW = 0.3
 #: The model that comes with the package does not always end by itself.

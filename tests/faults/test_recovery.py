@@ -1,250 +1,214 @@
-"""Processes killed while they serve: masks come back, right ones, and nobody waits for ever."""
+"""Processes killed while they serve: masks come back, right ones, nobody waits for ever, and no process is left."""
 
 from __future__ import annotations
 
 import contextlib
+import io
+import json
 import os
 import signal
-import subprocess
-import sys
-import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-import numpy as np
+import httpx
 import pytest
+from PIL import Image
+from websockets.sync.client import connect
 
+from tests.analytic import assert_mask, slow_picture, write_analytic
 from tests.conftest import ServerFactory
-from tests.faults.helpers import PATIENCE, POINT, children_of, held_by, stub_of
+from tests.faults.helpers import PATIENCE, POINT, expect_ended, held_by, mends_of, processes_of, stub_of
+from tests.integration.serve_folder import serve_folder
 from tests.waiting import eventually
 from triton_sam import SAM2TritonClient
 from triton_sam.errors import ServerUnreachable, TritonSamError, Unavailable
-from triton_sam.host import SHARED_MEMORY, free_port, process_alive
+from triton_sam.host import SHARED_MEMORY, free_port
+from triton_sam.masks import decode
 from triton_sam.serving import Running
 from triton_sam.supervisor import PingPolicy
 
 pytestmark = pytest.mark.triton
+#: Through the service; one more comes straight to Triton.
+IN_FLIGHT = 8
+#: What a page may be told while the server comes back.
+CALM = ("unavailable", "image_expired")
+
+
+@dataclass
+class Coffee:
+    """A photograph, and what every mask of it must be."""
+
+    file: bytes
+    picture: Image.Image
+
+    def expect(self, client: SAM2TritonClient) -> None:
+        """The mask of a client that has set the image before, whatever happened to the server since."""
+        assert_mask(client.segment([POINT]).masks.best, self.picture, points=[POINT])
+
+
+@pytest.fixture(scope="module")
+def coffee(photographs: Path) -> Coffee:
+    file = (photographs / "coffee.png").read_bytes()
+    return Coffee(file, Image.open(io.BytesIO(file)))
 
 
 @pytest.fixture(scope="module")
 def running(start_server: ServerFactory) -> Iterator[Running]:
+    """A server that is killed by these tests; once it has been stopped nothing is left of it."""
     with start_server() as running:
         yield running
+        everything, prefix = processes_of(running), running.supervisor.process.shm_prefix
+        assert len(everything) >= 2
+    expect_ended(everything)
+    assert not list(SHARED_MEMORY.glob(f"{prefix}*"))
+    assert running.supervisor.status["state"] == "stopped"
 
 
 @pytest.fixture
-def coffee(photographs: Path) -> bytes:
-    return (photographs / "coffee.png").read_bytes()
+def service(running: Running) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=running.urls["service"], timeout=PATIENCE, trust_env=False) as client:
+        yield client
 
 
-@pytest.fixture
-def expected(running: Running, coffee: bytes) -> np.ndarray:
-    with SAM2TritonClient(running.urls["HTTP"]) as client:
-        client.set_image(coffee)
-        return client.segment([POINT]).masks.masks
-
-
-def expect_recovery(
-    running: Running, client: SAM2TritonClient, expected: np.ndarray, counter: str, before: int
-) -> None:
-    """The supervisor has counted its mend, and the client that was there before gets the same mask as before."""
-    eventually(lambda: running.supervisor.status[counter] == before + 1, f"{counter} after the fault")
-    assert running.supervisor.status["state"] == "ready"
-    np.testing.assert_array_equal(client.segment([POINT]).masks.masks, expected)
+def expect_mend(running: Running, service: httpx.Client, before: tuple[object, object], *, restarts: int) -> None:
+    """The supervisor has mended it once, and health tells so."""
+    eventually(lambda: mends_of(running) != before, "the mend")
+    restarts_before, reloads_before = (int(str(count)) for count in before)
+    assert mends_of(running) == (restarts_before + restarts, reloads_before + 1 - restarts)
+    assert service.get("/health").status_code == 200
 
 
 @pytest.mark.usefixtures("patient_reaping")
-def test_a_model_killed_idle_is_loaded_again(running: Running, coffee: bytes, expected: np.ndarray) -> None:
-    before = running.supervisor.status
-    server_pid = running.supervisor.process.process.pid
+def test_a_model_killed_idle_is_loaded_again(running: Running, service: httpx.Client, coffee: Coffee) -> None:
+    before, server_pid, stub = mends_of(running), running.supervisor.process.process.pid, stub_of(running)
     with SAM2TritonClient(running.urls["HTTP"]) as client:
-        client.set_image(coffee)
+        client.set_image(coffee.file)
+        coffee.expect(client)
         eventually(lambda: held_by(running) == 0, "the end of all requests")  # an answer is out before it is counted
-        os.kill(stub_of(running), signal.SIGKILL)
-        expect_recovery(running, client, expected, "reloads", int(str(before["reloads"])))
+        os.kill(stub, signal.SIGKILL)
+        expect_mend(running, service, before, restarts=0)
+        coffee.expect(client)
     assert running.supervisor.process.process.pid == server_pid, "an idle death needs no restart of the server"
+    expect_ended([stub])
 
 
-def test_a_model_killed_in_flight_tells_its_clients_at_once(
-    running: Running, coffee: bytes, photographs: Path, expected: np.ndarray
-) -> None:
-    restarts = int(str(running.supervisor.status["restarts"]))
+def test_a_model_killed_in_flight_tells_everybody(running: Running, service: httpx.Client, coffee: Coffee) -> None:
+    before, everything = mends_of(running), processes_of(running)
     with (
         SAM2TritonClient(running.urls["HTTP"]) as client,
-        SAM2TritonClient(running.urls["HTTP"], timeout=PATIENCE) as encoding,
-        ThreadPoolExecutor(1) as pool,
+        SAM2TritonClient(running.urls["HTTP"], timeout=PATIENCE) as straight,
+        ThreadPoolExecutor(IN_FLIGHT + 1) as pool,
     ):
-        client.set_image(coffee)
-        waiting = pool.submit(encoding.set_image, photographs / "chelsea.png")
-        eventually(lambda: held_by(running), "the request in flight")
+        client.set_image(coffee.file)
+        images = [{"image": slow_picture(number)} for number in range(IN_FLIGHT)]
+        waiting = [pool.submit(service.post, "/v1/images", files=image) for image in images]
+        cut_off = pool.submit(straight.set_image, slow_picture(IN_FLIGHT))
+        eventually(lambda: held_by(running) == IN_FLIGHT + 1, "all requests in flight", pause=0.01)
         os.kill(stub_of(running), signal.SIGKILL)
-        error = waiting.exception(timeout=PATIENCE / 2)
+        error = cut_off.exception(timeout=PATIENCE)
         assert isinstance(error, ServerUnreachable), repr(error)
-        expect_recovery(running, client, expected, "restarts", restarts)
+        for future in waiting:
+            answer = future.result(timeout=PATIENCE)
+            assert answer.status_code == 503, answer.text
+            assert answer.headers["Retry-After"].isdecimal()
+            assert answer.json()["error"]["code"] == "unavailable"
+            assert "try again" in answer.json()["error"]["message"]
+        expect_mend(running, service, before, restarts=1)
+        coffee.expect(client)
+    expect_ended(everything)
 
 
-def test_a_killed_server_is_back_with_right_masks(running: Running, coffee: bytes, expected: np.ndarray) -> None:
-    restarts = int(str(running.supervisor.status["restarts"]))
-    with SAM2TritonClient(running.urls["HTTP"]) as http, SAM2TritonClient(running.urls["gRPC"]) as grpc:
-        http.set_image(coffee)
-        grpc.set_image(coffee)
+def test_a_killed_server_is_back_with_right_masks(running: Running, service: httpx.Client, coffee: Coffee) -> None:
+    before, everything = mends_of(running), processes_of(running)
+    address = running.urls["service"].replace("http", "ws", 1) + "/v1/hover"
+    with (
+        SAM2TritonClient(running.urls["HTTP"]) as http,
+        SAM2TritonClient(running.urls["gRPC"]) as grpc,
+        connect(address, proxy=None) as socket,
+    ):
+
+        def hover() -> dict[str, Any]:
+            """What somebody with a page is told; the picture is sent again each time, as pages do."""
+            sent = service.post("/v1/images", files={"image": coffee.file})
+            assert sent.status_code in (200, 503), sent.text
+            key = sent.json().get("image_key", "0" * 40)
+            socket.send(json.dumps({"id": 1, "image_key": key, "points": [POINT], "format": "rle"}))
+            answer: dict[str, Any] = json.loads(socket.recv(timeout=PATIENCE))
+            assert "result" in answer or answer["error"]["code"] in CALM, answer
+            return answer
+
+        def hovers() -> bool:
+            answer = hover()
+            if "result" in answer:
+                assert_mask(decode(answer["result"]["masks"][0]), coffee.picture, points=[POINT])
+            return "result" in answer
+
+        for client in (http, grpc):
+            client.set_image(coffee.file)
+            coffee.expect(client)
+        assert hovers()
         os.kill(running.supervisor.process.process.pid, signal.SIGKILL)
-        expect_recovery(running, http, expected, "restarts", restarts)
+        eventually(lambda: service.get("/health").status_code == 503, "health off", pause=0.005)
+        eventually(hovers, "a mask over the old socket")
+        expect_mend(running, service, before, restarts=1)
+        coffee.expect(http)
 
         def grpc_is_back() -> bool:
             # A channel waits a little before it connects again, and says so.
             with contextlib.suppress(ServerUnreachable, Unavailable):
-                return bool((grpc.segment([POINT]).masks.masks == expected).all())
+                coffee.expect(grpc)
+                return True
             return False
 
         eventually(grpc_is_back, "masks over the old gRPC channel")
+    expect_ended(everything)
 
 
-def test_a_hung_model_is_noticed(start_server: ServerFactory, coffee: bytes, expected: np.ndarray) -> None:
-    with (
-        start_server(ping_policy=PingPolicy(every=0.5, timeout=5.0, missed=2)) as hurried,
-        SAM2TritonClient(hurried.urls["HTTP"]) as client,
-    ):
-        client.set_image(coffee)
-        restarts = int(str(hurried.supervisor.status["restarts"]))
-        os.kill(stub_of(hurried), signal.SIGSTOP)  # alive, and silent
-        expect_recovery(hurried, client, expected, "restarts", restarts)
-
-
-def test_health_tells_the_truth_while_the_server_is_gone(running: Running) -> None:
-    restarts = running.supervisor.status["restarts"]
-    os.kill(running.supervisor.process.process.pid, signal.SIGKILL)
-    eventually(lambda: running.supervisor.status["state"] != "ready", "noticing")
-    with pytest.raises(urllib.error.HTTPError) as refused:
-        urllib.request.urlopen(f"{running.urls['service']}/health", timeout=5)
-    refused.value.close()
-    assert refused.value.code == 503
-    eventually(lambda: running.supervisor.status["restarts"] != restarts, "the restart")
-    with urllib.request.urlopen(f"{running.urls['service']}/health", timeout=5) as healthy:
-        assert healthy.status == 200
-
-
-def test_stopping_finishes_what_is_in_flight(start_server: ServerFactory, coffee: bytes) -> None:
-    with ThreadPoolExecutor(1) as pool:
-        with start_server() as stopping, SAM2TritonClient(stopping.urls["HTTP"]) as client:
-            waiting = pool.submit(client.set_image, coffee)
-            eventually(lambda: held_by(stopping), "the request in flight")
-            process = stopping.supervisor.process
-            prefix = process.shm_prefix
-        assert len(waiting.result(timeout=PATIENCE)) == 40
-    assert not process.alive
-    assert not list(SHARED_MEMORY.glob(f"{prefix}*"))
-    assert stopping.supervisor.status["state"] == "stopped"
-
-
-@contextlib.contextmanager
-def serve_command(
-    repository: Path, home: Path, variables: dict[str, str] | None = None, **ports: int
-) -> Iterator[subprocess.Popen[str]]:
-    options = [f"--{name}-port={ports.get(name, 0)}" for name in ("http", "grpc", "metrics", "service")]
-    command = [sys.executable, "-m", "triton_sam.cli", "serve", f"--model-repository={repository}", *options]
-    environment = os.environ | {"TRITON_SAM_HOME": str(home)} | (variables or {})
-    with subprocess.Popen(
-        command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    ) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-def wait_until_serving(process: subprocess.Popen[str]) -> None:
-    assert process.stdout is not None
-    for line in process.stdout:
-        if "serving until" in line:
-            return
-    pytest.fail("serve ended before it was ready")
-
-
-def test_the_server_ends_with_its_killed_parent(repository: Path, tmp_path: Path) -> None:
-    with serve_command(repository, tmp_path) as process:
-        wait_until_serving(process)
-        servers = children_of(process.pid)
-        everything = servers + [stub for server in servers for stub in children_of(server)]
-        assert len(everything) >= 2
-        process.kill()
-        eventually(lambda: not any(process_alive(pid) for pid in everything), "the end of the orphans")
-        left = list(SHARED_MEMORY.glob(f"triton_sam_{process.pid}_*"))
-    with serve_command(repository, tmp_path) as process:
-        wait_until_serving(process)
-        assert not [region for region in left if region.exists()], "a start sweeps what a killed server left"
-        assert [path.name.partition("_")[0] for path in (tmp_path / "run").iterdir()] == [str(process.pid)]
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_and_a_polite_kill_drain_and_stop_all(
-    repository: Path, tmp_path: Path, coffee: bytes, number: signal.Signals
-) -> None:
-    port = free_port()
-    with (
-        serve_command(repository, tmp_path, http=port) as process,
-        SAM2TritonClient(f"127.0.0.1:{port}") as client,
-        ThreadPoolExecutor(1) as pool,
-    ):
-        wait_until_serving(process)
-        servers = children_of(process.pid)
-        waiting = pool.submit(client.set_image, coffee)
-        (flight,) = tmp_path.glob("run/*/flight/sam2.*")
-        eventually(lambda: int.from_bytes(flight.read_bytes(), "little") > 0, "the request in flight")
-        process.send_signal(number)
-        assert len(waiting.result(timeout=PATIENCE)) == 40
-        assert process.wait(timeout=PATIENCE) == 0
-        assert not any(process_alive(pid) for pid in servers)
-        assert not list((tmp_path / "run").iterdir())
-
-
-def test_a_proxy_for_the_world_is_not_for_our_own_server(repository: Path, tmp_path: Path, coffee: bytes) -> None:
-    dead_proxy = f"http://127.0.0.1:{free_port()}"
-    ports = {"http": free_port(), "grpc": free_port()}
-    with serve_command(repository, tmp_path, {"http_proxy": dead_proxy, "https_proxy": dead_proxy}, **ports) as process:
-        wait_until_serving(process)
-        script = "import sys, triton_sam as t; [t.SAM2TritonClient(u).set_image(sys.argv[1]) for u in sys.argv[2:]]"
-        picture = tmp_path / "coffee.png"
-        picture.write_bytes(coffee)
-        urls = [f"http://127.0.0.1:{ports['http']}", f"grpc://127.0.0.1:{ports['grpc']}"]
-        done = subprocess.run(
-            [sys.executable, "-c", script, str(picture), *urls],
-            env=os.environ | {"http_proxy": dead_proxy, "https_proxy": dead_proxy},
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-            check=False,
-        )
-    assert done.returncode == 0, done.stderr
-
-
-def test_a_busy_port_is_one_sentence_before_anything_starts(running: Running, repository: Path, tmp_path: Path) -> None:
-    with serve_command(repository, tmp_path, http=running.ports.http) as process:
-        output, _ = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 1
-    assert f"http port {running.ports.http}" in output
-    assert "Traceback" not in output
-    assert not (tmp_path / "logs").exists()
-
-
-def test_nobody_at_the_address_is_one_sentence(coffee: bytes) -> None:
+def test_nobody_at_the_address_is_one_sentence(coffee: Coffee) -> None:
     for scheme in ("http", "grpc"):
         with pytest.raises(ServerUnreachable, match="triton-sam serve"):
-            SAM2TritonClient(f"{scheme}://127.0.0.1:{free_port()}", retries=0).set_image(coffee)
+            SAM2TritonClient(f"{scheme}://127.0.0.1:{free_port()}", retries=0).set_image(coffee.file)
 
 
-def test_a_broken_model_says_why_and_leaves_nothing_running(
-    start_server: ServerFactory, repository: Path, tmp_path: Path
-) -> None:
-    broken = repository / "sam2" / "1" / "decoder_cpu.onnx"
-    kept = tmp_path / broken.name
-    kept.hardlink_to(broken)
-    broken.unlink()
+def test_a_broken_model_says_why_and_leaves_nothing_running(embedded_server: None, tmp_path: Path) -> None:
+    """Where nothing else is there to serve. That nothing runs is seen at the end of all tests."""
+    models = write_analytic(tmp_path / "model_repository", tmp_path / "graphs")
+    broken = models / "sam2" / "1" / "decoder.onnx"
+    broken.unlink()  # a link to the graph
     broken.write_bytes(b"no graph")
-    try:
-        with pytest.raises(TritonSamError, match="sam2 does not load"), start_server():
-            pass
-    finally:
-        broken.unlink()
-        kept.replace(broken)
+    with pytest.raises(TritonSamError, match="sam2 does not load"), serve_folder(models, tmp_path / "home"):
+        pass
+    assert not list((tmp_path / "home").glob("run/*"))
+
+
+# -- the rest of the matrix ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.part("faults")
+def test_a_hung_model_is_noticed(start_server: ServerFactory, coffee: Coffee) -> None:
+    with (
+        start_server(ping_policy=PingPolicy(every=0.5, timeout=5.0, missed=2)) as hurried,
+        httpx.Client(base_url=hurried.urls["service"], timeout=PATIENCE, trust_env=False) as service,
+        SAM2TritonClient(hurried.urls["HTTP"]) as client,
+    ):
+        client.set_image(coffee.file)
+        before, everything = mends_of(hurried), processes_of(hurried)
+        os.kill(stub_of(hurried), signal.SIGSTOP)  # alive, and silent
+        expect_mend(hurried, service, before, restarts=1)
+        coffee.expect(client)
+        expect_ended(everything)
+
+
+@pytest.mark.part("faults")
+def test_stopping_finishes_what_is_in_flight(start_server: ServerFactory) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        with start_server() as stopping, SAM2TritonClient(stopping.urls["HTTP"]) as client:
+            waiting = pool.submit(client.set_image, slow_picture(0))
+            eventually(lambda: held_by(stopping), "the request in flight")
+            everything = processes_of(stopping)
+        assert len(waiting.result(timeout=PATIENCE)) == 40
+    expect_ended(everything)
+    assert stopping.supervisor.status["state"] == "stopped"

@@ -27,29 +27,29 @@ import pytest
 import websockets
 from PIL import Image
 
-from tests.faults.forms import form, record
+from tests.faults.figures import record
 from tests.faults.proxies import HAProxy, WholeServer, program, running_haproxy, running_nginx
 from tests.integration.test_service import fresh_picture
 from tests.waiting import eventually
 from triton_sam import SAM2TritonClient
 
-pytestmark = pytest.mark.triton
+pytestmark = [pytest.mark.triton, pytest.mark.part("overload")]
 #: Images of each server in the load, and threads that ask about them.
-IMAGES, CLIENTS = form(2, 3), form(2, 3)
+IMAGES, CLIENTS = 3, 3
 #: Seconds that a client looks at its mask: clicks go before encodes, and these servers share their cores.
 PAUSE = 0.3
-#: Seconds; a short run shares its machine with whatever else runs there.
-OUT_WITHIN, BACK_WITHIN = form(20.0, 2.0), form(40.0, 10.0)
+#: Seconds.
+OUT_WITHIN, BACK_WITHIN = 2.0, 10.0
 NAMES = ("sam1", "sam2")
 _numbers = itertools.count(20_000)
 
 
 @pytest.fixture(scope="module")
-def servers(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[WholeServer]]:
+def servers(real_repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[WholeServer]]:
     """Two, which may be killed, but have to be well again afterwards."""
     program("haproxy")
     homes = tmp_path_factory.mktemp("homes")
-    made = [WholeServer(repository, homes / name) for name in NAMES]
+    made = [WholeServer(real_repository, homes / name) for name in NAMES]
     try:
         for server in made:
             server.start()
@@ -173,7 +173,7 @@ def test_triton_s_own_ports(client: httpx.Client, haproxy: HAProxy, servers: lis
     """SAM2TritonClient by HTTP and by gRPC: an image has one server, by whichever port it is asked for."""
     del client  # both servers are in use
     before = sum(server.figure("encodes") for server in servers)
-    pictures = [fresh_picture(next(_numbers)) for _ in range(form(1, 4))]
+    pictures = [fresh_picture(next(_numbers)) for _ in range(4)]
     with SAM2TritonClient(haproxy.triton_http) as http_client, SAM2TritonClient(haproxy.triton_grpc) as grpc_client:
         for picture, sam in itertools.product(pictures, (http_client, grpc_client)):
             sam.set_image(picture)
@@ -415,8 +415,8 @@ def noise(side: int) -> bytes:
 @pytest.fixture(scope="module")
 def large(nginx: tuple[str, ssl.SSLContext]) -> str:
     """The key of an image of several megabytes that was sent through nginx."""
-    picture = noise(form(1200, 3000))
-    assert len(picture) > form(4, 25) * 10**6
+    picture = noise(3000)
+    assert len(picture) > 25 * 10**6
     with httpx.Client(base_url=nginx[0], verify=nginx[1], timeout=120, trust_env=False) as client:
         sent = upload(client, "large", picture)
     assert sent.status_code == 200, sent.text

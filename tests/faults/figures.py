@@ -1,8 +1,4 @@
-"""The fault suite in its two lengths, and where its figures go.
-
-``make test`` runs the short form; ``make test-faults`` sets TRITON_SAM_FAULTS=long, holds every bar of
-docs/reliability.md, and keeps what was measured.
-"""
+"""Where the figures of docs/reliability.md go. Tests of ``make test-all`` alone record any."""
 
 from __future__ import annotations
 
@@ -11,19 +7,11 @@ import json
 import os
 import subprocess
 from pathlib import Path
-from typing import Any, TypeVar
-
-T = TypeVar("T")
-LONG = os.environ.get("TRITON_SAM_FAULTS") == "long"
-
-
-def form(short: T, long: T) -> T:
-    """What the present length of the suite takes."""
-    return long if LONG else short
+from typing import Any
 
 
 def record(name: str, fault: str, figures: dict[str, tuple[Any, str]]) -> None:
-    """Keeps figures for docs/reliability.md, where somebody asks for them.
+    """Keeps figures for docs/reliability.md, where TRITON_SAM_FAULTS_OUT names a folder for them.
 
     Args:
         name: of the file.
@@ -33,10 +21,9 @@ def record(name: str, fault: str, figures: dict[str, tuple[Any, str]]) -> None:
     folder = os.environ.get("TRITON_SAM_FAULTS_OUT")
     if folder:
         rows = [{"what": what, "value": value, "bar": bar} for what, (value, bar) in figures.items()]
-        document = {"fault": fault, "form": "long" if LONG else "short", "commit": _commit(), "figures": rows}
         path = Path(folder) / f"{name}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(document, indent=1) + "\n")
+        path.write_text(json.dumps({"fault": fault, "commit": _commit(), "figures": rows}, indent=1) + "\n")
 
 
 @functools.cache
