@@ -1,13 +1,15 @@
 # The two commands that matter: `make demo` and `make test`. Both set up everything they need in .venv.
 PYTHON ?= python3
-VENV := .venv
+# LATEST=1: the newest versions that pyproject.toml allows instead of those in locks/, in a folder of their own.
+LATEST ?=
+VENV := .venv$(if $(LATEST),-latest)
 BIN := $(VENV)/bin
 ONCE ?=
 VLM ?=
 DEMO_PORTS ?=
 STAMP = $(VENV)/.installed-$(1)
 
-.PHONY: help demo test test-faults audit browser deploy-tools check format bench docs clean
+.PHONY: help demo test lock test-faults audit browser deploy-tools check format bench docs clean
 
 help:
 	@echo "make demo [ONCE=1]   from nothing to a mask (ONCE=1 stops after the picture)"
@@ -17,6 +19,7 @@ help:
 	@echo "make audit           what the package is made of (build/sbom.json), and what is known against it"
 	@echo "make check           ruff, mypy, import-linter"
 	@echo "make bench           the figures of docs/performance.md"
+	@echo "make lock            write the exact versions in locks/ anew"
 	@echo "make docs            write the generated tables of docs/ anew"
 
 demo: $(call STAMP,$(if $(VLM),vlm,demo))
@@ -67,12 +70,19 @@ bench: $(call STAMP,dev)
 docs: $(call STAMP,dev)
 	$(BIN)/python scripts/generate_docs.py
 
+# What resolves them is the newest too: an outdated lock must not stand in the way of its own renewal.
+lock:
+	PYTHON="$(PYTHON)" LATEST=1 scripts/make_venv.sh build/venv-lock lock
+	build/venv-lock/bin/python scripts/lock.py
+
 $(call STAMP,demo): EXTRAS = server,service,demo
 $(call STAMP,vlm): EXTRAS = demo-vlm
+$(call STAMP,test): EXTRAS = test
+$(call STAMP,test-light): EXTRAS = test-light
 $(call STAMP,dev): EXTRAS = dev
-$(VENV)/.installed-%: pyproject.toml scripts/make_venv.sh
-	PYTHON="$(PYTHON)" scripts/make_venv.sh $(VENV) "$(EXTRAS)"
+$(VENV)/.installed-%: pyproject.toml scripts/make_venv.sh $(wildcard locks/*.txt)
+	PYTHON="$(PYTHON)" LATEST="$(LATEST)" scripts/make_venv.sh $(VENV) "$(EXTRAS)"
 	@touch $@
 
 clean:
-	rm -rf $(VENV) demo build dist
+	rm -rf .venv .venv-latest demo build dist
