@@ -85,4 +85,4 @@ $(VENV)/.installed-%: pyproject.toml scripts/make_venv.sh $(wildcard locks/*.txt
 	@touch $@
 
 clean:
-	rm -rf .venv .venv-latest demo build dist
+	rm -rf $(VENV) .venv-latest demo build dist

@@ -28,7 +28,7 @@ else
     as_locked=(--constraint "$lock")
     build_as_locked=(--build-constraint "$lock")  # what builds this package is pinned too
 fi
-# The pip that a Python brings along may be years old: half as quick, and without --build-constraint.
+# The pip that a Python brings along may be years old: slower, and without --build-constraint.
 pip_install "${as_locked[@]}" pip
 
 packages=(--editable ".[$extras]")
