@@ -63,6 +63,11 @@ bench: $(call STAMP,dev)
 docs: $(call STAMP,test)
 	$(BIN)/python scripts/generate_docs.py
 
+# What resolves them is the newest too: an outdated lock must not stand in the way of its own renewal.
+lock:
+	PYTHON="$(PYTHON)" LATEST=1 scripts/make_venv.sh build/venv-lock lock
+	build/venv-lock/bin/python scripts/lock.py
+
 $(call STAMP,demo): EXTRAS = server,service,demo
 $(call STAMP,vlm): EXTRAS = demo-vlm
 $(call STAMP,test): EXTRAS = test

