@@ -87,8 +87,8 @@ def test_a_missed_bar_is_exit_code_1() -> None:
     assert caught.value.exit_code == 1
 
 
+@pytest.mark.part("bench")
 def test_plots_can_be_drawn_later(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     results.write(result(), tmp_path)
     (tmp_path / "click.png").unlink()
     done = RUNNER.invoke(cli_bench.bench_app, ["plot", str(tmp_path)])

@@ -73,6 +73,7 @@ def run(server: _Server, clients: int, seconds: float = 2.0, **options: Any) -> 
         return everyone.outcome(clients, seconds)
 
 
+@pytest.mark.part("bench")
 def test_clients_ask_again_and_again_and_say_how_long_it_took(server: _Server) -> None:
     step = run(server, 2)
     assert step.clients == 2
@@ -83,6 +84,7 @@ def test_clients_ask_again_and_again_and_say_how_long_it_took(server: _Server) -
     assert f"{len(step.latencies)} answers in 2 s" in step.said
 
 
+@pytest.mark.part("bench")
 def test_a_request_is_in_tritons_binary_form(server: _Server) -> None:
     run(server, 1)
     head, body = server.heads[0], server.bodies[0]
@@ -97,6 +99,7 @@ def test_a_request_is_in_tritons_binary_form(server: _Server) -> None:
     assert body[size:] == b"\x03\0\0\0abc" + b"\x02\0\0\0{}"
 
 
+@pytest.mark.part("bench")
 def test_every_image_is_another_one(server: _Server) -> None:
     pictures = Pictures(side=64)
     data = pictures.jpeg()
@@ -122,6 +125,7 @@ def test_every_image_is_another_one(server: _Server) -> None:
     ]
 
 
+@pytest.mark.part("bench")
 def test_refusals_and_errors_are_told_apart(server: _Server) -> None:
     answers = [
         (503, b'{"error": "the queue is full [queue-full]"}'),
@@ -137,6 +141,7 @@ def test_refusals_and_errors_are_told_apart(server: _Server) -> None:
     assert "refused" in step.said
 
 
+@pytest.mark.part("bench")
 def test_a_server_that_goes_away_is_an_error_and_no_hang(server: _Server) -> None:
     job = http_job("127.0.0.1:9", "sam2", {"image_key": b"k"}, ("masks",), session="s")
     with crowd() as everyone:
@@ -148,6 +153,7 @@ def test_a_server_that_goes_away_is_an_error_and_no_hang(server: _Server) -> Non
     assert step.rate == 0
 
 
+@pytest.mark.part("bench")
 def test_what_was_answered_before_the_window_does_not_count(server: _Server) -> None:
     with crowd() as everyone:
         everyone.add(http_job(address(server), "sam2", {"image_key": b"k"}, ("masks",), session="s"))

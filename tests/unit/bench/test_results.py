@@ -56,8 +56,8 @@ def test_a_result_that_is_not_there(tmp_path: Path) -> None:
         read(tmp_path / "nothing.json")
 
 
+@pytest.mark.part("bench")
 def test_plots_are_pictures(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     from PIL import Image
 
     write(result(FIGURE), tmp_path)

@@ -135,7 +135,7 @@ class Health(BaseHTTPRequestHandler):
 @pytest.fixture
 def health(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     with HTTPServer(("127.0.0.1", 0), Health) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         yield str(server.server_port)
         server.shutdown()

@@ -138,7 +138,7 @@ def triton_metrics() -> Iterator[str]:
             pass
 
     with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         yield f"http://127.0.0.1:{server.server_port}/metrics"
         server.shutdown()
@@ -180,7 +180,7 @@ def test_tritons_metrics_are_fetched_once_for_all_who_ask_also_when_the_service_
             assert (await working).status_code == 200
 
     with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         try:
             asyncio.run(run(f"http://127.0.0.1:{server.server_port}/metrics"))

@@ -283,7 +283,7 @@ def server(certificate: Path) -> Iterator[tuple[int, type[Handler]]]:
 
     with Server(("127.0.0.1", 0), handler) as running:
         running.socket = context.wrap_socket(running.socket, server_side=True)
-        thread = threading.Thread(target=running.serve_forever)
+        thread = threading.Thread(target=running.serve_forever, args=(0.01,))
         thread.start()
         yield running.server_port, handler
         running.shutdown()

@@ -13,7 +13,7 @@ import pytest
 import torch
 from PIL import Image
 
-from tests.unit.export.families import EACH_FAMILY, FAMILIES
+from tests.unit.export.families import EACH_FAMILY, FAMILIES, one_or_each
 from tests.unit.export.small import small_network, small_spec
 from tests.unit.test_onnx_engine import prompt
 from triton_sam import masks
@@ -187,7 +187,10 @@ def test_several_images_at_once_are_each_as_alone() -> None:
 
 @pytest.mark.parametrize(
     "model_id",
-    [pytest.param(it, marks=pytest.mark.patient) if it == "sam3:tracker" else it for it in FAMILIES],
+    [
+        *one_or_each(FAMILIES[:-1]),
+        pytest.param(FAMILIES[-1], marks=[pytest.mark.part("exports"), pytest.mark.patient]),
+    ],
 )
 @pytest.mark.parametrize("half", [torch.bfloat16, torch.float16])
 def test_halves_are_near_the_whole(model_id: str, half: torch.dtype) -> None:

@@ -131,7 +131,7 @@ def test_masks_as_the_host_makes_them(width: int, height: int, policy: ResizePol
 def test_many_masks_are_enlarged_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     from triton_sam.engines.torch import packing
 
-    logits = torch.randn(5, 16, 16)
+    logits = torch.randn(5, 16, 16, generator=torch.Generator().manual_seed(3))
     frame = Frame(40, 30, 256, ResizePolicy.SQUASH)
     whole = packed_masks(logits, frame)
     monkeypatch.setattr(packing, "_AT_A_TIME", 40 * 30 * 2)

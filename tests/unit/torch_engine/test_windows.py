@@ -26,6 +26,7 @@ def errors() -> dict[str, dict[str, float]]:
     return found
 
 
+@pytest.mark.part("bench")
 @pytest.mark.parametrize("dtype", list(_LIMITS))
 @pytest.mark.parametrize("name", [kind.name for kind in KINDS])
 def test_the_kernel_gives_what_torch_gives(errors: dict[str, dict[str, float]], name: str, dtype: str) -> None:

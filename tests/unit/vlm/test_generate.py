@@ -17,8 +17,9 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from tests import vlm_checkpoints as checkpoints
 from tests.unit.vlm.helpers import Heard, ask, question
-from triton_sam.engines.vlm.base import Question
-from triton_sam.engines.vlm.generate import GeneratingEngine, _Row
+from triton_sam.engines.vlm.base import Options, Question
+from triton_sam.engines.vlm.generate import GeneratingEngine, _Draw, _Row
+from triton_sam.engines.vlm.pieces import PieceMaker
 from triton_sam.errors import InvalidInput
 
 pytestmark = pytest.mark.torch
@@ -185,9 +186,14 @@ def test_a_seed_says_the_same_whoever_else_is_there(llava: GeneratingEngine) -> 
     others = [question("longer than it", 1, **hot), question("b", 2), question("c", 3, seed=9, **hot)]
     assert ask(llava, question("a", seed=5, **hot), *others)[0].text == alone
     assert ask(llava, *others, question("a", seed=5, **hot))[3].text == alone
-    assert len({ask(llava, question("a", seed=seed, **hot))[0].text for seed in range(4)}) > 1
-    assert len({ask(llava, question("a", **hot))[0].text for _ in range(4)}) > 1
     assert ask(llava, question("a", seed=-(2**63), **hot))[0].text
+
+
+@pytest.mark.parametrize("seeds", [(1, 2, 3, 4), (None,) * 4])
+def test_another_seed_draws_another_token_and_so_does_none(seeds: tuple[int | None, ...]) -> None:
+    """Of ten thousand tokens of equal chance: four draws are the same once in 10^12 runs."""
+    chances = torch.zeros(10**4)
+    assert len({_Draw(Options(1, temperature=1.0, seed=seed))(chances) for seed in seeds}) > 1
 
 
 @pytest.mark.parametrize(
@@ -246,30 +252,47 @@ def test_other_words_of_the_models_own_are_answered(
 # -- grounding -------------------------------------------------------------------------------------------------
 
 
+def test_phrases_and_boxes_of_a_caption(kosmos2: GeneratingEngine) -> None:
+    """As the trained one says it, whose training takes too long for every commit."""
+    asked = question(checkpoints.GROUNDED_PROMPT, 3)
+    speaker: Any = kosmos2._speaker
+    said = speaker._processor.tokenizer(checkpoints.GROUNDED_CAPTION, add_special_tokens=False)["input_ids"]
+    maker = PieceMaker(speaker.decode, (), without_tags=speaker.without_tags)
+    text = "".join([*map(maker.add, said), maker.end()])
+    assert text == "a red ball by a dog."
+    check_entities(speaker.entities(asked, said), text, asked.image.size)
+
+
+@pytest.mark.part("vlm")
 def test_phrases_and_boxes(grounded: GeneratingEngine) -> None:
     asked = question(checkpoints.GROUNDED_PROMPT, 3, max_new_tokens=200)
     heard = ask(grounded, asked)[0]
     assert heard.text == "a red ball by a dog."
     assert heard.ending is not None
-    assert heard.ending.entities is not None
-    width, height = asked.image.size
-    assert [entity["phrase"] for entity in heard.ending.entities] == ["a red ball", "a dog"]
-    for entity, (first, last) in zip(heard.ending.entities, [(44, 863), (5, 911)], strict=True):
-        assert heard.text[entity["start"] : entity["end"]] == entity["phrase"]
+    check_entities(heard.ending.entities, heard.text, asked.image.size)
+
+
+def check_entities(entities: Any, text: str, size: tuple[int, int]) -> None:
+    """Those of GROUNDED_CAPTION, on an image of (width, height)."""
+    width, height = size
+    assert [entity["phrase"] for entity in entities] == ["a red ball", "a dog"]
+    for entity, (first, last) in zip(entities, [(44, 863), (5, 911)], strict=True):
+        assert text[entity["start"] : entity["end"]] == entity["phrase"]
         # two of 32 x 32 patches: from the middle of one to the middle of the other where they differ
         wanted = [(first % 32 + 0.5) * width / 32, (first // 32 + 0.5) * height / 32]
         wanted += [(last % 32 + 0.5) * width / 32, (last // 32 + 0.5) * height / 32]
         assert entity["boxes"] == [pytest.approx(wanted, abs=0.51 * max(width, height) / 32)]
 
 
-def test_a_phrase_of_the_question_has_no_place_in_the_answer(grounded: GeneratingEngine) -> None:
-    tokens = grounded._speaker._processor.tokenizer  # type: ignore[attr-defined]
+def test_a_phrase_of_the_question_has_no_place_in_the_answer(kosmos2: GeneratingEngine) -> None:
+    tokens = kosmos2._speaker._processor.tokenizer  # type: ignore[attr-defined]
     said = tokens("<object><patch_index_0044><patch_index_0863></object> by", add_special_tokens=False)["input_ids"]
-    found = grounded._speaker.entities(question("<grounding>Find<phrase> the ball</phrase>"), said)
+    found = kosmos2._speaker.entities(question("<grounding>Find<phrase> the ball</phrase>"), said)
     assert found is not None
     assert [(entity["phrase"], entity["start"], entity["end"]) for entity in found] == [("the ball", None, None)]
 
 
+@pytest.mark.part("vlm")
 def test_phrases_after_a_stop_are_no_part_of_the_answer(grounded: GeneratingEngine) -> None:
     for size in itertools.count(2, 3):
         whole = "a red ball by a dog."

@@ -92,8 +92,7 @@ def test_drawn_rows(llava: GeneratingEngine, steps: GeneratingEngine) -> None:
         question("longer than it", 1),
         question("c", 2, seed=9, top_p=0.8, **hot),
     ]
-    drawn = same(llava, steps, *asked)
-    assert drawn[0].text != same(llava, steps, question("a", seed=6, **hot))[0].text
+    same(llava, steps, *asked)
 
 
 def test_stop_words(llava: GeneratingEngine, steps: GeneratingEngine) -> None:
