@@ -89,7 +89,13 @@ def test_the_tour(ports: tuple[int, int], spoon: Mask, tmp_path: Path) -> None:
             check_results(tmp_path, spoon)
         shell = [sys.executable, "-W", "error", "-c"] if language == "python" else ["bash", "-euo", "pipefail", "-c"]
         done = subprocess.run(
-            [*shell, code], cwd=tmp_path, env=environment(port), capture_output=True, text=True, timeout=200, check=False
+            [*shell, code],
+            cwd=tmp_path,
+            env=environment(port),
+            capture_output=True,
+            text=True,
+            timeout=200,
+            check=False,
         )
         assert done.returncode == 0, f"{code}\n{done.stdout}\n{done.stderr}"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["coffee.png"], "the tour cleans up after itself"
