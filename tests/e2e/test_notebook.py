@@ -8,13 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import nbformat
 import pytest
-import torch
-from nbclient import NotebookClient
 from PIL import Image
 
-from tests.vlm_checkpoints import make_kosmos2, make_llava, make_moondream2
 from triton_sam.demo_vlm import run_vlm_demo
 from triton_sam.serving import Ports, Running, serving
 from triton_sam.settings import Settings
@@ -22,7 +18,7 @@ from triton_sam.vlm_catalog import get_vlm
 from triton_sam.vlm_repository import find_vlms, write_vlm
 from triton_sam.vlm_weights import bundled_folder
 
-pytestmark = pytest.mark.triton
+pytestmark = [pytest.mark.triton, pytest.mark.part("clones")]
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOK = ROOT / "notebooks" / "triton_inference.ipynb"
 MODELS = ("moondream2", "kosmos2", "llava", "shapes")
@@ -31,6 +27,10 @@ MODELS = ("moondream2", "kosmos2", "llava", "shapes")
 @pytest.fixture(scope="module")
 def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Model -> folder: the real architectures with small numbers, and the toy as it is."""
+    import torch  # here, as nbformat is below: the environment for every commit has neither, and collects this file
+
+    from tests.vlm_checkpoints import make_kosmos2, make_llava, make_moondream2
+
     folder = tmp_path_factory.mktemp("checkpoints")
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # networks this small are slower on several
@@ -83,6 +83,9 @@ def served(
 
 def run(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """Cell id -> what it wrote; CellExecutionError with the traceback where a cell fails."""
+    import nbformat
+    from nbclient import NotebookClient
+
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     notebook = nbformat.read(NOTEBOOK, as_version=4)
@@ -95,6 +98,8 @@ def _text(cell: Any) -> str:
 
 
 def test_the_notebook_is_stored_without_outputs() -> None:
+    import nbformat
+
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     nbformat.validate(notebook)
     assert notebook.nbformat_minor >= 5, "older ones have no cell ids"
