@@ -6,7 +6,6 @@ import io
 import random
 import threading
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,8 +15,9 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw
 
+from tests.analytic import expected_mask
 from tests.conftest import ServerFactory
-from tests.faults.forms import LONG, form, record
+from tests.faults.figures import record
 from tests.faults.unhurt import Stopwatch, png, vitals
 from triton_sam import SAM2TritonClient
 from triton_sam.bench.observe import counters
@@ -25,8 +25,7 @@ from triton_sam.errors import QueueFull, Unavailable
 from triton_sam.masks import decode
 from triton_sam.serving import Running
 
-pytestmark = [pytest.mark.triton, pytest.mark.timeout(form(300, 1800))]
-CLIENTS, IMAGES, KEPT = form((3, 3, 1), (16, 16, 6))
+pytestmark = pytest.mark.triton
 #: Bytes of an embedding with its high-resolution companions: 256 x 64 x 64, 32 x 256 x 256 and 64 x 128 x 128 float32.
 EMBEDDING = 4 * (256 * 64 * 64 + 32 * 256 * 256 + 64 * 128 * 128)
 #: In every image, so that another image's embedding would give that image's mask and no error.
@@ -36,13 +35,32 @@ MOST_TRIES = 50
 Mask = np.ndarray[Any, Any]
 
 
-def picture(number: int) -> bytes:
-    """An ellipse around the point, of a form that no other picture's has."""
-    canvas = Image.new("RGB", (128, 128), (30 + 5 * number, 60, 90))
-    wide, high = 12 + 11 * (number % 4), 12 + 11 * (number // 4 % 4)
-    box = [POINT[0] - wide, POINT[1] - high, POINT[0] + wide, POINT[1] + high]
-    ImageDraw.Draw(canvas).ellipse(box, fill=(220, 200, 20 + 10 * number))
-    return png(canvas)
+@dataclass(frozen=True)
+class Crowd:
+    """How many clients ask about how many images, of which the cache holds ``kept``.
+
+    Attributes:
+        smallest, step: of the half axes of the ellipses in the images, in pixels.
+    """
+
+    clients: int
+    images: int
+    kept: int
+    smallest: int
+    step: int
+
+    def picture(self, number: int) -> Image.Image:
+        """An ellipse around the point, of a form that no other picture's has."""
+        canvas = Image.new("RGB", (128, 128), (30 + 5 * number, 60, 90))
+        wide, high = (self.smallest + self.step * (place % 4) for place in (number, number // 4))
+        box = [POINT[0] - wide, POINT[1] - high, POINT[0] + wide, POINT[1] + high]
+        ImageDraw.Draw(canvas).ellipse(box, fill=(220, 200, 20 + 10 * number))
+        return canvas
+
+
+#: The analytic model sees 15 pixels around the point.
+FEW = Crowd(clients=6, images=8, kept=2, smallest=4, step=3)
+MANY = Crowd(clients=16, images=16, kept=6, smallest=12, step=11)
 
 
 def overlap(first: Mask, second: Mask) -> float:
@@ -64,7 +82,7 @@ class Findings:
     def judge(self, way: str, image: int, mask: Mask, expected: list[Mask]) -> None:
         """A mask must be its image's to the last pixel or nearly, and no other's."""
         found = overlap(mask, expected[image])
-        nearest = max(range(IMAGES), key=lambda other: overlap(mask, expected[other]))
+        nearest = max(range(len(expected)), key=lambda other: overlap(mask, expected[other]))
         with self._lock:
             self.ways[way] += 1
             self.worst = min(self.worst, found)
@@ -101,7 +119,7 @@ class Client:
         pytest.fail(f"no turn in {MOST_TRIES} tries: {answer.text}")
 
     def run(self) -> None:
-        order = list(range(IMAGES))
+        order = list(range(len(self._pictures)))
         random.Random(self._number).shuffle(order)
         with (
             httpx.Client(base_url=self._running.urls["service"], timeout=600, trust_env=False) as service,
@@ -174,38 +192,49 @@ class Client:
         self._seen.judge(way, image, mask, self._expected)
 
 
-@pytest.fixture
-def running(start_server: ServerFactory) -> Iterator[Running]:
-    """Whose cache is too small."""
-    with start_server(cache_bytes=str(KEPT * EMBEDDING)) as running:
-        yield running
+def test_no_mask_of_another_image(start_server: ServerFactory) -> None:
+    pictures = [FEW.picture(number) for number in range(FEW.images)]
+    expected = [expected_mask(picture, points=[POINT]) for picture in pictures]
+    with start_server(cache_bytes=str(FEW.kept * EMBEDDING)) as running:
+        expect_no_mixing(FEW, running, [png(picture) for picture in pictures], expected)
 
 
-def test_no_mask_of_another_image(running: Running) -> None:
-    pictures = [picture(number) for number in range(IMAGES)]
-    with SAM2TritonClient(running.urls["HTTP"]) as alone:
-        expected = []
-        for data in pictures:
-            alone.set_image(data)
-            expected.append(alone.segment([POINT]).masks.best)
-    likeness = max(overlap(expected[a], expected[b]) for a in range(IMAGES) for b in range(a))
+@pytest.mark.part("faults")
+@pytest.mark.timeout(1800)
+def test_no_mask_of_another_image_in_a_crowd(start_real_server: ServerFactory) -> None:
+    pictures = [png(MANY.picture(number)) for number in range(MANY.images)]
+    with start_real_server(cache_bytes=str(MANY.kept * EMBEDDING)) as running:
+        with SAM2TritonClient(running.urls["HTTP"]) as alone:
+            expected = []
+            for data in pictures:
+                alone.set_image(data)
+                expected.append(alone.segment([POINT]).masks.best)
+        seen, figures = expect_no_mixing(MANY, running, pictures, expected)
+    assert seen.expired > 0, "nobody came back to an image that had gone"
+    record("no_mixing", f"{MANY.clients} clients x {MANY.images} images, cache for {MANY.kept}", figures)
+
+
+def expect_no_mixing(
+    crowd: Crowd, running: Running, pictures: list[bytes], expected: list[Mask]
+) -> tuple[Findings, dict[str, tuple[Any, str]]]:
+    """All clients get the expected masks: (what they saw, figures)."""
+    images = range(crowd.images)
+    likeness = max(overlap(expected[a], expected[b]) for a in images for b in range(a))
     assert likeness < 0.95, "masks of two images are too alike to tell which was answered"
-
     before = vitals(running)
     encodes = counters(running, "sam2")["encodes_total"]
     seen, watch = Findings(), Stopwatch()
-    clients = [Client(number, running, pictures, expected, seen) for number in range(CLIENTS)]
-    with ThreadPoolExecutor(CLIENTS) as pool:
+    clients = [Client(number, running, pictures, expected, seen) for number in range(crowd.clients)]
+    with ThreadPoolExecutor(crowd.clients) as pool:
         for done in [pool.submit(client.run) for client in clients]:
             done.result()
     seconds = watch.seconds
     encodes = counters(running, "sam2")["encodes_total"] - encodes
     assert seen.wrong == []
-    assert sum(seen.ways.values()) >= CLIENTS * IMAGES
-    assert encodes > IMAGES - KEPT, "the cache was large enough, so nothing was shown"
-    assert seen.expired > 0 or not LONG, "nobody came back to an image that had gone"
+    assert sum(seen.ways.values()) >= crowd.clients * crowd.images
+    assert encodes > crowd.images - crowd.kept, "the cache was large enough, so nothing was shown"
     assert vitals(running) == before
-    figures = {
+    return seen, {
         "masks": (sum(seen.ways.values()), ""),
         "masks by way": (dict(seen.ways), ""),
         "masks of another image": (len(seen.wrong), "0"),
@@ -216,4 +245,3 @@ def test_no_mask_of_another_image(running: Running) -> None:
         "encodes": (int(encodes), ""),
         "seconds": (round(seconds), ""),
     }
-    record("no_mixing", f"{CLIENTS} clients x {IMAGES} images, cache for {KEPT}", figures)

@@ -28,8 +28,8 @@ import websockets
 from PIL import Image
 
 from tests.faults.figures import record
+from tests.faults.load import picture
 from tests.faults.proxies import HAProxy, WholeServer, program, running_haproxy, running_nginx
-from tests.integration.test_service import fresh_picture
 from tests.waiting import eventually
 from triton_sam import SAM2TritonClient
 
@@ -91,8 +91,8 @@ def keys_of(client: httpx.Client, name: str) -> Iterator[str]:
     )
 
 
-def upload(client: httpx.Client, key: str, picture: bytes) -> httpx.Response:
-    return client.post("/v1/images", files={"image": picture}, headers={"X-Image-Key": key})
+def upload(client: httpx.Client, key: str, image: bytes) -> httpx.Response:
+    return client.post("/v1/images", files={"image": image}, headers={"X-Image-Key": key})
 
 
 def click(client: httpx.Client, key: str, image_key: str) -> httpx.Response:
@@ -108,7 +108,7 @@ def encoded(servers: list[WholeServer], haproxy: HAProxy) -> dict[str, tuple[str
     with httpx.Client(base_url=haproxy.url, timeout=120, trust_env=False) as client:
         for name, server in zip(NAMES, servers, strict=True):
             key = next(keys_of(client, name))
-            sent = upload(client, key, fresh_picture(next(_numbers)))
+            sent = upload(client, key, picture(next(_numbers)))
             assert (sent.status_code, sent.headers["X-Served-By"]) == (200, name), sent.text
             eventually(lambda: server.figure("encodes") == 1, "the encode's count")  # noqa: B023
             found[name] = (key, sent.json()["image_key"])
@@ -173,10 +173,10 @@ def test_triton_s_own_ports(client: httpx.Client, haproxy: HAProxy, servers: lis
     """SAM2TritonClient by HTTP and by gRPC: an image has one server, by whichever port it is asked for."""
     del client  # both servers are in use
     before = sum(server.figure("encodes") for server in servers)
-    pictures = [fresh_picture(next(_numbers)) for _ in range(4)]
+    pictures = [picture(next(_numbers)) for _ in range(4)]
     with SAM2TritonClient(haproxy.triton_http) as http_client, SAM2TritonClient(haproxy.triton_grpc) as grpc_client:
-        for picture, sam in itertools.product(pictures, (http_client, grpc_client)):
-            sam.set_image(picture)
+        for image, sam in itertools.product(pictures, (http_client, grpc_client)):
+            sam.set_image(image)
             for _ in range(3):
                 assert sam.segment([[30, 30]]).masks.masks.any()
     encoded = before + len(pictures)
@@ -217,10 +217,10 @@ class Load:
         """Images one after the other, so that an upload is under way at nearly any time."""
         with httpx.Client(base_url=self.url, timeout=120, trust_env=False) as client:
             for key in keys:
-                picture = fresh_picture(next(_numbers))
+                image = picture(next(_numbers))
                 while not self.no_more_newcomers.is_set():
                     try:
-                        answer = upload(client, key, picture)
+                        answer = upload(client, key, image)
                     except httpx.TransportError as error:
                         self.broken.append(f"newcomer: {error!r}")
                         continue
@@ -232,7 +232,7 @@ class Load:
                     self._take(key, answer, {})
 
     def run(self, keys: list[str]) -> None:
-        pictures = {key: fresh_picture(next(_numbers)) for key in keys}
+        pictures = {key: picture(next(_numbers)) for key in keys}
         known: dict[str, str] = {}
         with httpx.Client(base_url=self.url, timeout=120, trust_env=False) as client:
             for key in itertools.cycle(keys):
@@ -415,10 +415,10 @@ def noise(side: int) -> bytes:
 @pytest.fixture(scope="module")
 def large(nginx: tuple[str, ssl.SSLContext]) -> str:
     """The key of an image of several megabytes that was sent through nginx."""
-    picture = noise(3000)
-    assert len(picture) > 25 * 10**6
+    image = noise(3000)
+    assert len(image) > 25 * 10**6
     with httpx.Client(base_url=nginx[0], verify=nginx[1], timeout=120, trust_env=False) as client:
-        sent = upload(client, "large", picture)
+        sent = upload(client, "large", image)
     assert sent.status_code == 200, sent.text
     return str(sent.json()["image_key"])
 

@@ -21,8 +21,7 @@ import httpx
 import openai
 import pytest
 
-from tests.faults.forms import form
-from tests.faults.helpers import mends_of
+from tests.faults.helpers import expect_ended, mends_of, processes_of
 from tests.integration.vlm_serving import (
     SCHEMES,
     data_url,
@@ -41,9 +40,8 @@ from triton_sam.serving import Running
 from triton_sam.vlm import TritonVLMClient
 
 pytestmark = pytest.mark.triton
-#: Other programs share the cores in the short form.
-TOLD_WITHIN = form(10.0, 2.0)
-BACK_WITHIN = 30.0
+#: Seconds; where the machine has nothing else to do.
+TOLD_WITHIN = 2.0
 QUESTION = "What is it?"
 #: More than any of these answers gets to say.
 LONG = 200
@@ -82,7 +80,7 @@ class Slow:
                 return True
             return False
 
-        eventually(answers, "an answer after the fault", BACK_WITHIN)
+        eventually(answers, "an answer after the fault")
 
 
 @pytest.fixture(scope="module")
@@ -124,6 +122,7 @@ def chat(running: Running, **options: Any) -> dict[str, Any]:
 # -- what is sent ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.part("faults")
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_nonsense_is_refused_at_once(slow: Slow, scheme: str) -> None:
     with TritonVLMClient(slow.running.urls[scheme]) as client:
@@ -135,6 +134,7 @@ def test_nonsense_is_refused_at_once(slow: Slow, scheme: str) -> None:
     slow.expect_right(scheme)
 
 
+@pytest.mark.part("faults")
 def test_the_service_refuses_it_too(slow: Slow) -> None:
     for wrong, status in (({"image": b"no image"}, 400), ({"text": "x" * 1_000_000}, 413)):
         with told_quickly():
@@ -207,6 +207,12 @@ def opened_openai(running: Running) -> Iterator[openai.Stream[Any]]:
             yield stream
 
 
+def test_who_leaves_stops_the_work(slow: Slow) -> None:
+    """Long before the end of the answer; how long exactly depends on the machine."""
+    expect_stop(slow, _by_client, "HTTP", most_tokens=LONG // 4)
+
+
+@pytest.mark.part("faults")
 @pytest.mark.parametrize(
     ("way", "scheme"),
     [
@@ -219,6 +225,10 @@ def opened_openai(running: Running) -> Iterator[openai.Stream[Any]]:
     ids=["HTTP", "gRPC", "socket", "openai", "whole"],
 )
 def test_who_leaves_stops_the_work_within_two_tokens(slow: Slow, way: Any, scheme: str) -> None:
+    expect_stop(slow, way, scheme, most_tokens=2)
+
+
+def expect_stop(slow: Slow, way: Any, scheme: str, most_tokens: int) -> None:
     eventually(lambda: slow.held == 0, "the end of all before")
     begun = slow.steps
     with way(slow, scheme) as leave:
@@ -226,7 +236,7 @@ def test_who_leaves_stops_the_work_within_two_tokens(slow: Slow, way: Any, schem
         assert spoken > begun
         leave()
         eventually(lambda: slow.held == 0, "the end of the work", LONG * SECONDS_PER_TOKEN / 2)
-        assert slow.steps - spoken <= 2
+        assert slow.steps - spoken <= most_tokens
     slow.expect_right(scheme)
 
 
@@ -280,10 +290,13 @@ def victims(slow: Slow) -> list[Victim]:
         thread.start()
     eventually(lambda: all(victim.heard > 2 for victim in victims[:3]), "three streams")
     eventually(lambda: slow.held == len(victims), "a question of each")
+    everything = processes_of(slow.running)
     os.kill(slow.stub(), signal.SIGKILL)
     killed = time.monotonic()
     for thread in threads:
         thread.join(LONG * SECONDS_PER_TOKEN * 2)
+        assert not thread.is_alive(), "somebody waits for ever"
+    expect_ended(everything)
     for victim in victims:
         victim.when -= killed
     return victims
@@ -296,18 +309,19 @@ def test_killed_in_the_middle_of_its_answers(slow: Slow, victims: list[Victim]) 
     assert isinstance(by_openai.error, openai.APIError), repr(by_openai.error)
     assert by_openai.error.code == "unavailable"
     assert isinstance(at_the_door.error, httpx.TransportError), repr(at_the_door.error)
-    for victim in victims:
-        assert "\n" not in str(victim.error)
-        assert victim.when < TOLD_WITHIN, repr(victim.error)
-    slow.expect_recovery()
-
-
-def test_who_is_cut_off_is_told_so_in_words(victims: list[Victim]) -> None:
+    assert not [str(victim.error) for victim in victims if "\n" in str(victim.error)]
     for victim in victims[:2]:
         said = str(victim.error)
         assert not any(word in said for word in ("Error", "StatusCode", "no server answers")), said
+    slow.expect_recovery()
 
 
+@pytest.mark.part("faults")
+def test_everybody_is_told_at_once(victims: list[Victim]) -> None:
+    assert max(victim.when for victim in victims) < TOLD_WITHIN, [(victim.when, victim.error) for victim in victims]
+
+
+@pytest.mark.part("faults")
 @pytest.mark.usefixtures("patient_reaping")
 def test_killed_idle(slow: Slow) -> None:
     eventually(lambda: slow.held == 0, "the end of all before")
