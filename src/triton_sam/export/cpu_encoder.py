@@ -2,8 +2,8 @@
 
 The rewrites of :mod:`~triton_sam.export.graph_rewrites` and windows in tiles (:mod:`~triton_sam.export.window_tiles`)
 change nothing but rounding. On request wide matrix products go to 8 bits too (:mod:`~triton_sam.export.eight_bits`):
-that changes masks, and is worth it where 8-bit instructions are (VNNI, AMX, ARM's dot products). The file holds operators
-of ONNX Runtime's CPU provider and no layouts of one machine, so that it runs on every CPU.
+that changes masks, and is worth it where 8-bit instructions are (VNNI, AMX, ARM's dot products). The file holds
+operators of ONNX Runtime's CPU provider and no layouts of one machine, so that it runs on every CPU.
 """
 
 from __future__ import annotations
