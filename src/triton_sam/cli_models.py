@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Column, Table
 
-from triton_sam.catalog import CATALOG, get_spec, resolve_ids
+from triton_sam.catalog import CATALOG, DEFAULT_MODEL, get_spec, resolve_ids
 from triton_sam.console import download_progress, out
 from triton_sam.errors import InvalidInput
 from triton_sam.settings import Settings, get_settings
@@ -136,6 +136,13 @@ def setup(
         EngineChoice,
         typer.Option(help="torch: for a GPU, with ONNX graphs beside; torch-only: without; auto: torch with a GPU."),
     ] = EngineChoice.AUTO,
+    fast: Annotated[
+        bool,
+        typer.Option(
+            "--fast",
+            help="An encoder partly in 8 bits for CPUs: a third less time, and about 2 % of clicks get another mask.",
+        ),
+    ] = False,
 ) -> None:
     """Download, export where needed, and write the Triton model repository."""
     from triton_sam.export_cache import ExportRequest
@@ -144,6 +151,8 @@ def setup(
     settings = get_settings()
     repository = model_repository or settings.repository
     request = ExportRequest(checkpoint, image_size, _device(device), precision)
+    if fast:
+        _check_fast(names or [], profile, request)
     if profile is not None:
         _set_up_profile(profile, names or [], settings, repository, request)
         return
@@ -170,11 +179,19 @@ def setup(
                 request=request,
                 make_default=spec.id in asked_by_family,
                 engine=engine,
-                fast_encoder=settings.fast_encoder,
+                cpu_encoder=settings.cpu_encoder,
+                fast_encoder=fast or bool(settings.fast_encoder),
                 fast_decoder=settings.fast_decoder,
                 say=_say(spec.id),
             )
         out.print(f"{spec.id} is ready to serve: {', '.join(written)} in {repository}")
+
+
+def _check_fast(names: list[str], profile: str | None, request: Any) -> None:
+    """InvalidInput where nothing of what is named has an encoder in 8 bits."""
+    specs = resolve_ids([name for name in names if not is_vlm(name)])
+    if profile is not None or not request.is_plain or not any(spec.files for spec in specs):
+        raise InvalidInput(f"--fast is for ready-made models such as {DEFAULT_MODEL}: leave it out here")
 
 
 def _set_up_profile(profile: str, names: list[str], settings: Settings, repository: Path, request: Any) -> None:

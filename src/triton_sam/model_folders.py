@@ -22,17 +22,27 @@ from triton_sam.specs import (
     CPU_DECODER_FILE,
     CPU_ENCODER_FILE,
     DECODER_FILE,
+    EIGHT_BIT_ENCODER_FILE,
     ENCODER_FILE,
     EXTERNAL_DATA_SUFFIX,
     GRAPHS_FILE,
     NETWORK_FILE,
+    OLD_EIGHT_BIT_ENCODER_FILE,
     ModelSpec,
     graphs_from_json,
 )
 
 CONFIG_FILE = "config.pbtxt"
 #: What tells an engine that it may run a version: more of them than were asked for make it another one.
-_ENGINES_FILES = (ENCODER_FILE, DECODER_FILE, CPU_ENCODER_FILE, CPU_DECODER_FILE, NETWORK_FILE)
+_ENGINES_FILES = (
+    ENCODER_FILE,
+    DECODER_FILE,
+    CPU_ENCODER_FILE,
+    EIGHT_BIT_ENCODER_FILE,
+    OLD_EIGHT_BIT_ENCODER_FILE,
+    CPU_DECODER_FILE,
+    NETWORK_FILE,
+)
 #: The version before stays beside the newest one, for a server that still has to come back with it.
 _VERSIONS_KEPT = 2
 

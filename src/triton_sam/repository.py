@@ -8,7 +8,9 @@ model of a family has the family's name (``sam2``, ``sam2_encoder``, ``sam2_deco
 from __future__ import annotations
 
 import logging
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from triton_sam.catalog import CATALOG
@@ -40,17 +42,20 @@ from triton_sam.specs import (
     CPU_DECODER_FILE,
     CPU_ENCODER_FILE,
     DECODER_FILE,
+    EIGHT_BIT_ENCODER_FILE,
     ENCODER_FILE,
     EXTERNAL_DATA_SUFFIX,
     GRAPHS_FILE,
     NETWORK_FILE,
+    OLD_EIGHT_BIT_ENCODER_FILE,
     ModelSpec,
     graphs_to_json,
+    raw_graphs,
 )
 
 log = logging.getLogger(__name__)
 
-_EXTRAS = (CPU_ENCODER_FILE, CPU_DECODER_FILE, NETWORK_FILE)
+_EXTRAS = (CPU_ENCODER_FILE, EIGHT_BIT_ENCODER_FILE, OLD_EIGHT_BIT_ENCODER_FILE, CPU_DECODER_FILE, NETWORK_FILE)
 _SEGMENTER_SOURCE = '''"""Written by `triton-sam setup`; the code lives in the triton_sam package."""
 
 from triton_sam.backend.segmenter import TritonPythonModel  # noqa: F401
@@ -112,7 +117,7 @@ def is_current(spec: ModelSpec, repository: Path) -> bool:
     served = _acceptable(spec, repository / name / str(version))
     if served is None:
         return False
-    configs = _configs(served, name)
+    configs = _configs(served, name, _as_raw(served))
     if not _has_graphs(repository / name / str(version)):
         configs = {name: configs[name]}
     return all(
@@ -131,10 +136,34 @@ def refresh(spec: ModelSpec, repository: Path) -> bool:
     served = _acceptable(spec, newest)
     if served is None:
         return False
-    encoder, decoder = (newest / graph if _has_graphs(newest) else None for graph in (ENCODER_FILE, DECODER_FILE))
     extras = {extra: newest / extra for extra in _EXTRAS if (newest / extra).is_file()}
-    write_models(served, encoder, decoder, repository, name=name, extras=extras)
+    if not _has_graphs(newest):
+        write_models(served, None, None, repository, name=name, extras=extras)
+        return True
+    graphs = newest / ENCODER_FILE, newest / DECODER_FILE
+    from triton_sam.export.contract import write_contract_pair
+
+    with tempfile.TemporaryDirectory(prefix="triton-sam-raw-") as folder:
+        try:
+            raw = write_contract_pair(served, *graphs, Path(folder))
+        except SetupError as error:
+            log.warning("%s is set up anew: %s", spec.id, error)
+            return False
+        write_models(served, *graphs, repository, name=name, extras=extras, raw=raw)
     return True
+
+
+def is_exported(spec: ModelSpec, repository: Path) -> bool:
+    """Whether the model that stands there was exported, and not written from ready-made graphs."""
+    name = find_name(spec, repository)
+    found = None if name is None else _acceptable(spec, repository / name / str(newest_version(repository / name)))
+    return found is not None and found.graphs.exported
+
+
+def has_file(spec: ModelSpec, repository: Path, file: str) -> bool:
+    """Whether the newest version of a model has a file of this name."""
+    name = find_name(spec, repository)
+    return name is not None and (repository / name / str(newest_version(repository / name)) / file).is_file()
 
 
 def _acceptable(spec: ModelSpec, version_folder: Path) -> ModelSpec | None:
@@ -220,6 +249,7 @@ def write_models(
     *,
     name: str | None = None,
     extras: Mapping[str, Path] | None = None,
+    raw: tuple[Path, Path] | None = None,
 ) -> list[str]:
     """Writes a model's three folders, or the segmenter alone, and returns the names of those that are its own.
 
@@ -230,11 +260,14 @@ def write_models(
             file systems. External data stand beside them, as ``encoder.onnx_data`` and ``decoder.onnx_data``. None
             for a model that runs on torch alone.
         name: of the segmenter; :func:`choose_name` by default.
-        extras: further files of the segmenter's version under their names there: the weights for torch, the encoder
+        extras: further files of the segmenter's version under their names there: the weights for torch, the encoders
             and the decoder for CPUs.
+        raw: the plain encoder and decoder as :func:`~triton_sam.specs.raw_graphs` describes them, of
+            :func:`~triton_sam.export.contract.write_contract_pair`; None where ``encoder`` and ``decoder`` are these,
+            or shall be served as they are.
     """
     extras = extras or {}
-    _check_present(*(graph for graph in (encoder, decoder) if graph is not None), *extras.values())
+    _check_present(*(graph for graph in (encoder, decoder, *(raw or ())) if graph is not None), *extras.values())
     name = name or choose_name(spec, repository)
     _refuse_strangers(spec, name, repository)
     encoder_name, decoder_name = raw_names(name)
@@ -242,12 +275,15 @@ def write_models(
     graphs: dict[str, Path] = {}
     if encoder is not None and decoder is not None:
         encoder_data, decoder_data = _data_of(encoder, ENCODER_FILE), _data_of(decoder, DECODER_FILE)
-        files[encoder_name] = {"model.onnx": encoder, **encoder_data}
-        files[decoder_name] = {"model.onnx": decoder, **decoder_data}
+        if raw is None:
+            files[encoder_name] = {"model.onnx": encoder, **encoder_data}
+            files[decoder_name] = {"model.onnx": decoder, **decoder_data}
+        else:
+            files[encoder_name], files[decoder_name] = {"model.onnx": raw[0]}, {"model.onnx": raw[1]}
         graphs = {ENCODER_FILE: encoder, DECODER_FILE: decoder, **encoder_data, **decoder_data}
     # The segmenter comes last: when it is there, all of the model is.
     files[name] = {**graphs, **extras, "model.py": _SEGMENTER_SOURCE, GRAPHS_FILE: graphs_to_json(spec.graphs)}
-    configs = _configs(spec, name)
+    configs = _configs(spec, name, spec if raw is None else _as_raw(spec))
     with writing(repository) as workshop:
         mine = {folder: content for folder, content in files.items() if not _is_profile(repository, folder)}
         version = _version_for(workshop, mine)
@@ -300,11 +336,15 @@ def remove_models(spec: ModelSpec, repository: Path) -> list[str]:
     return removed
 
 
-def _configs(spec: ModelSpec, name: str) -> dict[str, str]:
-    """Folder -> config text of a model's three folders."""
+def _configs(spec: ModelSpec, name: str, raw: ModelSpec) -> dict[str, str]:
+    """Folder -> config text of a model's three folders; ``raw`` has the graphs of the plain two."""
     encoder_name, decoder_name = raw_names(name)
-    configs = (segmenter_config(spec, name), encoder_config(spec, encoder_name), decoder_config(spec, decoder_name))
+    configs = (segmenter_config(spec, name), encoder_config(raw, encoder_name), decoder_config(raw, decoder_name))
     return {config.name: config_text(config) for config in configs}
+
+
+def _as_raw(spec: ModelSpec) -> ModelSpec:
+    return replace(spec, graphs=raw_graphs(spec))
 
 
 def _version_for(workshop: Workshop, files: dict[str, Files]) -> int:

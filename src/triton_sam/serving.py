@@ -18,13 +18,15 @@ from triton_sam.repository import (
     find_name,
     find_profile_models,
     find_segmenters,
+    has_file,
     is_current,
+    is_exported,
     refresh,
 )
 from triton_sam.server_command import ServerOptions
 from triton_sam.settings import MIB, Settings
 from triton_sam.setup_models import set_up
-from triton_sam.specs import ModelSpec
+from triton_sam.specs import EIGHT_BIT_ENCODER_FILE, OLD_EIGHT_BIT_ENCODER_FILE, ModelSpec
 from triton_sam.supervisor import PingPolicy, Supervisor
 from triton_sam.vlm_catalog import get_vlm, is_vlm
 from triton_sam.vlm_repository import find_vlms, is_current_vlm, own_checkpoint, write_vlm
@@ -133,22 +135,38 @@ def prepare(
     specs = [get_spec(model_id) for model_id in dict.fromkeys(chosen)]
     store = WeightStore(settings.home)
     for spec in specs:
-        # What is there is written anew from itself where it can be: it may be an export that nothing else holds.
-        if not (is_current(spec, repository) or refresh(spec, repository)):
-            set_up(
-                spec,
-                store,
-                repository,
-                progress,
-                fast_encoder=settings.fast_encoder,
-                fast_decoder=settings.fast_decoder,
-            )
+        _bring_up_to_date(spec, store, repository, settings, progress)
     for vlm in vlms:
         if not is_current_vlm(vlm, repository):
             write_vlm(vlm, repository, own_checkpoint(vlm, repository))
     found = find_segmenters(repository)
     names = [find_name(spec, repository) for spec in specs]
     return Served(repository, {name: found[name] for name in names if name in found}, {vlm.name: vlm for vlm in vlms})
+
+
+def _bring_up_to_date(
+    spec: ModelSpec, store: WeightStore, repository: Path, settings: Settings, progress: ProgressFactory | None
+) -> None:
+    """Writes a model anew where another version of this code, or nobody, wrote it, or its fast encoder is asked for."""
+    ready_made = bool(spec.files) and not is_exported(spec, repository)
+    fast = has_file(spec, repository, EIGHT_BIT_ENCODER_FILE)
+    older_fast = has_file(spec, repository, OLD_EIGHT_BIT_ENCODER_FILE)
+    wanted = bool(settings.fast_encoder) and ready_made and not (fast or older_fast)
+    if is_current(spec, repository) and not wanted:
+        return
+    # Ready-made ones whose files are here are set up again: this version may make graphs that the other did not.
+    # All else is written anew from itself where it can be: it may be an export that nothing else holds.
+    if not (ready_made and store.is_installed(spec)) and refresh(spec, repository):
+        return
+    set_up(
+        spec,
+        store,
+        repository,
+        progress,
+        cpu_encoder=settings.cpu_encoder,
+        fast_encoder=fast or bool(settings.fast_encoder),
+        fast_decoder=settings.fast_decoder,
+    )
 
 
 def _runnable(vlms: list[VlmSpec]) -> list[VlmSpec]:

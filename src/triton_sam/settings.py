@@ -79,10 +79,14 @@ class Settings(BaseSettings):
     onnx_tensorrt: bool = Field(
         default=False, description="ONNX graphs on a GPU through TensorRT, whose engines take minutes to build"
     )
-    fast_encoder: bool = Field(
+    fast_encoder: bool | None = Field(
+        default=None,
+        description="the encoder partly in 8 bits of ready-made models, on CPUs with VNNI, AMX or ARM's dot products: "
+        "set it up and serve it, though about 2 % of clicks get another mask; unset: where `setup --fast` wrote it",
+    )
+    cpu_encoder: bool = Field(
         default=True,
-        description="set up ready-made models with an encoder partly in 8 bits, and serve it on CPUs with "
-        "VNNI, AMX or ARM's dot products; masks differ a little",
+        description="set up and serve ready-made models with an encoder rewritten for CPUs; masks are the same",
     )
     fast_decoder: bool = Field(
         default=True, description="set up and serve models with a decoder rewritten for CPUs; masks are the same"

@@ -15,6 +15,7 @@ from triton_sam.specs import (
     CPU_DECODER_FILE,
     CPU_ENCODER_FILE,
     DECODER_FILE,
+    EIGHT_BIT_ENCODER_FILE,
     ENCODER_FILE,
     GRAPHS_FILE,
     NETWORK_FILE,
@@ -40,6 +41,7 @@ def set_up(
     request: ExportRequest | None = None,
     make_default: bool = False,
     engine: EngineChoice = EngineChoice.AUTO,
+    cpu_encoder: bool = False,
     fast_encoder: bool = False,
     fast_decoder: bool = False,
     say: Say = lambda _: None,
@@ -50,7 +52,8 @@ def set_up(
 
     Args:
         make_default: gives it its family's name, whichever model has that now.
-        fast_encoder: also makes the encoder that is partly in 8 bits, for CPUs.
+        cpu_encoder: also makes the encoder that is rewritten for CPUs, with the same masks.
+        fast_encoder: also makes the encoder that is partly in 8 bits, for CPUs, which changes masks.
         fast_decoder: also makes the decoder that answers a click sooner, for CPUs.
     """
     request = request or ExportRequest()
@@ -76,31 +79,39 @@ def set_up(
             say=say,
         )
     try:
+        from triton_sam.export.contract import write_contract_pair
         from triton_sam.export.convert import as_onnx
     except ImportError:
         raise SetupError("onnxruntime is not installed: pip install 'triton-sam[server]'") from None
     files = store.pull(spec, progress)
     converted = store.home / "converted"
     encoder, decoder = (as_onnx(files[role], converted) for role in (Role.ENCODER, Role.DECODER))
-    extras = _cpu_encoder(spec, encoder, converted, say) if fast_encoder else {}
+    raw = write_contract_pair(spec, encoder, decoder, converted)
+    extras: dict[str, Path] = {}
+    if cpu_encoder:
+        extras |= _cpu_encoder(spec, encoder, converted, say)
+    if fast_encoder:
+        extras |= _cpu_encoder(spec, encoder, converted, say, eight_bits=True)
     if fast_decoder:
         target = converted / f"{decoder.stem}-cpu{_DECODER_RECIPE}.onnx"
         extras |= _cpu_decoder(spec.graphs, decoder, target, say, keep=True)
     name = choose_name(spec, repository, make_default)
-    return write_models(spec, encoder, decoder, repository, name=name, extras=extras)
+    return write_models(spec, encoder, decoder, repository, name=name, extras=extras, raw=raw)
 
 
-def _cpu_encoder(spec: ModelSpec, encoder: Path, folder: Path, say: Say) -> dict[str, Path]:
-    """The encoder as it runs fastest on a CPU, made once; nothing where it cannot be made: the plain one serves too.
+def _cpu_encoder(
+    spec: ModelSpec, encoder: Path, folder: Path, say: Say, *, eight_bits: bool = False
+) -> dict[str, Path]:
+    """An encoder that runs faster on a CPU, made once; nothing where it cannot be made: the plain one serves too.
 
     Only of ready-made graphs, whose masks have been compared on photographs.
     """
     try:
         from triton_sam.export.cpu_encoder import RECIPE, make_cpu_encoder
 
-        target = folder / f"{encoder.stem}-cpu{RECIPE}.onnx"
-        if _made_once(target, lambda: make_cpu_encoder(encoder, target, spec.graphs, say)):
-            return {CPU_ENCODER_FILE: target}
+        target = folder / f"{encoder.stem}-cpu{RECIPE}{'-8bit' if eight_bits else ''}.onnx"
+        if _made_once(target, lambda: make_cpu_encoder(encoder, target, spec.graphs, say, eight_bits=eight_bits)):
+            return {EIGHT_BIT_ENCODER_FILE if eight_bits else CPU_ENCODER_FILE: target}
     except Exception as error:  # whatever a graph has that nobody thought of: the plain one is there
         say(f"the plain encoder is served: {_told(error)}")
     return {}
@@ -204,7 +215,8 @@ def tear_down(spec: ModelSpec, store: WeightStore, repository: Path) -> int:
     converted = store.home / "converted"
     for file in spec.files:
         stem = store.path(file).stem
-        for made in (converted / f"{stem}.onnx", *converted.glob(f"{stem}-cpu*.onnx")):
+        made_of_it = (path for pattern in ("-cpu*", "-raw*") for path in converted.glob(f"{stem}{pattern}.onnx"))
+        for made in (converted / f"{stem}.onnx", *made_of_it):
             made.unlink(missing_ok=True)
             seal_of(made).unlink(missing_ok=True)
     remove_models(spec, repository)

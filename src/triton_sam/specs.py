@@ -19,8 +19,12 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 EXTERNAL_DATA_SUFFIX = "_data"
 #: What the files of a model are called, in an export and in a version of a repository.
 ENCODER_FILE, DECODER_FILE, GRAPHS_FILE = "encoder.onnx", "decoder.onnx", "graphs.json"
-#: The encoder as it runs fastest on a CPU; made from the plain one, beside it.
-CPU_ENCODER_FILE = "encoder_cpu.onnx"
+#: The encoder as it runs fastest on a CPU with the same masks, but for rounding; made from the plain one, beside it.
+CPU_ENCODER_FILE = "encoder_cpu_float32.onnx"
+#: The same, partly in 8 bits, which changes masks: it is there only where it was asked for.
+EIGHT_BIT_ENCODER_FILE = "encoder_cpu_8bit.onnx"
+#: The same as older versions wrote it without being asked.
+OLD_EIGHT_BIT_ENCODER_FILE = "encoder_cpu.onnx"
 #: The decoder likewise; the same masks, but for rounding.
 CPU_DECODER_FILE = "decoder_cpu.onnx"
 #: The weights for the torch engine, under transformers' names.
@@ -283,6 +287,11 @@ class ModelSpec:
     def size(self) -> int:
         """Bytes of all needed files on disk."""
         return sum(file.size for file in self.needed)
+
+
+def raw_graphs(spec: ModelSpec) -> Graphs:
+    """How the plain encoder and decoder beside a segmenter are called: ready-made models like exports."""
+    return spec.graphs if spec.graphs.exported else exported_graphs(spec.architecture, spec.side)
 
 
 def exported_graphs(architecture: Architecture, side: int, precision: Precision = Precision.FP32) -> Graphs:

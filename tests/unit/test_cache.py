@@ -58,9 +58,11 @@ def test_an_alias_lives_as_long_as_its_image() -> None:
     assert cache.find_alias("hash of a") is None
 
 
-def test_a_key_belongs_to_content_model_and_version() -> None:
-    assert content_key("sam2:tiny", "1", b"picture") == content_key("sam2:tiny", "1", b"picture")
-    asked = [("sam2:tiny", "1", b"picture"), ("sam2:tiny", "1", b"other"), ("x", "1", b"picture")]
-    asked += [("sam2:tiny", "2", b"picture"), ("sam2:tiny", "11", b"picture"), ("sam2:tiny", "1", b"1picture")]
+def test_a_key_belongs_to_content_model_version_and_encoder() -> None:
+    one = ("sam2:tiny", "1", "float32", b"picture")
+    assert content_key(*one) == content_key(*one)
+    asked = [one, ("sam2:tiny", "1", "float32", b"other"), ("x", "1", "float32", b"picture")]
+    asked += [("sam2:tiny", "2", "float32", b"picture"), ("sam2:tiny", "11", "float32", b"picture")]
+    asked += [("sam2:tiny", "1", "8-bit", b"picture"), ("sam2:tiny", "1", "float32", b"1picture")]
     keys = {content_key(*each) for each in asked}
     assert len(keys) == len(asked)

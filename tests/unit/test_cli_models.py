@@ -13,6 +13,7 @@ from triton_sam.catalog import CATALOG, DEFAULT_MODEL, FAMILY_DEFAULTS, get_spec
 from triton_sam.errors import InvalidInput
 from triton_sam.export_cache import ExportRequest
 from triton_sam.repository import find_segmenters, write_models
+from triton_sam.settings import get_settings
 from triton_sam.specs import EngineChoice, Precision
 from triton_sam.weights import WeightStore
 
@@ -273,6 +274,7 @@ class SetUp:
 
     calls: list[tuple[Any, ...]] = field(default_factory=list)
     engines: list[EngineChoice] = field(default_factory=list)
+    fast: list[bool] = field(default_factory=list)
 
     def __call__(
         self,
@@ -284,13 +286,15 @@ class SetUp:
         request: Any,
         make_default: bool,
         engine: EngineChoice,
+        cpu_encoder: bool,
         fast_encoder: bool,
         fast_decoder: bool,
         say: Any,
     ) -> list[str]:
         self.calls.append((spec.id, store.home, repository, request, make_default))
         self.engines.append(engine)
-        assert fast_encoder
+        self.fast.append(fast_encoder)
+        assert cpu_encoder
         assert fast_decoder
         say("at work")
         return [spec.family, f"{spec.family}_encoder"]
@@ -310,10 +314,33 @@ def test_setup(own: bool, made: SetUp, home: Path, tmp_path: Path) -> None:
     repository = tmp_path / "mine" if own else home / "model_repository"
     assert done.exit_code == 0, done.output
     assert made.calls == [(DEFAULT_MODEL, home, repository, ExportRequest(), False)]
+    assert made.fast == [False]
     assert done.output.splitlines() == [
         f"{DEFAULT_MODEL}: at work",
         f"{DEFAULT_MODEL} is ready to serve: sam2, sam2_encoder in {repository}",
     ]
+
+
+@pytest.mark.parametrize(("words", "variable"), [(["--fast"], None), ([], "1")])
+def test_8_bits_are_asked_for(
+    words: list[str], variable: str | None, made: SetUp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if variable is not None:
+        monkeypatch.setenv("TRITON_SAM_FAST_ENCODER", variable)
+        get_settings.cache_clear()
+    done = runner.invoke(cli.app, ["setup", DEFAULT_MODEL, *words])
+    assert done.exit_code == 0, done.output
+    assert made.fast == [True]
+
+
+@pytest.mark.parametrize(
+    "words", [["sam2.1:large"], [DEFAULT_MODEL, "--image-size", "512"], ["--profile", "paintera"], ["vlm:shapes"]]
+)
+def test_8_bits_are_for_ready_made_models(words: list[str], made: SetUp) -> None:
+    done = runner.invoke(cli.app, ["setup", *words, "--fast"])
+    assert isinstance(done.exception, InvalidInput)
+    assert "--fast" in str(done.exception)
+    assert made.calls == []
 
 
 def test_setup_passes_its_options_on(made: SetUp) -> None:

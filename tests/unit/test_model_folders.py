@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.repository_helpers import Weights, content_below, nothing_left_beside, parsed
+from tests.unit.repository_helpers import Weights, content_below, nothing_left_beside, parsed, write_models
 from triton_sam.catalog import DEFAULT_MODEL, get_spec
 from triton_sam.errors import SetupError
 from triton_sam.model_folders import holds, model_state, newest_version, served_spec, versions, writing
-from triton_sam.repository import choose_name, find_name, find_segmenters, is_current, write_models
+from triton_sam.repository import choose_name, find_name, find_segmenters, is_current
 
 SPEC = get_spec(DEFAULT_MODEL)
 LARGE = get_spec("sam2.1:large")

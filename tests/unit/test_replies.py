@@ -19,7 +19,7 @@ from triton_sam.prompts import ObjectPrompt, Prompt
 
 WIDTH, HEIGHT, SIDE = 13, 7, 8
 FRAME = Frame(WIDTH, HEIGHT, 32, ResizePolicy.SQUASH)
-WHO = Answerer("sam2:tiny", "7")
+WHO = Answerer("sam2:tiny", "7", "8-bit")
 POINT = ObjectPrompt(np.zeros((1, 2), np.float32), np.ones(1, np.int32))
 
 
@@ -129,6 +129,7 @@ def test_the_head_of_the_json(form: str, wanted: Set[str]) -> None:
     made = job(form, 2)
     result = result_of(build_reply(made, answers(2, 3), WHO, wanted))
     assert (result["image_key"], result["model"], result["model_version"]) == ("the key", "sam2:tiny", "7")
+    assert result["encoder"] == "8-bit"
     assert (result["width"], result["height"]) == (WIDTH, HEIGHT)
     assert result["timings_ms"]["decode"] == 1.235
     assert result["timings_ms"]["total"] >= result["timings_ms"]["answer"] >= 0

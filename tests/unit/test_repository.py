@@ -5,9 +5,11 @@ import os
 import shutil
 from pathlib import Path
 
+import onnxruntime
 import pytest
 from google.protobuf import text_format
 
+from tests.unit.ready_made import small_ready_made, write_small_ready_made
 from tests.unit.repository_helpers import (
     Weights,
     config_names,
@@ -15,6 +17,7 @@ from tests.unit.repository_helpers import (
     files_below,
     nothing_left_beside,
     parsed,
+    write_models,
 )
 from triton_sam import model_folders
 from triton_sam.catalog import DEFAULT_MODEL, get_spec
@@ -25,13 +28,15 @@ from triton_sam.repository import (
     find_name,
     find_profile_models,
     find_segmenters,
+    has_file,
     is_current,
+    is_exported,
     refresh,
     remove_models,
-    write_models,
     write_plain_model,
 )
-from triton_sam.specs import graphs_to_json
+from triton_sam.repository import write_models as write_as_they_are
+from triton_sam.specs import CPU_DECODER_FILE, OLD_EIGHT_BIT_ENCODER_FILE, graphs_to_json
 
 SPEC = get_spec(DEFAULT_MODEL)
 LARGE = get_spec("sam2.1:large")
@@ -277,19 +282,45 @@ def test_ready_made_graphs_of_another_release_are_not_current(graphs: tuple[Path
     assert versions(repository / "sam2") == [1, 2]
 
 
-def test_a_repository_of_an_older_release(graphs: tuple[Path, Path], repository: Path) -> None:
-    """It has no graphs.json, and its twins do not say whose they are."""
-    write_models(SPEC, *graphs, repository)
-    (repository / "sam2/1/graphs.json").unlink()
+def test_a_repository_of_an_older_release(tmp_path: Path, repository: Path) -> None:
+    """Its plain graphs have the names of the ready-made ones and do not say whose they are; it has no graphs.json, and
+    an encoder in 8 bits that nobody asked for."""
+    spec = small_ready_made()
+    graphs = write_small_ready_made(tmp_path / "weights")
+    plain = {CPU_DECODER_FILE: graphs[1], OLD_EIGHT_BIT_ENCODER_FILE: graphs[0]}
+    write_as_they_are(spec, *graphs, repository, extras=plain)
     for name in ("sam2_encoder", "sam2_decoder"):
         config = parsed((repository / name / "config.pbtxt").read_text())
         config.parameters.clear()
         (repository / name / "config.pbtxt").write_text(text_format.MessageToString(config))
+    assert not is_current(spec, repository)
+    assert refresh(spec, repository)
+    assert is_current(spec, repository)
+    assert not is_exported(spec, repository)
+    assert (repository / "sam2/2/graphs.json").read_text() == graphs_to_json(spec.graphs)
+    assert (repository / "sam2/2/encoder.onnx").read_bytes() == graphs[0].read_bytes()
+    assert has_file(spec, repository, CPU_DECODER_FILE)
+    assert has_file(spec, repository, OLD_EIGHT_BIT_ENCODER_FILE)
+    config = parsed((repository / "sam2_encoder/config.pbtxt").read_text())
+    assert "image_embeddings" in {output.name for output in config.output}
+    made = onnxruntime.InferenceSession(str(repository / "sam2_encoder/2/model.onnx"))
+    assert "image_embeddings" in {output.name for output in made.get_outputs()}
+    assert refresh(spec, repository)
+    assert versions(repository / "sam2") == [1, 2], "the same files are not another version"
+
+
+def test_a_repository_without_descriptions(graphs: tuple[Path, Path], repository: Path) -> None:
+    write_models(SPEC, *graphs, repository)
+    (repository / "sam2/1/graphs.json").unlink()
     assert find_segmenters(repository) == {"sam2": SPEC}
-    assert refresh(SPEC, repository)
-    assert is_current(SPEC, repository)
-    assert (repository / "sam2/1/graphs.json").read_text() == graphs_to_json(SPEC.graphs)
-    assert versions(repository / "sam2") == [1]
+
+
+def test_ready_made_graphs_that_cannot_be_read_are_set_up_again(
+    graphs: tuple[Path, Path], repository: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_as_they_are(SPEC, *graphs, repository)
+    assert not refresh(SPEC, repository)
+    assert "sam2:tiny is set up anew" in caplog.text
 
 
 def test_what_is_not_whole_is_not_current(graphs: tuple[Path, Path], repository: Path) -> None:

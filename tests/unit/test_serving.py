@@ -15,16 +15,17 @@ from pydantic import SecretStr
 from triton_sam import host, serving
 from triton_sam.catalog import DEFAULT_MODEL, get_spec
 from triton_sam.errors import InvalidInput, ServerError, SetupError
-from triton_sam.repository import write_models, write_plain_model
+from triton_sam.repository import has_file, write_models, write_plain_model
 from triton_sam.server_command import ServerOptions
 from triton_sam.service.backend import Backend
 from triton_sam.serving import EXPOSED_WARNING, OPEN_SERVICE_WARNING, Ports, Running, Served, is_loopback, prepare
 from triton_sam.settings import Settings
-from triton_sam.specs import ModelSpec
+from triton_sam.specs import EIGHT_BIT_ENCODER_FILE, ModelSpec
 from triton_sam.supervisor import PingPolicy
 from triton_sam.vlm_catalog import get_vlm
 from triton_sam.vlm_repository import find_vlms, own_checkpoint, write_vlm
 from triton_sam.vlm_weights import VlmStore, bundled_folder
+from triton_sam.weights import WeightStore
 
 SPEC = get_spec(DEFAULT_MODEL)
 LARGE = get_spec("sam2.1:large")
@@ -43,23 +44,31 @@ def set_ups(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Path]]:
     done: list[tuple[str, Path]] = []
 
     def set_up(
-        spec: ModelSpec, store: Any, repository: Path, progress: Any, *, fast_encoder: bool, fast_decoder: bool
+        spec: ModelSpec,
+        store: Any,
+        repository: Path,
+        progress: Any,
+        *,
+        cpu_encoder: bool,
+        fast_encoder: bool,
+        fast_decoder: bool,
     ) -> list[str]:
-        assert fast_encoder
+        assert cpu_encoder
         assert fast_decoder
         done.append((spec.id, repository))
-        write_repository(repository, spec)
+        write_repository(repository, spec, fast=fast_encoder)
         return []
 
     monkeypatch.setattr(serving, "set_up", set_up)
     return done
 
 
-def write_repository(folder: Path, spec: ModelSpec = SPEC) -> Path:
+def write_repository(folder: Path, spec: ModelSpec = SPEC, *, fast: bool = False) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     graph = folder.parent / "graph.onnx"
     graph.write_bytes(b"graph")
-    write_models(spec, graph, graph, folder)
+    raw = None if spec.graphs.exported else (graph, graph)
+    write_models(spec, graph, graph, folder, raw=raw, extras={EIGHT_BIT_ENCODER_FILE: graph} if fast else {})
     return folder
 
 
@@ -126,6 +135,44 @@ def test_a_port_that_is_named_twice(ports: Ports) -> None:
 
 
 # prepare
+
+
+@pytest.mark.parametrize("fast", [None, False, True])
+def test_8_bits_are_set_up_where_a_variable_asks_for_them(
+    fast: bool | None, settings: Settings, set_ups: list[tuple[str, Path]]
+) -> None:
+    write_repository(settings.repository)
+    asking = settings.model_copy(update={"fast_encoder": fast})
+    for _ in range(2):
+        prepare([SPEC.id], asking, None)
+    assert len(set_ups) == (1 if fast else 0)
+    assert has_file(SPEC, settings.repository, EIGHT_BIT_ENCODER_FILE) is bool(fast)
+
+
+def test_exports_are_not_set_up_for_8_bits(settings: Settings, set_ups: list[tuple[str, Path]]) -> None:
+    write_repository(settings.repository, LARGE)
+    prepare([LARGE.id], settings.model_copy(update={"fast_encoder": True}), None)
+    assert set_ups == []
+
+
+@pytest.mark.parametrize("fast", [False, True])
+@pytest.mark.parametrize("installed", [False, True])
+def test_an_older_ready_made_model(
+    installed: bool,
+    fast: bool,
+    settings: Settings,
+    set_ups: list[tuple[str, Path]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With its files at hand it is set up again, for what this version makes of them; else it is made from itself."""
+    monkeypatch.setattr(WeightStore, "is_installed", lambda *_: installed)
+    refreshed = []
+    monkeypatch.setattr(serving, "refresh", lambda spec, _: refreshed.append(spec.id) or True)
+    write_repository(settings.repository, fast=fast)
+    (settings.repository / "sam2_encoder" / "config.pbtxt").write_text('name: "sam2_encoder"')
+    prepare([SPEC.id], settings, None)
+    assert (len(set_ups), len(refreshed)) == ((1, 0) if installed else (0, 1))
+    assert has_file(SPEC, settings.repository, EIGHT_BIT_ENCODER_FILE) is fast, "what was asked for once stays"
 
 
 def test_an_empty_repository_of_ones_own(tmp_path: Path, settings: Settings, set_ups: list[tuple[str, Path]]) -> None:

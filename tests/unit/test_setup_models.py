@@ -10,7 +10,7 @@ from tests.unit.helpers import FileServer, model_file, model_spec
 from triton_sam import setup_models
 from triton_sam.catalog import get_spec
 from triton_sam.errors import SetupError, WeightsError
-from triton_sam.export import convert, cpu_decoder, cpu_encoder
+from triton_sam.export import contract, convert, cpu_decoder, cpu_encoder
 from triton_sam.export_cache import ExportRequest
 from triton_sam.repository import find_segmenters
 from triton_sam.setup_models import set_up, tear_down, write_exported
@@ -28,6 +28,20 @@ def store(tmp_path: Path) -> WeightStore:
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
     return tmp_path / "home" / "model_repository"
+
+
+@pytest.fixture(autouse=True)
+def raw_pair(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pairs under the contract without their making: graphs here are mere bytes."""
+
+    def write(_spec: ModelSpec, encoder: Path, decoder: Path, folder: Path) -> tuple[Path, Path]:
+        folder.mkdir(parents=True, exist_ok=True)
+        made = folder / f"{encoder.stem}-raw1.onnx", folder / f"{decoder.stem}-raw1.onnx"
+        for source, target in zip((encoder, decoder), made, strict=True):
+            target.write_bytes(b"raw: " + source.read_bytes())
+        return made
+
+    monkeypatch.setattr(contract, "write_contract_pair", write)
 
 
 def small_model(*, encoder_name: str = "encoder.onnx", urls: tuple[str, str] = ("http://e", "http://d")) -> ModelSpec:
@@ -50,9 +64,11 @@ def content_of(repository: Path) -> dict[str, bytes]:
 EXPECTED = {
     "sam2/1/encoder.onnx": ENCODER,
     "sam2/1/decoder.onnx": DECODER,
-    "sam2_encoder/1/model.onnx": ENCODER,
-    "sam2_decoder/1/model.onnx": DECODER,
+    "sam2_encoder/1/model.onnx": b"raw: " + ENCODER,
+    "sam2_decoder/1/model.onnx": b"raw: " + DECODER,
 }
+#: Of an export, which keeps the contract as it is.
+PLAIN_PAIR = {"sam2_encoder/1/model.onnx": ENCODER, "sam2_decoder/1/model.onnx": DECODER}
 
 
 def test_from_a_source_to_a_repository(store: WeightStore, repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,7 +122,7 @@ def test_the_conversion_is_used(store: WeightStore, repository: Path, monkeypatc
     set_up(spec, store, repository)
     assert asked == [store.path(file) for file in spec.files]
     assert content_of(repository)["sam2/1/encoder.onnx"] == b"converted"
-    assert content_of(repository)["sam2_encoder/1/model.onnx"] == b"converted"
+    assert content_of(repository)["sam2_encoder/1/model.onnx"] == b"raw: converted"
 
 
 def test_a_damaged_graph_leaves_no_repository(store: WeightStore, repository: Path) -> None:
@@ -179,7 +195,7 @@ def export(folder: Path, spec: ModelSpec, mark: str = "") -> Path:
 def test_an_export_becomes_a_model(repository: Path, tmp_path: Path) -> None:
     large = get_spec("sam2.1:large")
     assert write_exported(large, export(tmp_path / "e", large), repository) == ["sam2", "sam2_encoder", "sam2_decoder"]
-    assert content_of(repository) == EXPECTED
+    assert content_of(repository) == EXPECTED | PLAIN_PAIR
     assert (repository / "sam2_encoder/1/encoder.onnx_data").read_bytes() == b"numbers"
     assert find_segmenters(repository) == {"sam2": large}
 
@@ -259,14 +275,14 @@ def pretend_to_make(monkeypatch: pytest.MonkeyPatch, outcome: str = "made") -> l
     """Fast graphs without their making; gives the plain ones that it was asked for."""
     asked: list[Path] = []
 
-    def make(plain: Path, target: Path, graphs: Graphs, say: Any) -> Path | None:
+    def make(plain: Path, target: Path, graphs: Graphs, say: Any, *, eight_bits: bool = False) -> Path | None:
         asked.append(plain)
         if outcome == "refused":
             raise SetupError("too far off")
         if outcome == "nothing":
             return None
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(b"fast: " + plain.read_bytes())
+        target.write_bytes((b"8 bits: " if eight_bits else b"fast: ") + plain.read_bytes())
         return target
 
     monkeypatch.setattr(cpu_decoder, "make_cpu_decoder", make)
@@ -274,19 +290,39 @@ def pretend_to_make(monkeypatch: pytest.MonkeyPatch, outcome: str = "made") -> l
     return asked
 
 
-@pytest.mark.parametrize(("half", "plain"), [("encoder", ENCODER), ("decoder", DECODER)])
+@pytest.mark.parametrize(
+    ("option", "file", "content"),
+    [
+        ("cpu_encoder", "encoder_cpu_float32", b"fast: " + ENCODER),
+        ("fast_encoder", "encoder_cpu_8bit", b"8 bits: " + ENCODER),
+        ("fast_decoder", "decoder_cpu", b"fast: " + DECODER),
+    ],
+)
 def test_a_fast_half_is_made_once(
-    half: str, plain: bytes, store: WeightStore, repository: Path, monkeypatch: pytest.MonkeyPatch
+    option: str, file: str, content: bytes, store: WeightStore, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = pretend_to_make(monkeypatch)
     spec = small_model()
     install(spec, store)
     for _ in range(2):
-        set_up(spec, store, repository, **{f"fast_{half}": True})
-    assert content_of(repository) == EXPECTED | {f"sam2/1/{half}_cpu.onnx": b"fast: " + plain}
+        set_up(spec, store, repository, **{option: True})
+    assert content_of(repository) == EXPECTED | {f"sam2/1/{file}.onnx": content}
     assert len(asked) == 1
     tear_down(spec, store, repository)
     assert not list((store.home / "converted").iterdir())
+
+
+def test_8_bits_go_with_the_next_set_up_that_does_not_ask_for_them(
+    store: WeightStore, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretend_to_make(monkeypatch)
+    spec = small_model()
+    install(spec, store)
+    set_up(spec, store, repository, cpu_encoder=True, fast_encoder=True)
+    assert {"sam2/1/encoder_cpu_float32.onnx", "sam2/1/encoder_cpu_8bit.onnx"} <= set(content_of(repository))
+    set_up(spec, store, repository, cpu_encoder=True)
+    assert (repository / "sam2/2/encoder_cpu_float32.onnx").is_file()
+    assert not (repository / "sam2/2/encoder_cpu_8bit.onnx").exists()
 
 
 def test_another_recipe_is_another_file(store: WeightStore, repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -301,16 +337,18 @@ def test_another_recipe_is_another_file(store: WeightStore, repository: Path, mo
     assert not list((store.home / "converted").iterdir())
 
 
-@pytest.mark.parametrize("half", ["encoder", "decoder"])
+@pytest.mark.parametrize(
+    ("option", "half"), [("cpu_encoder", "encoder"), ("fast_encoder", "encoder"), ("fast_decoder", "decoder")]
+)
 @pytest.mark.parametrize("outcome", ["refused", "nothing"])
 def test_without_a_fast_half_the_plain_one_is_served(
-    outcome: str, half: str, store: WeightStore, repository: Path, monkeypatch: pytest.MonkeyPatch
+    outcome: str, option: str, half: str, store: WeightStore, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pretend_to_make(monkeypatch, outcome)
     lines: list[str] = []
     spec = small_model()
     install(spec, store)
-    set_up(spec, store, repository, **{f"fast_{half}": True}, say=lines.append)
+    set_up(spec, store, repository, **{option: True}, say=lines.append)
     assert content_of(repository) == EXPECTED
     assert lines == ([f"the plain {half} is served: too far off"] if outcome == "refused" else [])
 

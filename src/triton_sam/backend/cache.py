@@ -10,9 +10,13 @@ from triton_sam.engines.base import Embedding
 from triton_sam.errors import ImageExpired
 
 
-def content_key(model_id: str, version: str, data: bytes | memoryview) -> str:
-    """The ``image_key`` of an image file in front of one version of a model: equal content, equal key, everywhere."""
-    digest = hashlib.sha256(f"{model_id}\0{version}\0".encode())
+def content_key(model_id: str, version: str, encoder: str, data: bytes | memoryview) -> str:
+    """The ``image_key`` of an image file in front of one version of a model: equal content, equal key, everywhere.
+
+    Args:
+        encoder: in which numbers it computes; others give other embeddings.
+    """
+    digest = hashlib.sha256(f"{model_id}\0{version}\0{encoder}\0".encode())
     digest.update(data)
     return digest.hexdigest()[:40]
 

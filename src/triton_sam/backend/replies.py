@@ -46,10 +46,16 @@ class Answerer:
     Attributes:
         model_id: of the catalogue.
         version: Triton's number of the version, as text.
+        encoder: in which numbers the encoder computes: float32, bfloat16, float16 or 8-bit.
     """
 
     model_id: str
     version: str
+    encoder: str
+
+    def about(self) -> dict[str, str]:
+        """As every ``result_json`` tells it."""
+        return {"model": self.model_id, "model_version": self.version, "encoder": self.encoder}
 
 
 def build_reply(job: Job, decoded: list[Decoded], answerer: Answerer, wanted: Set[str]) -> dict[str, npt.NDArray[Any]]:
@@ -142,8 +148,7 @@ def _entry(
 def _result(job: Job, entries: list[dict[str, Any]], answerer: Answerer) -> Mapping[str, Any]:
     result: dict[str, Any] = {
         "image_key": job.image_key,
-        "model": answerer.model_id,
-        "model_version": answerer.version,
+        **answerer.about(),
         "timings_ms": {step: round(spent, 3) for step, spent in job.timings.items()},
     }
     if job.embedding is not None:

@@ -116,9 +116,9 @@ class TritonPythonModel:
         parameters = triton_io.parameters_of(config)
         folder = repository / args["model_version"]
         self.spec = served_spec(get_spec(parameters["model_id"]), folder)
-        self.answerer = Answerer(self.spec.id, args["model_version"])
         refuse_other_config(config, self.spec)
         self._engine = load_engine(self.spec, folder, settings)
+        self.answerer = Answerer(self.spec.id, args["model_version"], self._engine.encoder_numbers)
         if not self._engine.capacity.lowers_encodes:
             sys.setswitchinterval(_SWITCH_SECONDS)
         if self._engine.capacity.lowers_encodes:  # on a GPU masks are enlarged there
@@ -162,6 +162,8 @@ class TritonPythonModel:
         session = _session(parameters)
         if _flag(parameters, "ping"):
             self._scheduler.ping(lambda: self._answer_ping(reply))
+        elif _flag(parameters, "about"):
+            reply.send_json(self.answerer.about())
         elif _flag(parameters, "cancel"):
             if session is None:
                 raise InvalidInput("a cancel request needs the parameter session_id")
@@ -225,7 +227,7 @@ class TritonPythonModel:
         )
         if prompt is not None:
             self._check(prompt, *encoded.size)
-        key = content_key(self.spec.id, self.answerer.version, image)
+        key = content_key(self.spec.id, self.answerer.version, self.answerer.encoder, image)
         self._metrics.count("cache_hits" if self._cache.get(key) is not None else "cache_misses")
         self._scheduler.submit_image(job(key), encoded)
 

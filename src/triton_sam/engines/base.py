@@ -14,6 +14,9 @@ from triton_sam.images import EncodedImage
 from triton_sam.prompts import ObjectPrompt
 from triton_sam.specs import ModelSpec
 
+#: :attr:`Engine.encoder_numbers` of an encoder whose wide products are in 8 bits.
+EIGHT_BIT = "8-bit"
+
 FloatArray = npt.NDArray[np.float32]
 ByteArray = npt.NDArray[np.uint8]
 
@@ -114,10 +117,16 @@ class Capacity:
 
 
 class Engine(Protocol):
-    """A loaded model. ``encode`` and ``decode`` may run at the same time, each on threads of its own."""
+    """A loaded model. ``encode`` and ``decode`` may run at the same time, each on threads of its own.
+
+    Attributes:
+        encoder_numbers: in which the encoder computes: float32, bfloat16, float16 or 8-bit. Only with float32 masks are
+            the reference's on every machine.
+    """
 
     spec: ModelSpec
     capacity: Capacity
+    encoder_numbers: str
 
     def prepare(self, image: EncodedImage) -> Any:
         """A file's bytes -> what ``encode`` takes; may run on several threads. InvalidInput where it is no image."""

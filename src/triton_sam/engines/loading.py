@@ -6,12 +6,24 @@ import importlib.util
 import logging
 from pathlib import Path
 
-from triton_sam.engines.base import Engine
+from triton_sam.engines.base import EIGHT_BIT, Engine
 from triton_sam.errors import SetupError
 from triton_sam.settings import Settings
-from triton_sam.specs import CPU_DECODER_FILE, CPU_ENCODER_FILE, DECODER_FILE, ENCODER_FILE, NETWORK_FILE, ModelSpec
+from triton_sam.specs import (
+    CPU_DECODER_FILE,
+    CPU_ENCODER_FILE,
+    DECODER_FILE,
+    EIGHT_BIT_ENCODER_FILE,
+    ENCODER_FILE,
+    NETWORK_FILE,
+    OLD_EIGHT_BIT_ENCODER_FILE,
+    ModelSpec,
+    Precision,
+)
 
 log = logging.getLogger(__name__)
+
+_NUMBERS = {Precision.FP32: "float32", Precision.FP16: "float16", Precision.INT8: EIGHT_BIT}
 
 
 def load_engine(spec: ModelSpec, folder: Path, settings: Settings) -> Engine:
@@ -56,24 +68,47 @@ def _load_onnx(spec: ModelSpec, folder: Path, settings: Settings) -> Engine:
     if importlib.util.find_spec("onnxruntime") is None:
         raise SetupError(f"{spec.id} needs onnxruntime here: pip install 'triton-sam[server]'")
     from triton_sam.engines.onnx import OnnxEngine, choose_providers
-    from triton_sam.export.eight_bits import has_dot_products
 
     providers = choose_providers(settings.device, tensorrt=settings.onnx_tensorrt)
-    encoder, decoder = folder / ENCODER_FILE, folder / DECODER_FILE
-    fast_encoder, fast_decoder = folder / CPU_ENCODER_FILE, folder / CPU_DECODER_FILE
-    on_cpu = len(providers) == 1
-    # Without such instructions little is gained, and masks would differ for nothing.
-    if settings.fast_encoder and on_cpu and fast_encoder.is_file() and has_dot_products():
-        encoder = fast_encoder
-    if settings.fast_decoder and on_cpu and fast_decoder.is_file():
-        decoder = fast_decoder
+    encoder, decoder, numbers = folder / ENCODER_FILE, folder / DECODER_FILE, _NUMBERS[spec.graphs.precision]
+    if len(providers) == 1:  # the CPU
+        eight_bits = _eight_bit_encoder(spec, folder, settings)
+        if eight_bits is not None:
+            encoder, numbers = eight_bits, EIGHT_BIT
+        elif settings.cpu_encoder and (folder / CPU_ENCODER_FILE).is_file():
+            encoder = folder / CPU_ENCODER_FILE
+        if settings.fast_decoder and (folder / CPU_DECODER_FILE).is_file():
+            decoder = folder / CPU_DECODER_FILE
     engine = OnnxEngine(
         spec,
         encoder,
         decoder,
+        encoder_numbers=numbers,
         threads=settings.threads,
         max_batch=settings.click_batch,
         providers=providers,
     )
     engine.warm_up()
     return engine
+
+
+def _eight_bit_encoder(spec: ModelSpec, folder: Path, settings: Settings) -> Path | None:
+    """The encoder partly in 8 bits, where it was asked for: it changes masks."""
+    from triton_sam.export.eight_bits import has_dot_products
+
+    if settings.fast_encoder is False:
+        return None
+    # What an older version wrote beside every model was not asked for then.
+    names = [EIGHT_BIT_ENCODER_FILE, *([OLD_EIGHT_BIT_ENCODER_FILE] if settings.fast_encoder else [])]
+    there = [folder / name for name in names if (folder / name).is_file()]
+    if there and not has_dot_products():
+        # Little would be gained, and masks would differ for nothing.
+        log.warning("%s is served with its float32 encoder: this processor has no 8-bit dot products", spec.id)
+        return None
+    if settings.fast_encoder and not there and not spec.graphs.exported:
+        log.warning(
+            "%s is served with its float32 encoder: set the other one up with `triton-sam setup %s --fast`",
+            spec.id,
+            spec.id,
+        )
+    return there[0] if there else None

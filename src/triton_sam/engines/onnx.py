@@ -98,11 +98,13 @@ class OnnxEngine:
         encoder: Path,
         decoder: Path,
         *,
+        encoder_numbers: str = "float32",
         threads: int = 0,
         max_batch: int = 8,
         providers: Sequence[str] = (_CPU,),
     ) -> None:
         self.spec = spec
+        self.encoder_numbers = encoder_numbers
         self._device = None if tuple(providers) == (_CPU,) else "cuda"
         self.capacity = Capacity(rows=max_batch, lowers_encodes=self._device is None)
         self._encoder = run_lowered(lambda: open_session(encoder, threads, providers=providers))

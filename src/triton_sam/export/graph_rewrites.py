@@ -32,7 +32,7 @@ def onnx_package() -> Any:
     try:
         import onnx
     except ImportError:
-        raise SetupError("the package onnx makes graphs faster: pip install onnx") from None
+        raise SetupError("graphs are rewritten with the package onnx: pip install onnx") from None
     return onnx
 
 

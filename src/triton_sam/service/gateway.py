@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from concurrent.futures import Future
@@ -18,7 +19,7 @@ from triton_sam.errors import Cancelled, DeadlineExceeded, InternalError, Triton
 from triton_sam.service import faults, visits
 from triton_sam.service.backend import Backend, missing_of
 from triton_sam.service.fullness import Fullness
-from triton_sam.service.models import Models, Vlms
+from triton_sam.service.models import Encoders, Models, Vlms
 from triton_sam.service.streams import PieceStream
 from triton_sam.service.tracing import NO_SPAN, NO_TRACING, Span, Tracing
 from triton_sam.settings import Settings
@@ -39,6 +40,7 @@ class Gateway:
         self.tracing = tracing
         self.models = Models(backend.segmenters, backend.missing)
         self.vlms = Vlms(backend.vlms)
+        self.encoders = Encoders(self._about)
         self._address = Address.parse(backend.triton_url)
         self._fullness = Fullness()
         self._dispatcher: Dispatcher | None = None
@@ -105,6 +107,17 @@ class Gateway:
             raise self.public(error) from error
         finally:
             watcher.cancel()
+
+    async def _about(self, model: str) -> Mapping[str, object]:
+        """What a segmenter says about itself, at once."""
+        call = Call(model, {}, ("result_json",), {"about": True})
+        dispatcher = self._running()
+        ticket = self.submit(call, user_session(None))
+        try:
+            told = json.loads(json_output(await dispatcher.wait(ticket)))
+        except ValueError:
+            raise InternalError(f"{model} does not tell what it is") from None
+        return told if isinstance(told, dict) else {}
 
     async def stream(
         self, call: Call, request: Request | None = None, seconds: float | None = None

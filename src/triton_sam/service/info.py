@@ -87,6 +87,7 @@ def info_router(gateway: Gateway, metrics: ServiceMetrics, guard: Guard) -> APIR
 async def _rows(gateway: Gateway) -> list[Any]:
     segmenters = await gateway.models.all()
     default = gateway.models.choose(segmenters, None).name if segmenters else None
+    encoders = await gateway.encoders.of(segmenters)
     return [
         schemas.ModelRow(
             name=name,
@@ -97,6 +98,7 @@ async def _rows(gateway: Gateway) -> list[Any]:
             prompts=sorted(spec.prompts),
             side=spec.side,
             default=name == default,
+            encoder=encoders[name],
         )
         for name, spec in segmenters.items()
     ]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Set
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from starlette.concurrency import run_in_threadpool
 
-from triton_sam.errors import ModelNotFound, NotFound
+from triton_sam.errors import ModelNotFound, NotFound, TritonSamError
 from triton_sam.specs import ModelSpec
 from triton_sam.vlm_specs import VlmSpec
 
@@ -22,6 +22,8 @@ _Row = TypeVar("_Row")
 #: Asking again reads the model repository.
 _FRESH_SECONDS = 1.0
 _LONGEST_NAME = 100
+#: How long a list of models waits for one that does not answer.
+_ABOUT_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +123,36 @@ class Models(_Known[ModelSpec]):
     def choose(self, known: Mapping[str, ModelSpec], wanted: str | None) -> Served:
         """As :func:`choose`, with what does not load now."""
         return choose(known, wanted, self._missing())
+
+
+class Encoders:
+    """In which numbers each segmenter's encoder computes, which only its own process knows. Belongs to the event loop.
+
+    Args:
+        ask: Triton name -> what the model says about itself.
+    """
+
+    def __init__(self, ask: Callable[[str], Awaitable[Mapping[str, object]]]) -> None:
+        self._ask = ask
+        self._known: dict[str, str] = {}
+        self._fresh_until: dict[str, float] = {}
+
+    async def of(self, names: Iterable[str]) -> dict[str, str | None]:
+        """Name -> numbers; as last told where a model does not answer now, and None where it never did."""
+        wanted = list(names)
+        await asyncio.gather(*(self._look(name) for name in wanted))
+        return {name: self._known.get(name) for name in wanted}
+
+    async def _look(self, name: str) -> None:
+        if time.monotonic() < self._fresh_until.get(name, 0.0):
+            return
+        try:
+            told = (await asyncio.wait_for(self._ask(name), _ABOUT_SECONDS)).get("encoder")
+        except (TritonSamError, TimeoutError, asyncio.TimeoutError):  # two different ones in Python 3.10
+            return
+        if isinstance(told, str):
+            self._known[name] = told
+            self._fresh_until[name] = time.monotonic() + _FRESH_SECONDS
 
 
 class Vlms(_Known[VlmSpec]):

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.json_schema import models_json_schema
 
 _MODEL = "a family (`sam2`), a catalogue id (`sam2.1:large`) or a Triton name (`sam2.1_large`); default: the first one"
+_ENCODER = "the numbers in which the encoder computes: float32, bfloat16, float16 or 8-bit"
 _SESSION = "requests of one session are cancelled together; up to 200 printable characters"
 _REFERENCE = "#/components/schemas/{model}"
 
@@ -60,6 +61,7 @@ class ModelRow(BaseModel):
     prompts: list[str] = Field(description="kinds that it takes: boxes, masks, points, text")
     side: int = Field(description="of the square that it sees, pixels; a larger image is scaled down to it")
     default: bool = Field(description="whether a request that names no model gets this one")
+    encoder: str | None = Field(description=f"{_ENCODER}; null while the model does not answer")
 
 
 class Limits(BaseModel):
@@ -104,6 +106,7 @@ class ImageAnswer(BaseModel):
     image_key: str = Field(description="for clicks on this image")
     model: str
     model_version: str
+    encoder: str = Field(description=_ENCODER)
     width: int
     height: int
     timings_ms: dict[str, float]

@@ -61,7 +61,13 @@ def image_file(width: int = WIDTH, height: int = HEIGHT) -> bytes:
 
 def result(**more: Any) -> dict[str, Any]:
     """A result_json."""
-    head = {"image_key": KEY, "model": SPEC.id, "model_version": "1", "timings_ms": {"total": 1.5}}
+    head = {
+        "image_key": KEY,
+        "model": SPEC.id,
+        "model_version": "1",
+        "encoder": "float32",
+        "timings_ms": {"total": 1.5},
+    }
     return head | {"width": WIDTH, "height": HEIGHT} | more
 
 

@@ -155,6 +155,7 @@ class TorchEngine:
 
     def __init__(self, spec: ModelSpec, network: Any, options: TorchOptions) -> None:
         self.spec = spec
+        self.encoder_numbers = str(options.dtype).removeprefix("torch.")
         self.layout = Layout.of(spec)
         self._options = options
         self._batches = [size for size in _BATCHES if size <= options.encode_batch]
