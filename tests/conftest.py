@@ -111,7 +111,7 @@ def real_repository(
     if _OTHER_REPOSITORY:
         return Path(_OTHER_REPOSITORY)
     repository = tmp_path_factory.mktemp("real") / "model_repository"
-    set_up(real_spec, request.getfixturevalue("store"), repository, fast_decoder=True)
+    set_up(real_spec, request.getfixturevalue("store"), repository, cpu_encoder=True, fast_decoder=True)
     return repository
 
 
