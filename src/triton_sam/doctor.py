@@ -12,9 +12,13 @@ from dataclasses import dataclass
 
 from triton_sam import host
 from triton_sam.catalog import CATALOG
+from triton_sam.cpu_notes import DECODER_NOTE, ENCODER_NOTE, read_note
 from triton_sam.errors import TritonSamError
 from triton_sam.fetch import find_npm
+from triton_sam.model_folders import newest_version
+from triton_sam.repository import find_segmenters
 from triton_sam.settings import Settings
+from triton_sam.specs import CPU_DECODER_FILE, DECODER_FILE, Precision
 from triton_sam.vlm_catalog import VLM_CATALOG
 from triton_sam.vlm_weights import VlmStore
 from triton_sam.weights import WeightStore
@@ -49,6 +53,7 @@ def examine(settings: Settings) -> Iterator[Finding]:
     yield _npm()
     yield _disk(settings)
     yield from _models(settings)
+    yield from _rewrites(settings)
 
 
 def _try(name: str, check: Callable[[], str], failure: str = WRONG) -> Finding:
@@ -135,3 +140,18 @@ def _models(settings: Settings) -> Iterator[Finding]:
             yield Finding(vlm.id, FINE, f"installed, {vlm.size / 1e6:.0f} MB")
         else:
             yield Finding(vlm.id, NOTE, f"not installed: triton-sam pull {vlm.id}")
+
+
+def _rewrites(settings: Settings) -> Iterator[Finding]:
+    """Models that are set up and answer more slowly than they could: their graphs were not rewritten for CPUs."""
+    for name, spec in find_segmenters(settings.repository).items():
+        folder = settings.repository / name
+        folder /= str(newest_version(folder))
+        encoder, decoder = read_note(folder / ENCODER_NOTE), read_note(folder / DECODER_NOTE)
+        has_plain = (folder / DECODER_FILE).is_file() and spec.graphs.precision is Precision.FP32
+        is_missing = has_plain and settings.fast_decoder and not (folder / CPU_DECODER_FILE).is_file()
+        if is_missing and decoder is None:
+            decoder = f"the plain decoder is served: run `triton-sam setup {spec.id}` to have it rewritten for CPUs"
+        for half, why in (("encoder", encoder), ("decoder", decoder if is_missing else None)):
+            if why is not None:
+                yield Finding(f"{name} {half}", NOTE, why)

@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from triton_sam.cpu_notes import DECODER_NOTE, ENCODER_NOTE, write_note
 from triton_sam.errors import SetupError
 from triton_sam.export_cache import ExportRequest, Say, export_model, forget_exports, write_network
 from triton_sam.repository import choose_name, remove_models, write_models
@@ -113,7 +114,7 @@ def _cpu_encoder(
         if _made_once(target, lambda: make_cpu_encoder(encoder, target, spec.graphs, say, eight_bits=eight_bits)):
             return {EIGHT_BIT_ENCODER_FILE if eight_bits else CPU_ENCODER_FILE: target}
     except Exception as error:  # whatever a graph has that nobody thought of: the plain one is there
-        say(f"the plain encoder is served: {_told(error)}")
+        return _noted(ENCODER_NOTE, folder / f"{encoder.stem}.txt", f"the plain encoder is served: {_told(error)}", say)
     return {}
 
 
@@ -133,8 +134,15 @@ def _cpu_decoder(graphs: Graphs, decoder: Path, target: Path, say: Say, *, keep:
         if is_there:
             return {CPU_DECODER_FILE: target}
     except Exception as error:  # as above
-        say(f"the plain decoder is served: {_told(error)}")
+        note = target.with_name(f"{decoder.stem}.txt")
+        return _noted(DECODER_NOTE, note, f"the plain decoder is served: {_told(error)}", say)
     return {}
+
+
+def _noted(name: str, note: Path, why: str, say: Say) -> dict[str, Path]:
+    """Says why a graph is served as it is, and keeps it for ``doctor``."""
+    say(why)
+    return {name: note} if write_note(note, why) else {}
 
 
 def _made_once(target: Path, make: Callable[[], Path | None]) -> bool:
@@ -219,5 +227,6 @@ def tear_down(spec: ModelSpec, store: WeightStore, repository: Path) -> int:
         for made in (converted / f"{stem}.onnx", *made_of_it):
             made.unlink(missing_ok=True)
             seal_of(made).unlink(missing_ok=True)
+            made.with_suffix(".txt").unlink(missing_ok=True)
     remove_models(spec, repository)
     return store.remove(spec) + forget_exports(spec, store)

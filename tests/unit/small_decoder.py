@@ -35,6 +35,10 @@ class SmallDecoder:
         norm: "written out" in ten nodes, or "turned": one node between two transposes.
         stride: of the transposed convolutions.
         softmax_axis: the last in all true decoders.
+        spelling: of the attentions: "scaled" multiplies queries and keys with the root of a factor, as torch exports
+            its own attention; "reshaped" gives the result its own shape once more, as transformers 5.23.0 does;
+            "eager" transposes the keys twice and divides the scores.
+        unknown: which attention, "tokens" or "image", does something with its scores that no decoder does.
 
     Prompts without a point get another token, as in true decoders.
     """
@@ -47,12 +51,14 @@ class SmallDecoder:
         norm: str = "written out",
         stride: int = 2,
         softmax_axis: int = -1,
+        spelling: str = "scaled",
+        unknown: str = "",
     ) -> None:
         import onnx
 
         self._onnx, self._rng = onnx, np.random.default_rng(3)
         self._rank, self._known, self._norm, self._stride = rank, known_positions, norm, stride
-        self._axis = softmax_axis
+        self._axis, self._spelling, self._unknown = softmax_axis, spelling, unknown
         self._nodes: list[Any] = []
         self._constants: dict[str, np.ndarray] = {}
 
@@ -167,14 +173,27 @@ class SmallDecoder:
             cut = self._shape(0, 0, HEADS, DEPTH) if self._rank == 3 else self._cut(tensor, length)
             shaped = node("Reshape", self._linear(tensor, WIDTH, INNER), cut)
             heads.append(node("Transpose", shaped, perm=order))
-        # The root of the size, worked out anew in every run, and on either side.
-        size = node("Cast", node("Slice", node("Shape", heads[0]), self._shape(3), self._shape(4)), to=1)
-        factor = node("Sqrt", node("Div", self._constant(np.float32(1)), node("Sqrt", size)))
-        scores = node("MatMul", node("Mul", heads[0], factor), node("Mul", heads[1], factor))
+        scores = self._scores(*heads[:2])
+        if self._unknown == asking:
+            scores = node("Tanh", scores)
         mixed = node("MatMul", node("Softmax", scores, axis=self._axis), heads[2])
+        if self._spelling == "reshaped":
+            mixed = node("Reshape", mixed, node("Shape", mixed))
         back = node("Transpose", mixed, perm=[0, 2, 1, 3])
         merged = self._shape(0, 0, INNER) if self._rank == 3 else self._merge(back)
         return self._linear(node("Reshape", back, merged), INNER, WIDTH)
+
+    def _scores(self, query: str, key: str) -> str:
+        """[B,heads,Q,d] and [B,heads,d,K] -> [B,heads,Q,K]."""
+        node = self._node
+        # The root of the size, worked out anew in every run.
+        size = node("Cast", node("Slice", node("Shape", query), self._shape(3), self._shape(4)), to=1)
+        root = node("Sqrt", size)
+        if self._spelling == "eager":
+            turned = node("Transpose", node("Transpose", key, perm=[0, 1, 3, 2]), perm=[0, 1, 3, 2])
+            return node("Div", node("MatMul", query, turned), root)
+        factor = node("Sqrt", node("Div", self._constant(np.float32(1)), root))
+        return node("MatMul", node("Mul", query, factor), node("Mul", key, factor))
 
     def _cut(self, tensor: str, length: int) -> str:
         sizes = self._node("Shape", tensor)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.metadata
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,14 +13,16 @@ import numpy as np
 import pytest
 
 from tests.unit.small_decoder import GRAPHS, SmallDecoder
+from triton_sam.catalog import get_spec
 from triton_sam.errors import SetupError
 from triton_sam.export import cpu_decoder
+from triton_sam.export.completeness import IncompleteRewrite
 from triton_sam.export.cpu_decoder import make_cpu_decoder
-from triton_sam.export.decoder_attention import absorb_image_projections
-from triton_sam.export.decoder_facts import Facts, fold_fixed, learn_facts
+from triton_sam.export.decoder_attention import absorb_image_projections, count_attentions
+from triton_sam.export.decoder_facts import Facts, drop_idle, fold_fixed, learn_facts
 from triton_sam.export.decoder_mask_prompts import skip_absent_masks
 from triton_sam.export.decoder_trials import CHECKS, Trial, largest_difference, open_decoder, run_decoder
-from triton_sam.export.decoder_upscaling import upscale_with_channels_last
+from triton_sam.export.decoder_upscaling import count_upscalings, upscale_with_channels_last
 from triton_sam.export.graph_rewrites import Graph
 from triton_sam.specs import Precision
 
@@ -30,6 +33,16 @@ WAYS: tuple[dict[str, Any], ...] = (
     {},
     {"rank": 4, "norm": "turned"},
     {"known_positions": False},
+    {"spelling": "reshaped"},
+    {"spelling": "eager", "rank": 4},
+)
+#: What makes a decoder another than all that are known -> what is missing then.
+UNKNOWN: tuple[tuple[dict[str, Any], str], ...] = (
+    ({"unknown": "tokens"}, "1 of 2 attentions"),
+    ({"unknown": "image"}, "1 of 2 attentions"),
+    ({"softmax_axis": 2}, "0 of 2 attentions"),
+    ({"stride": 1}, "0 of 2 upscalings"),
+    ({"softmax_axis": 2, "stride": 1}, "0 of 2 attentions, 0 of 2 upscalings"),
 )
 
 
@@ -81,6 +94,7 @@ def test_one_rewrite_alone(rewrite: Rewrite, times: int | None, ways: dict[str, 
     plain, model = optimised(tmp_path, **ways)
     facts, graph = learn_facts(model, GRAPHS), Graph(model)
     fold_fixed(graph, facts)
+    drop_idle(graph, facts)
     if rewrite is not fold_fixed:
         assert rewrite(graph, facts) == times
     made = graph.finish()
@@ -146,22 +160,47 @@ def test_what_runs_tell(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ways", [{"softmax_axis": 2}, {"stride": 1}], ids=str)
 def test_what_does_not_match_stays(ways: dict[str, Any], tmp_path: Path) -> None:
-    plain, model = optimised(tmp_path, **ways)
+    _, model = optimised(tmp_path, **ways)
     facts, graph = learn_facts(model, GRAPHS), Graph(model)
     rewrite = upscale_with_channels_last if "stride" in ways else absorb_image_projections
     before = len(graph.nodes)
     assert rewrite(graph, facts) == 0
     assert len(graph.nodes) == before
-    target = tmp_path / "fast.onnx"
-    assert make_cpu_decoder(plain, target, GRAPHS) == target  # the other half
-    assert largest_difference(plain, target, GRAPHS) < CLOSE
 
 
-def test_nothing_to_do(tmp_path: Path) -> None:
-    path = tmp_path / "decoder.onnx"
-    path.write_bytes(SmallDecoder(softmax_axis=2, stride=1).model().SerializeToString())
-    assert make_cpu_decoder(path, tmp_path / "fast.onnx", GRAPHS) is None
+@pytest.mark.parametrize(("ways", "missing"), UNKNOWN, ids=str)
+def test_a_decoder_is_rewritten_whole_or_not_at_all(ways: dict[str, Any], missing: str, tmp_path: Path) -> None:
+    """What is not found is told, with the versions that wrote the graph; the other half alone is not made."""
+    path, target = tmp_path / "decoder.onnx", tmp_path / "fast.onnx"
+    path.write_bytes(SmallDecoder(**ways).model().SerializeToString())
+    lines: list[str] = []
+    with pytest.raises(IncompleteRewrite) as caught:
+        make_cpu_decoder(path, target, GRAPHS, lines.append)
+    assert f"only {missing} were found in its graph" in str(caught.value)
+    for package in ("onnx", "onnxruntime"):
+        assert f"{package} {importlib.metadata.version(package)}" in str(caught.value)
+    assert lines == []
     assert [entry.name for entry in tmp_path.iterdir()] == ["decoder.onnx"]
+
+
+def test_a_mask_prompt_that_cannot_be_skipped_is_told_too(
+    plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cpu_decoder, "skip_absent_masks", lambda *_: 0)
+    with pytest.raises(IncompleteRewrite, match="only 0 of 1 mask prompts"):
+        make_cpu_decoder(plain, tmp_path / "fast.onnx", GRAPHS)
+    assert not (tmp_path / "fast.onnx").exists()
+
+
+@pytest.mark.parametrize("ways", [*WAYS, *(ways for ways, _ in UNKNOWN)], ids=str)
+def test_attentions_are_counted_in_any_spelling(ways: dict[str, Any], tmp_path: Path) -> None:
+    _, model = optimised(tmp_path, **ways)
+    assert count_attentions(Graph(model), learn_facts(model, GRAPHS)) == 2
+
+
+@pytest.mark.parametrize("model_id", ["sam1:vit_b", "sam2:tiny", "sam3:tracker"])
+def test_true_decoders_double_the_sides_twice(model_id: str) -> None:
+    assert count_upscalings(get_spec(model_id).graphs) == 2
 
 
 def test_the_same_file_each_time(plain: Path, tmp_path: Path) -> None:

@@ -14,11 +14,12 @@ from typing import Any
 import onnxruntime
 
 from triton_sam.errors import SetupError
-from triton_sam.export.decoder_attention import absorb_image_projections
-from triton_sam.export.decoder_facts import fold_fixed, learn_facts
+from triton_sam.export.completeness import Count, check_complete
+from triton_sam.export.decoder_attention import absorb_image_projections, count_attentions
+from triton_sam.export.decoder_facts import drop_idle, fold_fixed, learn_facts
 from triton_sam.export.decoder_mask_prompts import skip_absent_masks
 from triton_sam.export.decoder_trials import largest_difference
-from triton_sam.export.decoder_upscaling import upscale_with_channels_last
+from triton_sam.export.decoder_upscaling import count_upscalings, upscale_with_channels_last
 from triton_sam.export.graph_rewrites import Graph, onnx_package, replacing
 from triton_sam.specs import Graphs, Precision
 
@@ -39,9 +40,11 @@ def make_cpu_decoder(
         say: takes one line when it is done.
 
     Returns:
-        ``destination``, or None where nothing in the graph could be made faster: then no file is written.
+        ``destination``, or None for a decoder in other numbers than float32: then no file is written.
 
     Raises:
+        IncompleteRewrite: something in the graph is not known to the rewrites; no file is written, since a decoder
+            that is half as fast as it should be is not noticed.
         SetupError: the result is not close enough to the original, or ``plain`` cannot be read; no file is written.
     """
     if graphs.precision is not Precision.FP32:
@@ -50,11 +53,13 @@ def make_cpu_decoder(
     facts = learn_facts(model, graphs)
     graph = Graph(model)
     fold_fixed(graph, facts)
+    drop_idle(graph, facts)
+    wanted = count_attentions(graph, facts), count_upscalings(graphs)
     attentions, upscalings = absorb_image_projections(graph, facts), upscale_with_channels_last(graph, facts)
-    if not attentions and not upscalings:
-        return None
-    if attentions and upscalings:  # others would want a row of the image for each prompt
-        skip_absent_masks(graph, model, graphs)
+    check_complete([Count("attentions", attentions, wanted[0]), Count("upscalings", upscalings, wanted[1])])
+    takes_masks = graphs.decoder.mask in {entry.name for entry in model.graph.input}
+    # Not before the others are done: a plain decoder wants a row of the image for each prompt.
+    check_complete([Count("mask prompts", skip_absent_masks(graph, model, graphs), int(takes_masks))])
     made = graph.finish().SerializeToString(deterministic=True)
     difference = largest_difference(plain, made, graphs)
     if not difference <= MOST_DIFFERENCE:  # so that NaN does not pass

@@ -19,17 +19,19 @@ import onnxruntime
 from PIL import Image, ImageDraw, ImageFilter
 
 from triton_sam.errors import SetupError
+from triton_sam.export.completeness import Count, check_complete
 from triton_sam.export.eight_bits import choose_products, even_out, session_entry, to_int8
 from triton_sam.export.graph_rewrites import (
     FloatArray,
     Graph,
+    count_attentions,
     fuse_attention,
     join_convolutions,
     onnx_package,
     replacing,
     split_projections,
 )
-from triton_sam.export.window_tiles import tile_windows
+from triton_sam.export.window_tiles import count_windowed_blocks, tile_windows
 from triton_sam.specs import EXTERNAL_DATA_SUFFIX, Graphs, Precision
 
 #: Goes into the name under which the file is kept: another number where the same encoder becomes another file.
@@ -65,14 +67,24 @@ def make_cpu_encoder(
         ``destination``, or None where nothing in the graph could be made faster: then no file is written.
 
     Raises:
+        IncompleteRewrite: something in the graph is not known to the rewrites; no file is written.
         SetupError: the result is not close enough to the original, or ``plain`` cannot be read; no file is written.
     """
     if graphs.precision is not Precision.FP32:
         return None
     graph = _load(plain)
-    changes = join_convolutions(graph) + split_projections(graph) + fuse_attention(graph)
+    attentions, blocks = count_attentions(graph), count_windowed_blocks(graph)
+    counts = [
+        # Each finer feature comes out of two convolutions in a row.
+        Count("pairs of convolutions", join_convolutions(graph), len(graphs.encoder.outputs) - 1),
+        Count("projections", split_projections(graph), attentions),
+        Count("attentions", fuse_attention(graph), attentions),
+    ]
+    check_complete(counts)
     products = _bring_to_8_bits(graph, graphs) if eight_bits else 0
-    changes += tile_windows(graph)
+    counts.append(Count("blocks with windows", tile_windows(graph), blocks))
+    check_complete(counts)
+    changes = sum(count.found for count in counts)
     if not changes and not products:
         return None
     allowed = MOST_ERROR if eight_bits else MOST_ROUNDING

@@ -56,14 +56,42 @@ class _Image:
 
 @dataclass(frozen=True, slots=True)
 class _Attention:
-    """softmax(q k^T) v as nodes: ``scores``, ``softmax`` and ``mixed`` are its three steps."""
+    """softmax(factor q k^T) v as nodes.
+
+    Attributes:
+        steps: its nodes from the scores on.
+        mixed: the last of them.
+    """
 
     query: _Projection
     key: _Projection
     value: _Projection
-    scores: Any
-    softmax: Any
+    factor: float
+    steps: list[Any]
     mixed: Any
+
+
+def count_attentions(graph: Graph, facts: Facts) -> int:
+    """How many attentions between tokens and an image a plain decoder has, however they are spelled.
+
+    Each has a softmax over as many numbers as there are tokens and places, and projects the image twice: to keys and
+    values, or to queries and back.
+    """
+    softmaxes = [facts.shape(node.output[0])[-2:] for node in graph.nodes if node.op_type == "Softmax"]
+    between = [sizes for sizes in softmaxes if len(sizes) == 2 and _is_between(*sizes)]
+    projections = [
+        node
+        for node in graph.nodes
+        if node.op_type == "MatMul"
+        and graph.weights(node.input[1], 2) is not None
+        and _image(graph, facts, node.input[0]) is not None
+    ]
+    return max(len(between), len(projections) // 2)
+
+
+def _is_between(rows: int | None, columns: int | None) -> bool:
+    """Whether one is a number of places, and the other as many as the prompt wants."""
+    return (rows is None) != (columns is None) and (rows or columns or 0) >= _LEAST_PLACES
 
 
 def absorb_image_projections(graph: Graph, facts: Facts) -> int:
@@ -78,11 +106,17 @@ def absorb_image_projections(graph: Graph, facts: Facts) -> int:
 
 
 def _match(graph: Graph, facts: Facts, softmax: Any) -> _Attention | None:
-    scores = graph.producer(softmax.input[0], "MatMul")
+    product, factor = _without_factor(graph, softmax.input[0])
+    scores = graph.producer(product, "MatMul")
     mixed = graph.sole_consumer(softmax.output[0], "MatMul")
     if scores is None or mixed is None or mixed.input[0] != softmax.output[0]:
         return None
-    if graph.attribute(softmax, "axis", -1) not in (-1, 3) or graph.sole_consumer(scores.output[0]) is None:
+    if graph.attribute(softmax, "axis", -1) not in (-1, 3):
+        return None
+    steps = [scores, softmax, mixed]
+    if product != softmax.input[0]:
+        steps.insert(1, graph.producer(softmax.input[0]))
+    if any(graph.sole_consumer(step.output[0]) is None for step in steps[:-1]):
         return None
     orders = (_HEADS_AFTER_TOKENS, _KEYS_LAST, _HEADS_AFTER_TOKENS)
     names = (scores.input[0], scores.input[1], mixed.input[1])
@@ -90,17 +124,14 @@ def _match(graph: Graph, facts: Facts, softmax: Any) -> _Attention | None:
     query, key, value = parts
     if query is None or key is None or value is None:
         return None
-    return _Attention(query, key, value, scores, softmax, mixed)
+    return _Attention(query, key, value, factor, steps, mixed)
 
 
 def _projection(graph: Graph, facts: Facts, name: str, order: list[int]) -> _Projection | None:
-    tensor, factor = _without_factor(graph, name)
-    turned = graph.producer(tensor, "Transpose")
-    if turned is None or list(graph.attribute(turned, "perm", [])) != order:
-        return None
-    cut = graph.producer(turned.input[0], "Reshape")
-    found = None if cut is None else graph.matmul_with_bias(cut.input[0])
-    sizes = facts.shape(turned.input[0])
+    tensor, factor, turned = _before_turns(graph, name)
+    cut = graph.producer(tensor, "Reshape")
+    found = None if cut is None or turned != order else graph.matmul_with_bias(cut.input[0])
+    sizes = facts.shape(tensor)
     if found is None or len(sizes) != 4 or sizes[2] is None or sizes[3] is None:
         return None
     matmul, _, bias = found
@@ -111,14 +142,32 @@ def _projection(graph: Graph, facts: Facts, name: str, order: list[int]) -> _Pro
     return _Projection(matmul.input[0], name, factor, weights.reshape(-1, *heads), offsets.reshape(heads))
 
 
+def _before_turns(graph: Graph, name: str) -> tuple[str, float, list[int]]:
+    """A tensor with four axes before it was multiplied with numbers and transposed: (its name, factor, order)."""
+    factor, order = 1.0, [0, 1, 2, 3]
+    while True:
+        name, number = _without_factor(graph, name)
+        factor *= number
+        turn = graph.producer(name, "Transpose")
+        axes = [] if turn is None else list(graph.attribute(turn, "perm", []))
+        if len(axes) == len(order):
+            name, order = turn.input[0], [axes[axis] for axis in order]
+        elif number == 1.0:
+            return name, factor, order
+
+
 def _without_factor(graph: Graph, name: str) -> tuple[str, float]:
-    """A tensor before it was multiplied with a number, and that number."""
-    node = graph.producer(name, "Mul")
-    for tensor, factor in () if node is None else (tuple(node.input), tuple(reversed(node.input))):
-        number = graph.number(factor)
-        if number is not None:
-            return tensor, number
-    return name, 1.0
+    """A tensor before it was multiplied with a number, or divided by one, and the factor."""
+    node = graph.producer(name, "Mul", "Div")
+    if node is None:
+        return name, 1.0
+    number = graph.number(node.input[1])
+    if node.op_type == "Div":
+        return (node.input[0], 1.0 / number) if number else (name, 1.0)
+    if number is not None:
+        return node.input[0], number
+    number = graph.number(node.input[0])
+    return (name, 1.0) if number is None else (node.input[1], number)
 
 
 def _image(graph: Graph, facts: Facts, name: str) -> _Image | None:
@@ -131,7 +180,7 @@ def _image(graph: Graph, facts: Facts, name: str) -> _Image | None:
         return None
     add = graph.producer(name, "Add")
     for tensor, other in () if add is None else (tuple(add.input), tuple(reversed(add.input))):
-        positions = facts.constants.get(other)
+        positions = facts.constants.get(other, graph.constant(other))
         if positions is None or positions.size != places * channels or not facts.shape(tensor):
             continue
         if facts.shape(tensor)[-2:] == (places, channels):
@@ -162,13 +211,14 @@ def _tokens_ask(graph: Graph, facts: Facts, attention: _Attention) -> bool:
     steps = Steps(graph, attention.mixed.output[0])
     query = attention.query.heads
     # The bias of the keys adds the same to all scores of a token, which softmax does not see.
-    inner = key.weights.transpose(1, 2, 0) * np.float32(key.factor)  # [heads,d,C]
+    factor = np.float32(key.factor * attention.factor)
+    inner = key.weights.transpose(1, 2, 0) * factor  # [heads,d,C]
     wide = steps.step("MatMul", query, steps.constant(inner))
     wide = steps.reshape(wide, 0, -1, channels)
     scores = steps.step("FusedMatMul", wide, rows, domain=CONTRIB, transB=1)
     scores = steps.reshape(scores, 0, heads, -1, asked.places)
     if asked.positions is not None:
-        placed = np.einsum("nc,chd->hdn", asked.positions, key.weights * np.float32(key.factor), optimize=True)
+        placed = np.einsum("nc,chd->hdn", asked.positions, key.weights * factor, optimize=True)
         scores = steps.step("Add", scores, steps.step("MatMul", query, steps.constant(placed)))
     weights = steps.step("Softmax", scores, axis=-1)
     weights = steps.reshape(weights, 0, -1, asked.places)
@@ -176,7 +226,7 @@ def _tokens_ask(graph: Graph, facts: Facts, attention: _Attention) -> bool:
     mixed = steps.step("MatMul", mixed, steps.constant(value.weights.transpose(1, 0, 2) * np.float32(value.factor)))
     bias = steps.constant(value.bias[:, None] * np.float32(value.factor))
     steps.step("Add", mixed, bias, to=attention.mixed.output[0])
-    graph.replace([attention.scores, attention.softmax, attention.mixed], steps.nodes)
+    graph.replace(attention.steps, steps.nodes)
     return True
 
 
@@ -195,7 +245,7 @@ def _image_asks(graph: Graph, facts: Facts, attention: _Attention) -> bool:
     rows = _as_rows(graph, facts, image)
     steps = Steps(graph, last)
     keys = attention.key.heads  # [B,heads,d,T]
-    factor = np.float32(query.factor)
+    factor = np.float32(query.factor * attention.factor)
     asking = steps.step("MatMul", steps.constant(query.weights.transpose(1, 0, 2) * factor), keys)
     asking = steps.step("Transpose", asking, perm=_HEADS_AFTER_TOKENS)
     scores = steps.step("MatMul", rows, steps.reshape(asking, 0, channels, -1))  # [B,N,heads*T]
@@ -215,7 +265,7 @@ def _image_asks(graph: Graph, facts: Facts, attention: _Attention) -> bool:
     learnt = steps.step("MatMul", weights, steps.reshape(answers, 0, -1, channels))  # [B,N,C]
     back = [-1, image.places, channels] if rank == 3 else [-1, 1, image.places, channels]
     steps.reshape(learnt, *back, to=last)
-    graph.replace([attention.scores, attention.softmax, attention.mixed, *gone], steps.nodes)
+    graph.replace([*attention.steps, *gone], steps.nodes)
     return True
 
 

@@ -13,6 +13,8 @@ from triton_sam.export.decoder_trials import Trial, open_decoder, run_decoder
 from triton_sam.export.graph_rewrites import Graph, onnx_package
 from triton_sam.specs import Graphs
 
+#: They write the same numbers in another shape; where it is the same shape, they do nothing.
+_RESHAPING = ("Reshape", "Flatten", "Identity")
 #: Different in everything that may be different, so that what is the same in all of them is the same always: decoders
 #: also ask whether there are points at all.
 _TRIALS = (Trial(1, 1), Trial(2, 3, own_images=True), Trial(3, 5, box=True), Trial(2, 0, mask=True))
@@ -27,11 +29,13 @@ class Facts:
         constants: what depends on the sizes of the inputs alone and not on a number in them, and is the same for one
             prompt or many, but that it may be repeated for each: as it is for one.
         fixed: the names of those that are not repeated.
+        idle: outputs of steps that gave out what they took in, in every run: releases of an exporter differ in these.
     """
 
     shapes: Mapping[str, tuple[int | None, ...]]
     constants: Mapping[str, npt.NDArray[Any]]
     fixed: frozenset[str]
+    idle: frozenset[str] = frozenset()
 
     def shape(self, name: str) -> tuple[int | None, ...]:
         return self.shapes.get(name, ())
@@ -48,6 +52,12 @@ def learn_facts(model: Any, graphs: Graphs) -> Facts:
         for trial in _TRIALS
     ]
     shapes, constants, fixed = {}, {}, set()
+    sizes_of = {name: [tuple(run[name].tolist()) for run in runs] for name in names if name not in of_sizes}
+    idle = {
+        node.output[0]
+        for node in model.graph.node
+        if node.op_type in _RESHAPING and sizes_of.get(node.output[0], [()]) == sizes_of.get(node.input[0])
+    }
     for name in names:
         values = [run[name] for run in runs]
         if name not in of_sizes:
@@ -63,7 +73,7 @@ def learn_facts(model: Any, graphs: Graphs) -> Facts:
             constants[name] = first
         elif all(_is_repeated(first, value) for value in values):
             constants[name] = first
-    return Facts(shapes, constants, frozenset(fixed))
+    return Facts(shapes, constants, frozenset(fixed), frozenset(idle))
 
 
 def _is_repeated(one: npt.NDArray[Any], many: npt.NDArray[Any]) -> bool:
@@ -111,4 +121,18 @@ def fold_fixed(graph: Graph, facts: Facts) -> int:
                 graph.add_constant(name, facts.constants[name])
     gone = [node for node in ready if not any(name in graph.outputs for name in node.output)]
     graph.replace(gone, [])
+    return len(gone)
+
+
+def drop_idle(graph: Graph, facts: Facts) -> int:
+    """Takes out steps that do nothing, so that a pattern need not know where an exporter puts them."""
+    gone = [node for node in graph.nodes if node.output[0] in facts.idle and node.output[0] not in graph.outputs]
+    origins = {node.output[0]: node.input[0] for node in gone}
+    graph.replace(gone, [])
+    for node in graph.nodes:
+        for index, name in enumerate(node.input):
+            while name in origins:
+                name = origins[name]
+            node.input[index] = name
+    graph.replace([], [])  # who takes what has changed
     return len(gone)

@@ -15,6 +15,7 @@ import numpy as np
 from triton_sam.export.decoder_facts import Facts
 from triton_sam.export.graph_rewrites import CONTRIB, Graph
 from triton_sam.export.graph_steps import Steps
+from triton_sam.specs import Graphs
 
 _CHANNELS_LAST = [0, 2, 3, 1]
 _CHANNELS_FIRST = [0, 3, 1, 2]
@@ -29,6 +30,12 @@ class _Pixels:
     height: int
     width: int
     channels: int
+
+
+def count_upscalings(graphs: Graphs) -> int:
+    """How often a decoder doubles the image's sides on the way to the masks."""
+    grid = dict(graphs.encoder.outputs)[graphs.encoder.embedding][-1]
+    return (graphs.decoder.mask_side // grid).bit_length() - 1
 
 
 def upscale_with_channels_last(graph: Graph, facts: Facts) -> int:

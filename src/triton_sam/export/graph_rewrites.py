@@ -324,6 +324,11 @@ def _axes(graph: Graph, squeeze: Any) -> list[int]:
     return [] if axes is None else [int(axis) for axis in axes.reshape(-1)]
 
 
+def count_attentions(graph: Graph) -> int:
+    """How many attentions a plain encoder has, however they are spelled: each has a softmax."""
+    return sum(node.op_type == "Softmax" for node in graph.nodes)
+
+
 def fuse_attention(graph: Graph) -> int:
     """softmax(q k^T) v, with the factors of q and k taken into it.
 

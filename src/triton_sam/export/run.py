@@ -41,7 +41,7 @@ from triton_sam.specs import (
 
 REPORT_FILE = "report.json"
 #: Raised when the graphs that come out change, so that those made before are made again.
-EXPORTER = 2
+EXPORTER = 3
 #: Asked for in place of an id: the tensors tell.
 AUTO = "auto"
 

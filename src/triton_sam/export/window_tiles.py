@@ -60,6 +60,26 @@ class _Region:
         return name
 
 
+def count_windowed_blocks(graph: Graph) -> int:
+    """How many blocks of a plain encoder belong into the loop, however their windows are cut.
+
+    Windows shrink with the image where it is pooled, so that blocks that can share a loop have the same number of
+    them. 0 where there is no loop to be made: no windows, or too few for a second round.
+    """
+    shapes = [graph.shape(node.output[0]) for node in graph.nodes if node.op_type == "Softmax"]
+    if not shapes or len(shapes[0]) != 4 or shapes[0][0] is None or not shapes[0][3]:
+        return 0
+    windows, keys = shapes[0][0], shapes[0][3]
+    blocks = sum(shape[:1] == [windows] for shape in shapes)
+    return blocks if windows > 1 and blocks > 1 and _fits(windows, keys) else 0
+
+
+def _fits(windows: int, tokens: int) -> bool:
+    """Whether windows of so many tokens fill rounds of the loop evenly."""
+    at_a_time = max(1, TOKENS_AT_A_TIME // tokens)
+    return windows % at_a_time == 0 and windows > at_a_time
+
+
 def tile_windows(graph: Graph) -> int:
     """Puts the blocks that follow the first cut into windows into a loop; gives the number of blocks in it."""
     graph.drop_unused()
@@ -73,8 +93,8 @@ def tile_windows(graph: Graph) -> int:
         windows, side = cut
         region = _grown(graph, norm.input[0], windows, side)
         at_a_time = max(1, TOKENS_AT_A_TIME // side**2)
-        fits = region.count % at_a_time == 0 and region.count > at_a_time
-        return region.blocks if region.blocks > 1 and fits and _replace(graph, region, norm.input[0], at_a_time) else 0
+        fits = region.blocks > 1 and _fits(region.count, side**2)
+        return region.blocks if fits and _replace(graph, region, norm.input[0], at_a_time) else 0
     return 0
 
 

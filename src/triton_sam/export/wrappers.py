@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from triton_sam.export.networks import normalisation
+from triton_sam.export.two_way import look_at_each_other, norm_over_channels
 from triton_sam.specs import Architecture, Backbone
 
 _NOT_A_POINT = -1
@@ -79,7 +80,8 @@ class Decoder(nn.Module):
         self.prompt_encoder = network.prompt_encoder
         self.decoder = network.mask_decoder
         self.has_features = architecture.backbone in (Backbone.HIERA, Backbone.PERCEPTION)
-        self.register_buffer("positions", network.get_image_wide_positional_embeddings(), persistent=False)
+        positions = network.get_image_wide_positional_embeddings()  # [1,C,g,g]
+        self.register_buffer("positions", positions.flatten(2).transpose(1, 2).contiguous(), persistent=False)
         self.eval()
 
     def forward(
@@ -108,39 +110,34 @@ class Decoder(nn.Module):
         rows = point_coords.shape[0]
         tokens = self._tokens(point_coords, point_labels)
         source = (image_embeddings + self._dense(mask_input, has_mask_input)).expand(rows, -1, -1, -1)
-        positions = self.positions.expand(rows, -1, -1, -1)
-        tokens, image = self.decoder.transformer(
-            point_embeddings=tokens,
-            image_embeddings=source,
-            image_positional_embeddings=positions,
-            attention_similarity=None,
-        )
+        image = source.flatten(2).transpose(1, 2)
+        tokens, image = look_at_each_other(self.decoder.transformer, tokens, image, self.positions)
         count = self.decoder.num_mask_tokens
         first = 2 if self.has_features else 1  # the token of the object score comes first where there is one
         upscaled = self._upscale(image, source, high_res_feats_0, high_res_feats_1)
         weights = torch.stack(
-            [mlp(tokens[:, 0, first + index]) for index, mlp in enumerate(self.decoder.output_hypernetworks_mlps)],
+            [mlp(tokens[:, first + index]) for index, mlp in enumerate(self.decoder.output_hypernetworks_mlps)],
             dim=1,
         )
         masks = (weights @ upscaled.flatten(2)).reshape(rows, count, upscaled.shape[2], upscaled.shape[3])
-        scores = self.decoder.iou_prediction_head(tokens[:, 0, first - 1])
+        scores = self.decoder.iou_prediction_head(tokens[:, first - 1])
         return self._select(masks, scores, multimask_output)
 
     def _tokens(self, coords: Tensor, labels: Tensor) -> Tensor:
-        """[B,1,T,256]: the output tokens, then one for each point and for what the reference pads with."""
+        """[B,T,256]: the output tokens, then one for each point and for what the reference pads with."""
         rows, points = labels.shape[0], labels.shape[1]
         padding = 2
         coords = functional.pad(coords, (0, 0, 0, padding))
         labels = functional.pad(labels, (0, padding), value=float(_NOT_A_POINT))
         kept = points + self._padding_points(labels[:, :points])
         coords, labels = coords[:, :kept], labels[:, :kept]
-        sparse = self._embed_points(coords.unsqueeze(1), labels.unsqueeze(1))
+        sparse = self._embed_points(coords.unsqueeze(1), labels.unsqueeze(1)).squeeze(1)
         decoder = self.decoder
         own = [decoder.iou_token.weight, decoder.mask_tokens.weight]
         if self.has_features:
             own.insert(0, decoder.obj_score_token.weight)
-        output_tokens = torch.cat(own).unsqueeze(0).unsqueeze(0).expand(rows, -1, -1, -1)
-        return torch.cat([output_tokens, sparse], dim=2)
+        output_tokens = torch.cat(own).unsqueeze(0).expand(rows, -1, -1)
+        return torch.cat([output_tokens, sparse], dim=1)
 
     def _padding_points(self, labels: Tensor) -> Tensor:
         """How many "not a point" tokens the reference adds to these prompts.
@@ -171,12 +168,11 @@ class Decoder(nn.Module):
 
     def _upscale(self, image: Tensor, source: Tensor, finest: Tensor, finer: Tensor) -> Tensor:
         decoder = self.decoder
-        image = image.transpose(2, 3).reshape(source.shape)
+        image = image.transpose(1, 2).reshape(source.shape)
         upscaled = decoder.upscale_conv1(image)
-        upscaled = decoder.upscale_layer_norm(upscaled + finer if self.has_features else upscaled)
-        upscaled = decoder.upscale_conv2(decoder.activation(upscaled))
-        activated: Tensor = decoder.activation(upscaled + finest if self.has_features else upscaled)
-        return activated
+        upscaled = norm_over_channels(decoder.upscale_layer_norm, upscaled + finer if self.has_features else upscaled)
+        upscaled = decoder.upscale_conv2(functional.gelu(upscaled))
+        return functional.gelu(upscaled + finest if self.has_features else upscaled)
 
     def _select(self, masks: Tensor, scores: Tensor, multimask: Tensor) -> tuple[Tensor, Tensor]:
         single, single_score = masks[:, :1], scores[:, :1]
