@@ -27,6 +27,9 @@ CheckpointOption = Annotated[
 ImageSizeOption = Annotated[int | None, typer.Option(help="Side of the model's square; default: as it was trained.")]
 DeviceOption = Annotated[str, typer.Option(help="Where torch runs: cpu or cuda.")]
 PrecisionOption = Annotated[Precision, typer.Option(help="How numbers are kept inside the graphs.")]
+SeedOption = Annotated[
+    int | None, typer.Option(min=0, help="Of the images and prompts that an export is checked on; default: 0.")
+]
 
 
 @models_app.callback()
@@ -100,6 +103,7 @@ def export(
     image_size: ImageSizeOption = None,
     device: DeviceOption = "cpu",
     precision: PrecisionOption = Precision.FP32,
+    seed: SeedOption = None,
 ) -> None:
     """Write a checkpoint as ONNX graphs, and check them against torch."""
     from triton_sam.export_cache import ExportRequest, export_model
@@ -110,7 +114,7 @@ def export(
         vlm = get_vlm(model_id)
         raise InvalidInput(f"{vlm.id} needs no export: `triton-sam setup {vlm.id}` serves its checkpoint as it is")
     spec = None if model_id == "auto" else get_spec(model_id)
-    request = ExportRequest(checkpoint, image_size, _device(device), precision)
+    request = ExportRequest(checkpoint, image_size, _device(device), precision, seed)
     store = WeightStore(get_settings().home)
     with download_progress() as progress:
         folder, report = export_model(spec, store, request, progress, output_dir, _say(model_id))
@@ -132,6 +136,7 @@ def setup(
     image_size: ImageSizeOption = None,
     device: DeviceOption = "cpu",
     precision: PrecisionOption = Precision.FP32,
+    seed: SeedOption = None,
     engine: Annotated[
         EngineChoice,
         typer.Option(help="torch: for a GPU, with ONNX graphs beside; torch-only: without; auto: torch with a GPU."),
@@ -150,7 +155,7 @@ def setup(
 
     settings = get_settings()
     repository = model_repository or settings.repository
-    request = ExportRequest(checkpoint, image_size, _device(device), precision)
+    request = ExportRequest(checkpoint, image_size, _device(device), precision, seed)
     if fast:
         _check_fast(names or [], profile, request)
     if profile is not None:
@@ -164,7 +169,7 @@ def setup(
     if checkpoint is not None and len(specs) + len(vlms) != 1:
         raise InvalidInput("--checkpoint goes with one model: name only that")
     if vlms and (request != ExportRequest(checkpoint) or engine is not EngineChoice.AUTO):
-        left_out = "--image-size, --device, --precision and --engine"
+        left_out = "--image-size, --device, --precision, --seed and --engine"
         raise InvalidInput(f"{vlms[0].id} is served as it is: leave {left_out} out")
     for vlm in vlms:
         _set_up_vlm(vlm, repository, checkpoint)

@@ -25,12 +25,14 @@ class ExportRequest:
     Attributes:
         checkpoint: a file or folder of the user's own; None downloads the official one.
         image_size: side of the model's square; None for the one it was trained with.
+        seed: of the images and prompts that the graphs are compared with torch on; None takes what there is.
     """
 
     checkpoint: Path | None = None
     image_size: int | None = None
     device: str = "cpu"
     precision: Precision = Precision.FP32
+    seed: int | None = None
 
     @property
     def is_plain(self) -> bool:
@@ -63,7 +65,7 @@ def export_model(
         )
     except ImportError as error:
         raise SetupError(f"an export needs {error.name}: pip install 'triton-sam[export]'") from None
-    options = ExportOptions(request.image_size, request.device, request.precision)
+    options = ExportOptions(request.image_size, request.device, request.precision, request.seed or 0)
     check_options(options, spec)  # before gigabytes are downloaded
     checkpoint = _checkpoint(spec, store, request, progress)
     if output_dir is not None or spec is None:
@@ -73,7 +75,8 @@ def export_model(
         present = _present(folder)
         if present is not None and checkpoint.exists():
             known = (present["checkpoint"]["sha256"], present.get("exporter"))
-            if known == (checkpoint_sha256(checkpoint), EXPORTER):
+            checked = request.seed in (None, present.get("parity", {}).get("seed"))
+            if checked and known == (checkpoint_sha256(checkpoint), EXPORTER):
                 say(f"exported already, in {folder}")
                 return folder, present
     exported = export_checkpoint(spec or AUTO, checkpoint, folder, options, say)

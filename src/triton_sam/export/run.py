@@ -15,17 +15,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from PIL import Image
 
 from triton_sam.catalog import get_spec
 from triton_sam.errors import InvalidInput, SetupError
-from triton_sam.export import parity
 from triton_sam.export.checkpoint import check_variant, fill, read_checkpoint, recognise
 from triton_sam.export.keys import map_keys
 from triton_sam.export.networks import build, check_side
 from triton_sam.export.onnx_files import GraphInput, export_graph, files_of
+from triton_sam.export.parity import ParityCheck
+from triton_sam.export.parity_reference import Reference
+from triton_sam.export.parity_report import Report
+from triton_sam.export.parity_scenes import scenes
 from triton_sam.export.precision import convert_graph
 from triton_sam.export.wrappers import Decoder, Encoder
 from triton_sam.specs import (
@@ -53,11 +54,13 @@ class ExportOptions:
     Attributes:
         image_size: side of the model's square; None for the one it was trained with.
         device: where torch runs.
+        seed: of the images and prompts that the graphs are compared on: the same one repeats a check.
     """
 
     image_size: int | None = None
     device: str = "cpu"
     precision: Precision = Precision.FP32
+    seed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +106,7 @@ def export_checkpoint(
     with _workshop(folder) as building:
         opsets = write_graphs(network, spec, graphs, building, say)
         say("checking against torch")
-        result = _check(network, spec, graphs, building)
+        result = _check(network, spec, graphs, building, options.seed)
         report = {
             "model": spec.id,
             "exporter": EXPORTER,
@@ -119,7 +122,8 @@ def export_checkpoint(
             **_facts(result, building),
         }
         if not result.passed:
-            raise SetupError(f"the export of {spec.id} does not equal torch, so it was not kept: {result.reason}")
+            told = f"{result.reason} (seed {result.seed})"
+            raise SetupError(f"the export of {spec.id} does not equal torch, so it was not kept: {told}")
         (building / REPORT_FILE).write_text(json.dumps(report, indent=2) + "\n")
         (building / GRAPHS_FILE).write_text(graphs_to_json(graphs))
         _hand_over(building, folder)
@@ -228,25 +232,13 @@ def decoder_inputs(graphs: Graphs, device: torch.device) -> list[GraphInput]:
     ]
 
 
-def _check(network: Any, spec: ModelSpec, graphs: Graphs, folder: Path) -> parity.Report:
-    images = {parity.RANDOM_IMAGE: parity.random_image(graphs.side)}
-    photograph = _photograph(graphs.side)
-    if photograph is not None:
-        images["photograph"] = photograph
-    return parity.check(network, spec.architecture, graphs, folder / ENCODER_FILE, folder / DECODER_FILE, images)
+def _check(network: Any, spec: ModelSpec, graphs: Graphs, folder: Path, seed: int) -> Report:
+    reference = Reference(network, spec.architecture, graphs)
+    check = ParityCheck(reference, folder / ENCODER_FILE, folder / DECODER_FILE)
+    return check.run(scenes(graphs.side, seed), seed)
 
 
-def _photograph(side: int) -> parity.FloatArray | None:
-    """[1,3,side,side] in [0,1] of scikit-image's coffee; None where that is not installed."""
-    try:
-        from skimage import data
-    except ImportError:
-        return None
-    picture = Image.fromarray(data.coffee()).resize((side, side), Image.Resampling.BILINEAR)
-    return np.ascontiguousarray(np.asarray(picture, np.float32).transpose(2, 0, 1)[None] / 255)
-
-
-def _facts(result: parity.Report, folder: Path) -> dict[str, Any]:
+def _facts(result: Report, folder: Path) -> dict[str, Any]:
     files = [file for name in (ENCODER_FILE, DECODER_FILE) for file in files_of(folder / name)]
     packages = ("torch", "transformers", "onnx", "onnxruntime")
     return {

@@ -16,8 +16,11 @@ import torch
 
 from tests.unit.export.families import WITH_FEATURES as WITH_FEATURES
 from triton_sam.catalog import get_spec
-from triton_sam.export import parity
 from triton_sam.export.networks import build
+from triton_sam.export.parity import ParityCheck
+from triton_sam.export.parity_reference import Reference
+from triton_sam.export.parity_report import Report
+from triton_sam.export.parity_scenes import Scene, drawing
 from triton_sam.export.run import write_graphs
 from triton_sam.export.trial import randomise, shrunk
 from triton_sam.specs import Architecture, Backbone, ModelSpec, exported_graphs
@@ -49,6 +52,11 @@ def small_network(spec: ModelSpec, seed: int = 0) -> Any:
 def same_network(architecture: Architecture) -> Architecture:
     """What tells one network from another: variants that were only trained otherwise share one."""
     return dataclasses.replace(architecture, generation="")
+
+
+def drawn_pixels(side: int, seed: int) -> npt.NDArray[np.float32]:
+    """[1,3,side,side] in [0,1]."""
+    return drawing(side, seed).pixels
 
 
 def session(graph: Path) -> Any:
@@ -90,13 +98,20 @@ class Small:
         return session(self.decoder_file)
 
     @cached_property
-    def report(self) -> parity.Report:
-        """The parity check on one random image."""
+    def report(self) -> Report:
+        """The parity check on one drawing."""
         return self.check(self.encoder_file, self.decoder_file)
 
-    def check(self, encoder: Path, decoder: Path) -> parity.Report:
-        images = {"random": parity.random_image(self.spec.side, seed=1)}
-        return parity.check(self.network, self.spec.architecture, self.spec.graphs, encoder, decoder, images)
+    @cached_property
+    def reference(self) -> Reference:
+        return Reference(self.network, self.spec.architecture, self.spec.graphs)
+
+    @cached_property
+    def scene(self) -> Scene:
+        return drawing(self.spec.side, seed=1)
+
+    def check(self, encoder: Path, decoder: Path) -> Report:
+        return ParityCheck(self.reference, encoder, decoder).run([self.scene], seed=1)
 
     def encode(self, pixels: npt.NDArray[np.float32]) -> Arrays:
         names = [name for name, _ in self.spec.encoder.outputs]
@@ -105,7 +120,7 @@ class Small:
     @cached_property
     def embeddings(self) -> Arrays:
         """Of three images, one row each."""
-        images = [parity.random_image(self.spec.side, seed) for seed in (1, 2, 3)]
+        images = [drawn_pixels(self.spec.side, seed) for seed in (1, 2, 3)]
         return self.encode(np.concatenate(images))
 
     def embedding(self, row: int = 0) -> Arrays:

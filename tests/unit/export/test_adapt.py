@@ -7,8 +7,8 @@ import numpy as np
 import onnx
 import pytest
 
-from tests.unit.export.small import WITH_FEATURES, Small, SmallFactory, assert_close, session
-from triton_sam.export import parity
+from tests.unit.export.families import WITH_FEATURES
+from tests.unit.export.small import Small, SmallFactory, assert_close, drawn_pixels, session
 from triton_sam.export.adapt import adapt_encoder
 
 pytestmark = pytest.mark.torch
@@ -31,7 +31,7 @@ def test_outputs_get_other_names(encoder: Small, tmp_path: Path) -> None:
     before = encoder.encoder_file.read_bytes()
     adapt_encoder(encoder.encoder_file, tmp_path / "adapted.onnx", outputs=renamed)
     onnx.checker.check_model(str(tmp_path / "adapted.onnx"))
-    pixels = parity.random_image(encoder.spec.side, seed=1)
+    pixels = drawn_pixels(encoder.spec.side, seed=1)
     found = outputs_of(tmp_path / "adapted.onnx", {encoder.spec.encoder.image: pixels})
     assert list(found) == ["theirs", names[1], "theirs.2"]
     for ours in names:
@@ -44,7 +44,7 @@ def test_outputs_get_other_names(encoder: Small, tmp_path: Path) -> None:
 def test_another_range_of_pixels(pixel_range: tuple[float, float], encoder: Small, tmp_path: Path) -> None:
     adapt_encoder(encoder.encoder_file, tmp_path / "adapted.onnx", outputs={}, pixel_range=pixel_range)
     onnx.checker.check_model(str(tmp_path / "adapted.onnx"))
-    ours = np.concatenate([parity.random_image(encoder.spec.side, seed) for seed in range(2)])
+    ours = np.concatenate([drawn_pixels(encoder.spec.side, seed) for seed in range(2)])
     black, white = pixel_range
     theirs = (ours * (white - black) + black).astype(np.float32)
     found = outputs_of(tmp_path / "adapted.onnx", {encoder.spec.encoder.image: theirs})
@@ -60,7 +60,7 @@ def test_another_range_of_pixels(pixel_range: tuple[float, float], encoder: Smal
 def test_both_at_once(encoder: Small, tmp_path: Path) -> None:
     ours = encoder.spec.encoder.embedding
     adapt_encoder(encoder.encoder_file, tmp_path / "a.onnx", outputs={ours: "image_embed"}, pixel_range=(-1.0, 1.0))
-    pixels = parity.random_image(encoder.spec.side, seed=1)
+    pixels = drawn_pixels(encoder.spec.side, seed=1)
     found = outputs_of(tmp_path / "a.onnx", {encoder.spec.encoder.image: pixels * 2 - 1})
     assert_close(found["image_embed"], encoder.encode(pixels)[ours])
     assert ours not in found

@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.unit.export.small import Small, session
+from tests.unit.export.small import Small, drawn_pixels, session
 from triton_sam.errors import SetupError
-from triton_sam.export import onnx_files, parity
+from triton_sam.export import onnx_files
 from triton_sam.export.adapt import adapt_encoder
 from triton_sam.export.onnx_files import GraphInput, export_graph, files_of
 from triton_sam.export.precision import convert_graph
@@ -94,7 +94,7 @@ def test_no_opset_suffices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def embed(encoder: Path, side: int) -> Any:
-    pixels = parity.random_image(side, seed=1)
+    pixels = drawn_pixels(side, seed=1)
     return session(encoder).run(["image_embeddings"], {"image": pixels})[0]
 
 
@@ -157,7 +157,7 @@ def test_other_precisions_of_a_graph_with_external_data(precision: Precision, ap
 def test_an_adapted_graph_has_data_of_its_own(apart: Path, vit: Small) -> None:
     adapt_encoder(apart / "encoder.onnx", apart / "theirs.onnx", outputs={"image_embeddings": "image_embed"})
     (apart / "encoder.onnx_data").unlink()
-    (given,) = session(apart / "theirs.onnx").run(["image_embed"], {"image": parity.random_image(256, seed=1)})
+    (given,) = session(apart / "theirs.onnx").run(["image_embed"], {"image": drawn_pixels(256, seed=1)})
     np.testing.assert_array_equal(given, embed(vit.encoder_file, vit.spec.side))
     assert (apart / "theirs.onnx_data").exists()
 

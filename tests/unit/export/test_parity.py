@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,71 +9,116 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from tests.unit.export.small import Small
-from triton_sam.export import parity
-from triton_sam.export.parity import LIMITS, RANDOM_IMAGE, Comparison, Report
+from tests.unit.export.damage import DAMAGES, Surgery, damaged
+from tests.unit.export.families import WITH_FEATURES
+from tests.unit.export.small import Small, SmallFactory
+from triton_sam.export.parity import ParityCheck
+from triton_sam.export.parity_report import LIMITS, Comparison, Report, worst_iou
+from triton_sam.export.parity_scenes import DRAWING, drawing
 from triton_sam.specs import Precision
 
 pytestmark = pytest.mark.torch
+#: Damages that are tried at every commit, with the output that shows each first; the others are of `make test-all`.
+QUICK = {
+    "channels in reverse": "image_embeddings",
+    "an encoder's weight x 1.01": "image_embeddings",
+    "an attention's weight x 1.01": "masks",
+    "the single mask x 1.01": "masks",
+    "two masks swapped": "masks",
+    "no finest feature": "masks",
+    "object and background swapped": "masks",
+    "corners of boxes swapped": "masks",
+    "a projection transposed": "masks",
+    "a bias of the decoder dropped": "masks",
+    "points half a pixel off": "masks",
+    "masks as prompts ignored": "masks",
+    "the stable mask never chosen": "masks",
+}
+
+
+@pytest.fixture(scope="module")
+def hiera(small: SmallFactory) -> Small:
+    """With finer features and a choice of masks."""
+    return small("sam2.1:tiny")
+
+
+# graphs that are right
+
+
+@pytest.mark.parametrize("model_id", WITH_FEATURES)
+def test_a_right_export_is_accepted_whatever_the_seed(model_id: str, small: SmallFactory) -> None:
+    made = small(model_id)
+    check = ParityCheck(made.reference, made.encoder_file, made.decoder_file)
+    for seed in range(3):
+        report = check.run([drawing(made.spec.side, seed)], seed)
+        assert report.passed, report.reason
+        assert report.seed == seed
+
+
+@pytest.mark.part("exports")
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("model_id", ["sam2.1:tiny", "sam1:vit_b"])
+def test_two_hundred_seeds_in_a_row(model_id: str, small: SmallFactory) -> None:
+    made = small(model_id)
+    refused = {}
+    for seed in range(200):
+        check = ParityCheck(made.reference, made.encoder_file, made.decoder_file)
+        report = check.run([drawing(made.spec.side, seed)], seed)
+        if not report.passed:
+            refused[seed] = report.reason
+    assert not refused
+
+
+def test_a_check_can_be_repeated(hiera: Small) -> None:
+    """Seed 1 is that of the report, on another check and another image of the same numbers."""
+    check = ParityCheck(hiera.reference, hiera.encoder_file, hiera.decoder_file)
+    again = check.run([drawing(hiera.spec.side, seed=1)], seed=1)
+    other = check.run([drawing(hiera.spec.side, seed=1)], seed=2)
+
+    def facts(report: Report) -> list[tuple[str, str, float, Any]]:
+        return [(e.output, e.prompt, round(e.reference_std, 3), e.possible) for e in report.comparisons]
+
+    assert facts(again) == facts(hiera.report)
+    assert facts(other) != facts(hiera.report)
+
+
+def test_rounding_is_no_fault(hiera: Small, tmp_path: Path) -> None:
+    surgery = Surgery(hiera.decoder_file, hiera.network)
+    surgery.change("mask_decoder.upscale_conv2.weight", lambda array: array * np.float32(1 + 1e-6))
+    assert hiera.check(hiera.encoder_file, surgery.save(tmp_path / "decoder.onnx")).passed
+
+
+def test_the_single_masks_own_token_is_seen(hiera: Small) -> None:
+    """Only where it is chosen; else an error in it could not be told."""
+    chosen = [token for entry in hiera.report.comparisons for token in entry.chosen or []]
+    assert 0 in chosen
+    assert any(token > 0 for token in chosen)
+
 
 # graphs that are wrong
 
 
-def changed(graph: Path, target: Path, change: Callable[[dict[str, Any]], None]) -> Path:
-    """A copy of a graph, its numbers put through ``change`` (name -> array, to be altered in place)."""
-    model = onnx.load(str(graph))
-    arrays = {entry.name: numpy_helper.to_array(entry).copy() for entry in model.graph.initializer}
-    before = {name: array.copy() for name, array in arrays.items()}
-    change(arrays)
-    assert any(not np.array_equal(arrays[name], before[name]) for name in arrays)
-    for entry in model.graph.initializer:
-        entry.CopyFrom(numpy_helper.from_array(arrays[entry.name], entry.name))
-    onnx.save(model, str(target))
-    return target
+def refuse(damage: str, hiera: Small, folder: Path) -> Report:
+    report = hiera.check(*damaged(damage, hiera.encoder_file, hiera.decoder_file, hiera.network, folder))
+    assert not report.passed, damage
+    return report
 
 
-def swap(arrays: dict[str, Any], first: str, second: str) -> None:
-    arrays[first], arrays[second] = arrays[second], arrays[first]
+@pytest.mark.parametrize("damage", QUICK)
+def test_a_damaged_export_is_refused(damage: str, hiera: Small, tmp_path: Path) -> None:
+    assert refuse(damage, hiera, tmp_path).reason.startswith(QUICK[damage])
 
 
-def scale(arrays: dict[str, Any], name: str, factor: float) -> None:
-    arrays[name] = (arrays[name] * factor).astype(arrays[name].dtype)
+@pytest.mark.part("exports")
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_every_damaged_export_is_refused(damage: str, hiera: Small, tmp_path: Path) -> None:
+    refuse(damage, hiera, tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("change", "output"),
-    [
-        (lambda arrays: scale(arrays, "decoder.upscale_conv2.weight", 1.05), "masks"),
-        (lambda arrays: swap(arrays, "decoder.upscale_conv1.bias", "decoder.upscale_layer_norm.bias"), "masks"),
-        (lambda arrays: scale(arrays, "decoder.iou_prediction_head.proj_out.bias", 1.5), "iou_predictions"),
-    ],
-    ids=["scaled", "swapped", "scores"],
-)
-def test_a_broken_decoder_fails(
-    change: Callable[[dict[str, Any]], None], output: str, vit: Small, tmp_path: Path
-) -> None:
-    report = vit.check(vit.encoder_file, changed(vit.decoder_file, tmp_path / "decoder.onnx", change))
-    assert not report.passed
-    assert report.reason.startswith(f"{output} on the random image point differs by ")
-
-
-def test_a_broken_encoder_fails(vit: Small, tmp_path: Path) -> None:
-    def change(arrays: dict[str, Any]) -> None:
-        prefix = "network.vision_encoder.layers.0"
-        swap(arrays, f"{prefix}.layer_norm1.weight", f"{prefix}.layer_norm2.weight")
-
-    report = vit.check(changed(vit.encoder_file, tmp_path / "encoder.onnx", change), vit.decoder_file)
-    assert not report.passed
-    assert report.reason.startswith("image_embeddings on the random image differs by ")
-    encoder = next(entry for entry in report.comparisons if entry.output == "image_embeddings")
-    assert encoder.max_abs_diff > encoder.rms_diff > 0.001 * encoder.reference_std
-
-
-def test_rounding_is_no_fault(vit: Small, tmp_path: Path) -> None:
-    def change(arrays: dict[str, Any]) -> None:
-        scale(arrays, "decoder.upscale_conv2.weight", 1 + 1e-6)
-
-    assert vit.check(vit.encoder_file, changed(vit.decoder_file, tmp_path / "decoder.onnx", change)).passed
+def test_another_choice_is_told(hiera: Small, tmp_path: Path) -> None:
+    """Every number is right, but the mask is never that of the single mask's token."""
+    report = refuse("the stable mask never chosen", hiera, tmp_path)
+    assert " was chosen where torch chooses 0" in report.reason
 
 
 def test_a_graph_that_gives_another_shape_is_told(vit: Small, tmp_path: Path) -> None:
@@ -85,16 +129,14 @@ def test_a_graph_that_gives_another_shape_is_told(vit: Small, tmp_path: Path) ->
     onnx.save(model, str(tmp_path / "decoder.onnx"))
     report = vit.check(vit.encoder_file, tmp_path / "decoder.onnx")
     assert not report.passed
-    assert report.reason.startswith("masks [1, 3, 64, 64] instead of [1, 1, 64, 64] on the random image point")
+    assert report.reason.startswith("masks [1, 3, 64, 64] instead of [1, 1, 64, 64] on the drawn image point")
 
 
 def test_every_image_is_looked_at(vit: Small) -> None:
-    images = {name: parity.random_image(vit.spec.side, seed) for seed, name in enumerate(("first", "second"))}
-    report = parity.check(
-        vit.network, vit.spec.architecture, vit.spec.graphs, vit.encoder_file, vit.decoder_file, images
-    )
+    check = ParityCheck(vit.reference, vit.encoder_file, vit.decoder_file)
+    report = check.run([vit.scene, drawing(vit.spec.side, seed=2)], seed=1)
     assert report.passed
-    assert [entry.image for entry in report.comparisons if not entry.prompt] == ["first", "second"]
+    assert len([entry for entry in report.comparisons if not entry.prompt]) == 2
 
 
 # the verdict
@@ -102,11 +144,11 @@ def test_every_image_is_looked_at(vit: Small) -> None:
 
 def encoder_entry(rms: float, worst: float | None = None) -> Comparison:
     """Shares of a deviation of 2."""
-    return Comparison("random", "image_embeddings", 2 * (rms if worst is None else worst), 2 * rms, 2.0)
+    return Comparison("drawn", "image_embeddings", 2 * (rms if worst is None else worst), 2 * rms, 2.0)
 
 
 def mask_entry(worst: float, sure_iou: float | None) -> Comparison:
-    return Comparison("photograph", "masks", 2 * worst, worst, 2.0, "box", iou=0.5, sure_iou=sure_iou)
+    return Comparison("photograph", "masks", 2 * worst, worst / 10, 2.0, prompt="box", iou=0.5, sure_iou=sure_iou)
 
 
 def judged(precision: Precision, *entries: Comparison) -> Report:
@@ -118,7 +160,7 @@ def judged(precision: Precision, *entries: Comparison) -> Report:
 @pytest.mark.parametrize(
     ("precision", "entry"),
     [
-        (Precision.FP32, encoder_entry(1e-4, 9e-4)),
+        (Precision.FP32, encoder_entry(9e-5, 9e-4)),
         (Precision.FP32, mask_entry(9e-4, 0.9995)),
         (Precision.FP16, encoder_entry(0.045, 3.0)),
         (Precision.FP16, mask_entry(5.0, 0.991)),
@@ -134,20 +176,21 @@ def test_what_passes(precision: Precision, entry: Comparison) -> None:
 
 
 @pytest.mark.parametrize("precision", list(Precision))
-def test_masks_of_noise_are_judged_in_float32_only(precision: Precision) -> None:
-    noise = Comparison(RANDOM_IMAGE, "masks", 1e-4, 1e-4, 2.0, "box", iou=0.5, sure_iou=0.5)
-    assert judged(precision, encoder_entry(0.0), noise).passed == (precision is not Precision.FP32)
+def test_masks_of_drawings_are_judged_in_float32_only(precision: Precision) -> None:
+    drawn = Comparison(DRAWING, "masks", 1e-4, 1e-4, 2.0, prompt="box", iou=0.5, sure_iou=0.5)
+    assert judged(precision, encoder_entry(0.0), drawn).passed == (precision is not Precision.FP32)
 
 
 @pytest.mark.parametrize(
     ("precision", "entry", "reason"),
     [
-        (Precision.FP32, encoder_entry(1e-4, 1.1e-3), "image_embeddings on the random image differs by 0.0022"),
+        (Precision.FP32, encoder_entry(9e-5, 1.1e-3), "image_embeddings on the drawn image differs by 0.0022"),
+        (Precision.FP32, encoder_entry(1.1e-4, 9e-4), "image_embeddings on the drawn image differs by 0.00022 rms"),
         (Precision.FP32, mask_entry(1.1e-3, 1.0), "masks on the photograph image box differs by 0.0022 (deviation 2)"),
         (Precision.FP32, mask_entry(9e-4, 0.9985), "masks on the photograph image box: mask IoU 0.9985 is below 0.999"),
-        (Precision.FP16, encoder_entry(0.055, 0.5), "image_embeddings on the random image differs by 0.11 rms"),
+        (Precision.FP16, encoder_entry(0.055, 0.5), "image_embeddings on the drawn image differs by 0.11 rms"),
         (Precision.FP16, mask_entry(0.1, 0.985), "masks on the photograph image box: mask IoU 0.9850 is below 0.99"),
-        (Precision.INT8, encoder_entry(0.26, 0.5), "image_embeddings on the random image differs by 0.52 rms"),
+        (Precision.INT8, encoder_entry(0.26, 0.5), "image_embeddings on the drawn image differs by 0.52 rms"),
         (Precision.INT8, mask_entry(0.1, 0.975), "masks on the photograph image box: mask IoU 0.9750 is below 0.98"),
     ],
 )
@@ -161,9 +204,24 @@ def test_what_fails(precision: Precision, entry: Comparison, reason: str) -> Non
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 @pytest.mark.parametrize("prompt", ["", "box"])
 def test_numbers_that_are_none_fail_in_every_precision(precision: Precision, bad: float, prompt: str) -> None:
-    report = judged(precision, Comparison("random", "iou_predictions", bad, bad, 1.0, prompt))
+    report = judged(precision, Comparison("drawn", "iou_predictions", bad, bad, 1.0, prompt=prompt))
     assert not report.passed
-    assert report.reason.startswith("iou_predictions on the random image")
+    assert report.reason.startswith("iou_predictions on the drawn image")
+
+
+@pytest.mark.parametrize("peak", [0.0, 1.0])
+def test_the_last_bits_of_numbers_that_hardly_vary_are_no_fault(peak: float) -> None:
+    """A network whose scores are all 1: the deviation is nothing, the rounding is not."""
+    entry = Comparison("drawn", "iou_predictions", 6e-7, 6e-7, 0.0, peak, "box")
+    assert judged(Precision.FP32, entry).passed == (peak == 1.0)
+
+
+@pytest.mark.parametrize(("chosen", "passes"), [([0, 2], True), ([0, 3], True), ([1, 2], False)])
+def test_a_mask_that_torch_would_not_choose(chosen: list[int], passes: bool) -> None:
+    entry = Comparison("drawn", "masks", 0.0, 0.0, 1.0, prompt="box", possible=[[0], [2, 3]], chosen=chosen)
+    report = judged(Precision.FP32, entry)
+    assert report.passed == passes
+    assert passes or report.reason == "masks on the drawn image box: mask 1 was chosen where torch chooses 0"
 
 
 def test_nothing_compared_is_no_success() -> None:
@@ -172,7 +230,7 @@ def test_nothing_compared_is_no_success() -> None:
 
 def test_the_limits_get_wider_with_less_precision() -> None:
     fp32, fp16, int8 = (LIMITS[precision] for precision in (Precision.FP32, Precision.FP16, Precision.INT8))
-    assert fp32.typical < fp16.typical < int8.typical
+    assert fp32.typical == fp32.answer < fp16.typical < int8.typical
     assert fp32.iou > fp16.iou > int8.iou
 
 
@@ -187,28 +245,28 @@ def disc(radius: float, height: float = 10.0) -> Any:
 
 
 def test_a_sure_mask_counts() -> None:
-    overlap, sure = parity._worst_iou(disc(20), disc(18))
+    overlap, sure = worst_iou(disc(20), disc(18))
     assert overlap == sure
     assert sure is not None
     assert 0.7 < sure < 0.9
 
 
 def test_a_mask_of_small_logits_does_not_count() -> None:
-    overlap, sure = parity._worst_iou(disc(20, height=0.1), disc(18, height=0.1))
+    overlap, sure = worst_iou(disc(20, height=0.1), disc(18, height=0.1))
     assert overlap < 0.9
     assert sure is None
 
 
 def test_two_empty_masks_are_equal() -> None:
     empty = np.full((1, 1, 8, 8), -9, np.float32)
-    assert parity._worst_iou(empty, empty) == (1.0, None)
+    assert worst_iou(empty, empty) == (1.0, None)
 
 
 def test_the_worst_of_several_masks_counts() -> None:
     wanted = np.concatenate([disc(20), disc(20)], axis=1)
     given = np.concatenate([disc(20), disc(15)], axis=1)
-    overlap, sure = parity._worst_iou(wanted, given)
-    assert overlap == sure == parity._worst_iou(disc(20), disc(15))[0] < 0.7
+    overlap, sure = worst_iou(wanted, given)
+    assert overlap == sure == worst_iou(disc(20), disc(15))[0] < 0.7
 
 
 # the report
@@ -216,14 +274,15 @@ def test_the_worst_of_several_masks_counts() -> None:
 
 @pytest.mark.parametrize("precision", Precision)
 def test_the_report_is_strict_json(precision: Precision, vit: Small) -> None:
-    report = Report(precision, vit.report.comparisons)
+    report = Report(precision, vit.report.comparisons, seed=7)
     report.judge()
     found = json.loads(json.dumps(report.as_dict(), allow_nan=False))
     assert found["precision"] == precision.value
     assert found["passed"] is True
     assert len(found["comparisons"]) == len(vit.report.comparisons)
     assert found["comparisons"][0]["output"] == "image_embeddings"
-    assert set(found["limits"]) == {"worst", "typical", "iou"}
+    assert found["seed"] == 7
+    assert set(found["limits"]) == {"worst", "typical", "answer", "iou"}
     assert found["limits"]["worst"] == (1e-3 if precision is Precision.FP32 else None)
 
 
@@ -233,24 +292,10 @@ def test_the_summary_has_the_worst_of_every_output() -> None:
         [
             Comparison("a", "image_embeddings", 0.1, 0.05, 1.0),
             Comparison("b", "image_embeddings", 0.2, 0.05, 4.0),
-            Comparison("a", "masks", 0.3, 0.1, 3.0, "box", iou=0.9),
-            Comparison("b", "masks", 0.1, 0.1, 0.5, "box", iou=0.8),
+            Comparison("a", "masks", 0.3, 0.1, 3.0, prompt="box", iou=0.9),
+            Comparison("b", "masks", 0.1, 0.1, 0.5, prompt="box", iou=0.8),
         ],
     )
     embeddings, masks = report.summary()
     assert embeddings == ("image_embeddings", 0.2, 0.1, None)
     assert masks == ("masks", 0.3, 0.2, 0.8)
-
-
-# images
-
-
-@pytest.mark.parametrize("side", [112, 256])
-def test_a_random_image(side: int) -> None:
-    image = parity.random_image(side, seed=5)
-    assert image.shape == (1, 3, side, side)
-    assert image.dtype == np.float32
-    assert 0 <= image.min() < 0.3 < 0.7 < image.max() <= 1
-    assert np.array_equal(image, parity.random_image(side, seed=5))
-    assert not np.array_equal(image, parity.random_image(side, seed=6))
-    assert not np.array_equal(parity.random_image(side), parity.random_image(side))

@@ -10,8 +10,7 @@ import onnx
 import pytest
 
 from tests.unit.export.families import FAMILIES, FOR_EVERY_COMMIT
-from tests.unit.export.small import Arrays, Small, SmallFactory, session
-from triton_sam.export import parity
+from tests.unit.export.small import Arrays, Small, SmallFactory, drawn_pixels, session
 from triton_sam.export.precision import convert_graph
 from triton_sam.specs import Precision
 
@@ -83,7 +82,7 @@ def test_files_get_smaller(converted: tuple[Small, Precision, Path]) -> None:
 def test_embeddings_are_close(converted: tuple[Small, Precision, Path]) -> None:
     made, precision, folder = converted
     names = [name for name, _ in made.spec.encoder.outputs]
-    pixels = parity.random_image(made.spec.side, seed=1)
+    pixels = drawn_pixels(made.spec.side, seed=1)
     given = session(folder / "encoder.onnx").run(names, {made.spec.encoder.image: pixels})
     for name, output in zip(names, given, strict=True):
         assert output.dtype == np.float32

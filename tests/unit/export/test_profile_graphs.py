@@ -9,8 +9,8 @@ import numpy as np
 import onnx
 import pytest
 
-from tests.unit.export.small import Small, SmallFactory, assert_close, session
-from triton_sam.export import onnx_files, parity
+from tests.unit.export.small import Small, SmallFactory, assert_close, drawn_pixels, session
+from triton_sam.export import onnx_files
 from triton_sam.profiles import PAINTERA, ProfileModel, write_profile_model
 from triton_sam.specs import graphs_to_json
 
@@ -42,7 +42,7 @@ def test_an_encoder_under_the_names_of_paintera(
 
     version = tmp_path / "repository" / model.name / "1"
     assert len(list(version.iterdir())) == 1 + apart
-    pixels = parity.random_image(made.spec.side, seed=4)
+    pixels = drawn_pixels(made.spec.side, seed=4)
     black, white = model.pixel_range
     theirs = (pixels * (white - black) + black).astype(np.float32)
     opened = session(version / "model.onnx")

@@ -3,7 +3,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,12 +12,13 @@ import pytest
 import torch
 
 from tests.unit.export import official
-from tests.unit.export.small import Small, assert_close, session, small_spec
+from tests.unit.export.small import Small, assert_close, drawn_pixels, session, small_spec
 from triton_sam.errors import InvalidInput, SetupError
-from triton_sam.export import parity, run
+from triton_sam.export import run
 from triton_sam.export.checkpoint import load_weights
 from triton_sam.export.networks import build
-from triton_sam.export.parity import Comparison, Report
+from triton_sam.export.parity_reference import embeddings_of
+from triton_sam.export.parity_report import Comparison, Report
 from triton_sam.export.run import ExportOptions, checkpoint_sha256, export_checkpoint
 from triton_sam.export.trial import save_as_folder
 from triton_sam.specs import Precision, exported_graphs, graphs_from_json, graphs_to_json
@@ -26,7 +26,7 @@ from triton_sam.specs import Precision, exported_graphs, graphs_from_json, graph
 pytestmark = pytest.mark.torch
 
 SPEC = small_spec("sam1:vit_b")
-SMALL = ExportOptions(image_size=256)
+SMALL = ExportOptions(image_size=256, seed=3)
 WHOLE = {"encoder.onnx", "decoder.onnx", "graphs.json", "report.json"}
 
 
@@ -69,30 +69,16 @@ def test_from_a_checkpoint_to_a_folder(kind: str, official_file: Path, vit: Smal
     assert [row["output"] for row in report["summary"]] == ["image_embeddings", "masks", "iou_predictions"]
     assert all(row["share"] <= 1e-3 for row in report["summary"])
     assert report["parity"]["passed"] is True
-    assert {entry["image"] for entry in report["parity"]["comparisons"]} == {"random", "photograph"}
+    assert {entry["image"] for entry in report["parity"]["comparisons"]} == {"drawn", "photograph"}
+    assert report["parity"]["seed"] == SMALL.seed
 
     network = build(SPEC.architecture, 256)
     load_weights(network, path, SPEC)
-    pixels = parity.random_image(256, seed=3)
+    pixels = drawn_pixels(256, seed=3)
     with torch.inference_mode():
-        wanted = parity._reference_embeddings(network, SPEC.architecture, pixels).numpy()
+        wanted = embeddings_of(network, SPEC.architecture, pixels).numpy()
     (given,) = session(exported.folder / "encoder.onnx").run(["image_embeddings"], {"image": pixels})
     assert_close(given, wanted)
-
-
-def test_the_photograph() -> None:
-    picture = run._photograph(64)
-    assert picture is not None
-    assert picture.shape == (1, 3, 64, 64)
-    assert picture.dtype == np.float32
-    assert 0 <= picture.min() < 0.1 < 0.8 < picture.max() <= 1
-
-
-def test_without_the_photograph_the_random_image_has_to_do(vit: Small, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "skimage", None)
-    report = run._check(vit.network, vit.spec, vit.spec.graphs, vit.folder)
-    assert report.passed
-    assert {entry.image for entry in report.comparisons} == {"random"}
 
 
 # false ones, for what happens around them
@@ -110,9 +96,11 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
             raise told["error"]
         return {"encoder": 17, "decoder": 17}
 
-    def check(_network: object, _spec: object, graphs: Any, _folder: object) -> Report:
+    def check(_network: object, _spec: object, graphs: Any, _folder: object, seed: int) -> Report:
         difference = 1e-5 if told["passes"] else 0.5
-        report = Report(graphs.precision, [Comparison("random", "masks", difference, difference, 1.0, "box")])
+        report = Report(
+            graphs.precision, [Comparison("drawn", "masks", difference, difference, 1.0, prompt="box")], seed
+        )
         report.judge()
         return report
 
@@ -127,7 +115,7 @@ def test_a_failed_check_leaves_nothing(quick: dict[str, Any], official_file: Pat
         export_checkpoint(SPEC, official_file, tmp_path / "out", SMALL)
     assert str(caught.value) == (
         "the export of sam1:vit_b does not equal torch, so it was not kept: "
-        "masks on the random image box differs by 0.5 (deviation 1)"
+        "masks on the drawn image box differs by 0.5 (deviation 1) (seed 3)"
     )
     assert not (tmp_path / "out").exists()
 
