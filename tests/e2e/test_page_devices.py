@@ -120,6 +120,14 @@ def test_the_panel_is_a_sheet_on_a_phone(phone: Screen) -> None:
     assert button.get_attribute("aria-expanded") == "false"
 
 
+@pytest.mark.part("page")
+def test_axe_has_nothing_serious_to_say_of_the_sheet(phone: Screen, axe: str) -> None:
+    tap(phone, CUP)
+    phone.page.get_by_role("button", name="Objects and export").tap()
+    wait_until(phone.page, lambda: is_in_window(phone.page))
+    assert serious_findings(phone.page, axe) == []
+
+
 def is_in_window(page: Page) -> bool:
     """Whether the sheet is to be seen, and has stopped moving."""
     return bool(

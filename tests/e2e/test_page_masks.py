@@ -118,7 +118,7 @@ def test_the_mask_under_the_mouse_stays_until_the_next_one(screen: Screen, traff
 
 
 def test_the_mask_of_an_older_place_is_never_shown_after_a_newer_ones(server: Running, open_page: OpenPage) -> None:
-    """Answers come when the test lets them: on a known place, outside of the image, while the mouse goes on."""
+    """Answers come when the test lets them: back on a known place, outside of the image, while the mouse goes on."""
     page = open_page("about:blank")
     page.add_init_script(HELD_ANSWERS)
     page.goto(server.urls["service"])
