@@ -14,7 +14,6 @@ import numpy.typing as npt
 import onnxruntime
 import torch
 
-from tests.unit.export.families import WITH_FEATURES as WITH_FEATURES
 from triton_sam.catalog import get_spec
 from triton_sam.export.networks import build
 from triton_sam.export.parity import ParityCheck
