@@ -46,7 +46,7 @@ MEMORY_RESULT = ROOT / "docs" / "memory.json"
 TUNING_RESULT = ROOT / "docs" / "tuning.json"
 THROUGHPUT_RESULT = ROOT / "docs" / "throughput.json"
 EXPORTS = ROOT / "docs" / "exports.json"
-#: One file for each fault, as `make test-faults` writes them.
+#: One file for each fault, as parts of `make test-all` write them where TRITON_SAM_FAULTS_OUT says.
 FAULTS = ROOT / "docs" / "reliability"
 HELM_SCHEMA = "deploy/helm/triton-sam/values.schema.json"
 #: Settings that the chart sets by itself or keeps in a secret, and TLS: it ends at the ingress, and probes ask by http.
@@ -229,11 +229,11 @@ def vlm_table() -> str:
 
 
 def faults_table() -> str:
-    """What `make test-faults` measured, fault after fault."""
+    """What was measured, fault after fault."""
     rows = ["| fault or load | what | measured | must hold |", "|---|---|---|---|"]
     for path in sorted(FAULTS.glob("*.json")):
         document = json.loads(path.read_text())
-        shown = f"{document['fault']}{'' if document['form'] == 'long' else ' (short form)'}"
+        shown = document["fault"]
         for row in document["figures"]:
             value = row["value"]
             if isinstance(value, dict):
