@@ -1,4 +1,4 @@
-"""Where the figures of docs/reliability.md go. Tests of ``make test-all`` alone record any."""
+"""Where the figures of docs/reliability.md go: most are measured by parts of ``make test-all``."""
 
 from __future__ import annotations
 

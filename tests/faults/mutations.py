@@ -72,15 +72,19 @@ def valid_requests(image_key: str) -> list[Sent]:
         Sent("/cancel_pending", b"session_id=me", "application/x-www-form-urlencoded"),
         Sent("/cancel_pending", json.dumps({"session_id": "me"}).encode(), JSON),
         Sent("/v1/chat/completions", json.dumps(question).encode(), JSON),
-        *(straight(key, prompt) for key, prompt in ((image_key, known), ("0" * 40, unknown))),
+        *(straight(key, tensor_text(prompt)) for key, prompt in ((image_key, known), ("0" * 40, unknown))),
     ]
 
 
-def straight(key: str, prompt: dict[str, Any]) -> Sent:
-    """The same for Triton's own interface (KServe v2)."""
+def tensor_text(prompt: dict[str, Any]) -> str:
+    """A prompt as the tensor ``prompt_json`` has it: without what a request's frame says."""
     own = ("image_key", "session_id", "latest_wins", "model")
-    text = json.dumps({name: value for name, value in prompt.items() if name not in own})
-    tensors = {"image_key": key, "prompt_json": text}
+    return json.dumps({name: value for name, value in prompt.items() if name not in own})
+
+
+def straight(key: str, prompt_json: str) -> Sent:
+    """A prompt for Triton's own interface (KServe v2)."""
+    tensors = {"image_key": key, "prompt_json": prompt_json}
     document = {
         "inputs": [{"name": n, "datatype": "BYTES", "shape": [1], "data": [data]} for n, data in tensors.items()],
         "outputs": [{"name": "result_json"}],

@@ -5,23 +5,27 @@ Every commit tries some of each kind; `make test-all` tries all, each within a s
 
 from __future__ import annotations
 
-import asyncio
 import gzip
 import json
 import re
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
 import pytest
-import websockets
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import connect
 
 from tests.faults import hostile_cases, hostile_images
 from tests.faults.figures import record
 from tests.faults.hostile_cases import FORM, part
-from tests.faults.unhurt import REFUSED_WITHIN, SPOON, Stopwatch, Witness, sentence_of
+from tests.faults.mutations import straight
+from tests.faults.unhurt import REFUSED_WITHIN, SPOON, Witness, sentence_of
+from triton_sam import SAM2TritonClient
+from triton_sam.errors import InvalidInput, TooLarge
 from triton_sam.serving import Running
 
 pytestmark = pytest.mark.triton
@@ -67,9 +71,9 @@ def unhurt(witness: Witness) -> Iterator[None]:
 
 
 def refused(witness: Witness, what: str, path: str, body: bytes, kind: str, *statuses: int, **headers: str) -> None:
-    watch = Stopwatch()
-    answer = witness.client.post(path, content=body, headers={"Content-Type": kind, **headers})
-    seconds = watch.seconds
+    answer, seconds = witness.timed(
+        lambda: witness.client.post(path, content=body, headers={"Content-Type": kind, **headers})
+    )
     witness.note(f"{what} to {path}", answer.status_code, seconds)
     assert answer.status_code in (statuses or (400, 413)), f"{what}: {answer.status_code} {answer.text[:300]}"
     sentence_of(answer.content)
@@ -119,33 +123,60 @@ def test_what_triton_would_take(witness: Witness) -> None:
         refused(witness, f"the shape {shape}", "/v2/models/sam2/infer", body, JSON, 404, 405)
 
 
+#: Prompts that no service has looked at: the model has to refuse them itself.
+STRAIGHT = (
+    *("a point at 1e308", "a point at 2^63", "a point of 4,000 digits", "NaN", "Infinity", "NaN in a box"),
+    *("a mask of NaN", "a mask of 300 x 300", "a mask whose rows differ", "100,000 points", "10,000 objects"),
+    *("labels of 2^70", "a field with a NUL", "100,000 brackets", "deep points"),
+    *("a list", "a number", "nothing", "half a document", "two documents"),
+)
+
+
+def test_prompts_straight_to_triton(witness: Witness) -> None:
+    cases = hostile_cases.prompts(witness.image_key)
+    own = f'"image_key": "{witness.image_key}", '  # another tensor has it here
+    for what in STRAIGHT:
+        sent = straight(witness.image_key, cases[what].replace(own, "", 1))
+        answer = witness.client.post(witness.running.urls["HTTP"] + sent.path, content=sent.body)
+        assert answer.status_code in (400, 413), f"{what}: {answer.status_code} {answer.text[:300]}"
+        assert "Traceback" not in answer.json()["error"], what
+
+
+def test_images_straight_to_triton(witness: Witness) -> None:
+    for scheme in ("HTTP", "gRPC"):
+        with SAM2TritonClient(witness.running.urls[scheme]) as client:
+            for what, file in hostile_images.heads().items():
+                with pytest.raises((InvalidInput, TooLarge)) as refused:
+                    client.set_image(file)
+                assert "\n" not in str(refused.value), what
+
+
 def test_messages_on_the_socket(witness: Witness) -> None:
     cases = hostile_cases.prompts(witness.image_key)
     cases |= {"an id of NaN": '{"id": NaN}', "an id of 10 kB": json.dumps({"id": "x" * 10_000})}
     url = witness.running.urls["service"].replace("http://", "ws://") + "/v1/hover"
 
-    async def body() -> None:
-        async with websockets.connect(url, proxy=None) as hover:
-            messages: list[tuple[str, str | bytes]] = [*cases.items(), ("bytes", b"\xff" * 1000), ("NULs", bytes(10))]
-            for what, message in messages:
-                watch = Stopwatch()
-                await hover.send(message)
-                answer = json.loads(await asyncio.wait_for(hover.recv(), 60))
-                witness.note(f"{what} on the socket", 400, watch.seconds)
-                assert "error" in answer, f"{what}: {str(answer)[:300]}"
-                assert answer["error"]["code"] in ("invalid_input", "too_large", "not_found"), (what, answer)
-                sentence_of(json.dumps({"error": answer["error"]}).encode())
-            await hover.send(json.dumps({"id": 1, "image_key": witness.image_key, "points": [SPOON]}))
-            assert "result" in json.loads(await asyncio.wait_for(hover.recv(), 60))
-        for bad in ("x" * 1_100_000, b"x" * 1_100_000):
-            async with websockets.connect(url, proxy=None) as hover:
-                await hover.send(bad)
-                with pytest.raises(websockets.ConnectionClosed) as closed:
-                    await asyncio.wait_for(hover.recv(), 60)
-                assert closed.value.rcvd is not None
-                assert closed.value.rcvd.code == 1009
+    with connect(url, proxy=None) as hover:
 
-    asyncio.run(body())
+        def ask(message: str | bytes) -> Any:
+            hover.send(message)
+            return json.loads(hover.recv(timeout=60))
+
+        messages: list[tuple[str, str | bytes]] = [*cases.items(), ("bytes", b"\xff" * 1000), ("NULs", bytes(10))]
+        for what, message in messages:
+            answer, seconds = witness.timed(lambda message=message: ask(message))  # type: ignore[misc]
+            witness.note(f"{what} on the socket", 400, seconds)
+            assert "error" in answer, f"{what}: {str(answer)[:300]}"
+            assert answer["error"]["code"] in ("invalid_input", "too_large", "not_found"), (what, answer)
+            sentence_of(json.dumps({"error": answer["error"]}).encode())
+        assert "result" in ask(json.dumps({"id": 1, "image_key": witness.image_key, "points": [SPOON]}))
+    for bad in ("x" * 1_100_000, b"x" * 1_100_000):
+        with connect(url, proxy=None) as hover:
+            hover.send(bad)
+            with pytest.raises(ConnectionClosed) as closed:
+                hover.recv(timeout=60)
+            assert closed.value.rcvd is not None
+            assert closed.value.rcvd.code == 1009
 
 
 @only_in_full
@@ -171,9 +202,10 @@ def expect_no_image(witness: Witness, path: str, cases: dict[str, bytes]) -> Non
 @only_in_full
 def test_an_image_with_more_data_than_pixels_is_what_its_head_says(witness: Witness) -> None:
     body = hostile_cases.form(part("image", hostile_images.overfull_png(), "a.png"))
-    watch = Stopwatch()
-    answer = witness.client.post("/v1/preview", content=body, headers={"Content-Type": FORM})
-    assert watch.seconds < REFUSED_WITHIN
+    answer, seconds = witness.timed(
+        lambda: witness.client.post("/v1/preview", content=body, headers={"Content-Type": FORM})
+    )
+    assert seconds < REFUSED_WITHIN
     assert answer.status_code == 400 or answer.headers["X-Image-Size"] == "64x64", answer.text
 
 
@@ -254,8 +286,12 @@ def test_paths(witness: Witness) -> None:
 
 def raw(witness: Witness, request: bytes, *, half_close: bool = False) -> tuple[int, bytes, float]:
     """(status, body, seconds) of what a socket answers before it closes; status 0 where it says nothing."""
+    (status, body), seconds = witness.timed(lambda: _raw(witness, request, half_close))
+    return status, body, seconds
+
+
+def _raw(witness: Witness, request: bytes, half_close: bool) -> tuple[int, bytes]:
     address = urlsplit(witness.running.urls["service"])
-    watch = Stopwatch()
     received = b""
     with socket.create_connection((address.hostname, address.port or 80), timeout=60) as connection:
         try:
@@ -267,7 +303,7 @@ def raw(witness: Witness, request: bytes, *, half_close: bool = False) -> tuple[
         except ConnectionError:  # closed while we still send; what it said before counts
             pass
     top, _, body = received.partition(b"\r\n\r\n")
-    return int(top.split()[1]) if top else 0, body, watch.seconds
+    return int(top.split()[1]) if top else 0, body
 
 
 def whole(answer: bytes) -> bool:

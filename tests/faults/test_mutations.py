@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -18,10 +19,14 @@ from websockets.sync.client import connect
 
 from tests.faults.figures import record
 from tests.faults.mutations import JSON, Sent, mutated, small_picture, valid_requests
-from tests.faults.unhurt import Stopwatch, Witness, sentence_of
+from tests.faults.unhurt import Witness, sentence_of
 from triton_sam.serving import Running
 
-pytestmark = pytest.mark.triton
+pytestmark = [
+    pytest.mark.triton,
+    # The service is a thread of this very process, and its sockets draw the numbers of their pings.
+    pytest.mark.filterwarnings("ignore:Do not use the `random` module inside strategies"),
+]
 FEW, MANY = 150, 10_000
 IN_FULL = pytest.param(MANY, marks=[pytest.mark.part("mutations"), pytest.mark.timeout(3600)])
 #: Seconds; a damaged image may still be one, and then it is encoded.
@@ -54,9 +59,9 @@ def witness(examples: int, server: Running, photographs: Path) -> Iterator[Witne
 
 def send(witness: Witness, sent: Sent) -> None:
     url = witness.running.urls["HTTP"] + sent.path if sent.straight else sent.path
-    watch = Stopwatch()
-    answer = witness.client.post(url, content=sent.body, headers={"Content-Type": sent.kind})
-    seconds = watch.seconds
+    answer, seconds = witness.timed(
+        lambda: witness.client.post(url, content=sent.body, headers={"Content-Type": sent.kind})
+    )
     witness.note(f"{sent.path} {sent.body[:200]!r}", answer.status_code, seconds)
     if sent.straight and answer.status_code == 500:
         assert TRITONS_OWN.match(answer.json()["error"]), f"{sent} -> {answer.text}"
@@ -126,21 +131,22 @@ def test_damaged_hovers(witness: Witness, examples: int) -> None:
     url = witness.running.urls["service"].replace("http", "ws", 1) + "/v1/hover"
     with connect(url, max_size=None, proxy=None) as socket:
 
+        def ask(text: str) -> Any:
+            socket.send(text)
+            return json.loads(socket.recv(timeout=PATIENCE))
+
         @exactly(examples // 10)
         @given(mutated(valid))
         def damaged(sent: Sent) -> None:
-            watch = Stopwatch()
-            socket.send(sent.body.decode("latin-1"))
-            answer = json.loads(socket.recv(timeout=PATIENCE))
+            answer, seconds = witness.timed(lambda: ask(sent.body.decode("latin-1")))
             error = answer.get("error", {"code": "result", "type": ""})
             outcome = error["code"]
             assert error["type"] != "server_error" or outcome == "unsupported", f"{sent.body!r} -> {answer}"
-            witness.note(f"{sent.body!r}", 200 if outcome == "result" else 400, watch.seconds)
+            witness.note(f"{sent.body!r}", 200 if outcome == "result" else 400, seconds)
             outcomes[outcome] += 1
 
         damaged()
-        socket.send(json.dumps(message))
-        assert "result" in json.loads(socket.recv(timeout=PATIENCE))
+        assert "result" in ask(json.dumps(message))
     witness.check()
     assert sum(outcomes.values()) >= examples // 10
     assert outcomes["result"] < examples / 20, "most damage must be noticed"
