@@ -5,11 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests import hypothesis_profiles
 from tests.unit.helpers import PROXY_VARIABLES, FileServer
+
+if TYPE_CHECKING:
+    from tests.unit.export.small import Small, SmallFactory
+    from triton_sam.specs import Architecture
 
 hypothesis_profiles.load()
 #: A module that says so imports torch when it is collected.
@@ -35,3 +40,20 @@ def server() -> Iterator[FileServer]:
     """A file server on loopback."""
     with FileServer() as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def small(tmp_path_factory: pytest.TempPathFactory) -> SmallFactory:
+    """Small networks by the ids of their models, each built and exported once; torch is imported by those who ask for
+    one. Networks that differ by their training alone are one."""
+    from tests.unit.export.small import make_small, same_network, small_spec
+
+    made: dict[Architecture, Small] = {}
+
+    def make(model_id: str) -> Small:
+        key = same_network(small_spec(model_id).architecture)
+        if key not in made:
+            made[key] = make_small(model_id, tmp_path_factory.mktemp("small"))
+        return made[key]
+
+    return make

@@ -193,7 +193,10 @@ def assert_every_version_is_whole(repository: Path) -> None:
             assert all(present.values())
 
 
-@pytest.mark.parametrize(("model_id", "kind"), [(SPEC.id, "version"), (LARGE.id, "default")])
+@pytest.mark.parametrize(
+    ("model_id", "kind"),
+    [(SPEC.id, "version"), pytest.param(LARGE.id, "default", marks=pytest.mark.part("faults"))],
+)
 def test_a_writer_killed_at_any_moment(
     model_id: str, kind: str, weights: Weights, repository: Path, tmp_path: Path
 ) -> None:

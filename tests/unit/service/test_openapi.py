@@ -22,7 +22,8 @@ from schemathesis.specs.openapi.checks import (
 from tests.unit.service.helpers import Fake, ask
 from triton_sam.service import schemas
 
-_EXAMPLES = 15
+#: Of each operation and mode; a commit has 8.
+_EXAMPLES = min(settings.default.max_examples // 3, 100)  # type: ignore[union-attr]
 _CONFIG = SchemathesisConfig(
     projects=ProjectsConfig(
         default=ProjectConfig(generation=GenerationConfig(max_examples=_EXAMPLES, deterministic=True, no_shrink=True))

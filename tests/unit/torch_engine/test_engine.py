@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import io
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,19 +12,17 @@ import pytest
 import torch
 from PIL import Image
 
-from tests.unit.export.families import EACH_FAMILY, FAMILIES, one_or_each
-from tests.unit.export.small import small_network, small_spec
+from tests.unit.export.families import EACH_FAMILY, WITHOUT_FEATURES
+from tests.unit.export.small import SmallFactory, small_network, small_spec
 from tests.unit.test_onnx_engine import prompt
 from triton_sam import masks
 from triton_sam.engines.base import Decoded, Embedding, Row
 from triton_sam.engines.onnx import OnnxEngine
 from triton_sam.engines.torch.engine import TorchEngine, TorchOptions
 from triton_sam.errors import InternalError
-from triton_sam.export.run import write_graphs
 from triton_sam.geometry import Frame
 from triton_sam.images import EncodedImage
 from triton_sam.prompts import ObjectPrompt
-from triton_sam.specs import DECODER_FILE, ENCODER_FILE
 
 pytestmark = pytest.mark.torch
 
@@ -50,13 +47,10 @@ def photograph(size: tuple[int, int], seed: int = 0, form: str = "PNG") -> Encod
 
 
 @pytest.fixture(scope="module", params=EACH_FAMILY)
-def engines(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Engines:
-    spec = small_spec(request.param)
-    network = small_network(spec)
-    folder: Path = tmp_path_factory.mktemp("graphs")
-    write_graphs(network, spec, spec.graphs, folder)
-    onnx = OnnxEngine(spec, folder / ENCODER_FILE, folder / DECODER_FILE, threads=1)
-    engine = TorchEngine(spec, network, CPU)
+def engines(request: pytest.FixtureRequest, small: SmallFactory) -> Engines:
+    made = small(request.param)
+    onnx = OnnxEngine(made.spec, made.encoder_file, made.decoder_file, threads=1)
+    engine = TorchEngine(made.spec, copy.deepcopy(made.network), CPU)
     engine.warm_up()
     files = [photograph(size, seed) for seed, size in enumerate(SIZES)]
     encoded = [(engine.encode([engine.prepare(file)])[0], onnx.encode([onnx.prepare(file)])[0]) for file in files]
@@ -188,11 +182,15 @@ def test_several_images_at_once_are_each_as_alone() -> None:
 @pytest.mark.parametrize(
     "model_id",
     [
-        *one_or_each(FAMILIES[:-1]),
-        pytest.param(FAMILIES[-1], marks=[pytest.mark.part("exports"), pytest.mark.patient]),
+        "sam2.1:tiny",
+        *(pytest.param(it, marks=pytest.mark.part("exports")) for it in WITHOUT_FEATURES),
+        pytest.param("sam3:tracker", marks=[pytest.mark.part("exports"), pytest.mark.patient]),
     ],
 )
-@pytest.mark.parametrize("half", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    "half",  # the former takes ARM ten times as long
+    [pytest.param(torch.bfloat16, marks=pytest.mark.part("exports")), torch.float16],
+)
 def test_halves_are_near_the_whole(model_id: str, half: torch.dtype) -> None:
     spec = small_spec(model_id)
     network = small_network(spec)
@@ -214,7 +212,7 @@ def test_numbers_out_of_range_are_told() -> None:
     spec = small_spec("sam2.1:tiny")
     network = small_network(spec)
     network.no_memory_embedding.data += 1e5  # more than float16 holds
-    engine = TorchEngine(spec, network, TorchOptions(torch.device("cpu"), torch.bfloat16, torch.float16))
+    engine = TorchEngine(spec, network, TorchOptions(torch.device("cpu"), torch.float32, torch.float16))
     engine.warm_up()
     with pytest.raises(InternalError, match="TRITON_SAM_TORCH_DTYPE=float32"):
         engine.encode([engine.prepare(photograph((120, 80)))])

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.unit.one_thread import one_thread
 from triton_sam.vlm_catalog import get_vlm
 
 if TYPE_CHECKING:
@@ -17,16 +17,8 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session", autouse=True)
 def _one_thread() -> Iterator[None]:
-    """Networks this small are slower on several, and much slower beside other tests."""
-    if find_spec("torch") is None:
+    with one_thread():
         yield
-        return
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")
