@@ -19,7 +19,7 @@ from triton_sam.catalog import CATALOG
 from triton_sam.cli import app
 from triton_sam.profiles import PROFILES
 from triton_sam.settings import Settings
-from triton_sam.specs import exported_graphs
+from triton_sam.specs import exported_graphs, raw_graphs
 from triton_sam.vlm_catalog import VLM_CATALOG
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -103,7 +103,7 @@ def models_table() -> str:
         "|---|---|---|---|---|---|---|---|",
     ]
     for spec in CATALOG.values():
-        shapes = "<br>".join(f"{name} {_shape(shape)}" for name, shape in spec.encoder.outputs)
+        shapes = "<br>".join(f"{name} {_shape(shape)}" for name, shape in raw_graphs(spec).encoder.outputs)
         # The ready-made graphs are the same network, so what was measured of its export is said of them too.
         memory = f"{measured[spec.id]['serve_gib']:.1f} GiB" if spec.id in measured else "not measured"
         rows.append(

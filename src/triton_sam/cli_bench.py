@@ -67,23 +67,29 @@ def cpu_encoder(
     output: OutputOption = None,
     baseline: BaselineOption = None,
 ) -> None:
-    """The encoder that was made for CPUs against the plain graph: time, and how far their masks agree."""
-    from triton_sam.bench.cpu_encoder import measure_cpu_encoder
-    from triton_sam.bench.results import Result
-    from triton_sam.errors import SetupError
-    from triton_sam.model_folders import newest_version
-    from triton_sam.serving import prepare
-    from triton_sam.settings import get_settings
-    from triton_sam.specs import CPU_ENCODER_FILE, DECODER_FILE, ENCODER_FILE
+    """The encoders that were made for CPUs against the plain graph: time, and how far their masks agree."""
+    import tempfile
 
-    served = prepare([model], get_settings(), None)
-    name, spec = next(iter(served.segmenters.items()))
-    folder = served.repository / name / str(newest_version(served.repository / name))
-    if not (folder / CPU_ENCODER_FILE).is_file():
-        raise SetupError(f"{model} has no encoder for CPUs: run `triton-sam setup {model}` with the package onnx")
-    plain, fast, decoder = (folder / file for file in (ENCODER_FILE, CPU_ENCODER_FILE, DECODER_FILE))
+    from triton_sam.bench.cpu_encoder import Encoders, measure_cpu_encoder
+    from triton_sam.bench.results import Result
+    from triton_sam.catalog import get_spec
+    from triton_sam.errors import SetupError
+    from triton_sam.settings import get_settings
+    from triton_sam.setup_models import set_up
+    from triton_sam.specs import CPU_ENCODER_FILE, DECODER_FILE, EIGHT_BIT_ENCODER_FILE, ENCODER_FILE
+    from triton_sam.weights import WeightStore
+
+    spec = get_spec(model)
     result = Result("cpu-encoder", about={"model": model})
-    result.figures += measure_cpu_encoder(plain, fast, decoder, spec, rounds)
+    # In a repository of its own: 8 bits that are measured were not asked for elsewhere.
+    with tempfile.TemporaryDirectory(prefix="triton-sam-bench-") as repository:
+        store = WeightStore(get_settings().home)
+        name = set_up(spec, store, Path(repository), cpu_encoder=True, fast_encoder=True)[0]
+        folder = Path(repository) / name / "1"
+        files = [folder / file for file in (ENCODER_FILE, CPU_ENCODER_FILE, EIGHT_BIT_ENCODER_FILE)]
+        if not all(file.is_file() for file in files):
+            raise SetupError(f"{model} has no encoders for CPUs: choose a ready-made model, and pip install onnx")
+        result.figures += measure_cpu_encoder(Encoders(*files), folder / DECODER_FILE, spec, rounds)
     finish(result, output, baseline)
 
 

@@ -43,7 +43,7 @@ def test_a_mask_without_any_network(
         shutil.copy(store.path(file), blobs)
     environment = os.environ | {
         "TRITON_SAM_HOME": str(blobs.parent),
-        "TRITON_SAM_FAST_ENCODER": "0",  # making it takes long, and needs no network either
+        "TRITON_SAM_CPU_ENCODER": "0",  # making it takes long, and needs no network either
         "TRITON_SAM_FAST_DECODER": "0",
         "HF_HUB_OFFLINE": "1",
     }

@@ -24,14 +24,14 @@ OTHERS = [Trial(2, 17), Trial(1, 0, box=True), Trial(4, 3, box=True, mask=True, 
 
 
 @pytest.fixture(scope="module")
-def fast(graphs: dict[Role, Path], spec: ModelSpec, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = make_cpu_decoder(graphs[Role.DECODER], tmp_path_factory.mktemp("fast") / "decoder.onnx", spec.graphs)
+def fast(graphs: dict[Role, Path], real_spec: ModelSpec, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = make_cpu_decoder(graphs[Role.DECODER], tmp_path_factory.mktemp("fast") / "decoder.onnx", real_spec.graphs)
     assert made is not None
     return made
 
 
-def test_answers_are_the_same(fast: Path, graphs: dict[Role, Path], spec: ModelSpec) -> None:
-    assert largest_difference(graphs[Role.DECODER], fast, spec.graphs, OTHERS) <= MOST_DIFFERENCE
+def test_answers_are_the_same(fast: Path, graphs: dict[Role, Path], real_spec: ModelSpec) -> None:
+    assert largest_difference(graphs[Role.DECODER], fast, real_spec.graphs, OTHERS) <= MOST_DIFFERENCE
 
 
 def test_all_of_it_is_rewritten(fast: Path) -> None:
@@ -52,17 +52,17 @@ def test_exports(model_id: str, export_trial: ExportTrial, tmp_path: Path) -> No
 
 
 def test_the_server_takes_it_unless_told_otherwise(
-    embedded_server: None, spec: ModelSpec, store: WeightStore, photographs: Path, tmp_path: Path
+    embedded_server: None, real_spec: ModelSpec, store: WeightStore, photographs: Path, tmp_path: Path
 ) -> None:
     """Masks are those of the plain decoder, and not to the last bit."""
-    set_up(spec, store, tmp_path / "models", fast_decoder=True)
-    assert (tmp_path / "models" / spec.family / "1" / "decoder_cpu.onnx").is_file()
-    assert not (tmp_path / "models" / f"{spec.family}_decoder" / "1" / "decoder_cpu.onnx").exists()
+    set_up(real_spec, store, tmp_path / "models", fast_decoder=True)
+    assert (tmp_path / "models" / real_spec.family / "1" / "decoder_cpu.onnx").is_file()
+    assert not (tmp_path / "models" / f"{real_spec.family}_decoder" / "1" / "decoder_cpu.onnx").exists()
     logits = {}
     for flag in ("0", "1"):
         with (
             serve_folder(tmp_path / "models", tmp_path / "home", fast_decoder=flag) as running,
-            SAM2TritonClient(running.urls["HTTP"], spec.family) as client,
+            SAM2TritonClient(running.urls["HTTP"], real_spec.family) as client,
         ):
             client.set_image(photographs / "coffee.png")
             logits[flag] = client.predict([[360.0, 290.0]], [1])[0][0, 0]

@@ -1,4 +1,5 @@
-"""A mask is right, not just there: served masks against the same graphs run directly."""
+"""A mask is right, not just there: served masks against the published graphs run directly, for every size and
+photograph. Once for each kind of prompt on every commit: ``test_default_set_up.py``."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from triton_sam import SAM2TritonClient
 from triton_sam.serving import Running
 from triton_sam.specs import Role
 
-pytestmark = pytest.mark.triton
+pytestmark = [pytest.mark.triton, pytest.mark.part("masks")]
 
 #: name -> (photograph, size to bring it to): three photographs, aspect 1:3 to 3:1, 64 px to 6000 px.
 PICTURES = {
@@ -43,8 +44,8 @@ def picture(request: pytest.FixtureRequest, photographs: Path) -> Image.Image:
 
 
 @pytest.fixture(scope="module")
-def client(server: Running, picture: Image.Image) -> Iterator[SAM2TritonClient]:
-    with SAM2TritonClient(server.urls["HTTP"]) as client:
+def client(real_server: Running, picture: Image.Image) -> Iterator[SAM2TritonClient]:
+    with SAM2TritonClient(real_server.urls["HTTP"]) as client:
         client.set_image(np.asarray(picture))
         yield client
 

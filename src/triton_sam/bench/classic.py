@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from triton_sam import masks, wire
 from triton_sam.configs import raw_names
 from triton_sam.geometry import Frame
 from triton_sam.run_lengths import BoolArray
-from triton_sam.specs import ModelSpec
+from triton_sam.specs import ModelSpec, raw_graphs
 from triton_sam.transport import connect
 
 _TIMEOUT_SECONDS = 300.0
@@ -30,7 +31,7 @@ class ClassicClient:
     def __init__(self, url: str, segmenter: str, spec: ModelSpec) -> None:
         self._transport = connect(wire.Address.parse(url), _TIMEOUT_SECONDS, {})
         self._encoder, self._decoder = raw_names(segmenter)
-        self._spec = spec
+        self._spec = replace(spec, graphs=raw_graphs(spec))
         self._frame = Frame(1, 1, spec.side, spec.resize)
         self._embeddings: Mapping[str, npt.NDArray[Any]] = {}
 

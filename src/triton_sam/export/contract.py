@@ -118,7 +118,7 @@ def write_contract_decoder(plain: Path, target: Path, own: Graphs, contract: Gra
     constants: dict[str, npt.NDArray[Any]] = {
         f"{_OURS}zero": np.array([0], np.int64),
         f"{_OURS}one": np.array([1], np.int64),
-        f"{_OURS}ones": np.array([1, 1, 1], np.int64),
+        f"{_OURS}one_mask": np.array([1, side, side], np.int64),
         f"{_OURS}flag_shape": np.array([-1, 1, 1, 1], np.int64),
         f"{_OURS}mask_shape": np.array([1, 1, side, side], np.int64),
         f"{_OURS}half": np.array(0.5, np.float32),
@@ -128,7 +128,7 @@ def write_contract_decoder(plain: Path, target: Path, own: Graphs, contract: Gra
     before = [
         node("Shape", [theirs.points], [f"{_OURS}points_shape"]),
         node("Gather", [f"{_OURS}points_shape", f"{_OURS}zero"], [f"{_OURS}rows"], axis=0),
-        node("Concat", [f"{_OURS}rows", f"{_OURS}ones"], [f"{_OURS}mask_rows"], axis=0),
+        node("Concat", [f"{_OURS}rows", f"{_OURS}one_mask"], [f"{_OURS}mask_rows"], axis=0),
         node("Expand", [theirs.mask, f"{_OURS}mask_rows"], [f"{_OURS}mask"]),
         node("Reshape", [theirs.mask_flag, f"{_OURS}flag_shape"], [f"{_OURS}flag"]),
     ]
@@ -150,17 +150,20 @@ def write_contract_decoder(plain: Path, target: Path, own: Graphs, contract: Gra
             for kind, name in (("masks", theirs.masks), ("scores", theirs.scores))
         ],
     ]
-    embeddings = dict(contract.encoder.outputs)
     inputs: dict[str, list[int | str]] = {
-        **{name: [_ROWS, *shape[1:]] for name, shape in embeddings.items()},
+        **{name: [_ROWS, *shape[1:]] for name, shape in contract.encoder.outputs},
         theirs.points: ["prompts", "points", 2],
         theirs.labels: ["prompts", "points"],
         theirs.mask: ["mask_rows", 1, side, side],
         theirs.mask_flag: ["flags"],
         theirs.multimask: [1],
     }
-    blank = embeddings | {theirs.mask: (1, 1, side, side), theirs.mask_flag: (1,), theirs.multimask: (1,)}
-    constants |= {name: np.zeros(blank[name], np.float32) for name in theirs.optional}  # an input's default
+    # An initializer with an input's name is its default. One cell that broadcasts spares 12 MB, and needs free axes.
+    for name in theirs.optional:
+        channels = inputs[name][1:2]
+        if len(inputs[name]) == 4:
+            inputs[name] = [_ROWS, *channels, "height", "width"]
+        constants[name] = np.zeros([1, *map(int, channels), 1, 1] if channels else [1], np.float32)
     graph = onnx.helper.make_graph(
         [*before, *model.graph.node, *after],
         "decoder",

@@ -65,7 +65,7 @@ def result(**more: Any) -> dict[str, Any]:
         "image_key": KEY,
         "model": SPEC.id,
         "model_version": "1",
-        "encoder": "float32",
+        "encoder": "8-bit",
         "timings_ms": {"total": 1.5},
     }
     return head | {"width": WIDTH, "height": HEIGHT} | more

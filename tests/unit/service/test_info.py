@@ -62,12 +62,20 @@ def test_models(path: str) -> None:
             "prompts": ["boxes", "masks", "points"],
             "side": spec.side,
             "default": True,
+            "encoder": "8-bit",
         }
     ]
     assert ask("GET", path, Fake(segmenters={})).json() == []
     rows = ask("GET", path).json()
     assert [row["name"] for row in rows] == list(SEGMENTERS)
     assert [row["name"] for row in rows if row["default"]] == [choose(SEGMENTERS, None).name]
+
+
+def test_models_of_a_server_that_does_not_answer() -> None:
+    fake = Fake(segmenters={"sam2": get_spec(DEFAULT_MODEL)})
+    fake.state = "starting"
+    (row,) = ask("GET", "/models", fake).json()
+    assert (row["name"], row["encoder"]) == ("sam2", None)
 
 
 def test_limits() -> None:

@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from tests.unit.service.helpers import SEGMENTERS, SPEC
-from triton_sam.errors import NotFound, SetupError
+from triton_sam.errors import NotFound, SetupError, Unavailable
 from triton_sam.service import models
-from triton_sam.service.models import Models, Served, choose
+from triton_sam.service.models import Encoders, Models, Served, choose
 from triton_sam.specs import ModelSpec
 
 
@@ -99,3 +99,41 @@ def test_a_repository_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch, caplo
 
     asyncio.run(run())
     assert "never retrieved" not in caplog.text
+
+
+def test_each_segmenter_tells_its_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Asked once in a while; what was told last stays while a model does not answer."""
+    monkeypatch.setattr(models, "_FRESH_SECONDS", 60.0)
+    told = {"sam2": "8-bit", "sam3": "float32"}
+    asked: list[str] = []
+
+    async def ask(name: str) -> dict[str, object]:
+        asked.append(name)
+        if name not in told:
+            raise Unavailable("not now")
+        return {"encoder": told[name]}
+
+    async def look() -> None:
+        encoders = Encoders(ask)
+        assert await encoders.of(["sam2", "sam3", "sam1"]) == {"sam2": "8-bit", "sam3": "float32", "sam1": None}
+        assert await encoders.of(["sam2"]) == {"sam2": "8-bit"}
+        assert asked == ["sam2", "sam3", "sam1"]
+        monkeypatch.setattr(models, "_FRESH_SECONDS", 0.0)
+        encoders = Encoders(ask)
+        await encoders.of(["sam2"])
+        told["sam2"] = "float32"  # another version was loaded
+        assert await encoders.of(["sam2"]) == {"sam2": "float32"}
+        del told["sam2"]
+        assert await encoders.of(["sam2"]) == {"sam2": "float32"}
+
+    asyncio.run(look())
+
+
+def test_a_segmenter_that_hangs_does_not_hold_up_the_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(models, "_ABOUT_SECONDS", 0.01)
+
+    async def ask(name: str) -> dict[str, object]:
+        await asyncio.Event().wait()
+        return {}
+
+    assert asyncio.run(Encoders(ask).of(["sam2"])) == {"sam2": None}
