@@ -1,4 +1,4 @@
-"""A graph that the rewrites for CPUs do not know: set-up tells, the plain graph is served, and doctor still knows why."""
+"""A graph that the rewrites for CPUs do not know: set-up tells, the plain one is served, doctor knows why."""
 
 from __future__ import annotations
 
