@@ -1,4 +1,7 @@
-"""The fast decoder of the default model, and of exports, against the plain one: the same masks."""
+"""The fast decoder of the default model, and of exports, against the plain one: the same masks.
+
+Exports at full size belong to ``make test-all``; small ones are in ``tests/unit/export/test_decoders_for_cpus.py``.
+"""
 
 from __future__ import annotations
 
@@ -40,6 +43,7 @@ def test_all_of_it_is_rewritten(fast: Path) -> None:
     assert not {"Conv", "ConvTranspose", "Tile"} & kinds
 
 
+@pytest.mark.part("exports")
 @pytest.mark.parametrize("model_id", ["sam1:mobile", "sam1:vit_b", "sam2.1:tiny", "sam3:tracker"])
 def test_exports(model_id: str, export_trial: ExportTrial, tmp_path: Path) -> None:
     folder = export_trial(model_id)
@@ -51,6 +55,7 @@ def test_exports(model_id: str, export_trial: ExportTrial, tmp_path: Path) -> No
     assert largest_difference(folder / "decoder.onnx", made, graphs, OTHERS) <= MOST_DIFFERENCE
 
 
+@pytest.mark.part("masks")
 def test_the_server_takes_it_unless_told_otherwise(
     embedded_server: None, real_spec: ModelSpec, store: WeightStore, photographs: Path, tmp_path: Path
 ) -> None:

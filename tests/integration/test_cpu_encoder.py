@@ -1,7 +1,12 @@
-"""The encoders for CPUs of the default model against the plain one, on the real weights: how far their masks agree."""
+"""The encoders for CPUs of the default model against the plain one, on the real weights.
+
+For every commit: that all of the graph is rewritten. How far masks agree, and the encoder that is partly in 8 bits,
+belong to ``make test-all``.
+"""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,15 +18,25 @@ from tests.integration.reference import iou
 from tests.integration.serve_folder import serve_folder
 from triton_sam import SAM2TritonClient
 from triton_sam.bench.cpu_encoder import EXACT_IOU, UNSEEN, Agreement, agreement, pictures
+from triton_sam.export.completeness import IncompleteRewrite
 from triton_sam.export.convert import as_onnx
-from triton_sam.export.cpu_encoder import MOST_ERROR, compare, make_cpu_encoder
+from triton_sam.export.cpu_encoder import MOST_ERROR, MOST_ROUNDING, compare, make_cpu_encoder
 from triton_sam.export.eight_bits import has_dot_products
+from triton_sam.export.graph_rewrites import (
+    Graph,
+    count_attentions,
+    fuse_attention,
+    join_convolutions,
+    split_projections,
+)
+from triton_sam.export.window_tiles import count_windowed_blocks, tile_windows
 from triton_sam.setup_models import set_up
 from triton_sam.specs import EIGHT_BIT_ENCODER_FILE, GRAPHS_FILE, ModelSpec, Role, graphs_from_json
 from triton_sam.weights import WeightStore
 
-pytest.importorskip("onnx")
-pytestmark = [pytest.mark.triton, pytest.mark.patient, pytest.mark.part("masks")]
+onnx = pytest.importorskip("onnx")
+pytestmark = pytest.mark.triton
+only_in_test_all = pytest.mark.part("masks")
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +72,20 @@ def baseline(plain: Path, exact: Path, graphs: dict[Role, Path], real_spec: Mode
     return Agreement.joined(parts)
 
 
+def test_all_of_it_is_rewritten(plain: Path, real_spec: ModelSpec) -> None:
+    """Counted in the graph and by the architecture alike; nothing is run."""
+    model = onnx.load(str(plain))
+    graph = Graph(model)
+    attentions, blocks = count_attentions(graph), count_windowed_blocks(graph)
+    assert attentions == sum(real_spec.architecture.depths)
+    assert join_convolutions(graph) == len(real_spec.encoder.outputs) - 1
+    assert split_projections(graph) == attentions
+    assert fuse_attention(graph) == attentions
+    assert blocks > 1
+    assert tile_windows(graph) == blocks
+
+
+@only_in_test_all
 def test_what_8_bits_change(
     found: Agreement, baseline: Agreement, record_property: Callable[[str, object], None]
 ) -> None:
@@ -73,6 +102,7 @@ def test_what_8_bits_change(
     assert found.best[~found.flipped].mean() >= 0.98
 
 
+@only_in_test_all
 def test_masks_agree_on_other_photographs(
     plain: Path, fast: Path, graphs: dict[Role, Path], real_spec: ModelSpec
 ) -> None:
@@ -81,10 +111,12 @@ def test_masks_agree_on_other_photographs(
     assert Agreement.joined(parts).best.mean() >= 0.98
 
 
+@only_in_test_all
 def test_a_smaller_file(plain: Path, fast: Path) -> None:
     assert fast.stat().st_size < 0.65 * plain.stat().st_size
 
 
+@only_in_test_all
 def test_fine_features_are_nearly_untouched(plain: Path, fast: Path, real_spec: ModelSpec) -> None:
     """The finest leave the network before its first product in 8 bits, the others soon after."""
     errors = compare(plain, fast, real_spec.graphs)
@@ -94,16 +126,19 @@ def test_fine_features_are_nearly_untouched(plain: Path, fast: Path, real_spec: 
     assert embedding <= MOST_ERROR
 
 
+@pytest.mark.part("exports")
 @pytest.mark.parametrize("model_id", ["sam1:mobile", "sam2.1:tiny"])
 def test_exports_are_made_faster_or_left_alone(model_id: str, export_trial: ExportTrial, tmp_path: Path) -> None:
+    """Whole or not at all; set-up makes encoders for CPUs of ready-made graphs alone."""
     folder = export_trial(model_id)
     graphs = graphs_from_json((folder / GRAPHS_FILE).read_bytes())
-    made = make_cpu_encoder(folder / "encoder.onnx", tmp_path / "fast.onnx", graphs, eight_bits=True)
-    assert (made is not None) == (tmp_path / "fast.onnx").exists()
-    if made is not None:
-        assert np.max(list(compare(folder / "encoder.onnx", made, graphs).values())) <= MOST_ERROR
+    target = tmp_path / "fast.onnx"
+    with contextlib.suppress(IncompleteRewrite):
+        assert make_cpu_encoder(folder / "encoder.onnx", target, graphs) in (target, None)
+    assert not target.exists() or max(compare(folder / "encoder.onnx", target, graphs).values()) <= MOST_ROUNDING
 
 
+@only_in_test_all
 @pytest.mark.skipif(not has_dot_products(), reason="no 8-bit dot products here: float32 is served")
 def test_8_bits_are_served_where_they_were_set_up(
     embedded_server: None,

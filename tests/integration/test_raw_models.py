@@ -100,7 +100,7 @@ def test_minimal_and_absent_configs(
     process: Any = real_server.supervisor.process
     process.load(name)
     try:
-        served = infer(server, name, decoder_inputs(features), ["masks"])
+        served = infer(real_server, name, decoder_inputs(features), ["masks"])
         assert served["masks"].shape == (2, 1, 256, 256)
     finally:
         process.unload(name)

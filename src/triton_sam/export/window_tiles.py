@@ -67,9 +67,9 @@ def count_windowed_blocks(graph: Graph) -> int:
     them. 0 where there is no loop to be made: no windows, or too few for a second round.
     """
     shapes = [graph.shape(node.output[0]) for node in graph.nodes if node.op_type == "Softmax"]
-    if not shapes or len(shapes[0]) != 4 or shapes[0][0] is None or not shapes[0][3]:
+    if not shapes or len(shapes[0]) < 3 or shapes[0][0] is None or shapes[0][-1] is None:
         return 0
-    windows, keys = shapes[0][0], shapes[0][3]
+    windows, keys = shapes[0][0], shapes[0][-1]
     blocks = sum(shape[:1] == [windows] for shape in shapes)
     return blocks if windows > 1 and blocks > 1 and _fits(windows, keys) else 0
 

@@ -131,7 +131,7 @@ class Decoder(nn.Module):
         labels = functional.pad(labels, (0, padding), value=float(_NOT_A_POINT))
         kept = points + self._padding_points(labels[:, :points])
         coords, labels = coords[:, :kept], labels[:, :kept]
-        sparse = self._embed_points(coords.unsqueeze(1), labels.unsqueeze(1)).squeeze(1)
+        sparse = self._embed_points(coords.unsqueeze(1), labels.unsqueeze(1))[:, 0]
         decoder = self.decoder
         own = [decoder.iou_token.weight, decoder.mask_tokens.weight]
         if self.has_features:
