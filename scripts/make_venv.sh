@@ -15,7 +15,7 @@ CHECK
 [ -x "$folder/bin/python" ] || "$python" -m venv "$folder"
 
 # Twice quiet: errors are told, but not a line for each package that one of several indexes does not have.
-# Modules are compiled when they are first imported: most never are, and compiling all takes longer than installing them.
+# Modules are compiled when they are first imported; most never are.
 pip_install() {
     "$folder/bin/python" -m pip install --quiet --quiet --disable-pip-version-check --no-compile "$@"
 }
@@ -28,7 +28,7 @@ else
     as_locked=(--constraint "$lock")
     build_as_locked=(--build-constraint "$lock")  # what builds this package is pinned too
 fi
-# The pip that a Python brings along may be years old: slower, and without --build-constraint.
+# The pip that a Python brings along may be years old, and without --build-constraint.
 pip_install "${as_locked[@]}" pip
 
 packages=(--editable ".[$extras]")
