@@ -45,7 +45,11 @@ PARTS = {
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--part", action="append", default=[], choices=[*PARTS, "every"], help="run this part of `make test-all` instead"
+        "--part",
+        action="append",
+        default=[],
+        choices=[*PARTS, "every"],
+        help="run this part of `make test-all` instead",
     )
 
 
