@@ -75,7 +75,7 @@ def export_model(
         present = _present(folder)
         if present is not None and checkpoint.exists():
             known = (present["checkpoint"]["sha256"], present.get("exporter"))
-            checked = request.seed in (None, present.get("parity", {}).get("seed"))
+            checked = request.seed in (None, (present.get("parity") or {}).get("seed"))
             if checked and known == (checkpoint_sha256(checkpoint), EXPORTER):
                 say(f"exported already, in {folder}")
                 return folder, present

@@ -14,6 +14,7 @@ from tests.integration.vlm_serving import (  # noqa: F401
     vlm_folders,
     vlm_server,
 )
+from tests.unit.export.small import Small, SmallFactory, make_small
 from triton_sam.catalog import get_spec
 from triton_sam.specs import GRAPHS_FILE, graphs_to_json
 
@@ -44,5 +45,20 @@ def export_trial(tmp_path_factory: pytest.TempPathFactory) -> ExportTrial:
             (folder / GRAPHS_FILE).write_text(graphs_to_json(spec.graphs))
             folders[model_id] = folder
         return folders[model_id]
+
+    return export
+
+
+@pytest.fixture(scope="session")
+def small_exports(tmp_path_factory: pytest.TempPathFactory) -> SmallFactory:
+    """Model id -> a small network of its kind and a small image size, exported: encoded in milliseconds."""
+    made: dict[str, Small] = {}
+
+    def export(model_id: str) -> Small:
+        if model_id not in made:
+            folder = tmp_path_factory.mktemp("small")
+            made[model_id] = make_small(model_id, folder)
+            (folder / GRAPHS_FILE).write_text(graphs_to_json(made[model_id].spec.graphs))
+        return made[model_id]
 
     return export

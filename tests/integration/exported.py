@@ -63,7 +63,7 @@ class Truth:
     """A model's torch network, asked once for each photograph and kind of prompt."""
 
     def __init__(self, model_id: str, checkpoint: Path, photographs: Path) -> None:
-        self.network = TorchReference(model_id, checkpoint, keeps_aspect=model_id == "sam1:mobile")
+        self.network = TorchReference.of_checkpoint(model_id, checkpoint, keeps_aspect=model_id == "sam1:mobile")
         self._photographs = photographs
         self._prompts: dict[str, dict[str, dict[str, Any]]] = {}
         self._masks: dict[tuple[str, str], np.ndarray] = {}

@@ -1,38 +1,38 @@
 """Paintera's own way to Triton, message by message: one gRPC stream, gzip, ids, priorities, 32 MiB at most.
 
-Written with gRPC's plain stubs, as a client in another language is; the networks have random weights.
+The networks have random weights. That the profile's models are called and fed as Paintera does is also asked of small
+ones at every commit, in ``test_served_exports.py``.
 """
 
 from __future__ import annotations
 
-import queue
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import grpc
 import numpy as np
 import onnxruntime
 import pytest
 from PIL import Image
-from tritonclient.grpc import service_pb2, service_pb2_grpc
+from tritonclient.grpc import service_pb2
 
 from tests.integration.conftest import ExportTrial
+from tests.integration.paintera_lane import (
+    INPUTS,
+    PATIENCE,
+    Lane,
+    as_paintera_sends,
+    connected,
+    scaled_and_padded,
+    tensors,
+)
 from triton_sam.profiles import PAINTERA, write_profile_model
 from triton_sam.serving import Ports, Running, serving
 from triton_sam.settings import Settings
 
-pytestmark = [pytest.mark.triton, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.triton, pytest.mark.timeout(600), pytest.mark.part("exports")]
 
-INBOUND_LIMIT = 32 * 1024 * 1024
-PATIENCE = 240.0
-#: Model -> its input and the side of its square.
-INPUTS = {
-    "sam1_encoder": ("image", 1024),
-    "sam2.1_large_encoder": ("image", 1024),
-    "sam3_tracker_encoder_fp16": ("pixel_values", 1008),
-}
 #: Model -> the tensors that Paintera looks for in an answer.
 OUTPUTS = {
     "sam1_encoder": {"image_embeddings": [1, 256, 64, 64]},
@@ -50,6 +50,7 @@ OUTPUTS = {
 #: Paintera's name -> ours, where they differ.
 OUR_NAMES = {"image_embed": "image_embeddings"}
 MODELS = list(INPUTS)
+SIDES = dict(zip(MODELS, (1024, 1024, 1008), strict=True))
 
 
 @pytest.fixture(scope="module")
@@ -67,43 +68,8 @@ def running(
 
 @pytest.fixture(scope="module")
 def stub(running: Running) -> Iterator[Any]:
-    address = running.urls["gRPC"].removeprefix("grpc://")
-    options = [("grpc.max_receive_message_length", INBOUND_LIMIT), ("grpc.enable_http_proxy", 0)]
-    with grpc.insecure_channel(address, options) as channel:
-        yield service_pb2_grpc.GRPCInferenceServiceStub(channel)
-
-
-class Lane:
-    """One of Paintera's streams: requests go out when they come up, answers are known by their ids."""
-
-    def __init__(self, stub: Any) -> None:
-        self._requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._stream = stub.ModelStreamInfer(
-            iter(self._requests.get, None), compression=grpc.Compression.Gzip, timeout=PATIENCE
-        )
-        self._answers: dict[str, Any] = {}
-
-    def send(self, model: str, pixels: np.ndarray, priority: int | None = 5) -> str:
-        request = service_pb2.ModelInferRequest(model_name=model, id=str(uuid.uuid4()))
-        request.inputs.add(name=INPUTS[model][0], datatype="FP32", shape=pixels.shape)
-        request.raw_input_contents.append(pixels.astype("<f4").tobytes())
-        if priority is not None:
-            request.parameters["priority"].int64_param = priority
-        return self.put(request)
-
-    def put(self, request: Any) -> str:
-        self._requests.put(request)
-        return str(request.id)
-
-    def answer(self, request_id: str) -> Any:
-        while request_id not in self._answers:
-            answer = next(self._stream)
-            self._answers[answer.infer_response.id] = answer
-        return self._answers[request_id]
-
-    def close(self) -> None:
-        self._requests.put(None)
-        assert list(self._stream) == [], "there were more answers than requests"
+    with connected(running) as stub:
+        yield stub
 
 
 @pytest.fixture
@@ -111,32 +77,6 @@ def lane(stub: Any) -> Iterator[Lane]:
     lane = Lane(stub)
     yield lane
     lane.close()
-
-
-def tensors(answer: Any) -> dict[str, np.ndarray]:
-    """What an answer holds; FP32 and raw, as Paintera insists."""
-    assert answer.error_message == ""
-    assert answer.ByteSize() < INBOUND_LIMIT
-    found = {}
-    response = answer.infer_response
-    for output, raw in zip(response.outputs, response.raw_output_contents, strict=True):
-        assert output.datatype == "FP32"
-        found[output.name] = np.frombuffer(raw, "<f4").reshape(list(output.shape))
-    return found
-
-
-def scaled_and_padded(picture: Image.Image, model: str) -> np.ndarray:
-    """[1,3,side,side] in [0,1]: the longest side fits, black at the right and below."""
-    side = INPUTS[model][1]
-    scale = side / max(picture.size)
-    inner = picture.resize([int(length * scale) for length in picture.size], Image.Resampling.NEAREST)
-    square = Image.new("RGB", (side, side))
-    square.paste(inner, (0, 0))
-    return np.ascontiguousarray(np.asarray(square, np.float32).transpose(2, 0, 1)[None] / 255)
-
-
-def as_paintera_sends(pixels: np.ndarray, model: str) -> np.ndarray:
-    return pixels * 2 - 1 if model == "sam3_tracker_encoder_fp16" else pixels
 
 
 class Direct:
@@ -156,7 +96,7 @@ class Direct:
         if key not in self._known:
             session = self._sessions[model]
             names = [output.name for output in session.get_outputs()]
-            self._known[key] = dict(zip(names, session.run(names, {INPUTS[model][0]: pixels}), strict=True))
+            self._known[key] = dict(zip(names, session.run(names, {INPUTS[model]: pixels}), strict=True))
         return self._known[key]
 
 
@@ -192,7 +132,7 @@ def test_ready(stub: Any, model: str) -> None:
 
 @pytest.mark.parametrize("model", MODELS)
 def test_an_image(lane: Lane, pictures: list[Image.Image], direct: Direct, model: str) -> None:
-    pixels = scaled_and_padded(pictures[0], model)
+    pixels = scaled_and_padded(pictures[0], SIDES[model])
     answer = lane.answer(lane.send(model, as_paintera_sends(pixels, model)))
     assert answer.infer_response.model_name == model
     check(tensors(answer), model, pixels, direct)
@@ -201,7 +141,7 @@ def test_an_image(lane: Lane, pictures: list[Image.Image], direct: Direct, model
 @pytest.mark.parametrize("priority", [1, 2, 0, None, 5])
 def test_priorities(lane: Lane, pictures: list[Image.Image], direct: Direct, priority: int | None) -> None:
     model = "sam1_encoder"
-    pixels = scaled_and_padded(pictures[0], model)
+    pixels = scaled_and_padded(pictures[0], SIDES[model])
     check(tensors(lane.answer(lane.send(model, pixels, priority))), model, pixels, direct)
 
 
@@ -210,7 +150,7 @@ def test_several_requests_in_flight(lane: Lane, pictures: list[Image.Image], dir
     asked = {}
     sam1, sam2, sam3 = MODELS
     for model, which, priority in ((sam3, 0, 2), (sam2, 0, 5), (sam1, 0, 2), (sam3, 1, 1), (sam1, 1, 1)):
-        pixels = scaled_and_padded(pictures[which], model)
+        pixels = scaled_and_padded(pictures[which], SIDES[model])
         asked[lane.send(model, as_paintera_sends(pixels, model), priority)] = model, pixels
     for request_id, (model, pixels) in asked.items():
         check(tensors(lane.answer(request_id)), model, pixels, direct)
@@ -221,7 +161,7 @@ def test_an_error_carries_its_id_and_the_stream_goes_on(
     lane: Lane, pictures: list[Image.Image], direct: Direct, model: str
 ) -> None:
     wrong = lane.send(model, np.zeros((1, 3, 512, 512), np.float32))
-    pixels = scaled_and_padded(pictures[0], model)
+    pixels = scaled_and_padded(pictures[0], SIDES[model])
     right = lane.send(model, as_paintera_sends(pixels, model))
     assert "shape" in lane.answer(wrong).error_message
     check(tensors(lane.answer(right)), model, pixels, direct)

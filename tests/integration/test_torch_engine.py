@@ -6,28 +6,40 @@ kernels and JPEG decoding. On a GPU `triton-sam bench` measures it.
 
 from __future__ import annotations
 
+import dataclasses
 import platform
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
+from safetensors.torch import load_file
 
 from tests.integration.exported import KINDS, SCENES, Exports, Truth
 from tests.integration.reference import iou
 from tests.integration.serve_folder import serve_folder
+from tests.integration.torch_reference import TorchReference
+from tests.unit.export.small import assert_close
 from triton_sam import SAM2TritonClient
 from triton_sam.catalog import get_spec
+from triton_sam.export.network_file import write_random_network
+from triton_sam.export.networks import build
 from triton_sam.export_cache import ExportRequest
+from triton_sam.repository import write_models
 from triton_sam.run_lengths import from_rle
 from triton_sam.serving import Running
 from triton_sam.setup_models import set_up
-from triton_sam.specs import EngineChoice
+from triton_sam.specs import NETWORK_FILE, EngineChoice, exported_graphs
 from triton_sam.weights import WeightStore
 
 pytestmark = [pytest.mark.triton, pytest.mark.timeout(600)]
+every_model = pytest.mark.part("exports")
+#: Of the small image that a network with random weights is given at every commit.
+SIDE = 256
 #: Numbers of the encoder -> how well a mask must agree. Rows are decoded in float32 on a CPU.
 BOUNDS = {"float32": 0.998, "float16": 0.99}
 _HALVES = pytest.mark.skipif(
@@ -77,6 +89,42 @@ def served(
         yield Served(running, name, BOUNDS[dtype], exports.truth(model_id))
 
 
+@pytest.fixture(scope="module")
+def small_network(embedded_server: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Running, Any]]:
+    """(a server, the network that it runs): the smallest of the catalogue with random weights."""
+    spec = get_spec("sam1:mobile")
+    spec = dataclasses.replace(spec, graphs=exported_graphs(spec.architecture, SIDE))
+    folder: Path = tmp_path_factory.mktemp("small")
+    weights = write_random_network(spec, folder / NETWORK_FILE)
+    write_models(spec, None, None, folder / "models", name="sam1", extras={NETWORK_FILE: weights})
+    network = build(spec.architecture, SIDE)
+    network.load_state_dict(load_file(weights))
+    with serve_folder(folder / "models", folder / "home", engine="torch", device="cpu") as running:
+        yield running, network
+
+
+def test_a_small_network_equals_transformers_own(small_network: tuple[Running, Any], photographs: Path) -> None:
+    running, network = small_network
+    reference = TorchReference(network, SIDE, keeps_aspect=True)
+    with Image.open(photographs / "coffee.png") as opened:
+        picture = opened.convert("RGB")
+    points, labels, box = [[365.0, 290.0], [120.0, 250.0]], [1, 0], [144.0, 16.0, 420.0, 224.0]
+    with SAM2TritonClient(running.urls["HTTP"], "sam1") as client:
+        client.set_image(picture)
+        for prompt in ({"points": points, "labels": labels}, {"box": box}, {"box": box, "points": points[:1]}):
+            logits, scores = client.predict(
+                prompt.get("points"), prompt.get("labels"), prompt.get("box"), multimask_output=True
+            )
+            expected, expected_scores = reference.logits(picture, **prompt, multimask=True)
+            assert_close(logits[0], expected)
+            np.testing.assert_allclose(scores[0], expected_scores, atol=1e-3)
+            large = reference.large_logits(picture, **prompt, multimask=True)
+            for form in ("bits", "png"):
+                unlike = client.segment(**prompt, multimask=True, format=form).masks.masks != (large > 0)
+                assert np.abs(large[unlike]).max(initial=0.0) <= 2e-3 * large.std(), form
+
+
+@every_model
 def test_every_kind_of_prompt(served: Served) -> None:
     with served.client() as client:
         for name in SCENES if served.bound > 0.99 else ("coffee",):
@@ -86,6 +134,7 @@ def test_every_kind_of_prompt(served: Served) -> None:
                 assert iou(found[0], served.truth.masks(name, kind)[0]) >= served.bound, (name, kind)
 
 
+@every_model
 def test_every_form_of_an_answer_is_the_same_mask(served: Served) -> None:
     """Pixels are made by the engine, run lengths by the host."""
     with served.client() as client:
@@ -98,6 +147,7 @@ def test_every_form_of_an_answer_is_the_same_mask(served: Served) -> None:
             assert (found != bits[0]).mean() < 1e-5, form
 
 
+@every_model
 def test_clicks_on_several_images_at_once_are_each_their_own(served: Served) -> None:
     """They meet in one batch of the decoder; each must be as if it were alone."""
     names = list(SCENES)
@@ -116,6 +166,7 @@ def test_clicks_on_several_images_at_once_are_each_their_own(served: Served) -> 
             assert iou(mask, served.truth.masks(name, kind)[0]) >= min(served.bound, 0.98), (name, kind)
 
 
+@every_model
 def test_an_embedding_goes_out_and_comes_back(served: Served) -> None:
     import tritonclient.http as triton
 

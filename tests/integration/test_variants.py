@@ -16,6 +16,7 @@ import tritonclient.grpc as grpc
 import tritonclient.http as http
 
 from tests.integration.serve_folder import health, serve_folder
+from tests.unit.export.small import Small, SmallFactory
 from tests.waiting import eventually
 from triton_sam import SAM2TritonClient
 from triton_sam.catalog import get_spec
@@ -23,23 +24,27 @@ from triton_sam.errors import NotFound
 from triton_sam.flight import requests_held
 from triton_sam.repository import choose_name, write_models, write_plain_model
 from triton_sam.serving import Running
-from triton_sam.specs import ModelSpec
 
 pytestmark = pytest.mark.triton
 POINT = [365, 290]
-SECOND = "sam2.1:small"
+FIRST, SECOND = "sam2:tiny", "sam2.1:small"
 
 
 @pytest.fixture(scope="module")
-def folder(spec: ModelSpec, repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The default model, the same graphs as if they were another model's export, and the decoder for a tool."""
+def small(small_exports: SmallFactory) -> Small:
+    return small_exports("sam2.1:tiny")
+
+
+@pytest.fixture(scope="module")
+def folder(small: Small, embedded_server: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One export as the default model's and as another's, and the decoder for a tool."""
     made = tmp_path_factory.mktemp("variants") / "model_repository"
-    graphs = repository / "sam2/1/encoder.onnx", repository / "sam2/1/decoder.onnx"
-    write_models(spec, *graphs, made)
-    exported = dataclasses.replace(get_spec(SECOND), graphs=dataclasses.replace(spec.graphs, exported=True))
-    write_models(exported, *graphs, made)
-    side = spec.decoder.mask_side
-    inputs = [(name, "TYPE_FP32", shape) for name, shape in spec.encoder.outputs]
+    graphs = small.encoder_file, small.decoder_file
+    for model_id in (FIRST, SECOND):
+        spec = dataclasses.replace(get_spec(model_id), graphs=small.spec.graphs)
+        write_models(spec, *graphs, made, name=choose_name(spec, made))
+    side = small.spec.decoder.mask_side
+    inputs = [(name, "TYPE_FP32", shape) for name, shape in small.spec.encoder.outputs]
     inputs += [
         ("point_coords", "TYPE_FP32", (-1, -1, 2)),
         ("point_labels", "TYPE_FP32", (-1, -1)),
@@ -51,7 +56,7 @@ def folder(spec: ModelSpec, repository: Path, tmp_path_factory: pytest.TempPathF
         graphs[1],
         made,
         inputs=inputs,
-        outputs=[("iou_predictions", "TYPE_FP32", (-1, 3))],
+        outputs=[("iou_predictions", "TYPE_FP32", (-1, -1))],
         profile="tool",
     )
     return made
@@ -91,11 +96,11 @@ def test_ids_and_names(running: Running, coffee: bytes, protocol: str) -> None:
             client.set_image(coffee)
 
 
-def tool_inputs(module: Any, spec: ModelSpec) -> list[Any]:
-    arrays = {name: np.zeros(shape, np.float32) for name, shape in spec.encoder.outputs} | {
+def tool_inputs(module: Any, small: Small) -> list[Any]:
+    arrays = {name: np.zeros(shape, np.float32) for name, shape in small.spec.encoder.outputs} | {
         "point_coords": np.zeros((1, 1, 2), np.float32),
         "point_labels": np.ones((1, 1), np.float32),
-        "mask_input": np.zeros((1, 1, 256, 256), np.float32),
+        "mask_input": np.zeros((1, 1, *[small.spec.decoder.mask_side] * 2), np.float32),
         "has_mask_input": np.zeros(1, np.float32),
     }
     inputs = []
@@ -106,20 +111,20 @@ def tool_inputs(module: Any, spec: ModelSpec) -> list[Any]:
 
 
 @pytest.mark.parametrize("priority", [0, 1, 2, 7])
-def test_a_tools_requests_may_have_a_priority(running: Running, spec: ModelSpec, priority: int) -> None:
+def test_a_tools_requests_may_have_a_priority(running: Running, small: Small, priority: int) -> None:
     with http.InferenceServerClient(running.urls["HTTP"].removeprefix("http://")) as client:
-        answer = client.infer("tool_decoder", tool_inputs(http, spec), priority=priority)
-        assert answer.as_numpy("iou_predictions").shape == (1, 3)
+        answer = client.infer("tool_decoder", tool_inputs(http, small), priority=priority)
+        assert answer.as_numpy("iou_predictions").shape == (1, 1)
     answers: queue.Queue[tuple[Any, Any]] = queue.Queue()
     with grpc.InferenceServerClient(running.urls["gRPC"].removeprefix("grpc://")) as client:
-        answer = client.infer("tool_decoder", tool_inputs(grpc, spec), priority=priority)
-        assert answer.as_numpy("iou_predictions").shape == (1, 3)
+        answer = client.infer("tool_decoder", tool_inputs(grpc, small), priority=priority)
+        assert answer.as_numpy("iou_predictions").shape == (1, 1)
         client.start_stream(callback=lambda result, error: answers.put((result, error)))
-        client.async_stream_infer("tool_decoder", tool_inputs(grpc, spec), priority=priority)
+        client.async_stream_infer("tool_decoder", tool_inputs(grpc, small), priority=priority)
         result, error = answers.get(timeout=60)
         client.stop_stream()
     assert error is None
-    assert result.as_numpy("iou_predictions").shape == (1, 3)
+    assert result.as_numpy("iou_predictions").shape == (1, 1)
 
 
 @pytest.mark.usefixtures("patient_reaping")

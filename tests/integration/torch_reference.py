@@ -18,7 +18,6 @@ from triton_sam.catalog import get_spec
 from triton_sam.export.checkpoint import load_weights
 from triton_sam.export.networks import build
 
-_SIDE = 1024
 _MEAN = torch.tensor([0.485, 0.456, 0.406]).view(3, 1, 1)
 _STD = torch.tensor([0.229, 0.224, 0.225]).view(3, 1, 1)
 
@@ -27,16 +26,23 @@ class TorchReference:
     """A network behind the words of :meth:`triton_sam.SAM2TritonClient.segment`.
 
     Args:
+        side: of the square that it takes.
         keeps_aspect: whether a picture's longest side becomes the model's and the rest is padded (SAM 1), or both
             sides become the model's (SAM 2).
     """
 
-    def __init__(self, model_id: str, checkpoint: Path, *, keeps_aspect: bool) -> None:
-        spec = get_spec(model_id)
-        self._network = build(spec.architecture, _SIDE)
-        load_weights(self._network, checkpoint, spec)
+    def __init__(self, network: Any, side: int, *, keeps_aspect: bool) -> None:
+        self._network = network
+        self._side = side
         self._keeps_aspect = keeps_aspect
         self._embeddings: dict[bytes, Any] = {}
+
+    @classmethod
+    def of_checkpoint(cls, model_id: str, checkpoint: Path, *, keeps_aspect: bool) -> TorchReference:
+        spec = get_spec(model_id)
+        network = build(spec.architecture, spec.side)
+        load_weights(network, checkpoint, spec)
+        return cls(network, spec.side, keeps_aspect=keeps_aspect)
 
     @torch.inference_mode()
     def logits(
@@ -48,7 +54,7 @@ class TorchReference:
         mask_input: np.ndarray | None = None,
         multimask: bool = False,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """([M,256,256] logits, [M] scores) for one object; places in original pixels."""
+        """([M,h,w] logits, [M] scores) for one object; places in original pixels."""
         across, down = self._inner_size(picture)
         scale = torch.tensor([across / picture.width, down / picture.height], dtype=torch.float64)
 
@@ -68,12 +74,19 @@ class TorchReference:
 
     def masks(self, picture: Image.Image, **prompt: Any) -> np.ndarray:
         """[M,H,W] bool at the original size; M is 1, or 3 with ``multimask``."""
+        return self.large_logits(picture, **prompt) > 0
+
+    def large_logits(self, picture: Image.Image, **prompt: Any) -> np.ndarray:
+        """[M,H,W] at the original size."""
         planes = torch.from_numpy(self.logits(picture, **prompt)[0])[None]
         if self._keeps_aspect:
             across, down = self._inner_size(picture)
-            planes = interpolate(planes, (_SIDE, _SIDE), mode="bilinear", align_corners=False)[..., :down, :across]
+            planes = interpolate(planes, (self._side, self._side), mode="bilinear", align_corners=False)[
+                ..., :down, :across
+            ]
         size = (picture.height, picture.width)
-        return (interpolate(planes, size, mode="bilinear", align_corners=False)[0] > 0).numpy()
+        large: np.ndarray = interpolate(planes, size, mode="bilinear", align_corners=False)[0].numpy()
+        return large
 
     def _encode(self, picture: Image.Image) -> Any:
         key = picture.tobytes()
@@ -81,14 +94,14 @@ class TorchReference:
             across, down = self._inner_size(picture)
             small = np.array(picture.convert("RGB").resize((across, down), Image.Resampling.BILINEAR))
             pixels = (torch.from_numpy(small).permute(2, 0, 1) / 255 - _MEAN) / _STD
-            pixels = pad(pixels, (0, _SIDE - across, 0, _SIDE - down))
+            pixels = pad(pixels, (0, self._side - across, 0, self._side - down))
             self._embeddings[key] = self._network.get_image_embeddings(pixels[None])
         return self._embeddings[key]
 
     def _inner_size(self, picture: Image.Image) -> tuple[int, int]:
         """(width, height) that a picture has in the model's square."""
         if not self._keeps_aspect:
-            return _SIDE, _SIDE
+            return self._side, self._side
         longest = max(picture.size)
         # Rounded half up, in whole numbers.
-        return tuple((2 * side * _SIDE + longest) // (2 * longest) for side in picture.size)  # type: ignore[return-value]
+        return tuple((2 * side * self._side + longest) // (2 * longest) for side in picture.size)  # type: ignore[return-value]

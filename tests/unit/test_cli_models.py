@@ -251,10 +251,10 @@ def test_export(asked: Asked, home: Path) -> None:
 
 
 def test_export_passes_its_options_on(asked: Asked, home: Path, tmp_path: Path) -> None:
-    words = "export sam1:vit_b --checkpoint mine.pt --image-size 512 --device cuda --precision int8"
+    words = "export sam1:vit_b --checkpoint mine.pt --image-size 512 --device cuda --precision int8 --seed 7"
     done = runner.invoke(cli.app, [*words.split(), "--output-dir", str(tmp_path / "out")])
     assert done.exit_code == 0, done.output
-    request = ExportRequest(Path("mine.pt"), 512, "cuda", Precision.INT8)
+    request = ExportRequest(Path("mine.pt"), 512, "cuda", Precision.INT8, 7)
     assert asked.calls == [("sam1:vit_b", home, request, tmp_path / "out")]
 
 

@@ -58,6 +58,7 @@ class FalseExporter:
             "exporter": run.EXPORTER,
             "checkpoint": {"name": checkpoint.name, "sha256": checkpoint_sha256(checkpoint)},
             "files": {"encoder.onnx": len(content), "decoder.onnx": len(content)},
+            "parity": {"seed": options.seed},
         }
         (folder / "report.json").write_text(json.dumps(report))
         (folder / "graphs.json").write_text(graphs_to_json(spec.graphs))
@@ -103,6 +104,14 @@ def test_another_checkpoint_is_exported_again(store: WeightStore, checkpoint: Pa
     assert len(exporter.asked) == 2
     assert report["checkpoint"]["sha256"] == checkpoint_sha256(checkpoint)
     assert (folder / "encoder.onnx").read_text() == "graph 2"
+
+
+def test_another_seed_is_checked_and_so_exported_again(
+    store: WeightStore, checkpoint: Path, exporter: FalseExporter
+) -> None:
+    for seed in (None, 0, 7, 7, None):
+        export_model(SPEC, store, ExportRequest(checkpoint, seed=seed), silent)
+    assert [options.seed for *_, options in exporter.asked] == [0, 7]
 
 
 def test_a_folder_of_weights_has_a_checksum_too(store: WeightStore, tmp_path: Path, exporter: FalseExporter) -> None:

@@ -18,7 +18,7 @@ Place = tuple[float, float]
 DRAWING = "drawn"
 PHOTOGRAPH = "photograph"
 _SHAPES = 5
-#: How far prompts are moved from the middle of their object, as a share of the image's side.
+#: How far a seed moves the prompts of a drawing, as a share of its side.
 _JITTER = 0.01
 
 
@@ -32,6 +32,8 @@ class Scene:
         places: a place on each of three objects, (x, y) as shares of the sides.
         box: around one object, (left, top, right, bottom) likewise.
         outside: a place in that box that is not meant.
+        jitter: how far a seed may move prompts, likewise. On the photograph they stay where they are: there every
+            precision is judged, and beside these objects networks are less sure.
     """
 
     name: str
@@ -39,6 +41,7 @@ class Scene:
     places: tuple[Place, Place, Place]
     box: Box
     outside: Place
+    jitter: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,7 +94,7 @@ def drawing(side: int, seed: int) -> Scene:
     left, top, right, bottom = boxes[0]
     pixels = np.ascontiguousarray(image[None].clip(0, 1), np.float32)
     corner = (left + 0.1 * (right - left), top + 0.1 * (bottom - top))
-    return Scene(DRAWING, pixels, (places[0], places[1], places[2]), boxes[0], outside=corner)
+    return Scene(DRAWING, pixels, (places[0], places[1], places[2]), boxes[0], corner, _JITTER)
 
 
 def _surface(random: np.random.Generator, rows: FloatArray, columns: FloatArray) -> FloatArray:
@@ -118,11 +121,11 @@ def _shape(
 
 
 def prompts(scene: Scene, side: int, seed: int) -> Iterator[Case]:
-    """One case of each kind of prompt that needs no mask; the seed moves them a little."""
+    """One case of each kind of prompt that needs no mask; the seed moves them by the scene's jitter."""
     random = np.random.default_rng([seed, 1])
 
     def at(*places: Place) -> Tensor:
-        moved = np.array(places) + random.uniform(-_JITTER, _JITTER, (len(places), 2))
+        moved = np.array(places) + random.uniform(-scene.jitter, scene.jitter, (len(places), 2))
         return torch.from_numpy((moved * side).astype(np.float32))[None]
 
     first, second, third = scene.places

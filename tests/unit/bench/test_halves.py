@@ -29,7 +29,7 @@ def test_the_whole_equals_itself(checkpoint: tuple[ModelSpec, Path], monkeypatch
     assert "0 of 36 clicks under 0.99" in mean.detail
 
 
-@pytest.mark.patient
+@pytest.mark.part("bench")
 def test_halves_are_compared_with_the_whole(checkpoint: tuple[ModelSpec, Path]) -> None:
     """Which half is nearer depends on the processor, for a random network's masks hang on their last digits."""
     figures = list(measure_halves(*checkpoint, photographs=1))

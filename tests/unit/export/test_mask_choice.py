@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from tests.unit.export.families import WITH_FEATURES, WITHOUT_FEATURES
-from tests.unit.export.small import SmallFactory
+from tests.unit.export.families import FAMILIES, WITH_FEATURES
+from tests.unit.export.small import small_network, small_spec
 from triton_sam.export import parity_reference
 from triton_sam.export.mask_choice import StabilityRule, possible_tokens, rule_of, stability_bounds
+from triton_sam.export.parity_scenes import drawing, prompts
 
 RULE = StabilityRule(delta=0.05, threshold=0.98)
 
@@ -70,17 +71,20 @@ def test_without_a_rule_there_is_no_choice() -> None:
     assert possible_tokens(None, *four(ramp(0, 0, 0, 0, 0), SCORES), 9.0, 9.0) == [0]
 
 
-@pytest.mark.parametrize("model_id", [*WITH_FEATURES, *WITHOUT_FEATURES])
-def test_networks_choose_among_the_possible(model_id: str, small: SmallFactory) -> None:
-    made = small(model_id)
-    network = made.network
-    assert rule_of(network) == (RULE if model_id in WITH_FEATURES else None)
-    embeddings = made.reference._encoded(made.scene)
-    for wanted in made.reference.answers(made.scene, seed=1):
+@pytest.mark.parametrize("model_id", FAMILIES)
+def test_networks_choose_among_the_possible(model_id: str) -> None:
+    spec = small_spec(model_id)
+    network, scene = small_network(spec), drawing(spec.side, seed=1)
+    rule = rule_of(network)
+    assert rule == (RULE if model_id in WITH_FEATURES else None)
+    with torch.inference_mode():
+        embeddings = parity_reference.embeddings_of(network, spec.architecture, scene.pixels)
+    for case in prompts(scene, spec.side, seed=1):
         with torch.inference_mode():
-            masks, scores = parity_reference.answer(network, wanted.case, embeddings, multimask=False)
-        for row, mask in enumerate(masks[:, 0]):
-            possible = possible_tokens(rule_of(network), wanted.masks[row], wanted.scores[row], 0.0, 0.0)
+            masks, scores = parity_reference.candidates(network, case, embeddings)
+            mask, score = parity_reference.answer(network, case, embeddings, multimask=False)
+        for row in range(len(masks)):
+            possible = possible_tokens(rule, masks[row], scores[row], 0.0, 0.0)
             # Bit by bit on most processors; nothing else is promised.
-            assert min(np.abs(wanted.masks[row, token] - mask).max() for token in possible) <= 1e-4 * mask.std()
-            assert min(abs(wanted.scores[row, token] - scores[row, 0]) for token in possible) <= 1e-4
+            assert min(np.abs(masks[row, token] - mask[row, 0]).max() for token in possible) <= 1e-4 * mask.std()
+            assert min(abs(scores[row, token] - score[row, 0]) for token in possible) <= 1e-4

@@ -10,7 +10,6 @@ import pytest
 from onnx import numpy_helper
 
 from tests.unit.export.damage import DAMAGES, Surgery, damaged
-from tests.unit.export.families import WITH_FEATURES
 from tests.unit.export.small import Small, SmallFactory
 from triton_sam.export.parity import ParityCheck
 from triton_sam.export.parity_report import LIMITS, Comparison, Report, worst_iou
@@ -45,12 +44,10 @@ def hiera(small: SmallFactory) -> Small:
 # graphs that are right
 
 
-@pytest.mark.parametrize("model_id", WITH_FEATURES)
-def test_a_right_export_is_accepted_whatever_the_seed(model_id: str, small: SmallFactory) -> None:
-    made = small(model_id)
-    check = ParityCheck(made.reference, made.encoder_file, made.decoder_file)
-    for seed in range(3):
-        report = check.run([drawing(made.spec.side, seed)], seed)
+def test_a_right_export_is_accepted_whatever_the_seed(hiera: Small) -> None:
+    check = ParityCheck(hiera.reference, hiera.encoder_file, hiera.decoder_file)
+    for seed in range(5):
+        report = check.run([drawing(hiera.spec.side, seed)], seed)
         assert report.passed, report.reason
         assert report.seed == seed
 
@@ -72,14 +69,15 @@ def test_two_hundred_seeds_in_a_row(model_id: str, small: SmallFactory) -> None:
 def test_a_check_can_be_repeated(hiera: Small) -> None:
     """Seed 1 is that of the report, on another check and another image of the same numbers."""
     check = ParityCheck(hiera.reference, hiera.encoder_file, hiera.decoder_file)
-    again = check.run([drawing(hiera.spec.side, seed=1)], seed=1)
-    other = check.run([drawing(hiera.spec.side, seed=1)], seed=2)
+    scene = drawing(hiera.spec.side, seed=1)
+    again, other = check.run([scene], seed=1), check.run([scene], seed=2)
 
-    def facts(report: Report) -> list[tuple[str, str, float, Any]]:
-        return [(e.output, e.prompt, round(e.reference_std, 3), e.possible) for e in report.comparisons]
-
-    assert facts(again) == facts(hiera.report)
-    assert facts(other) != facts(hiera.report)
+    for one, same in zip(hiera.report.comparisons, again.comparisons, strict=True):
+        assert (one.image, one.output, one.prompt) == (same.image, same.output, same.prompt)
+        assert same.reference_std == pytest.approx(one.reference_std, rel=1e-4)
+    assert other.seed == 2
+    pairs = zip(hiera.report.comparisons, other.comparisons, strict=True)
+    assert any(one.reference_std != pytest.approx(moved.reference_std, rel=1e-4) for one, moved in pairs)
 
 
 def test_rounding_is_no_fault(hiera: Small, tmp_path: Path) -> None:

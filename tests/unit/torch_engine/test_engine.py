@@ -184,7 +184,7 @@ def test_several_images_at_once_are_each_as_alone() -> None:
     [
         "sam2.1:tiny",
         *(pytest.param(it, marks=pytest.mark.part("exports")) for it in WITHOUT_FEATURES),
-        pytest.param("sam3:tracker", marks=[pytest.mark.part("exports"), pytest.mark.patient]),
+        pytest.param("sam3:tracker", marks=pytest.mark.part("exports")),
     ],
 )
 @pytest.mark.parametrize(
