@@ -12,5 +12,6 @@ PARTS = {
     "mutations": "ten thousand mutated requests, and property tests with many examples",
     "faults": "kills, damage, drains and hostile input in every combination and in full length",
     "overload": "ten times capacity, crowds at HAProxy, two servers behind it",
+    "full-size": "every model exported at its full size with random weights: hours, and up to 20 GiB of memory",
     "soak": "mixed load with kills for twenty minutes",
 }

@@ -1,4 +1,4 @@
-"""Every variant at full size, with random weights: many minutes and up to 20 GiB, ``--part exports -m slow``."""
+"""Every variant at full size, with random weights: hours and up to 20 GiB of memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from triton_sam.catalog import CATALOG
 
 ROOT = Path(__file__).resolve().parents[2]
-pytestmark = [pytest.mark.slow, pytest.mark.part("exports")]
+pytestmark = [pytest.mark.torch, pytest.mark.part("full-size")]
 
 
 @pytest.mark.timeout(3600)
