@@ -129,8 +129,8 @@ def repository_for_cpus(
     embedded_server: None,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Path:
-    """As ``triton-sam setup`` writes it by default, with graphs rewritten for CPUs; their masks are the plain ones'."""
-    return _written(request, spec, tmp_path_factory, cpu_encoder=True, fast_decoder=True)
+    """As ``triton-sam setup`` writes it, with the quicker graphs: for tests that compare masks with each other."""
+    return _written(request, spec, tmp_path_factory, fast_encoder=True, fast_decoder=True)
 
 
 def _written(

@@ -1,4 +1,4 @@
-"""Fixtures for the tests of whole systems: what ``triton-sam setup`` writes by default is served."""
+"""Fixtures for the tests of whole systems: what ``triton-sam setup`` writes is served, with the quicker graphs."""
 
 from __future__ import annotations
 

@@ -30,30 +30,30 @@ def plain(graphs: dict[Role, Path], tmp_path_factory: pytest.TempPathFactory) ->
 
 
 @pytest.fixture(scope="module")
-def exact(plain: Path, spec: ModelSpec, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = make_cpu_encoder(plain, tmp_path_factory.mktemp("exact") / "encoder.onnx", spec.graphs)
+def exact(plain: Path, real_spec: ModelSpec, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = make_cpu_encoder(plain, tmp_path_factory.mktemp("exact") / "encoder.onnx", real_spec.graphs)
     assert made is not None
     return made
 
 
 @pytest.fixture(scope="module")
-def fast(plain: Path, spec: ModelSpec, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = make_cpu_encoder(plain, tmp_path_factory.mktemp("fast") / "encoder.onnx", spec.graphs, eight_bits=True)
+def fast(plain: Path, real_spec: ModelSpec, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = make_cpu_encoder(plain, tmp_path_factory.mktemp("fast") / "encoder.onnx", real_spec.graphs, eight_bits=True)
     assert made is not None
     return made
 
 
 @pytest.fixture(scope="module")
-def found(plain: Path, fast: Path, graphs: dict[Role, Path], spec: ModelSpec) -> Agreement:
+def found(plain: Path, fast: Path, graphs: dict[Role, Path], real_spec: ModelSpec) -> Agreement:
     """32 prompts on each of the page's photographs."""
-    parts = [agreement(plain, fast, graphs[Role.DECODER], spec, picture) for picture in list(pictures())[:5]]
+    parts = [agreement(plain, fast, graphs[Role.DECODER], real_spec, picture) for picture in list(pictures())[:5]]
     return Agreement.joined(parts)
 
 
 @pytest.fixture(scope="module")
-def baseline(plain: Path, exact: Path, graphs: dict[Role, Path], spec: ModelSpec) -> Agreement:
+def baseline(plain: Path, exact: Path, graphs: dict[Role, Path], real_spec: ModelSpec) -> Agreement:
     """The same with the encoder that differs by rounding only: what this processor does by itself."""
-    parts = [agreement(plain, exact, graphs[Role.DECODER], spec, picture) for picture in list(pictures())[:5]]
+    parts = [agreement(plain, exact, graphs[Role.DECODER], real_spec, picture) for picture in list(pictures())[:5]]
     return Agreement.joined(parts)
 
 
@@ -73,9 +73,11 @@ def test_what_8_bits_change(
     assert found.best[~found.flipped].mean() >= 0.98
 
 
-def test_masks_agree_on_other_photographs(plain: Path, fast: Path, graphs: dict[Role, Path], spec: ModelSpec) -> None:
+def test_masks_agree_on_other_photographs(
+    plain: Path, fast: Path, graphs: dict[Role, Path], real_spec: ModelSpec
+) -> None:
     """Which products are in 8 bits was settled with the photographs above."""
-    parts = [agreement(plain, fast, graphs[Role.DECODER], spec, picture) for picture in pictures(UNSEEN)]
+    parts = [agreement(plain, fast, graphs[Role.DECODER], real_spec, picture) for picture in pictures(UNSEEN)]
     assert Agreement.joined(parts).best.mean() >= 0.98
 
 
@@ -83,10 +85,10 @@ def test_a_smaller_file(plain: Path, fast: Path) -> None:
     assert fast.stat().st_size < 0.65 * plain.stat().st_size
 
 
-def test_fine_features_are_nearly_untouched(plain: Path, fast: Path, spec: ModelSpec) -> None:
+def test_fine_features_are_nearly_untouched(plain: Path, fast: Path, real_spec: ModelSpec) -> None:
     """The finest leave the network before its first product in 8 bits, the others soon after."""
-    errors = compare(plain, fast, spec.graphs)
-    embedding = errors.pop(spec.encoder.embedding)
+    errors = compare(plain, fast, real_spec.graphs)
+    embedding = errors.pop(real_spec.encoder.embedding)
     assert min(errors.values()) <= 1e-4
     assert max(errors.values()) <= 0.01
     assert embedding <= MOST_ERROR
@@ -105,7 +107,7 @@ def test_exports_are_made_faster_or_left_alone(model_id: str, export_trial: Expo
 @pytest.mark.skipif(not has_dot_products(), reason="no 8-bit dot products here: float32 is served")
 def test_8_bits_are_served_where_they_were_set_up(
     embedded_server: None,
-    spec: ModelSpec,
+    real_spec: ModelSpec,
     store: WeightStore,
     photographs: Path,
     tmp_path: Path,
@@ -113,14 +115,14 @@ def test_8_bits_are_served_where_they_were_set_up(
 ) -> None:
     """Masks are nearly those of float32, and not the very same; answers tell which it was, and keys are not shared."""
     monkeypatch.delenv("TRITON_SAM_FAST_ENCODER", raising=False)
-    set_up(spec, store, tmp_path / "models", fast_encoder=True)
-    assert (tmp_path / "models" / spec.family / "1" / EIGHT_BIT_ENCODER_FILE).is_file()
-    assert not (tmp_path / "models" / f"{spec.family}_encoder" / "1" / EIGHT_BIT_ENCODER_FILE).exists()
+    set_up(real_spec, store, tmp_path / "models", fast_encoder=True)
+    assert (tmp_path / "models" / real_spec.family / "1" / EIGHT_BIT_ENCODER_FILE).is_file()
+    assert not (tmp_path / "models" / f"{real_spec.family}_encoder" / "1" / EIGHT_BIT_ENCODER_FILE).exists()
     logits, keys = {}, {}
     for numbers, settings in (("float32", {"fast_encoder": "0"}), ("8-bit", {})):
         with (
             serve_folder(tmp_path / "models", tmp_path / "home", **settings) as running,
-            SAM2TritonClient(running.urls["HTTP"], spec.family) as client,
+            SAM2TritonClient(running.urls["HTTP"], real_spec.family) as client,
         ):
             client.set_image(photographs / "coffee.png")
             logits[numbers] = client.predict([[360.0, 290.0]], [1])[0][0, 0]

@@ -16,7 +16,6 @@ import pytest
 import tritonclient.http as http
 from PIL import Image
 
-from tests.for_cpus import repository, server, start_server  # noqa: F401
 from tests.integration.reference import DirectSam2, bilinear, iou
 from triton_sam import SAM2TritonClient
 from triton_sam.serving import Running
@@ -48,8 +47,8 @@ def picture(photographs: Path) -> Image.Image:
 
 
 @pytest.fixture(scope="module")
-def client(server: Running, picture: Image.Image) -> Iterator[SAM2TritonClient]:  # noqa: F811
-    with SAM2TritonClient(server.urls["HTTP"]) as client:
+def client(real_server: Running, picture: Image.Image) -> Iterator[SAM2TritonClient]:
+    with SAM2TritonClient(real_server.urls["HTTP"]) as client:
         client.set_image(np.asarray(picture))
         yield client
 
@@ -90,11 +89,11 @@ def test_multimask(client: SAM2TritonClient, direct: DirectSam2, picture: Image.
 
 def test_answers_and_the_list_of_models_tell_the_encoder(
     client: SAM2TritonClient,
-    server: Running,  # noqa: F811
+    real_server: Running,
 ) -> None:
     told = client.segment(**PROMPTS["point"]).result
     assert (told["model"], told["encoder"]) == ("sam2:tiny", "float32")
-    (row,) = httpx.get(f"{server.urls['service']}/models", trust_env=False).json()
+    (row,) = httpx.get(f"{real_server.urls['service']}/models", trust_env=False).json()
     assert (row["id"], row["encoder"]) == ("sam2:tiny", "float32")
 
 
@@ -140,11 +139,11 @@ class TwoStageClient:
 
 def test_a_two_stage_client(
     client: SAM2TritonClient,
-    server: Running,  # noqa: F811
+    real_server: Running,
     direct: DirectSam2,
     picture: Image.Image,
 ) -> None:
-    two_stage = TwoStageClient(server.urls["HTTP"].removeprefix("http://"))
+    two_stage = TwoStageClient(real_server.urls["HTTP"].removeprefix("http://"))
     assert two_stage.encode(picture) == {
         "image_embeddings": (1, 256, 64, 64),
         "high_res_feats_0": (1, 32, 256, 256),

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.for_cpus import repository, server, start_server  # noqa: F401
 from tests.integration.reference import DirectSam2, iou
 from triton_sam import SAM2TritonClient
 from triton_sam.serving import Running
@@ -45,8 +44,8 @@ def picture(request: pytest.FixtureRequest, photographs: Path) -> Image.Image:
 
 
 @pytest.fixture(scope="module")
-def client(server: Running, picture: Image.Image) -> Iterator[SAM2TritonClient]:  # noqa: F811
-    with SAM2TritonClient(server.urls["HTTP"]) as client:
+def client(real_server: Running, picture: Image.Image) -> Iterator[SAM2TritonClient]:
+    with SAM2TritonClient(real_server.urls["HTTP"]) as client:
         client.set_image(np.asarray(picture))
         yield client
 

@@ -31,10 +31,10 @@ def infer(running: Running, model: str, arrays: dict[str, np.ndarray], outputs: 
 
 
 @pytest.fixture(scope="module")
-def features(spec: ModelSpec) -> dict[str, np.ndarray]:
+def features(real_spec: ModelSpec) -> dict[str, np.ndarray]:
     """Noise in place of an encoder's outputs, under the ready-made names."""
     rng = np.random.default_rng(7)
-    return {name: rng.standard_normal(shape, np.float32) for name, shape in spec.encoder.outputs}
+    return {name: rng.standard_normal(shape, np.float32) for name, shape in real_spec.encoder.outputs}
 
 
 def decoder_inputs(features: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -57,18 +57,18 @@ def expected(graphs: dict[Role, Path], features: dict[str, np.ndarray]) -> list[
 
 
 def test_all_masks_are_those_of_the_published_decoder(
-    server: Running, features: dict[str, np.ndarray], expected: list[np.ndarray]
+    real_server: Running, features: dict[str, np.ndarray], expected: list[np.ndarray]
 ) -> None:
     arrays = decoder_inputs(features) | {"multimask_output": np.ones(1, np.float32)}
-    served = infer(server, "sam2_decoder", arrays, ["masks", "iou_predictions"])
+    served = infer(real_server, "sam2_decoder", arrays, ["masks", "iou_predictions"])
     np.testing.assert_allclose(served["masks"], expected[0], atol=1e-3 * float(expected[0].std()))
     np.testing.assert_allclose(served["iou_predictions"], expected[1], atol=1e-4)
 
 
 def test_one_mask_is_that_of_the_best_score(
-    server: Running, features: dict[str, np.ndarray], expected: list[np.ndarray]
+    real_server: Running, features: dict[str, np.ndarray], expected: list[np.ndarray]
 ) -> None:
-    served = infer(server, "sam2_decoder", decoder_inputs(features), ["masks", "iou_predictions"])
+    served = infer(real_server, "sam2_decoder", decoder_inputs(features), ["masks", "iou_predictions"])
     assert served["masks"].shape == (2, 1, 256, 256)
     assert served["iou_predictions"].shape == (2, 1)
     for row, (masks, scores) in enumerate(zip(*expected, strict=True)):
@@ -79,28 +79,28 @@ def test_one_mask_is_that_of_the_best_score(
 
 
 def test_a_graph_that_refuses_its_inputs_is_an_error_and_goes_on(
-    server: Running, features: dict[str, np.ndarray]
+    real_server: Running, features: dict[str, np.ndarray]
 ) -> None:
     wrong = decoder_inputs(features) | {"point_labels": np.ones((2, 3), np.float32)}
     with pytest.raises(InferenceServerException, match="refused its inputs"):
-        infer(server, "sam2_decoder", wrong, ["masks"])
-    assert infer(server, "sam2_decoder", decoder_inputs(features), ["masks"])["masks"].shape == (2, 1, 256, 256)
+        infer(real_server, "sam2_decoder", wrong, ["masks"])
+    assert infer(real_server, "sam2_decoder", decoder_inputs(features), ["masks"])["masks"].shape == (2, 1, 256, 256)
 
 
 @pytest.mark.parametrize("config", ['backend: "onnxruntime"', 'platform: "onnxruntime_onnx"', None])
 def test_minimal_and_absent_configs(
-    server: Running, repository: Path, features: dict[str, np.ndarray], config: str | None
+    real_server: Running, real_repository: Path, features: dict[str, np.ndarray], config: str | None
 ) -> None:
     name = f"plain_{abs(hash(config)) % 10_000}"
-    folder = repository / name
+    folder = real_repository / name
     (folder / "1").mkdir(parents=True)
-    (folder / "1" / "model.onnx").hardlink_to(repository / "sam2_decoder" / "1" / "model.onnx")
+    (folder / "1" / "model.onnx").hardlink_to(real_repository / "sam2_decoder" / "1" / "model.onnx")
     if config is not None:
         (folder / "config.pbtxt").write_text(config)
-    process: Any = server.supervisor.process
+    process: Any = real_server.supervisor.process
     process.load(name)
     try:
-        served = infer(server, name, decoder_inputs(features), ["masks"])
+        served = infer(real_server, name, decoder_inputs(features), ["masks"])
         assert served["masks"].shape == (2, 1, 256, 256)
     finally:
         process.unload(name)
