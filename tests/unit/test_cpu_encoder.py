@@ -14,6 +14,7 @@ import pytest
 
 from triton_sam.errors import SetupError
 from triton_sam.export import cpu_encoder
+from triton_sam.export.completeness import IncompleteRewrite
 from triton_sam.export.cpu_encoder import drawn_picture
 from triton_sam.export.graph_rewrites import Graph, fuse_attention, join_convolutions, split_projections
 from triton_sam.specs import DecoderGraph, EncoderGraph, Graphs, Precision
@@ -279,6 +280,53 @@ def test_without_8_bits_an_error_of_a_ten_thousandth_is_too_much(
     with pytest.raises(SetupError, match=r"off by 0\.02% where 0\.01% is allowed"):
         make_cpu_encoder(plain, tmp_path / "fast.onnx", GRAPHS, eight_bits=False)
     assert not (tmp_path / "fast.onnx").exists()
+
+
+def attending_encoder(*, bias: bool) -> Any:
+    """[1,3,32,32] -> patches that attend to each other -> [1,16,4,4]; ``bias`` is a kind that no rewrite knows."""
+    made = attention(16, bias=bias)
+    node = onnx.helper.make_node
+    before = [
+        node("Conv", ["image", "patches"], ["cells"], strides=[8, 8]),
+        node("Reshape", ["cells", "flat_shape"], ["columns"]),
+        node("Transpose", ["columns"], ["x"], perm=[0, 2, 1]),
+    ]
+    after = [
+        node("Transpose", ["y"], ["turned"], perm=[0, 2, 1]),
+        node("Reshape", ["turned", "square_shape"], ["embedding"]),
+    ]
+    nodes = [*before, *made.graph.node, *after]
+    constants = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in made.graph.initializer} | {
+        "patches": noise(WIDTH, 3, 8, 8),
+        "flat_shape": np.array([1, WIDTH, 16], np.int64),
+        "square_shape": np.array([1, WIDTH, 4, 4], np.int64),
+    }
+    whole = model(nodes, constants, [1, 3, SIDE, SIDE], "embedding")
+    whole.graph.input[0].name = "image"
+    return whole
+
+
+@pytest.mark.parametrize("eight_bits", [False, True])
+def test_an_encoder_is_rewritten_whole_or_not_at_all(eight_bits: bool, tmp_path: Path) -> None:
+    """With a bias the projection is still known, and the attention is not: neither is changed then."""
+    plain, target = tmp_path / "encoder.onnx", tmp_path / "fast.onnx"
+    plain.write_bytes(attending_encoder(bias=True).SerializeToString())
+    with pytest.raises(IncompleteRewrite) as caught:
+        make_cpu_encoder(plain, target, GRAPHS, eight_bits=eight_bits)
+    assert "only 0 of 1 attentions were found in its graph" in str(caught.value)
+    assert f"onnxruntime {onnxruntime.__version__}" in str(caught.value)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["encoder.onnx"]
+    plain.write_bytes(attending_encoder(bias=False).SerializeToString())
+    lines: list[str] = []
+    assert make_cpu_encoder(plain, target, GRAPHS, lines.append, eight_bits=False) == target
+    assert lines[0].startswith("fast.onnx: 2 changes, ")
+
+
+def test_finer_features_whose_convolutions_are_not_found_are_told(plain: Path, tmp_path: Path) -> None:
+    outputs = (*GRAPHS.encoder.outputs, ("fine", (1, 4, 8, 8)))
+    graphs = dataclasses.replace(GRAPHS, encoder=dataclasses.replace(GRAPHS.encoder, outputs=outputs))
+    with pytest.raises(IncompleteRewrite, match="only 0 of 1 pairs of convolutions"):
+        make_cpu_encoder(plain, tmp_path / "fast.onnx", graphs)
 
 
 def test_nothing_to_do(tmp_path: Path) -> None:
