@@ -236,7 +236,7 @@ def faults_table() -> str:
     rows = ["| fault or load | what | measured | must hold |", "|---|---|---|---|"]
     for path in sorted(FAULTS.glob("*.json")):
         document = json.loads(path.read_text())
-        shown = f"{document['fault']}{'' if document['form'] == 'long' else ' (short form)'}"
+        shown = document["fault"]
         for row in document["figures"]:
             value = row["value"]
             if isinstance(value, dict):

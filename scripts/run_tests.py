@@ -103,7 +103,7 @@ COMMIT = (
 )
 
 
-_LONG = {"TRITON_SAM_FAULTS": "long", "TRITON_SAM_FAULTS_OUT": str(ROOT / "build" / "faults")}
+_LONG = {"TRITON_SAM_FAULTS_OUT": str(ROOT / "build" / "faults")}
 _LONG_TESTS = ("--timeout", "3000")
 _MANY_EXAMPLES = {"HYPOTHESIS_PROFILE": "full"}
 #: What a part needs beside its tests: (programs before them, words for pytest, variables).
