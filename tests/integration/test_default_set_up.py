@@ -23,6 +23,9 @@ from triton_sam.specs import Role
 
 pytestmark = pytest.mark.triton
 
+#: For an encode on a machine that others keep busy.
+SECONDS = 280.0
+
 #: On the photograph of a cup of coffee, 600 x 400.
 SPOON, CUP, PLATE = [360.0, 288.0], [282.0, 140.0], [120.0, 80.0]
 BOX = [144.0, 16.0, 420.0, 224.0]
@@ -48,7 +51,7 @@ def picture(photographs: Path) -> Image.Image:
 
 @pytest.fixture(scope="module")
 def client(real_server: Running, picture: Image.Image) -> Iterator[SAM2TritonClient]:
-    with SAM2TritonClient(real_server.urls["HTTP"]) as client:
+    with SAM2TritonClient(real_server.urls["HTTP"], timeout=SECONDS) as client:
         client.set_image(np.asarray(picture))
         yield client
 
@@ -107,7 +110,7 @@ class TwoStageClient:
     """What existing tools do with a pair that keeps the contract: numpy and tritonclient, nothing of the product."""
 
     def __init__(self, address: str) -> None:
-        self._client = http.InferenceServerClient(address, network_timeout=120, connection_timeout=120)
+        self._client = http.InferenceServerClient(address, network_timeout=SECONDS, connection_timeout=SECONDS)
         self._features: list[Any] = []
 
     def encode(self, picture: Image.Image) -> dict[str, tuple[int, ...]]:

@@ -46,13 +46,18 @@ def decoder_inputs(features: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     }
 
 
+def published_inputs(features: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The same for the published decoder, which has no defaults."""
+    prompts = {name: array for name, array in decoder_inputs(features).items() if name.startswith("point")}
+    blank = {"mask_input": np.zeros((2, 1, 256, 256), np.float32), "has_mask_input": np.zeros(1, np.float32)}
+    return {**features, **prompts, **blank}
+
+
 @pytest.fixture(scope="module")
 def expected(graphs: dict[Role, Path], features: dict[str, np.ndarray]) -> list[np.ndarray]:
     """[2,3,256,256] masks and [2,3] scores of the published decoder."""
     session = onnxruntime.InferenceSession(str(graphs[Role.DECODER]), providers=["CPUExecutionProvider"])
-    prompts = {name: array for name, array in decoder_inputs(features).items() if name.startswith("point")}
-    blank = {"mask_input": np.zeros((2, 1, 256, 256), np.float32), "has_mask_input": np.zeros(1, np.float32)}
-    answer: list[np.ndarray] = session.run(["masks", "iou_predictions"], {**features, **prompts, **blank})
+    answer: list[np.ndarray] = session.run(["masks", "iou_predictions"], published_inputs(features))
     return answer
 
 
@@ -91,16 +96,17 @@ def test_a_graph_that_refuses_its_inputs_is_an_error_and_goes_on(
 def test_minimal_and_absent_configs(
     real_server: Running, real_repository: Path, features: dict[str, np.ndarray], config: str | None
 ) -> None:
+    """A graph without optional inputs: what may be left out has to be told by a config."""
     name = f"plain_{abs(hash(config)) % 10_000}"
     folder = real_repository / name
     (folder / "1").mkdir(parents=True)
-    (folder / "1" / "model.onnx").hardlink_to(real_repository / "sam2_decoder" / "1" / "model.onnx")
+    (folder / "1" / "model.onnx").hardlink_to(real_repository / "sam2" / "1" / "decoder.onnx")
     if config is not None:
         (folder / "config.pbtxt").write_text(config)
     process: Any = real_server.supervisor.process
     process.load(name)
     try:
-        served = infer(real_server, name, decoder_inputs(features), ["masks"])
-        assert served["masks"].shape == (2, 1, 256, 256)
+        served = infer(real_server, name, published_inputs(features), ["masks"])
+        assert served["masks"].shape == (2, 3, 256, 256)
     finally:
         process.unload(name)
