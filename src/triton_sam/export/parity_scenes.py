@@ -136,4 +136,9 @@ def prompts(scene: Scene, side: int, seed: int) -> Iterator[Case]:
     yield Case("two points", at(second, first), torch.tensor([[1.0, 0.0]]))
     yield Case("box", *nothing, boxes=box)
     yield Case("box and point", at(scene.outside), background, boxes=box)
-    yield Case("three objects", torch.cat([at(first), at(second), at(third)]), torch.ones(3, 1))
+    three = torch.cat([at(first), at(second), at(third)])
+    yield Case("three objects", three, torch.ones(3, 1))
+    # Two objects and not a third: what that means is unsure, so that trained networks' masks are not stable here, and
+    # another is chosen.
+    turned = torch.stack([three[:, 0].roll(turn, dims=0) for turn in range(3)])
+    yield Case("unlike objects", turned, torch.tensor([[1.0, 0.0, 1.0]]).expand(3, -1))

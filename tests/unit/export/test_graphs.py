@@ -32,7 +32,7 @@ def test_every_model_equals_torch(model_id: str, small: SmallFactory) -> None:
     outputs = [name for name, _ in made.spec.encoder.outputs]
     assert {entry.output for entry in report.comparisons} == {*outputs, "masks", "iou_predictions"}
     # two outputs of seven kinds of prompts, each with one mask and with three
-    assert len(report.comparisons) == len(outputs) + 2 * 7 * 2
+    assert len(report.comparisons) == len(outputs) + 2 * 8 * 2
     for entry in report.comparisons:
         assert entry.max_abs_diff <= 1e-3 * entry.reference_std
         assert entry.reference_std > 0.01  # signals that have died would equal anything
