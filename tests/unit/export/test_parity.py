@@ -160,7 +160,7 @@ def judged(precision: Precision, *entries: Comparison) -> Report:
     [
         (Precision.FP32, encoder_entry(9e-5, 9e-4)),
         (Precision.FP32, mask_entry(9e-4, 0.9995)),
-        (Precision.FP16, encoder_entry(0.045, 3.0)),
+        (Precision.FP16, encoder_entry(0.09, 3.0)),
         (Precision.FP16, mask_entry(5.0, 0.991)),
         (Precision.FP16, mask_entry(5.0, None)),
         (Precision.INT8, encoder_entry(0.24, 9.0)),
@@ -186,7 +186,7 @@ def test_masks_of_drawings_are_judged_in_float32_only(precision: Precision) -> N
         (Precision.FP32, encoder_entry(1.1e-4, 9e-4), "image_embeddings on the drawn image differs by 0.00022 rms"),
         (Precision.FP32, mask_entry(1.1e-3, 1.0), "masks on the photograph image box differs by 0.0022 (deviation 2)"),
         (Precision.FP32, mask_entry(9e-4, 0.9985), "masks on the photograph image box: mask IoU 0.9985 is below 0.999"),
-        (Precision.FP16, encoder_entry(0.055, 0.5), "image_embeddings on the drawn image differs by 0.11 rms"),
+        (Precision.FP16, encoder_entry(0.11, 0.5), "image_embeddings on the drawn image differs by 0.22 rms"),
         (Precision.FP16, mask_entry(0.1, 0.985), "masks on the photograph image box: mask IoU 0.9850 is below 0.99"),
         (Precision.INT8, encoder_entry(0.26, 0.5), "image_embeddings on the drawn image differs by 0.52 rms"),
         (Precision.INT8, mask_entry(0.1, 0.975), "masks on the photograph image box: mask IoU 0.9750 is below 0.98"),
