@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -28,6 +29,16 @@ hypothesis_profiles.load()  # before the test modules are imported, which read i
 ServerFactory = Callable[..., AbstractContextManager[Running]]
 #: A repository with a model ``sam2`` in it that is served in place of one written here: another engine, a GPU.
 _OTHER_REPOSITORY = os.environ.get("TRITON_SAM_TEST_REPOSITORY")
+
+#: A module that says so imports torch when it is collected.
+_NEEDS_TORCH = re.compile(r"^pytestmark = .*\bpytest\.mark\.torch\b", re.MULTILINE)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With ``-m 'not torch'`` modules that need torch are not even imported: there may be none to import."""
+    if collection_path.suffix != ".py" or "not torch" not in config.option.markexpr:
+        return None
+    return True if _NEEDS_TORCH.search(collection_path.read_text()) else None
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

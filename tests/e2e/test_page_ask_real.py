@@ -16,7 +16,7 @@ from tests.integration.vlm_serving import one_thread, png, serving_vlms
 from triton_sam.serving import Running
 from triton_sam.specs import ModelSpec
 
-pytestmark = [pytest.mark.triton, pytest.mark.part("page")]
+pytestmark = [pytest.mark.triton, pytest.mark.part("page"), pytest.mark.torch]
 #: Original pixels; small ones would be no prompt for a segmenter.
 SIDE = 400
 

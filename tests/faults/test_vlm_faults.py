@@ -39,7 +39,7 @@ from triton_sam.flight import requests_held
 from triton_sam.serving import Running
 from triton_sam.vlm import TritonVLMClient
 
-pytestmark = pytest.mark.triton
+pytestmark = [pytest.mark.triton, pytest.mark.torch]
 #: Seconds; where the machine has nothing else to do.
 TOLD_WITHIN = 2.0
 QUESTION = "What is it?"

@@ -31,7 +31,7 @@ from triton_sam.errors import InternalError, NotFound, Unavailable
 from triton_sam.serving import Running
 from triton_sam.vlm import AsyncTritonVLMClient, TritonVLMClient
 
-pytestmark = [pytest.mark.triton, pytest.mark.part("faults")]
+pytestmark = [pytest.mark.triton, pytest.mark.part("faults"), pytest.mark.torch]
 #: Room for one of the models of these tests, and not for two: shapes takes 32 MB.
 ROOM_FOR_ONE = "32600000"
 

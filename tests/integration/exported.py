@@ -12,11 +12,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.integration.torch_reference import TorchReference
 from triton_sam.catalog import get_spec
 from triton_sam.errors import WeightsError
-from triton_sam.export.precision import convert_graph
-from triton_sam.export.run import export_checkpoint
 from triton_sam.settings import get_settings
 from triton_sam.specs import Precision, graphs_from_json, graphs_to_json
 from triton_sam.weights import WeightStore
@@ -63,6 +60,9 @@ class Truth:
     """A model's torch network, asked once for each photograph and kind of prompt."""
 
     def __init__(self, model_id: str, checkpoint: Path, photographs: Path) -> None:
+        # Not above: the tests that need no torch are collected without it.
+        from tests.integration.torch_reference import TorchReference
+
         self.network = TorchReference.of_checkpoint(model_id, checkpoint, keeps_aspect=model_id == "sam1:mobile")
         self._photographs = photographs
         self._prompts: dict[str, dict[str, dict[str, Any]]] = {}
@@ -130,6 +130,9 @@ class Exports:
         folder = self._folder / f"{get_spec(model_id).variant_name}-{precision.value}"
         if folder.exists():
             return folder
+        from triton_sam.export.precision import convert_graph
+        from triton_sam.export.run import export_checkpoint
+
         if precision is Precision.FP32:
             return export_checkpoint(get_spec(model_id), self.checkpoint(model_id), folder).folder
         shutil.copytree(self.export(model_id, Precision.FP32), folder)

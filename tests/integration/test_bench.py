@@ -14,7 +14,7 @@ from triton_sam.bench import results
 from triton_sam.catalog import get_spec
 from triton_sam.setup_models import write_exported
 
-pytestmark = [pytest.mark.triton, pytest.mark.part("bench"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.triton, pytest.mark.part("bench"), pytest.mark.timeout(600), pytest.mark.torch]
 MODEL = "sam1:mobile"
 HAS_PLOTS = importlib.util.find_spec("matplotlib") is not None
 

@@ -18,7 +18,7 @@ from triton_sam.export.parity_reference import Reference
 from triton_sam.export.parity_scenes import drawing, scenes
 from triton_sam.specs import Precision, exported_graphs
 
-pytestmark = [pytest.mark.timeout(3600), pytest.mark.part("exports")]
+pytestmark = [pytest.mark.timeout(3600), pytest.mark.part("exports"), pytest.mark.torch]
 MODEL = "sam2:tiny"
 SEEDS = 200
 

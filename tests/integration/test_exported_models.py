@@ -24,7 +24,7 @@ from triton_sam.masks import overlay
 from triton_sam.setup_models import write_exported
 from triton_sam.specs import Precision, Role
 
-pytestmark = [pytest.mark.triton, pytest.mark.timeout(600), pytest.mark.part("exports")]
+pytestmark = [pytest.mark.triton, pytest.mark.timeout(600), pytest.mark.part("exports"), pytest.mark.torch]
 
 PICTURES = os.environ.get("TEST_PICTURES")
 #: x86 processors compute halves in float32, ARM ones in halves: MobileSAM's IoU to the whole is 0.984 to 0.999 there.

@@ -31,7 +31,7 @@ from triton_sam.profiles import PAINTERA, write_profile_model
 from triton_sam.serving import Ports, Running, serving
 from triton_sam.settings import Settings
 
-pytestmark = [pytest.mark.triton, pytest.mark.timeout(600), pytest.mark.part("exports")]
+pytestmark = [pytest.mark.triton, pytest.mark.timeout(600), pytest.mark.part("exports"), pytest.mark.torch]
 
 #: Model -> the tensors that Paintera looks for in an answer.
 OUTPUTS = {

@@ -30,7 +30,7 @@ from triton_sam.profiles import PAINTERA, write_profile_model
 from triton_sam.serving import Running
 from triton_sam.setup_models import write_exported
 
-pytestmark = pytest.mark.triton
+pytestmark = [pytest.mark.triton, pytest.mark.torch]
 
 #: Segmenter -> the model that was exported for it.
 SEGMENTERS = {"sam2": "sam2.1:tiny", "sam3": "sam3:tracker"}

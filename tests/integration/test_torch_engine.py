@@ -36,7 +36,7 @@ from triton_sam.setup_models import set_up
 from triton_sam.specs import NETWORK_FILE, EngineChoice, exported_graphs
 from triton_sam.weights import WeightStore
 
-pytestmark = [pytest.mark.triton, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.triton, pytest.mark.timeout(600), pytest.mark.torch]
 every_model = pytest.mark.part("exports")
 #: Of the small image that a network with random weights is given at every commit.
 SIDE = 256

@@ -22,7 +22,7 @@ from triton_sam.settings import Settings
 from triton_sam.setup_models import write_exported
 from triton_sam.specs import ModelSpec, graphs_from_json
 
-pytestmark = [pytest.mark.triton, pytest.mark.timeout(600), pytest.mark.part("exports")]
+pytestmark = [pytest.mark.triton, pytest.mark.timeout(600), pytest.mark.part("exports"), pytest.mark.torch]
 
 #: Segmenter -> the model that was exported for it.
 EXPORTED = {"sam1": "sam1:vit_h", "sam2.1_small": "sam2.1:small", "sam3": "sam3:tracker"}

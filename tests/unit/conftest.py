@@ -2,30 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests import hypothesis_profiles
 from tests.unit.helpers import PROXY_VARIABLES, FileServer
 
 if TYPE_CHECKING:
     from tests.unit.export.small import Small, SmallFactory
     from triton_sam.specs import Architecture
-
-hypothesis_profiles.load()
-#: A module that says so imports torch when it is collected.
-_NEEDS_TORCH = re.compile(r"^pytestmark = .*\bpytest\.mark\.torch\b", re.MULTILINE)
-
-
-def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """With ``-m 'not torch'`` modules that need torch are not even imported: there may be none to import."""
-    if collection_path.suffix != ".py" or "not torch" not in config.option.markexpr:
-        return None
-    return True if _NEEDS_TORCH.search(collection_path.read_text()) else None
 
 
 @pytest.fixture(autouse=True)

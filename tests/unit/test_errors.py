@@ -30,6 +30,7 @@ from triton_sam.errors import (
     WeightsError,
     from_status,
 )
+from triton_sam.export.completeness import IncompleteRewrite
 
 # What a server may answer with; the rest of the tree is raised on the user's own machine.
 ANSWERS = (
@@ -56,6 +57,7 @@ LOCAL = (
     WeightsError,
     InterruptedDownload,
     ServerError,
+    IncompleteRewrite,
 )
 
 

@@ -127,10 +127,9 @@ def test_the_start_with_docker_finds_the_gpu(
     gpu: bool, runtimes: str, file: str, tmp_path: Path, free_ports: dict[str, str]
 ) -> None:
     path = false_docker(tmp_path / "bin", runtimes)
-    if gpu:
-        smi = tmp_path / "bin" / "nvidia-smi"
-        smi.write_text("#!/bin/sh\n")
-        smi.chmod(0o755)
+    smi = tmp_path / "bin" / "nvidia-smi"  # before one that this machine may have
+    smi.write_text(f"#!/bin/sh\nexit {0 if gpu else 9}\n")
+    smi.chmod(0o755)
     told = run(ROOT / "triton_start.sh", PATH=path, READY_SECONDS="0", **free_ports)
     assert f"compose -f {ROOT / file} up --detach --build triton" in told.stdout
     assert told.returncode == 1, "the imitated engine starts nothing, and that is told"

@@ -11,6 +11,7 @@ from tests.unit.export import official
 from tests.unit.export.families import FAMILIES
 from tests.unit.export.small import small_network, small_spec, state_of
 from triton_sam.catalog import CATALOG, get_spec
+from triton_sam.errors import WeightsError
 from triton_sam.export.checkpoint import fill, recognise
 from triton_sam.export.keys import MappedWeights, map_keys
 from triton_sam.export.networks import build
@@ -66,11 +67,13 @@ def test_an_image_mode_checkpoint_may_be_of_either_generation(model_id: str) -> 
     assert [row.id for row in recognise(mapped)] == [f"sam2.1:{variant}", f"sam2:{variant}"]
 
 
+@pytest.mark.part("exports")
 def test_the_real_mobile_sam() -> None:
     spec = get_spec("sam1:mobile")
-    file = WeightStore(get_settings().home).path(spec.checkpoints[0])
-    if not file.is_file():
-        pytest.skip("MobileSAM is not installed: `triton-sam pull sam1:mobile`")
+    try:
+        file = WeightStore(get_settings().home).pull_checkpoint(spec)
+    except WeightsError as error:
+        pytest.skip(f"the checkpoint of {spec.id} cannot be had here: {error}")
     state = torch.load(file, map_location="cpu", weights_only=True)
     shapes = {key: tuple(tensor.shape) for key, tensor in state.items()}
     assert shapes == official.mobile(spec.architecture)
