@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,9 +15,11 @@ from tests.integration.vlm_serving import (  # noqa: F401
     vlm_folders,
     vlm_server,
 )
-from tests.unit.export.small import Small, SmallFactory, make_small
 from triton_sam.catalog import get_spec
 from triton_sam.specs import GRAPHS_FILE, graphs_to_json
+
+if TYPE_CHECKING:
+    from tests.unit.export.small import Small, SmallFactory
 
 ExportTrial = Callable[[str], Path]
 
@@ -52,6 +55,8 @@ def export_trial(tmp_path_factory: pytest.TempPathFactory) -> ExportTrial:
 @pytest.fixture(scope="session")
 def small_exports(tmp_path_factory: pytest.TempPathFactory) -> SmallFactory:
     """Model id -> a small network of its kind and a small image size, exported: encoded in milliseconds."""
+    from tests.unit.export.small import make_small
+
     made: dict[str, Small] = {}
 
     def export(model_id: str) -> Small:

@@ -16,6 +16,8 @@ from triton_sam.export.onnx_files import export_graph
 from triton_sam.export.run import decoder_inputs
 from triton_sam.export.wrappers import Decoder
 
+pytestmark = pytest.mark.torch
+
 #: Not among those by which a decoder is judged when it is made.
 OTHERS = [Trial(2, 17), Trial(1, 0, box=True), Trial(4, 3, box=True, mask=True, multimask=True)]
 WHOLE = "5 attentions and 2 upscalings rewritten"

@@ -12,6 +12,8 @@ from triton_sam.export import parity_reference
 from triton_sam.export.mask_choice import StabilityRule, possible_tokens, rule_of, stability_bounds
 from triton_sam.export.parity_scenes import drawing, prompts
 
+pytestmark = pytest.mark.torch
+
 RULE = StabilityRule(delta=0.05, threshold=0.98)
 
 

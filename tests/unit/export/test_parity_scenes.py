@@ -7,6 +7,8 @@ import pytest
 
 from triton_sam.export.parity_scenes import DRAWING, PHOTOGRAPH, drawing, photograph, prompts, scenes
 
+pytestmark = pytest.mark.torch
+
 
 @pytest.mark.parametrize("side", [112, 256])
 def test_a_drawing(side: int) -> None:
