@@ -25,7 +25,7 @@ from triton_sam.flight import requests_held
 from triton_sam.repository import choose_name, write_models, write_plain_model
 from triton_sam.serving import Running
 
-pytestmark = pytest.mark.triton
+pytestmark = [pytest.mark.triton, pytest.mark.torch]
 POINT = [365, 290]
 FIRST, SECOND = "sam2:tiny", "sam2.1:small"
 

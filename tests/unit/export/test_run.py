@@ -44,7 +44,7 @@ def official_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # a real one
 
 
-@pytest.mark.parametrize("kind", ["official", "hub"])
+@pytest.mark.parametrize("kind", ["official", pytest.param("hub", marks=pytest.mark.part("exports"))])
 def test_from_a_checkpoint_to_a_folder(kind: str, official_file: Path, vit: Small, tmp_path: Path) -> None:
     path = save_as_folder(vit.network, tmp_path / "hub") if kind == "hub" else official_file
     steps: list[str] = []

@@ -12,7 +12,7 @@ import pytest
 import torch
 from PIL import Image
 
-from tests.unit.export.families import EACH_FAMILY, WITHOUT_FEATURES
+from tests.unit.export.families import EACH_FAMILY, FAMILIES
 from tests.unit.export.small import SmallFactory, small_network, small_spec
 from tests.unit.test_onnx_engine import prompt
 from triton_sam import masks
@@ -179,18 +179,9 @@ def test_several_images_at_once_are_each_as_alone() -> None:
     assert np.abs(together[0].array(name) - together[1].array(name)).max() > 0.1
 
 
-@pytest.mark.parametrize(
-    "model_id",
-    [
-        "sam2.1:tiny",
-        *(pytest.param(it, marks=pytest.mark.part("exports")) for it in WITHOUT_FEATURES),
-        pytest.param("sam3:tracker", marks=pytest.mark.part("exports")),
-    ],
-)
-@pytest.mark.parametrize(
-    "half",  # the former takes ARM ten times as long
-    [pytest.param(torch.bfloat16, marks=pytest.mark.part("exports")), torch.float16],
-)
+@pytest.mark.part("exports")  # where a processor has no arithmetic in halves it takes ten times as long
+@pytest.mark.parametrize("model_id", FAMILIES)
+@pytest.mark.parametrize("half", [torch.bfloat16, torch.float16])
 def test_halves_are_near_the_whole(model_id: str, half: torch.dtype) -> None:
     spec = small_spec(model_id)
     network = small_network(spec)
