@@ -16,6 +16,7 @@ import pytest
 import yaml
 from websockets.sync.client import connect
 
+from tests.analytic import fresh_picture, png
 from tests.unit.deploy.nginx_files import write_certificate, write_configuration
 from tests.unit.deploy.tools import MONITORING, tool
 from triton_sam.host import free_port
@@ -75,17 +76,17 @@ def test_every_metric_that_is_asked_for_is_exported(running: Running) -> None:
     assert asked - there == GPU_METRICS & asked, "and those of a GPU, which this machine need not have"
 
 
-def test_queue_time_and_turns_grow_with_requests(running: Running, photographs: Path) -> None:
+def test_queue_time_and_turns_grow_with_requests(running: Running) -> None:
     def figure(name: str) -> float:
         text = httpx.get(running.urls["metrics"], trust_env=False).text
         return sum(float(value) for value in re.findall(rf"^{name}\{{.*\}} (\S+)$", text, re.MULTILINE))
 
     before = figure("triton_sam_turns_total")
     with httpx.Client(base_url=running.urls["service"], timeout=120, trust_env=False) as service:
-        image = {"image": (photographs / "coffee.png").read_bytes()}
+        image = {"image": png(fresh_picture(4242))}  # one that is not cached yet waits for its turn too
         key = service.post("/v1/images", files=image).json()["image_key"]
         for _ in range(3):
-            service.post("/v1/segment", json={"image_key": key, "points": [[365, 290]]}).raise_for_status()
+            service.post("/v1/segment", json={"image_key": key, "points": [[36, 29]]}).raise_for_status()
     deadline = time.monotonic() + PATIENCE
     while figure("triton_sam_turns_total") < before + 4:  # models tell Triton a moment later
         assert time.monotonic() < deadline
