@@ -104,7 +104,7 @@ COMMIT = (
 
 
 _LONG = {"TRITON_SAM_FAULTS_OUT": str(ROOT / "build" / "faults")}
-_LONG_TESTS = ("--timeout", "3000")
+_LONG_TESTS = ("--timeout=3000",)
 _MANY_EXAMPLES = {"HYPOTHESIS_PROFILE": "full"}
 #: What a part needs beside its tests: (programs before them, words for pytest, variables).
 _NEEDS: dict[str, tuple[tuple[tuple[str, ...], ...], tuple[str, ...], dict[str, str]]] = {
@@ -130,7 +130,7 @@ _NEEDS: dict[str, tuple[tuple[tuple[str, ...], ...], tuple[str, ...], dict[str, 
 
 def _long_part(name: str, about: str) -> Stage:
     tools, words, environment = _NEEDS.get(name, ((), (), {}))
-    return Stage(name, about, tools, ("--part", name, *words), environment)
+    return Stage(name, about, tools, ("tests", f"--part={name}", *words), environment)
 
 
 LONG = tuple(_long_part(name, about) for name, about in PARTS.items())
@@ -159,7 +159,7 @@ def _run_pytest(outcome: Outcome, environment: dict[str, str]) -> None:
     command += ["--junit-xml", str(report), "-o", "junit_family=xunit1"]
     status = subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
     again = " ".join(f"{name}={value}" for name, value in stage.environment.items() if "/" not in value)
-    words = [word for flag in ("--part", "--timeout") for word in _option(stage.pytest, flag)]
+    words = [word for word in stage.pytest if word.startswith("--") and "=" in word]
     if report.exists():
         for name, trouble in _cases(report):
             if trouble is None:
@@ -174,10 +174,6 @@ def _run_pytest(outcome: Outcome, environment: dict[str, str]) -> None:
         outcome.failures.append((f"pytest ended with {status}", shlex.join(["python", "-m", "pytest", *stage.pytest])))
     if not outcome.passed and not outcome.failures:
         outcome.failures.append(("no test passed", shlex.join(["python", "-m", "pytest", *stage.pytest])))
-
-
-def _option(words: tuple[str, ...], flag: str) -> tuple[str, ...]:
-    return words[words.index(flag) : words.index(flag) + 2] if flag in words else ()
 
 
 def _cases(report: Path) -> list[tuple[str, str | None]]:
