@@ -13,12 +13,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 import io
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 
@@ -38,8 +40,8 @@ LIKENESS = 0.5
 LIMIT = 32.0
 #: Model pixels, and colours, to logits: a cell away from the border is one logit.
 _PER_PIXEL, _PER_COLOUR = 1.0 / _CELL, 40.0
-#: Steps of a loop that does nothing: half a second or so for a slow picture's encode, a twentieth for a click on it.
-_ENCODE_STEPS, _DECODE_STEPS = 100_000, 8_000
+#: Of processor time that a slow picture's encode takes on whatever machine this is, and a click on it, in seconds.
+_SLOW_ENCODE, _SLOW_CLICK = 0.6, 0.05
 _OUTPUTS = (
     ("image_embeddings", (1, 256, 64, 64)),
     ("high_res_feats_0", (1, 32, 256, 256)),
@@ -186,17 +188,38 @@ class _Builder:
     def whole(self, *values: int) -> str:
         return self.constant(values, np.int64)
 
-    def slow(self, colours: str, steps: int, value: str, to: str) -> None:
-        """``value`` unchanged, after so many steps of a loop where the first cell [1,3,h,w] is pure blue."""
+    def slow(self, colours: str, seconds: float, value: str, to: str) -> None:
+        """``value`` unchanged, so many seconds later where the first cell [1,3,h,w] is pure blue."""
         corner = self("Slice", colours, self.whole(0, 0), self.whole(1, 1), self.whole(2, 3))
         blue = self("Reshape", self("Slice", corner, self.whole(2), self.whole(3), self.whole(1)), self.whole(1))
         others = self("Slice", corner, self.whole(0), self.whole(2), self.whole(1))
         brightest = self("Reshape", self("ReduceMax", others, keepdims=1), self.whole(1))
         pure = self("Greater", self("Sub", blue, brightest), self.constant([0.99]))
-        trips = self("Reshape", self("Mul", self("Cast", pure, to=TensorProto.INT64), self.whole(steps)), self.whole(1))
+        trips = self(
+            "Reshape", self("Mul", self("Cast", pure, to=TensorProto.INT64), self.whole(_steps(seconds))), self.whole(1)
+        )
         number = self("Loop", trips, "", self.constant([0.0]), body=_counting())
         # Nothing is added to it but the order of things: zero times whatever the loop counted.
         self("Add", value, self("Mul", number, self.constant([0.0])), gives=to)
+
+
+def _steps(seconds: float) -> int:
+    """How many steps of a loop that only counts take so long here: machines differ by ten times."""
+    return max(1, round(seconds / _step_seconds()))
+
+
+@functools.cache
+def _step_seconds() -> float:
+    """By processor time, which does not see what else the machine does."""
+    build, steps = _Builder(), 20_000
+    build("Loop", build.whole(steps), "", build.constant([0.0]), gives="counted", body=_counting())
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    model = _model(build, "loop", [], [_tensor("counted", 1)], []).SerializeToString()
+    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    begun = time.process_time()
+    session.run(None, {})
+    return (time.process_time() - begun) / steps
 
 
 def _counting() -> Any:
@@ -234,7 +257,7 @@ def _encoder() -> Any:
         filled = build("Concat", colours, present, axis=1)
         empty = build.whole(0, 0, 0, 0, 0, channels - 4, 0, 0)
         if name == "image_embeddings":
-            build.slow(colours, _ENCODE_STEPS, build("Pad", filled, empty), to=name)
+            build.slow(colours, _SLOW_ENCODE, build("Pad", filled, empty), to=name)
         else:
             build("Pad", filled, empty, gives=name)
     inputs = [_tensor("image", 1, 3, SIDE, SIDE)]
@@ -285,7 +308,7 @@ def _decoder() -> Any:
     share = build("Slice", points, build.whole(0, 0), build.whole(1, 1), build.whole(1, 2))  # x of the first point
     share = build("Mul", build("Reshape", share, build.whole(-1, 1)), build.constant(0.05 / SIDE))
     scores = build("Add", share, build.constant([[0.9, 0.8, 0.7]]))
-    build.slow(colours, _DECODE_STEPS, scores, to="iou_predictions")
+    build.slow(colours, _SLOW_CLICK, scores, to="iou_predictions")
     inputs = [
         _tensor("image_embeddings", 1, 256, 64, 64),
         _tensor("high_res_feats_0", 1, 32, "h0", "w0"),
