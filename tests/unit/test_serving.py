@@ -270,6 +270,7 @@ def test_an_unknown_model(settings: Settings, set_ups: list[tuple[str, Path]]) -
 # prepare, vision-language models
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("ids", [["vlm:shapes"], ["shapes"], ["vlm:shapes", "shapes"]])
 def test_a_vision_language_model_alone(
     ids: list[str], settings: Settings, set_ups: list[tuple[str, Path]], monkeypatch: pytest.MonkeyPatch
@@ -281,6 +282,7 @@ def test_a_vision_language_model_alone(
     assert set_ups == []
 
 
+@pytest.mark.torch
 def test_both_kinds(settings: Settings, set_ups: list[tuple[str, Path]]) -> None:
     expected = Served(settings.repository, {"sam2": SPEC}, {"llava": LLAVA})
     assert prepare(["vlm:llava", DEFAULT_MODEL], settings, None) == expected
@@ -292,6 +294,7 @@ def test_both_kinds(settings: Settings, set_ups: list[tuple[str, Path]]) -> None
     assert prepare([], settings, None) == everything
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("own", [False, True])
 def test_a_repository_with_vision_language_models_only(
     own: bool, tmp_path: Path, settings: Settings, set_ups: list[tuple[str, Path]]
@@ -302,6 +305,7 @@ def test_a_repository_with_vision_language_models_only(
     assert set_ups == []
 
 
+@pytest.mark.torch
 def test_a_repository_of_ones_own_without_the_vision_language_model(tmp_path: Path, settings: Settings) -> None:
     mine = write_repository(tmp_path / "mine")
     with pytest.raises(SetupError, match=rf"has no model vlm:llava: run `triton-sam setup vlm:llava .*{mine}`"):
@@ -311,6 +315,7 @@ def test_a_repository_of_ones_own_without_the_vision_language_model(tmp_path: Pa
     assert prepare([], settings, mine) == Served(mine, {"sam2": SPEC}, {"llava": LLAVA})
 
 
+@pytest.mark.torch
 def test_a_config_of_another_release_keeps_its_checkpoint(settings: Settings) -> None:
     checkpoint = bundled_folder(SHAPES)
     write_vlm(LLAVA, settings.repository, checkpoint)
@@ -418,6 +423,7 @@ def test_the_service_knows_the_vision_language_models(
         assert backends[0].vlms() == {"shapes": SHAPES}
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("missing", ["torch", "transformers", "safetensors", "jinja2"])
 def test_vision_language_models_need_torch_and_the_others_do_not(
     missing: str,
