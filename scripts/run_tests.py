@@ -104,33 +104,32 @@ COMMIT = (
 
 
 _LONG = {"TRITON_SAM_FAULTS_OUT": str(ROOT / "build" / "faults")}
+#: Long tests take minutes on two cores, and more beside others.
 _LONG_TESTS = ("--timeout=3000",)
 _MANY_EXAMPLES = {"HYPOTHESIS_PROFILE": "full"}
-#: What a part needs beside its tests: (programs before them, words for pytest, variables).
-_NEEDS: dict[str, tuple[tuple[tuple[str, ...], ...], tuple[str, ...], dict[str, str]]] = {
+#: What a part needs beside its tests: (programs before them, variables).
+_NEEDS: dict[str, tuple[tuple[tuple[str, ...], ...], dict[str, str]]] = {
     "deploy": (
         (
             ("bash", "scripts/install_deploy_tools.sh"),
             ("bash", "scripts/install_helm.sh", sys.executable),
             ("python", "scripts/audit.py", "build"),
         ),
-        (),
         {},
     ),
     "mutations": (
         (("python", "-m", "pytest", "tests/unit", "-m", "hypothesis", "-q", "-n", str(max(2, CORES))),),
-        _LONG_TESTS,
         _LONG | _MANY_EXAMPLES,
     ),
-    "faults": ((), _LONG_TESTS, _LONG),
-    "overload": ((("bash", "scripts/install_deploy_tools.sh"),), _LONG_TESTS, _LONG),
-    "soak": ((), _LONG_TESTS, _LONG),
+    "faults": ((), _LONG),
+    "overload": ((("bash", "scripts/install_deploy_tools.sh"),), _LONG),
+    "soak": ((), _LONG),
 }
 
 
 def _long_part(name: str, about: str) -> Stage:
-    tools, words, environment = _NEEDS.get(name, ((), (), {}))
-    return Stage(name, about, tools, ("tests", f"--part={name}", *words), environment)
+    tools, environment = _NEEDS.get(name, ((), {}))
+    return Stage(name, about, tools, ("tests", f"--part={name}", *_LONG_TESTS), environment)
 
 
 LONG = tuple(_long_part(name, about) for name, about in PARTS.items())
