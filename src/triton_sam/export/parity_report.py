@@ -36,9 +36,8 @@ class Limits:
 #: float32: a rounding is 2^-24 of a number. A sum of n products has sqrt(n) of it, n is at most 4096 (a row of global
 #: attention): 4e-6. The roundings of some hundred such steps one after another add up as their root: 4e-5. Twice that
 #: and a bit is the limit of the root mean square; the largest of millions of numbers is some ten times as far off.
-#: float16: ARM processors also add in halves, 2^-11 each: SAM 2 tiny was seen at 0.050 (photograph) and 0.060 (drawing)
-#: of the deviation. The order of that is 2^-11 sqrt(500 * 30), sums of hundreds of products in tens of layers; it
-#: has some room above. Whether the masks are right is told by their overlap.
+#: float16 is set by what was seen: SAM 2 tiny on an ARM processor, 0.050 (photograph) and 0.060 (drawing) of the
+#: deviation, and some room above; x86 was not measured. Whether the masks are right is told by their overlap.
 LIMITS = {
     Precision.FP32: Limits(worst=1e-3, typical=1e-4, answer=1e-4, iou=0.999),
     Precision.FP16: Limits(worst=np.inf, typical=0.1, answer=np.inf, iou=0.99),
