@@ -30,7 +30,7 @@ def export(model_id: str, options: argparse.Namespace) -> None:
 def run_cli(*arguments: str) -> None:
     """Runs `triton-sam` in this Python."""
     try:
-        from triton_sam.cli import main
+        from triton_sam.cli.app import main
     except ModuleNotFoundError as error:
         sys.exit(f"error: {error.name} is not installed in this Python: use the one of the project's .venv/bin")
     sys.argv = ["triton-sam", *arguments]

@@ -15,12 +15,12 @@ import typer.main
 
 from triton_sam.bench.figures import Figure
 from triton_sam.bench.report import markdown
-from triton_sam.catalog import CATALOG
-from triton_sam.cli import app
-from triton_sam.profiles import PROFILES
+from triton_sam.cli.app import app
+from triton_sam.models.catalog import CATALOG
+from triton_sam.models.specs import exported_graphs, raw_graphs
+from triton_sam.models.vlm_catalog import VLM_CATALOG
+from triton_sam.repository.profiles import PROFILES
 from triton_sam.settings import Settings
-from triton_sam.specs import exported_graphs, raw_graphs
-from triton_sam.vlm_catalog import VLM_CATALOG
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = (

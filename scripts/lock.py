@@ -16,7 +16,7 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from triton_sam.fetch.pip_settings import PipSettings, read_pip_settings
+from triton_sam.models.fetch.pip_settings import PipSettings, read_pip_settings
 
 ROOT = Path(__file__).parent.parent
 PYTHONS = ("3.10", "3.11", "3.12")

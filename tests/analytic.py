@@ -25,9 +25,9 @@ from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 
 from tests.integration.reference import bilinear
-from triton_sam.catalog import DEFAULT_MODEL, get_spec
-from triton_sam.repository import write_models
-from triton_sam.specs import DECODER_FILE, ENCODER_FILE, DecoderGraph, EncoderGraph, Graphs, ModelSpec
+from triton_sam.models.catalog import DEFAULT_MODEL, get_spec
+from triton_sam.models.specs import DECODER_FILE, ENCODER_FILE, DecoderGraph, EncoderGraph, Graphs, ModelSpec
+from triton_sam.repository.segmenters import write_models
 
 SIDE, CELLS = 1024, 256
 _CELL = SIDE // CELLS

@@ -14,16 +14,16 @@ import pytest
 from tests import hypothesis_profiles
 from tests.analytic import analytic_spec, write_analytic
 from tests.parts import PARTS
-from triton_sam import host, supervisor
-from triton_sam.catalog import DEFAULT_MODEL, get_spec
 from triton_sam.errors import SetupError, WeightsError
-from triton_sam.repository import find_segmenters
+from triton_sam.models.catalog import DEFAULT_MODEL, get_spec
+from triton_sam.models.specs import ModelSpec, Role
+from triton_sam.models.weights import WeightStore
+from triton_sam.repository.segmenters import find_segmenters
+from triton_sam.repository.setup import set_up
+from triton_sam.server import host, supervisor
+from triton_sam.server.supervisor import PingPolicy
 from triton_sam.serving import Ports, Running, serving
 from triton_sam.settings import Settings, get_settings
-from triton_sam.setup_models import set_up
-from triton_sam.specs import ModelSpec, Role
-from triton_sam.supervisor import PingPolicy
-from triton_sam.weights import WeightStore
 
 hypothesis_profiles.load()  # before the test modules are imported, which read it
 ServerFactory = Callable[..., AbstractContextManager[Running]]
@@ -176,6 +176,6 @@ def real_server(
 @pytest.fixture(scope="session")
 def photographs() -> Path:
     """The folder of public-domain pictures in scikit-image's wheel."""
-    from triton_sam.demo import sample_photograph
+    from triton_sam.core.samples import sample_photograph
 
     return sample_photograph().parent

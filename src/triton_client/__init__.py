@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 
-from triton_sam.vlm import TritonVLMClient
+from triton_sam.client.vlm_client import TritonVLMClient
 
 __all__ = ["TritonVLMClient"]
 

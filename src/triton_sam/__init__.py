@@ -6,29 +6,29 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from triton_sam.client import SAM2TritonClient, Segmentation
-    from triton_sam.masks import MaskSet
-    from triton_sam.speculative import (
+    from triton_sam.client.speculative import (
         SessionStatus,
         SpeculativeSAM2Client,
         queue_multiple_requests,
         wait_for_latest_result,
     )
-    from triton_sam.vlm import AsyncTritonVLMClient, TritonVLMClient
+    from triton_sam.client.sync_client import SAM2TritonClient, Segmentation
+    from triton_sam.client.vlm_client import AsyncTritonVLMClient, TritonVLMClient
+    from triton_sam.core.masks import MaskSet
 
 __version__ = "0.1.0"
 
 #: Public names and where they live; loaded on first use so that the server's process never imports the client.
 _HOMES = {
-    "AsyncTritonVLMClient": "triton_sam.vlm",
-    "MaskSet": "triton_sam.masks",
-    "SAM2TritonClient": "triton_sam.client",
-    "Segmentation": "triton_sam.client",
-    "SessionStatus": "triton_sam.speculative",
-    "SpeculativeSAM2Client": "triton_sam.speculative",
-    "TritonVLMClient": "triton_sam.vlm",
-    "queue_multiple_requests": "triton_sam.speculative",
-    "wait_for_latest_result": "triton_sam.speculative",
+    "AsyncTritonVLMClient": "triton_sam.client.vlm_client",
+    "MaskSet": "triton_sam.core.masks",
+    "SAM2TritonClient": "triton_sam.client.sync_client",
+    "Segmentation": "triton_sam.client.sync_client",
+    "SessionStatus": "triton_sam.client.speculative",
+    "SpeculativeSAM2Client": "triton_sam.client.speculative",
+    "TritonVLMClient": "triton_sam.client.vlm_client",
+    "queue_multiple_requests": "triton_sam.client.speculative",
+    "wait_for_latest_result": "triton_sam.client.speculative",
 }
 __all__ = [
     "AsyncTritonVLMClient",

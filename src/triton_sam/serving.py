@@ -10,11 +10,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from triton_sam import host
-from triton_sam.catalog import DEFAULT_MODEL, get_spec
-from triton_sam.configs import raw_names
 from triton_sam.errors import SetupError
-from triton_sam.repository import (
+from triton_sam.models.catalog import DEFAULT_MODEL, get_spec
+from triton_sam.models.specs import EIGHT_BIT_ENCODER_FILE, OLD_EIGHT_BIT_ENCODER_FILE, ModelSpec
+from triton_sam.models.vlm_catalog import get_vlm, is_vlm
+from triton_sam.models.vlm_specs import VlmSpec
+from triton_sam.models.weights import ProgressFactory, WeightStore
+from triton_sam.repository.configs import raw_names
+from triton_sam.repository.segmenters import (
     find_name,
     find_profile_models,
     find_segmenters,
@@ -23,15 +26,12 @@ from triton_sam.repository import (
     is_exported,
     refresh,
 )
-from triton_sam.server_command import ServerOptions
+from triton_sam.repository.setup import set_up
+from triton_sam.repository.vlms import find_vlms, is_current_vlm, own_checkpoint, write_vlm
+from triton_sam.server import host
+from triton_sam.server.command import ServerOptions
+from triton_sam.server.supervisor import PingPolicy, Supervisor
 from triton_sam.settings import MIB, Settings
-from triton_sam.setup_models import set_up
-from triton_sam.specs import EIGHT_BIT_ENCODER_FILE, OLD_EIGHT_BIT_ENCODER_FILE, ModelSpec
-from triton_sam.supervisor import PingPolicy, Supervisor
-from triton_sam.vlm_catalog import get_vlm, is_vlm
-from triton_sam.vlm_repository import find_vlms, is_current_vlm, own_checkpoint, write_vlm
-from triton_sam.vlm_specs import VlmSpec
-from triton_sam.weights import ProgressFactory, WeightStore
 
 log = logging.getLogger(__name__)
 
@@ -281,9 +281,9 @@ def serving(
 
 def check_service(settings: Settings) -> None:
     """SetupError for what the service needs and cannot use, before a server is started for minutes in vain."""
-    from triton_sam.service.tls import tls_files
+    from triton_sam.service.admission.tls import tls_files
+    from triton_sam.service.telemetry.tracing import check_tracing
     from triton_sam.service.tokens import read_tokens
-    from triton_sam.service.tracing import check_tracing
 
     check_tracing(settings)
     tls_files(settings)
@@ -293,7 +293,7 @@ def check_service(settings: Settings) -> None:
 
 def _traces_url(settings: Settings) -> str | None:
     """Where Triton's own spans go: to whom the service sends those that they stand below."""
-    from triton_sam.service.tracing import traces_url
+    from triton_sam.service.telemetry.tracing import traces_url
 
     return traces_url(settings)
 

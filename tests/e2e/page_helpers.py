@@ -24,8 +24,8 @@ from PIL import Image, ImageOps
 
 from tests.analytic import RADII, assert_mask
 from tests.e2e.browser import wait_until
-from triton_sam import host
-from triton_sam.masks import decode
+from triton_sam.core.masks import decode
+from triton_sam.server import host
 from triton_sam.service.app import create_app
 from triton_sam.service.backend import Backend
 from triton_sam.service.thread import ServiceThread

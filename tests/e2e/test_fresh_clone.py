@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from triton_sam.host import free_port
-from triton_sam.weights import WeightStore
+from triton_sam.models.weights import WeightStore
+from triton_sam.server.host import free_port
 
 pytestmark = [pytest.mark.triton, pytest.mark.part("clones"), pytest.mark.timeout(900)]
 ROOT = Path(__file__).resolve().parents[2]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from triton_sam.catalog import CATALOG
+from triton_sam.models.catalog import CATALOG
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = [pytest.mark.torch, pytest.mark.part("full-size")]

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from triton_sam.demo_vlm import run_vlm_demo
+from triton_sam.cli.demo_vlm import run_vlm_demo
+from triton_sam.models.vlm_catalog import get_vlm
+from triton_sam.models.vlm_weights import bundled_folder
+from triton_sam.repository.vlms import find_vlms, write_vlm
 from triton_sam.serving import Ports, Running, serving
 from triton_sam.settings import Settings
-from triton_sam.vlm_catalog import get_vlm
-from triton_sam.vlm_repository import find_vlms, write_vlm
-from triton_sam.vlm_weights import bundled_folder
 
 pytestmark = [pytest.mark.triton, pytest.mark.part("clones")]
 ROOT = Path(__file__).resolve().parents[2]

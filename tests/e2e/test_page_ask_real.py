@@ -13,8 +13,8 @@ from tests.e2e.browser import OpenPage
 from tests.e2e.page_helpers import PATIENCE, Screen
 from tests.e2e.test_page_ask import ask
 from tests.integration.vlm_serving import one_thread, png, serving_vlms
+from triton_sam.models.specs import ModelSpec
 from triton_sam.serving import Running
-from triton_sam.specs import ModelSpec
 
 pytestmark = [pytest.mark.triton, pytest.mark.part("page"), pytest.mark.torch]
 #: Original pixels; small ones would be no prompt for a segmenter.

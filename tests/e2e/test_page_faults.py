@@ -17,10 +17,10 @@ from PIL import Image
 from tests.e2e.browser import OpenPage, PageLog, wait_until
 from tests.e2e.page_helpers import CUP, NEAR_CUP, SAUCER, SPOON, TABLE, Mask, Screen, service_of
 from triton_sam.bench.traffic import Traffic
-from triton_sam.masks import decode
+from triton_sam.core.masks import decode
+from triton_sam.models.specs import ModelSpec
 from triton_sam.serving import Ports, Running, serving
 from triton_sam.settings import Settings
-from triton_sam.specs import ModelSpec
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page, Route

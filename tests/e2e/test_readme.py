@@ -18,10 +18,10 @@ from PIL import Image
 from tests.e2e.browser import OpenPage
 from tests.e2e.page_helpers import SPOON, Mask, Screen
 from tests.integration.reference import DirectSam2, iou
-from triton_sam.demo import sample_photograph
-from triton_sam.host import free_port
-from triton_sam.specs import Role
-from triton_sam.weights import WeightStore
+from triton_sam.core.samples import sample_photograph
+from triton_sam.models.specs import Role
+from triton_sam.models.weights import WeightStore
+from triton_sam.server.host import free_port
 
 # The first `serve` of a machine sets the model up, which takes a while.
 pytestmark = [pytest.mark.triton, pytest.mark.timeout(600)]

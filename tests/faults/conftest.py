@@ -12,7 +12,7 @@ import pytest
 from tests.conftest import ServerFactory, server_factory
 from tests.faults.helpers import marked_processes
 from tests.waiting import eventually
-from triton_sam.specs import ModelSpec
+from triton_sam.models.specs import ModelSpec
 
 #: In the environment of every process that these tests start, and of all that those start.
 _MARK = "STARTED_BY_TEST_SESSION"

@@ -6,8 +6,8 @@ import contextlib
 from pathlib import Path
 
 from tests.waiting import eventually
-from triton_sam.flight import requests_held
-from triton_sam.host import SHARED_MEMORY, process_alive
+from triton_sam.server.host import SHARED_MEMORY, process_alive
+from triton_sam.server.in_flight import requests_held
 from triton_sam.serving import Running
 
 #: On the spoon of the coffee.

@@ -21,7 +21,7 @@ import pytest
 
 from tests.faults.helpers import expect_ended, family_of
 from tests.waiting import eventually
-from triton_sam.host import free_port
+from triton_sam.server.host import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 HAPROXY_CONFIG = ROOT / "deploy" / "haproxy" / "haproxy.cfg"

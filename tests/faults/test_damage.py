@@ -19,12 +19,12 @@ from tests.integration.serve_folder import health, serve_folder
 from tests.unit.helpers import FileServer, model_file
 from tests.waiting import eventually
 from triton_sam import SAM2TritonClient
-from triton_sam.repository import write_models
-from triton_sam.seals import digest_of
+from triton_sam.models.checksums import digest_of
+from triton_sam.models.specs import HttpSource, ModelSpec, Role
+from triton_sam.models.weights import WeightStore
+from triton_sam.repository.segmenters import write_models
+from triton_sam.repository.setup import set_up
 from triton_sam.serving import Running
-from triton_sam.setup_models import set_up
-from triton_sam.specs import HttpSource, ModelSpec, Role
-from triton_sam.weights import WeightStore
 
 pytestmark = pytest.mark.triton
 #: Bytes overwritten; a file of which only the first half was written; a file missing.

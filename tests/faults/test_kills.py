@@ -32,7 +32,7 @@ from tests.faults.helpers import (
 )
 from tests.faults.load import Plan, Told, asking, percentile, picture, told
 from tests.waiting import eventually
-from triton_sam.host import SHARED_MEMORY
+from triton_sam.server.host import SHARED_MEMORY
 from triton_sam.serving import Running
 
 pytestmark = [pytest.mark.triton, pytest.mark.part("faults"), pytest.mark.timeout(900)]

@@ -21,8 +21,8 @@ from tests.faults.figures import record
 from tests.faults.unhurt import Stopwatch, png, vitals
 from triton_sam import SAM2TritonClient
 from triton_sam.bench.observe import counters
+from triton_sam.core.masks import decode
 from triton_sam.errors import QueueFull, Unavailable
-from triton_sam.masks import decode
 from triton_sam.serving import Running
 
 pytestmark = pytest.mark.triton

@@ -20,7 +20,7 @@ from tests.faults.helpers import children_of
 from tests.faults.serve_command import PORTS, wait_until_serving
 from tests.faults.unhurt import png
 from tests.waiting import eventually
-from triton_sam.host import free_port
+from triton_sam.server.host import free_port
 from triton_sam.settings import get_settings
 
 pytestmark = [pytest.mark.triton, pytest.mark.part("faults"), pytest.mark.timeout(600)]

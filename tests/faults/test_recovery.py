@@ -24,11 +24,11 @@ from tests.faults.helpers import PATIENCE, POINT, expect_ended, held_by, mends_o
 from tests.integration.serve_folder import serve_folder
 from tests.waiting import eventually
 from triton_sam import SAM2TritonClient
+from triton_sam.core.masks import decode
 from triton_sam.errors import ServerUnreachable, TritonSamError, Unavailable
-from triton_sam.host import SHARED_MEMORY, free_port
-from triton_sam.masks import decode
+from triton_sam.server.host import SHARED_MEMORY, free_port
+from triton_sam.server.supervisor import PingPolicy
 from triton_sam.serving import Running
-from triton_sam.supervisor import PingPolicy
 
 pytestmark = pytest.mark.triton
 #: Through the service; one more comes straight to Triton.

@@ -20,7 +20,7 @@ from tests.faults.helpers import PATIENCE, expect_ended, family_of
 from tests.faults.load import picture
 from tests.faults.serve_command import expect_in_flight, serve_command, wait_until_serving
 from triton_sam import SAM2TritonClient
-from triton_sam.host import SHARED_MEMORY, free_port
+from triton_sam.server.host import SHARED_MEMORY, free_port
 
 pytestmark = [pytest.mark.triton, pytest.mark.timeout(300)]
 #: Of one image, which is encoded once: a stop waits for 10 s at most, on any machine.

@@ -449,7 +449,7 @@ def test_nginx_passes_sockets(nginx: tuple[str, ssl.SSLContext], large: str) -> 
 
 
 def test_nginx_says_in_our_words_that_nobody_is_there(tmp_path: Path) -> None:
-    from triton_sam.host import free_port
+    from triton_sam.server.host import free_port
 
     program("nginx")
     with running_nginx([f"127.0.0.1:{free_port()}"], tmp_path) as url:

@@ -34,10 +34,10 @@ from tests.integration.vlm_serving import (
     steps,
 )
 from tests.waiting import eventually
+from triton_sam.client.vlm_client import TritonVLMClient
 from triton_sam.errors import InvalidInput, ServerUnreachable, TooLarge, Unavailable
-from triton_sam.flight import requests_held
+from triton_sam.server.in_flight import requests_held
 from triton_sam.serving import Running
-from triton_sam.vlm import TritonVLMClient
 
 pytestmark = [pytest.mark.triton, pytest.mark.torch]
 #: Seconds; where the machine has nothing else to do.

@@ -27,9 +27,9 @@ from tests.integration.vlm_serving import (
     serving_vlms,
 )
 from tests.waiting import eventually
+from triton_sam.client.vlm_client import AsyncTritonVLMClient, TritonVLMClient
 from triton_sam.errors import InternalError, NotFound, Unavailable
 from triton_sam.serving import Running
-from triton_sam.vlm import AsyncTritonVLMClient, TritonVLMClient
 
 pytestmark = [pytest.mark.triton, pytest.mark.part("faults"), pytest.mark.torch]
 #: Room for one of the models of these tests, and not for two: shapes takes 32 MB.
@@ -51,8 +51,8 @@ def scenes() -> list[tuple[bytes, str, str]]:
     from training.shapes.scenes import draw
     from transformers import LlavaForConditionalGeneration, LlavaProcessor
 
-    from triton_sam.vlm_catalog import get_vlm
-    from triton_sam.vlm_weights import checkpoint_folder
+    from triton_sam.models.vlm_catalog import get_vlm
+    from triton_sam.models.vlm_weights import checkpoint_folder
 
     folder = checkpoint_folder(get_vlm("vlm:shapes"), "")
     network = LlavaForConditionalGeneration.from_pretrained(folder, dtype=torch.float32).eval()

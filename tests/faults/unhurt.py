@@ -14,7 +14,7 @@ import httpx
 from PIL import Image
 
 from tests.analytic import assert_mask
-from triton_sam.masks import decode
+from triton_sam.core.masks import decode
 from triton_sam.serving import Running
 
 SPOON = [365, 290]

@@ -15,8 +15,8 @@ from tests.integration.vlm_serving import (  # noqa: F401
     vlm_folders,
     vlm_server,
 )
-from triton_sam.catalog import get_spec
-from triton_sam.specs import GRAPHS_FILE, graphs_to_json
+from triton_sam.models.catalog import get_spec
+from triton_sam.models.specs import GRAPHS_FILE, graphs_to_json
 
 if TYPE_CHECKING:
     from tests.unit.export.small import Small, SmallFactory
@@ -32,9 +32,9 @@ def export_trial(tmp_path_factory: pytest.TempPathFactory) -> ExportTrial:
     compared with the graphs.
     """
     # Not above: the tests that need no torch are collected without it.
-    from triton_sam.export.networks import build
     from triton_sam.export.run import write_graphs
     from triton_sam.export.trial import randomise, shrunk
+    from triton_sam.networks.segmenters import build
 
     folders: dict[str, Path] = {}
 

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from triton_sam.catalog import get_spec
 from triton_sam.errors import WeightsError
+from triton_sam.models.catalog import get_spec
+from triton_sam.models.specs import Precision, graphs_from_json, graphs_to_json
+from triton_sam.models.weights import WeightStore
 from triton_sam.settings import get_settings
-from triton_sam.specs import Precision, graphs_from_json, graphs_to_json
-from triton_sam.weights import WeightStore
 
 #: Beside the repository, not in it.
 TINY_WEIGHTS = Path("../shared/weights/sam2_hiera_tiny_image_fp16.safetensors")

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from triton_sam.repository import find_segmenters
+from triton_sam.repository.segmenters import find_segmenters
 from triton_sam.serving import Ports, Running, serving
 from triton_sam.settings import Settings
 

@@ -11,7 +11,7 @@ import sys
 import urllib.request
 from pathlib import Path
 
-from triton_sam.catalog import DEFAULT_MODEL, get_spec
+from triton_sam.models.catalog import DEFAULT_MODEL, get_spec
 from triton_sam.serving import Ports, prepare, serving
 from triton_sam.settings import get_settings
 

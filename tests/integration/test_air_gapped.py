@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from triton_sam.specs import ModelSpec
-from triton_sam.weights import WeightStore
+from triton_sam.models.specs import ModelSpec
+from triton_sam.models.weights import WeightStore
 
 pytestmark = [pytest.mark.triton, pytest.mark.part("deploy")]
 SPOON = (365, 290)

@@ -9,10 +9,10 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.integration.conftest import ExportTrial
-from triton_sam import cli_bench
 from triton_sam.bench import results
-from triton_sam.catalog import get_spec
-from triton_sam.setup_models import write_exported
+from triton_sam.cli.bench import bench_app
+from triton_sam.models.catalog import get_spec
+from triton_sam.repository.setup import write_exported
 
 pytestmark = [pytest.mark.triton, pytest.mark.part("bench"), pytest.mark.timeout(600), pytest.mark.torch]
 MODEL = "sam1:mobile"
@@ -30,7 +30,7 @@ def small(export_trial: ExportTrial, embedded_server: None, tmp_path_factory: py
 def bench(small: Path, folder: Path, command: str, *words: str) -> results.Result:
     """Runs a command; a missed bar (exit code 1) is no failure here."""
     common = ["--model", MODEL, "--model-repository", str(small), "--output", str(folder), "--warm-up", "0"]
-    done = CliRunner().invoke(cli_bench.bench_app, [command, *common, *words])
+    done = CliRunner().invoke(bench_app, [command, *common, *words])
     assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
     assert done.exit_code in (0, 1), done.output
     result = results.read(folder)
@@ -100,7 +100,7 @@ def test_a_server_that_runs_already(small: Path, tmp_path: Path) -> None:
     with serve_folder(small, tmp_path / "home") as running:
         words = ("--rounds", "1", "--samples", "1", "--side", "256", "--url", running.urls["gRPC"])
         common = ["--model", MODEL, "--output", str(tmp_path / "out"), "--warm-up", "0", *words]
-        done = CliRunner().invoke(cli_bench.bench_app, ["session", *common])
+        done = CliRunner().invoke(bench_app, ["session", *common])
         assert done.exit_code == 0, done.output
     result = results.read(tmp_path / "out")
     assert result.about["server"] == running.urls["gRPC"]

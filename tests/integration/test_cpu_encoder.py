@@ -18,10 +18,10 @@ from tests.integration.reference import iou
 from tests.integration.serve_folder import serve_folder
 from triton_sam import SAM2TritonClient
 from triton_sam.bench.cpu_encoder import EXACT_IOU, UNSEEN, Agreement, agreement, pictures
+from triton_sam.core.cpu_features import has_dot_products
 from triton_sam.export.completeness import IncompleteRewrite
 from triton_sam.export.convert import as_onnx
 from triton_sam.export.cpu_encoder import MOST_ERROR, MOST_ROUNDING, compare, make_cpu_encoder
-from triton_sam.export.eight_bits import has_dot_products
 from triton_sam.export.graph_rewrites import (
     Graph,
     count_attentions,
@@ -30,9 +30,9 @@ from triton_sam.export.graph_rewrites import (
     split_projections,
 )
 from triton_sam.export.window_tiles import count_windowed_blocks, tile_windows
-from triton_sam.setup_models import set_up
-from triton_sam.specs import EIGHT_BIT_ENCODER_FILE, GRAPHS_FILE, ModelSpec, Role, graphs_from_json
-from triton_sam.weights import WeightStore
+from triton_sam.models.specs import EIGHT_BIT_ENCODER_FILE, GRAPHS_FILE, ModelSpec, Role, graphs_from_json
+from triton_sam.models.weights import WeightStore
+from triton_sam.repository.setup import set_up
 
 onnx = pytest.importorskip("onnx")
 pytestmark = pytest.mark.triton

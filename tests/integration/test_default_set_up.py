@@ -18,8 +18,8 @@ from PIL import Image
 
 from tests.integration.reference import DirectSam2, bilinear, iou
 from triton_sam import SAM2TritonClient
+from triton_sam.models.specs import Role
 from triton_sam.serving import Running
-from triton_sam.specs import Role
 
 pytestmark = pytest.mark.triton
 

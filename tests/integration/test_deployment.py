@@ -19,7 +19,7 @@ from websockets.sync.client import connect
 from tests.analytic import fresh_picture, png
 from tests.unit.deploy.nginx_files import write_certificate, write_configuration
 from tests.unit.deploy.tools import MONITORING, tool
-from triton_sam.host import free_port
+from triton_sam.server.host import free_port
 from triton_sam.serving import Running
 
 pytestmark = pytest.mark.triton

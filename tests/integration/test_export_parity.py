@@ -10,13 +10,13 @@ import pytest
 
 from tests.integration.exported import Exports
 from tests.unit.export.damage import DAMAGES, damaged
-from triton_sam.catalog import get_spec
 from triton_sam.export.checkpoint import load_weights
-from triton_sam.export.networks import build
 from triton_sam.export.parity import ParityCheck
 from triton_sam.export.parity_reference import Reference
 from triton_sam.export.parity_scenes import drawing, scenes
-from triton_sam.specs import Precision, exported_graphs
+from triton_sam.models.catalog import get_spec
+from triton_sam.models.specs import Precision, exported_graphs
+from triton_sam.networks.segmenters import build
 
 pytestmark = [pytest.mark.timeout(3600), pytest.mark.part("exports"), pytest.mark.torch]
 MODEL = "sam2:tiny"

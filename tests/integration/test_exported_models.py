@@ -19,10 +19,10 @@ from tests.integration.exported import KINDS, SCENES, Exports, Truth
 from tests.integration.reference import DirectSam2, bilinear, iou
 from tests.integration.serve_folder import serve_folder
 from triton_sam import SAM2TritonClient
-from triton_sam.catalog import get_spec
-from triton_sam.masks import overlay
-from triton_sam.setup_models import write_exported
-from triton_sam.specs import Precision, Role
+from triton_sam.core.masks import overlay
+from triton_sam.models.catalog import get_spec
+from triton_sam.models.specs import Precision, Role
+from triton_sam.repository.setup import write_exported
 
 pytestmark = [pytest.mark.triton, pytest.mark.timeout(600), pytest.mark.part("exports"), pytest.mark.torch]
 

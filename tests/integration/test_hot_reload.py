@@ -15,13 +15,13 @@ import pytest
 from tests.integration.serve_folder import health, same_graph_other_bytes, serve_folder
 from tests.waiting import PATIENCE, eventually
 from triton_sam import SAM2TritonClient
+from triton_sam.client.transport import connect
+from triton_sam.client.wire import Address, Call, click_inputs
 from triton_sam.errors import ImageExpired
-from triton_sam.flight import requests_held
-from triton_sam.repository import write_models
+from triton_sam.models.specs import ModelSpec
+from triton_sam.repository.segmenters import write_models
+from triton_sam.server.in_flight import requests_held
 from triton_sam.serving import Running
-from triton_sam.specs import ModelSpec
-from triton_sam.transport import connect
-from triton_sam.wire import Address, Call, click_inputs
 
 pytestmark = pytest.mark.triton
 REQUESTS = 200

@@ -27,7 +27,7 @@ from tests.integration.paintera_lane import (
     scaled_and_padded,
     tensors,
 )
-from triton_sam.profiles import PAINTERA, write_profile_model
+from triton_sam.repository.profiles import PAINTERA, write_profile_model
 from triton_sam.serving import Ports, Running, serving
 from triton_sam.settings import Settings
 

@@ -18,7 +18,8 @@ from pycocotools import mask as coco
 
 from tests.analytic import expected_mask
 from tests.integration.reference import iou
-from triton_sam import SAM2TritonClient, masks
+from triton_sam import SAM2TritonClient
+from triton_sam.core import masks
 from triton_sam.errors import InvalidInput, NotFound
 from triton_sam.serving import Running
 

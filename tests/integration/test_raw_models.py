@@ -14,8 +14,8 @@ import pytest
 import tritonclient.grpc as grpc
 from tritonclient.utils import InferenceServerException
 
+from triton_sam.models.specs import ModelSpec, Role
 from triton_sam.serving import Running
-from triton_sam.specs import ModelSpec, Role
 
 pytestmark = pytest.mark.triton
 

@@ -13,11 +13,12 @@ from PIL import Image
 
 from tests.analytic import png, slow_picture, slowed
 from tests.conftest import ServerFactory
-from triton_sam import SAM2TritonClient, wire
+from triton_sam import SAM2TritonClient
 from triton_sam.bench.observe import counters
+from triton_sam.client import wire
+from triton_sam.client.transport import Transport, connect
 from triton_sam.errors import Cancelled, ImageExpired, TritonSamError, Unavailable
 from triton_sam.serving import Running
-from triton_sam.transport import Transport, connect
 
 pytestmark = pytest.mark.triton
 ONE_EMBEDDING = 16_777_216

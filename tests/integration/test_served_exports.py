@@ -25,10 +25,10 @@ from tests.integration.serve_folder import serve_folder
 from tests.integration.torch_reference import TorchReference
 from tests.unit.export.small import Small, SmallFactory, assert_close
 from triton_sam import SAM2TritonClient
-from triton_sam.catalog import get_spec
-from triton_sam.profiles import PAINTERA, write_profile_model
+from triton_sam.models.catalog import get_spec
+from triton_sam.repository.profiles import PAINTERA, write_profile_model
+from triton_sam.repository.setup import write_exported
 from triton_sam.serving import Running
-from triton_sam.setup_models import write_exported
 
 pytestmark = [pytest.mark.triton, pytest.mark.torch]
 

@@ -24,8 +24,8 @@ from PIL import Image
 from tests.analytic import assert_mask, expected_mask, slow_picture
 from triton_sam.bench.observe import counters
 from triton_sam.bench.service import slow_senders
-from triton_sam.masks import decode
-from triton_sam.run_lengths import from_rle
+from triton_sam.core.masks import decode
+from triton_sam.core.rle import from_rle
 from triton_sam.serving import Running
 
 pytestmark = pytest.mark.triton

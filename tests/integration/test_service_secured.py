@@ -21,12 +21,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from tests.waiting import eventually
 from triton_sam import SAM2TritonClient
+from triton_sam.client.wire import click_inputs
 from triton_sam.errors import ImageExpired
 from triton_sam.logs import REQUESTS_LOG, JsonFormatter
+from triton_sam.models.specs import ModelSpec
 from triton_sam.serving import Ports, Running, serving
 from triton_sam.settings import Settings
-from triton_sam.specs import ModelSpec
-from triton_sam.wire import click_inputs
 
 pytestmark = pytest.mark.triton
 ROOT = Path(__file__).resolve().parents[2]

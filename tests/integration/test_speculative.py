@@ -22,9 +22,9 @@ from tests.analytic import expected_logits, png, slow_picture, slowed
 from triton_sam import SAM2TritonClient, SpeculativeSAM2Client, queue_multiple_requests, wait_for_latest_result
 from triton_sam.bench.hover import Load, hover
 from triton_sam.bench.observe import counters, counters_so_far, own_bytes, server_bytes
+from triton_sam.client.speculative import Prediction
 from triton_sam.errors import InvalidInput
 from triton_sam.serving import Running
-from triton_sam.speculative import Prediction
 
 pytestmark = pytest.mark.triton
 PROTOCOLS = ("HTTP", "gRPC")

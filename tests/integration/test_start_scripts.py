@@ -25,7 +25,7 @@ from PIL import Image
 from tests.analytic import assert_mask, png
 from tests.integration.exported import TINY_WEIGHTS
 from tests.waiting import eventually
-from triton_sam.host import find_triton, free_port, process_alive
+from triton_sam.server.host import find_triton, free_port, process_alive
 
 pytestmark = pytest.mark.triton
 ROOT = Path(__file__).resolve().parents[2]

@@ -25,16 +25,16 @@ from tests.integration.serve_folder import serve_folder
 from tests.integration.torch_reference import TorchReference
 from tests.unit.export.small import assert_close
 from triton_sam import SAM2TritonClient
-from triton_sam.catalog import get_spec
+from triton_sam.core.rle import from_rle
 from triton_sam.export.network_file import write_random_network
-from triton_sam.export.networks import build
-from triton_sam.export_cache import ExportRequest
-from triton_sam.repository import write_models
-from triton_sam.run_lengths import from_rle
+from triton_sam.models.catalog import get_spec
+from triton_sam.models.specs import NETWORK_FILE, EngineChoice, exported_graphs
+from triton_sam.models.weights import WeightStore
+from triton_sam.networks.segmenters import build
+from triton_sam.repository.export_cache import ExportRequest
+from triton_sam.repository.segmenters import write_models
+from triton_sam.repository.setup import set_up
 from triton_sam.serving import Running
-from triton_sam.setup_models import set_up
-from triton_sam.specs import NETWORK_FILE, EngineChoice, exported_graphs
-from triton_sam.weights import WeightStore
 
 pytestmark = [pytest.mark.triton, pytest.mark.timeout(600), pytest.mark.torch]
 every_model = pytest.mark.part("exports")

@@ -19,10 +19,10 @@ from tests.integration.serve_folder import health, serve_folder
 from tests.unit.export.small import Small, SmallFactory
 from tests.waiting import eventually
 from triton_sam import SAM2TritonClient
-from triton_sam.catalog import get_spec
 from triton_sam.errors import NotFound
-from triton_sam.flight import requests_held
-from triton_sam.repository import choose_name, write_models, write_plain_model
+from triton_sam.models.catalog import get_spec
+from triton_sam.repository.segmenters import choose_name, write_models, write_plain_model
+from triton_sam.server.in_flight import requests_held
 from triton_sam.serving import Running
 
 pytestmark = [pytest.mark.triton, pytest.mark.torch]

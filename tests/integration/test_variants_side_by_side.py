@@ -15,12 +15,12 @@ from PIL import Image
 from tests.integration.conftest import ExportTrial
 from tests.integration.serve_folder import serve_folder
 from triton_sam import SAM2TritonClient
-from triton_sam.catalog import get_spec
-from triton_sam.repository import find_segmenters, write_models
+from triton_sam.models.catalog import get_spec
+from triton_sam.models.specs import ModelSpec, graphs_from_json
+from triton_sam.repository.segmenters import find_segmenters, write_models
+from triton_sam.repository.setup import write_exported
 from triton_sam.serving import Ports, Running, serving
 from triton_sam.settings import Settings
-from triton_sam.setup_models import write_exported
-from triton_sam.specs import ModelSpec, graphs_from_json
 
 pytestmark = [pytest.mark.triton, pytest.mark.timeout(600), pytest.mark.part("exports"), pytest.mark.torch]
 

@@ -25,9 +25,9 @@ from tests.integration.vlm_serving import (
     png,
     serving_vlms,
 )
+from triton_sam.client.vlm_client import AsyncTritonVLMClient, TritonVLMClient
 from triton_sam.errors import InvalidInput, NotFound, TooLarge, TritonSamError
 from triton_sam.serving import Running
-from triton_sam.vlm import AsyncTritonVLMClient, TritonVLMClient
 
 pytestmark = [pytest.mark.triton, pytest.mark.torch]
 #: Each model that is asked loads torch in a process of its own: for every commit one has to do.

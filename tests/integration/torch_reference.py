@@ -14,9 +14,9 @@ import torch
 from PIL import Image
 from torch.nn.functional import interpolate, pad
 
-from triton_sam.catalog import get_spec
 from triton_sam.export.checkpoint import load_weights
-from triton_sam.export.networks import build
+from triton_sam.models.catalog import get_spec
+from triton_sam.networks.segmenters import build
 
 _MEAN = torch.tensor([0.485, 0.456, 0.406]).view(3, 1, 1)
 _STD = torch.tensor([0.229, 0.224, 0.225]).view(3, 1, 1)

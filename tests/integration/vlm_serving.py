@@ -16,11 +16,11 @@ import pytest
 from PIL import Image
 
 from triton_sam.bench.observe import counters
+from triton_sam.models.specs import ModelSpec
+from triton_sam.models.vlm_catalog import get_vlm
+from triton_sam.repository.vlms import find_vlms, write_vlm
 from triton_sam.serving import Ports, Running, serving
 from triton_sam.settings import Settings
-from triton_sam.specs import ModelSpec
-from triton_sam.vlm_catalog import get_vlm
-from triton_sam.vlm_repository import find_vlms, write_vlm
 
 SCHEMES = ("HTTP", "gRPC")
 PATIENCE = 60.0

@@ -11,7 +11,7 @@ from tests.unit.helpers import PROXY_VARIABLES, FileServer
 
 if TYPE_CHECKING:
     from tests.unit.export.small import Small, SmallFactory
-    from triton_sam.specs import Architecture
+    from triton_sam.models.specs import Architecture
 
 
 @pytest.fixture(autouse=True)

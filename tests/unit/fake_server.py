@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from triton_sam.client.wire import Call
 from triton_sam.errors import Cancelled, ImageExpired, TritonSamError
-from triton_sam.wire import Call
 
 
 class FakeAsyncTransport:

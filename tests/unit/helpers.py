@@ -20,9 +20,9 @@ from types import TracebackType
 
 import pytest
 
-from triton_sam.catalog import DEFAULT_MODEL, get_spec
-from triton_sam.specs import HubSource, ModelFile, ModelSpec, Role, Source
-from triton_sam.weights import WeightStore
+from triton_sam.models.catalog import DEFAULT_MODEL, get_spec
+from triton_sam.models.specs import HubSource, ModelFile, ModelSpec, Role, Source
+from triton_sam.models.weights import WeightStore
 
 PROXY_VARIABLES = ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tests.unit.helpers import COMMIT, FileServer, Served
-from triton_sam.vlm_specs import HubSnapshot
+from triton_sam.models.vlm_specs import HubSnapshot
 
 SOURCE = HubSnapshot("owner/talker", COMMIT, ("*.json", "*.safetensors"))
 #: A repository as people have them: the weights twice, once as a pickle.

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from triton_sam.catalog import get_spec
-from triton_sam.specs import DecoderGraph, EncoderGraph, Graphs, ModelSpec
+from triton_sam.models.catalog import get_spec
+from triton_sam.models.specs import DecoderGraph, EncoderGraph, Graphs, ModelSpec
 
 SIDE, MASK_SIDE = 32, 8
 OUTPUTS = (

@@ -8,14 +8,14 @@ from typing import Any
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
-from triton_sam import repository
-from triton_sam.specs import ModelSpec
+from triton_sam.models.specs import ModelSpec
+from triton_sam.repository import segmenters
 
 
 def write_models(spec: ModelSpec, encoder: Path, decoder: Path, folder: Path, **more: Any) -> list[str]:
     """As ``set_up`` does it: ready-made graphs (mere bytes here) have a pair under the contract beside them."""
     raw = None if spec.graphs.exported else (encoder, decoder)
-    return repository.write_models(spec, encoder, decoder, folder, raw=raw, **more)
+    return segmenters.write_models(spec, encoder, decoder, folder, raw=raw, **more)
 
 
 def parsed(text: str) -> Any:

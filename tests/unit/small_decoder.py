@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from triton_sam.specs import DecoderGraph, EncoderGraph, Graphs
+from triton_sam.models.specs import DecoderGraph, EncoderGraph, Graphs
 
 GRID, WIDTH, HEADS, INNER, MASKS = 16, 12, 2, 8, 3
 PLACES, DEPTH = GRID * GRID, INNER // HEADS

@@ -76,7 +76,7 @@ def test_the_installed_package_has_it(tmp_path: Path) -> None:
     done = run_python(tmp_path, code)
     assert done.returncode == 0, done.stderr
     home, messages = json.loads(done.stdout)
-    assert home == "triton_sam.client"
+    assert home == "triton_sam.client.sync_client"
     assert len([message for message in messages if "triton_sam2 is now called triton_sam" in message]) == 1
 
 

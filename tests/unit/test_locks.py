@@ -17,7 +17,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from triton_sam.fetch.pip_settings import PipSettings
+from triton_sam.models.fetch.pip_settings import PipSettings
 
 if sys.version_info >= (3, 11):
     import tomllib

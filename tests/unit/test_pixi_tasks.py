@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from triton_sam import cli
-from triton_sam.catalog import resolve_ids
+from triton_sam.cli import app
+from triton_sam.models.catalog import resolve_ids
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -73,7 +73,7 @@ def test_every_command_exists_and_knows_its_options(
     """``--help`` stands behind the task's own words, so that a command line with options looks at those too."""
     program, *words = [*shlex.split(command), "--help"]
     if program == "triton-sam":
-        done = CliRunner().invoke(cli.app, words)
+        done = CliRunner().invoke(app.app, words)
         code, output = done.exit_code, done.output
     elif program == "python":
         monkeypatch.setattr(sys, "argv", words)

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import typer.main
 
-from triton_sam import cli
-from triton_sam.catalog import CATALOG, FAMILY_DEFAULTS
+from triton_sam.cli import app
+from triton_sam.models.catalog import CATALOG, FAMILY_DEFAULTS
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 SHELL = ("download_sam1.sh", "download_sam2.sh", "download_sam3.sh")
@@ -111,7 +111,7 @@ def test_the_command_line_knows_what_the_scripts_say(
     (tmp_path / "c.pt").touch()
     (tmp_path / "d").mkdir()
     command, *rest = words.split()
-    known = typer.main.get_command(cli.app).commands[command]
+    known = typer.main.get_command(app.app).commands[command]
     with known.make_context(command, rest) as context:
         assert context.params
 
@@ -123,7 +123,7 @@ def test_the_ready_made_graphs_are_in_the_catalogue() -> None:
 def words_to_cli(monkeypatch: pytest.MonkeyPatch, name: str, *words: str) -> list[str]:
     """What a Python script calls ``triton-sam`` with."""
     calls: list[list[str]] = []
-    monkeypatch.setattr(cli, "main", lambda: calls.append(list(sys.argv)))
+    monkeypatch.setattr(app, "main", lambda: calls.append(list(sys.argv)))
     monkeypatch.setattr(sys, "argv", [str(SCRIPTS / name), *words])
     monkeypatch.syspath_prepend(str(SCRIPTS))
     runpy.run_path(str(SCRIPTS / name), run_name="__main__")

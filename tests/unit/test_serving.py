@@ -12,20 +12,21 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from triton_sam import host, serving
-from triton_sam.catalog import DEFAULT_MODEL, get_spec
+from triton_sam import serving
 from triton_sam.errors import InvalidInput, ServerError, SetupError
-from triton_sam.repository import has_file, write_models, write_plain_model
-from triton_sam.server_command import ServerOptions
+from triton_sam.models.catalog import DEFAULT_MODEL, get_spec
+from triton_sam.models.specs import EIGHT_BIT_ENCODER_FILE, ModelSpec
+from triton_sam.models.vlm_catalog import get_vlm
+from triton_sam.models.vlm_weights import VlmStore, bundled_folder
+from triton_sam.models.weights import WeightStore
+from triton_sam.repository.segmenters import has_file, write_models, write_plain_model
+from triton_sam.repository.vlms import find_vlms, own_checkpoint, write_vlm
+from triton_sam.server import host
+from triton_sam.server.command import ServerOptions
+from triton_sam.server.supervisor import PingPolicy
 from triton_sam.service.backend import Backend
 from triton_sam.serving import EXPOSED_WARNING, OPEN_SERVICE_WARNING, Ports, Running, Served, is_loopback, prepare
 from triton_sam.settings import Settings
-from triton_sam.specs import EIGHT_BIT_ENCODER_FILE, ModelSpec
-from triton_sam.supervisor import PingPolicy
-from triton_sam.vlm_catalog import get_vlm
-from triton_sam.vlm_repository import find_vlms, own_checkpoint, write_vlm
-from triton_sam.vlm_weights import VlmStore, bundled_folder
-from triton_sam.weights import WeightStore
 
 SPEC = get_spec(DEFAULT_MODEL)
 LARGE = get_spec("sam2.1:large")

@@ -1,1 +1,5 @@
-"""The Python models that Triton runs. Imported by the backend's own process, never by clients."""
+"""What runs inside Triton: the Python models, their queues, their cache. No torch, no client.
+
+From outside: only the ``TritonPythonModel`` classes. The ``model.py`` files of users' model repositories import them
+from ``segmenter``, ``onnx_model``, ``vlm`` and ``vlm_door``: these module names must not change.
+"""

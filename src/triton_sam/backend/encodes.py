@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from triton_sam.backend.jobs import Job
+from triton_sam.core.fair_queue import FairQueue
+from triton_sam.core.images import EncodedImage
 from triton_sam.engines.base import Embedding, Engine
 from triton_sam.engines.priority import lower_this_thread
 from triton_sam.errors import InternalError, TritonSamError
-from triton_sam.fairqueue import FairQueue
-from triton_sam.images import EncodedImage
 from triton_sam.logs import about
 
 log = logging.getLogger(__name__)

@@ -7,9 +7,9 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from triton_sam.core.prompts import Prompt
 from triton_sam.engines.base import Decoded, Embedding, Row
 from triton_sam.errors import TritonSamError
-from triton_sam.prompts import Prompt
 
 
 class Reply(Protocol):

@@ -15,7 +15,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from triton_sam.engines.onnx import open_session
-from triton_sam.flight import FlightCounter
+from triton_sam.server.in_flight import FlightCounter
 
 log = logging.getLogger(__name__)
 _DEFAULT_FILE = "model.onnx"

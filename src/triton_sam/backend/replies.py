@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from triton_sam import masks
 from triton_sam.backend.jobs import Job, Needs
+from triton_sam.core import masks
+from triton_sam.core.geometry import Frame
+from triton_sam.core.prompts import Prompt
+from triton_sam.core.rle import BoolArray
 from triton_sam.engines.base import Decoded
-from triton_sam.geometry import Frame
-from triton_sam.prompts import Prompt
-from triton_sam.run_lengths import BoolArray
 
 #: What a request without a list of outputs gets: Triton then asks for all, and JSON of a million floats helps nobody.
 DEFAULT_OUTPUTS = frozenset({"result_json", "image_key", "scores"})

@@ -16,16 +16,16 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
-from triton_sam.backend.alone import Crowd
 from triton_sam.backend.cache import EmbeddingCache
+from triton_sam.backend.crowd import Crowd
 from triton_sam.backend.encodes import EncodePipeline, EncodeTask, failed
 from triton_sam.backend.jobs import Job, Metrics, QueueLimits
 from triton_sam.backend.sessions import SessionBook
+from triton_sam.core.fair_queue import FairQueue
+from triton_sam.core.images import EncodedImage
 from triton_sam.engines.base import Decoded, Embedding, Engine
 from triton_sam.engines.priority import CLICK_NICENESS, lower_this_thread
 from triton_sam.errors import Cancelled, QueueFull, TritonSamError, Unavailable
-from triton_sam.fairqueue import FairQueue
-from triton_sam.images import EncodedImage
 
 log = logging.getLogger(__name__)
 _FINISHERS = min(8, max(2, len(os.sched_getaffinity(0)) // 2))

@@ -20,26 +20,26 @@ import numpy.typing as npt
 import triton_python_backend_utils as pb_utils
 from PIL import Image
 
-from triton_sam import masks
 from triton_sam.backend import triton_io
 from triton_sam.backend.cache import EmbeddingCache, content_key
 from triton_sam.backend.jobs import Job, Needs, QueueLimits
 from triton_sam.backend.metrics import TritonMetrics
 from triton_sam.backend.replies import Answerer, build_reply, needs_of, wanted_outputs
 from triton_sam.backend.scheduler import Scheduler
-from triton_sam.catalog import get_spec
+from triton_sam.core import masks
+from triton_sam.core.geometry import Frame
+from triton_sam.core.images import EncodedImage, check_size, from_base64
+from triton_sam.core.prompts import Prompt, PromptLimits, parse_prompt
 from triton_sam.engines.base import Decoded, Embedding
 from triton_sam.engines.loading import load_engine
 from triton_sam.errors import InternalError, InvalidInput, TritonSamError, Unavailable
-from triton_sam.flight import FlightCounter
-from triton_sam.geometry import Frame
-from triton_sam.host import SHARED_MEMORY
-from triton_sam.images import EncodedImage, check_size, from_base64
 from triton_sam.logs import Sparingly, about
-from triton_sam.model_folders import served_spec
-from triton_sam.prompts import Prompt, PromptLimits, parse_prompt
+from triton_sam.models.catalog import get_spec
+from triton_sam.models.specs import ModelSpec
+from triton_sam.repository.model_folders import served_spec
+from triton_sam.server.host import SHARED_MEMORY
+from triton_sam.server.in_flight import FlightCounter
 from triton_sam.settings import Settings, get_settings
-from triton_sam.specs import ModelSpec
 
 log = logging.getLogger(__name__)
 _LONGEST_REASON = 300

@@ -23,11 +23,11 @@ from triton_sam.backend.vlm_requests import VlmRequest
 from triton_sam.backend.vlm_worker import Job, VlmWorker
 from triton_sam.engines.vlm.base import Ending, Engine
 from triton_sam.errors import InternalError, InvalidInput, TritonSamError
-from triton_sam.flight import VLM_DIR_VARIABLE, FlightCounter
 from triton_sam.logs import about
+from triton_sam.models.vlm_catalog import get_vlm
+from triton_sam.models.vlm_weights import checkpoint_folder, part_folders
+from triton_sam.server.in_flight import VLM_DIR_VARIABLE, FlightCounter
 from triton_sam.settings import get_settings
-from triton_sam.vlm_catalog import get_vlm
-from triton_sam.vlm_weights import checkpoint_folder, part_folders
 
 log = logging.getLogger(__name__)
 

@@ -17,10 +17,10 @@ import triton_python_backend_utils as pb_utils
 
 from triton_sam.backend import triton_io
 from triton_sam.errors import InternalError, QueueFull, TritonSamError, from_status
-from triton_sam.flight import FlightCounter
 from triton_sam.logs import about
+from triton_sam.models.vlm_specs import STREAM_SUFFIX
+from triton_sam.server.in_flight import FlightCounter
 from triton_sam.settings import get_settings
-from triton_sam.vlm_specs import STREAM_SUFFIX
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from triton_sam.errors import Unavailable
-from triton_sam.host import process_alive
+from triton_sam.server.host import process_alive
 
 _LEAVE_SECONDS = 60.0
 _LOOK_SECONDS = 0.05

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy.typing as npt
 
+from triton_sam.core.images import EncodedImage, check_size, from_base64
 from triton_sam.engines.vlm.base import Message, Options, Question
 from triton_sam.errors import InvalidInput, TooLarge
-from triton_sam.images import EncodedImage, check_size, from_base64
+from triton_sam.models.vlm_specs import MAX_TEMPERATURE
 from triton_sam.settings import Settings
-from triton_sam.vlm_specs import MAX_TEMPERATURE
 
 _ROLES = ("user", "assistant", "system")
 _MOST_STOPS = 8

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from triton_sam import masks
 from triton_sam.bench.target import Target
+from triton_sam.core import masks
+from triton_sam.core.images import EncodedImage
+from triton_sam.core.prompts import ObjectPrompt
+from triton_sam.core.rle import BoolArray
 from triton_sam.engines.base import Embedding, Row
 from triton_sam.engines.priority import run_lowered
-from triton_sam.images import EncodedImage
-from triton_sam.prompts import ObjectPrompt
-from triton_sam.run_lengths import BoolArray
 
 NO_FOLDER = "the bare engine was left out: the model's files are not on this machine (--model-repository names them)"
 

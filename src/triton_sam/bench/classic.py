@@ -15,12 +15,13 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from triton_sam import masks, wire
-from triton_sam.configs import raw_names
-from triton_sam.geometry import Frame
-from triton_sam.run_lengths import BoolArray
-from triton_sam.specs import ModelSpec, raw_graphs
-from triton_sam.transport import connect
+from triton_sam.client import wire
+from triton_sam.client.transport import connect
+from triton_sam.core import masks
+from triton_sam.core.geometry import Frame
+from triton_sam.core.rle import BoolArray
+from triton_sam.models.specs import ModelSpec, raw_graphs
+from triton_sam.repository.configs import raw_names
 
 _TIMEOUT_SECONDS = 300.0
 

@@ -25,9 +25,9 @@ from triton_sam.bench.results import Result
 from triton_sam.bench.samples import Clock, Plan, Series, in_turns, ratio, timed
 from triton_sam.bench.target import Target
 from triton_sam.bench.wire_counter import WireCounter
-from triton_sam.client import SAM2TritonClient
-from triton_sam.run_lengths import BoolArray
-from triton_sam.weights import WeightStore
+from triton_sam.client.sync_client import SAM2TritonClient
+from triton_sam.core.rle import BoolArray
+from triton_sam.models.weights import WeightStore
 
 _CLICK_BAR, _BYTES_BAR, _ENCODE_BAR = 1.8, 0.01, 1.05
 BARE, SERVER, CLASSIC, EAGER = "(a) bare engine", "(b) this server", "(c) two stages", "(d) transformers, eager"

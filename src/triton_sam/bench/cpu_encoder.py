@@ -15,12 +15,12 @@ import numpy.typing as npt
 from PIL import Image
 
 from triton_sam.bench.figures import Figure
+from triton_sam.core.geometry import Frame
+from triton_sam.core.samples import photograph_folder
 from triton_sam.engines.inputs import preprocess
 from triton_sam.engines.onnx import open_session
 from triton_sam.errors import SetupError
-from triton_sam.geometry import Frame
-from triton_sam.photographs import photograph_folder
-from triton_sam.specs import ModelSpec
+from triton_sam.models.specs import ModelSpec
 
 #: Photographs out of scikit-image: the page's samples first, then others.
 PHOTOGRAPHS = (

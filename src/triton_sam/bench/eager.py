@@ -10,12 +10,12 @@ import torch
 from PIL import Image
 from torch.nn.functional import interpolate, pad
 
+from triton_sam.core.geometry import Frame, ResizePolicy
+from triton_sam.core.rle import BoolArray
 from triton_sam.export.checkpoint import load_weights
-from triton_sam.export.networks import build, normalisation
 from triton_sam.export.trial import randomise
-from triton_sam.geometry import Frame, ResizePolicy
-from triton_sam.run_lengths import BoolArray
-from triton_sam.specs import ModelSpec
+from triton_sam.models.specs import ModelSpec
+from triton_sam.networks.segmenters import build, normalisation
 
 
 class EagerModel:

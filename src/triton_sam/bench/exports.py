@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from triton_sam.catalog import CATALOG, get_spec
+from triton_sam.models.catalog import CATALOG, get_spec
 
 RESULT = Path("docs") / "exports.json"
 _ROUNDS = 6
@@ -53,9 +53,9 @@ def _peak_gib() -> float:
 
 def _export(model_id: str, folder: Path) -> dict[str, Any]:
     """An export as a user would run it, from a checkpoint file of random weights."""
-    from triton_sam.export.networks import build
     from triton_sam.export.run import export_checkpoint
     from triton_sam.export.trial import randomise, save_as_folder
+    from triton_sam.networks.segmenters import build
 
     spec = get_spec(model_id)
     checkpoint = folder / "checkpoint"
@@ -87,7 +87,7 @@ def _encoder_ratio(spec: Any, folder: Path) -> dict[str, float]:
     import torch
 
     from triton_sam.export.checkpoint import load_weights
-    from triton_sam.export.networks import build, normalisation
+    from triton_sam.networks.segmenters import build, normalisation
 
     network = build(spec.architecture, spec.side)
     load_weights(network, folder / "checkpoint", spec)
@@ -126,12 +126,12 @@ def _serve(model_id: str, folder: str) -> dict[str, Any]:
     import numpy as np
     from PIL import Image
 
+    from triton_sam.core.images import EncodedImage
+    from triton_sam.core.prompts import ObjectPrompt
     from triton_sam.engines.base import Row
     from triton_sam.engines.loading import load_engine
-    from triton_sam.images import EncodedImage
-    from triton_sam.prompts import ObjectPrompt
+    from triton_sam.models.specs import graphs_from_json
     from triton_sam.settings import get_settings
-    from triton_sam.specs import graphs_from_json
 
     export, settings = Path(folder) / "export", get_settings()
     graphs = graphs_from_json((export / "graphs.json").read_bytes())

@@ -15,14 +15,14 @@ from PIL import Image
 
 from triton_sam.bench.cpu_encoder import PHOTOGRAPHS, pictures
 from triton_sam.bench.figures import Figure
+from triton_sam.core.images import EncodedImage, file_bytes
+from triton_sam.core.prompts import ObjectPrompt
 from triton_sam.engines.base import Row
 from triton_sam.engines.torch.engine import TorchEngine, TorchOptions
 from triton_sam.export.checkpoint import fill, read_checkpoint
 from triton_sam.export.keys import map_keys
-from triton_sam.export.networks import build
-from triton_sam.images import EncodedImage, file_bytes
-from triton_sam.prompts import ObjectPrompt
-from triton_sam.specs import ModelSpec, exported_graphs
+from triton_sam.models.specs import ModelSpec, exported_graphs
+from triton_sam.networks.segmenters import build
 
 #: Numbers of the encoder, and of the embeddings and the decoder.
 HALVES = {

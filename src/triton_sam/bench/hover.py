@@ -17,7 +17,7 @@ from triton_sam.bench.pictures import SIDE
 from triton_sam.bench.results import Result
 from triton_sam.bench.samples import Series
 from triton_sam.bench.target import Target
-from triton_sam.speculative import SpeculativeSAM2Client
+from triton_sam.client.speculative import SpeculativeSAM2Client
 
 #: Pools and arenas have grown to their size then: onnxruntime keeps memory for each number of prompts it has seen.
 _WARM_UP_ROUNDS = 2

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 
-from triton_sam import wire
 from triton_sam.bench.bare import NO_FOLDER, Bare
 from triton_sam.bench.charts import Chart, Curve, Panel
 from triton_sam.bench.figures import Figure
@@ -20,8 +19,9 @@ from triton_sam.bench.results import Result
 from triton_sam.bench.samples import Clock, Plan, Series, fitted, in_turns, timed
 from triton_sam.bench.target import Target
 from triton_sam.bench.wire_counter import WireCounter
-from triton_sam.client import SAM2TritonClient
-from triton_sam.link import ModelLink
+from triton_sam.client import wire
+from triton_sam.client.link import ModelLink
+from triton_sam.client.sync_client import SAM2TritonClient
 
 #: A mask's bits as they travel, without the client's array of them; and what the client makes an array of.
 PACKED = "packed bits"

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from triton_sam.client.wire import Address
 from triton_sam.errors import InternalError, InvalidInput, Unavailable, from_status
-from triton_sam.wire import Address
 
 _WORKER = Path(__file__).with_name("load_worker.py")
 #: From the word to the first request: until the slowest process has read the word.

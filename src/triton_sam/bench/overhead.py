@@ -20,7 +20,7 @@ from triton_sam.bench.latency import wire_bytes
 from triton_sam.bench.results import Result
 from triton_sam.bench.samples import Plan, in_turns, ratio, seconds, timed
 from triton_sam.bench.target import Target
-from triton_sam.client import SAM2TritonClient
+from triton_sam.client.sync_client import SAM2TritonClient
 from triton_sam.errors import TritonSamError
 from triton_sam.serving import Running
 

@@ -16,7 +16,7 @@ from triton_sam.bench.figures import Figure
 from triton_sam.bench.results import Result
 from triton_sam.bench.target import Target
 from triton_sam.bench.traffic import Traffic
-from triton_sam.demo import sample_photograph
+from triton_sam.core.samples import sample_photograph
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

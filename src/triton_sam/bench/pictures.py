@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from triton_sam.demo import sample_photograph
+from triton_sam.core.images import to_rgb
+from triton_sam.core.samples import sample_photograph
 from triton_sam.errors import InvalidInput, SetupError
-from triton_sam.images import to_rgb
 
 SIDE = 1024
 _QUALITY = 92

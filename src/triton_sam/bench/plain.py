@@ -15,8 +15,8 @@ from triton_sam.bench.load import http_job
 from triton_sam.bench.load_worker import Connection
 from triton_sam.bench.pictures import fresh_numbers, number_at
 from triton_sam.bench.target import Target
+from triton_sam.client.wire import Address
 from triton_sam.errors import InternalError
-from triton_sam.wire import Address
 
 #: What figures of it are called by, where others are called by their protocol.
 PLAIN = "plain HTTP"

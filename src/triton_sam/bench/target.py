@@ -12,22 +12,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from triton_sam import wire
 from triton_sam.bench.machine import gpu
 from triton_sam.bench.pictures import SIDE, Pictures
 from triton_sam.bench.results import Result
 from triton_sam.bench.samples import Plan
-from triton_sam.catalog import DEFAULT_MODEL, FAMILY_DEFAULTS, get_spec
-from triton_sam.client import SAM2TritonClient
+from triton_sam.client import wire
+from triton_sam.client.link import ModelLink
+from triton_sam.client.sync_client import SAM2TritonClient
+from triton_sam.client.transport import connect
 from triton_sam.errors import InvalidInput, SetupError
-from triton_sam.link import ModelLink
-from triton_sam.model_folders import newest_version
-from triton_sam.repository import find_name, find_segmenters
+from triton_sam.models.catalog import DEFAULT_MODEL, FAMILY_DEFAULTS, get_spec
+from triton_sam.models.specs import ModelSpec
+from triton_sam.repository.model_folders import newest_version
+from triton_sam.repository.segmenters import find_name, find_segmenters
+from triton_sam.repository.setup import set_up_random
 from triton_sam.serving import Ports, Running, Served, prepare, serving
 from triton_sam.settings import Settings, get_settings
-from triton_sam.setup_models import set_up_random
-from triton_sam.specs import ModelSpec
-from triton_sam.transport import connect
 
 _TIMEOUT_SECONDS = 300.0
 #: For threads that spin after a run. On a GPU one request follows the other, as in the figures it is compared with.

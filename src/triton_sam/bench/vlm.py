@@ -21,11 +21,11 @@ from PIL import Image
 
 from triton_sam.bench.figures import Figure
 from triton_sam.bench.machine import machine
+from triton_sam.client.vlm_calls import collected, vlm_call
+from triton_sam.client.vlm_client import AsyncTritonVLMClient
 from triton_sam.engines.vlm.loading import choose_placement
+from triton_sam.models.vlm_specs import VlmSpec
 from triton_sam.settings import Settings
-from triton_sam.vlm import AsyncTritonVLMClient
-from triton_sam.vlm_calls import collected, vlm_call
-from triton_sam.vlm_specs import VlmSpec
 
 #: Served at least this share of the bare rate.
 BAR = 0.95

@@ -8,7 +8,7 @@ import threading
 import urllib.parse
 from types import TracebackType
 
-from triton_sam.wire import Address
+from triton_sam.client.wire import Address
 
 _CHUNK = 2**18
 

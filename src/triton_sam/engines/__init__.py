@@ -1,1 +1,4 @@
-"""Engines run the graphs: images to embeddings, prompts to logits. No Triton, no I/O but loading."""
+"""Engines run the networks: images to embeddings, prompts to logits.
+
+From outside: ``base`` (Engine, Row, Decoded) and ``loading``. No Triton, and no I/O but loading.
+"""

@@ -9,10 +9,10 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from triton_sam.geometry import Frame
-from triton_sam.images import EncodedImage
-from triton_sam.prompts import ObjectPrompt
-from triton_sam.specs import ModelSpec
+from triton_sam.core.geometry import Frame
+from triton_sam.core.images import EncodedImage
+from triton_sam.core.prompts import ObjectPrompt
+from triton_sam.models.specs import ModelSpec
 
 #: :attr:`Engine.encoder_numbers` of an encoder whose wide products are in 8 bits.
 EIGHT_BIT = "8-bit"

@@ -6,10 +6,10 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from triton_sam.core.geometry import Frame, ResizePolicy
+from triton_sam.core.prompts import ObjectPrompt
 from triton_sam.engines.base import FloatArray
-from triton_sam.geometry import Frame, ResizePolicy
-from triton_sam.prompts import ObjectPrompt
-from triton_sam.specs import ModelSpec
+from triton_sam.models.specs import ModelSpec
 
 _BOX_LABELS = (2.0, 3.0)
 

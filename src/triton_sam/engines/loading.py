@@ -8,8 +8,7 @@ from pathlib import Path
 
 from triton_sam.engines.base import EIGHT_BIT, Engine
 from triton_sam.errors import SetupError
-from triton_sam.settings import Settings
-from triton_sam.specs import (
+from triton_sam.models.specs import (
     CPU_DECODER_FILE,
     CPU_ENCODER_FILE,
     DECODER_FILE,
@@ -20,6 +19,7 @@ from triton_sam.specs import (
     ModelSpec,
     Precision,
 )
+from triton_sam.settings import Settings
 
 log = logging.getLogger(__name__)
 
@@ -94,7 +94,7 @@ def _load_onnx(spec: ModelSpec, folder: Path, settings: Settings) -> Engine:
 
 def _eight_bit_encoder(spec: ModelSpec, folder: Path, settings: Settings) -> Path | None:
     """The encoder partly in 8 bits, where it was asked for: it changes masks."""
-    from triton_sam.export.eight_bits import has_dot_products
+    from triton_sam.core.cpu_features import has_dot_products
 
     if settings.fast_encoder is False:
         return None

@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 import onnxruntime
 
+from triton_sam.core.cpu_features import session_entry
+from triton_sam.core.geometry import Frame
+from triton_sam.core.images import EncodedImage
+from triton_sam.core.prompts import ObjectPrompt
 from triton_sam.engines.base import Capacity, Decoded, Embedding, FloatArray, HostEmbedding, Row, select
 from triton_sam.engines.inputs import model_points, preprocess
 from triton_sam.engines.priority import CLICK_NICENESS, run_lowered
 from triton_sam.errors import SetupError
-from triton_sam.export.eight_bits import session_entry
-from triton_sam.geometry import Frame
-from triton_sam.images import EncodedImage
-from triton_sam.prompts import ObjectPrompt
-from triton_sam.specs import ModelSpec
+from triton_sam.models.specs import ModelSpec
 
 #: Longer than the gaps inside a graph, and over before the answer is packed: by default threads spin for tens of
 #: milliseconds after a run, on the cores that carry the answer away. Older releases of onnxruntime do not know it.

@@ -17,10 +17,10 @@ from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn import functional
 
-from triton_sam.catalog import CATALOG
 from triton_sam.errors import InvalidInput
 from triton_sam.export.keys import MappedWeights, map_keys
-from triton_sam.specs import Architecture, Backbone, ModelSpec
+from triton_sam.models.catalog import CATALOG
+from triton_sam.models.specs import Architecture, Backbone, ModelSpec
 
 #: Image-mode checkpoints may lack it, and no mask depends on it.
 _DISPENSABLE = re.compile(r"^mask_decoder\.pred_obj_score_head\.")

@@ -19,8 +19,8 @@ import numpy.typing as npt
 
 from triton_sam.errors import SetupError
 from triton_sam.export.graph_rewrites import onnx_package, replacing
-from triton_sam.seals import is_whole, write_seal
-from triton_sam.specs import Graphs, ModelSpec, raw_graphs
+from triton_sam.models.checksums import is_whole, write_seal
+from triton_sam.models.specs import Graphs, ModelSpec, raw_graphs
 
 #: Goes into the names under which the files are kept: another number where the same graphs become other files.
 RECIPE = 1

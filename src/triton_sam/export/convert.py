@@ -8,7 +8,7 @@ from pathlib import Path
 import onnxruntime
 
 from triton_sam.errors import SetupError
-from triton_sam.seals import is_whole, write_seal
+from triton_sam.models.checksums import is_whole, write_seal
 
 _ORT_SUFFIX = ".ort"
 

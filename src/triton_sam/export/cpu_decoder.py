@@ -21,7 +21,7 @@ from triton_sam.export.decoder_mask_prompts import skip_absent_masks
 from triton_sam.export.decoder_trials import largest_difference
 from triton_sam.export.decoder_upscaling import count_upscalings, upscale_with_channels_last
 from triton_sam.export.graph_rewrites import Graph, onnx_package, replacing
-from triton_sam.specs import Graphs, Precision
+from triton_sam.models.specs import Graphs, Precision
 
 #: Of a logit or a score. Logits are clipped at 32, masks are where they are above 0: one pixel in 100 000 may change.
 MOST_DIFFERENCE = 1e-3

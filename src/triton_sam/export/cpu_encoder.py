@@ -18,9 +18,10 @@ import numpy.typing as npt
 import onnxruntime
 from PIL import Image, ImageDraw, ImageFilter
 
+from triton_sam.core.cpu_features import session_entry
 from triton_sam.errors import SetupError
 from triton_sam.export.completeness import Count, check_complete
-from triton_sam.export.eight_bits import choose_products, even_out, session_entry, to_int8
+from triton_sam.export.eight_bits import choose_products, even_out, to_int8
 from triton_sam.export.graph_rewrites import (
     FloatArray,
     Graph,
@@ -32,7 +33,7 @@ from triton_sam.export.graph_rewrites import (
     split_projections,
 )
 from triton_sam.export.window_tiles import count_windowed_blocks, tile_windows
-from triton_sam.specs import EXTERNAL_DATA_SUFFIX, Graphs, Precision
+from triton_sam.models.specs import EXTERNAL_DATA_SUFFIX, Graphs, Precision
 
 #: Goes into the name under which the file is kept: another number where the same encoder becomes another file.
 RECIPE = 4

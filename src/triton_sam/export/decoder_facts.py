@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from triton_sam.export.decoder_trials import Trial, open_decoder, run_decoder
 from triton_sam.export.graph_rewrites import Graph, onnx_package
-from triton_sam.specs import Graphs
+from triton_sam.models.specs import Graphs
 
 #: They write the same numbers in another shape; where it is the same shape, they do nothing.
 _RESHAPING = ("Reshape", "Flatten", "Identity")

@@ -12,7 +12,7 @@ import numpy as np
 from triton_sam.export.decoder_trials import Trial, open_decoder, run_decoder
 from triton_sam.export.graph_rewrites import FloatArray, Graph, onnx_package
 from triton_sam.export.graph_steps import Steps
-from triton_sam.specs import Graphs
+from triton_sam.models.specs import Graphs
 
 
 def skip_absent_masks(graph: Graph, model: Any, graphs: Graphs) -> int:

@@ -13,7 +13,7 @@ import onnxruntime
 
 from triton_sam.errors import SetupError
 from triton_sam.export.graph_rewrites import FloatArray
-from triton_sam.specs import Graphs
+from triton_sam.models.specs import Graphs
 
 Feeds = Mapping[str, FloatArray]
 _SEED = 0

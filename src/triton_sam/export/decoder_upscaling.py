@@ -15,7 +15,7 @@ import numpy as np
 from triton_sam.export.decoder_facts import Facts
 from triton_sam.export.graph_rewrites import CONTRIB, Graph
 from triton_sam.export.graph_steps import Steps
-from triton_sam.specs import Graphs
+from triton_sam.models.specs import Graphs
 
 _CHANNELS_LAST = [0, 2, 3, 1]
 _CHANNELS_FIRST = [0, 3, 1, 2]

@@ -1,11 +1,9 @@
-"""Matrix products in 8 bits: which of them, with what done to their inputs before, and for which processors."""
+"""Matrix products in 8 bits: which ones, and how their inputs are prepared."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,33 +26,10 @@ _RANGE = 255
 #: share one scale and weights have one for each column.
 _SHARE_OF_INPUT = 0.75
 _ROWS = 256
-_PRECISION_KEY = "session.x64quantprecision"
-_CPU_FACTS = Path("/proc/cpuinfo")
-_DOT_PRODUCTS = frozenset({"avx512_vnni", "avx_vnni", "asimddp"})
 #: Steps that move tokens about, or add empty ones, and leave channels where they are.
 _MOVES = ("Reshape", "Transpose", "Pad")
 
 Look = Callable[[Any, Sequence[str]], Sequence[FloatArray]]
-
-
-def session_entry(facts: Path = _CPU_FACTS) -> tuple[str, str]:
-    """For every session on a graph with such products.
-
-    Processors without 8-bit dot products add pairs in 16 bits, which overflows: they are told to take a slower way.
-    Others must not be told: onnxruntime would follow, and most of the gain would be lost.
-    """
-    return _PRECISION_KEY, "0" if has_dot_products(facts) else "1"
-
-
-@functools.cache
-def has_dot_products(facts: Path = _CPU_FACTS) -> bool:
-    """Whether this processor has 8-bit dot products: VNNI (AMX comes with it), or those of ARM."""
-    try:
-        lines = facts.read_text(errors="replace").splitlines()
-    except OSError:
-        return False  # not Linux: slow is right everywhere
-    told = (line.partition(":")[2].split() for line in lines if line.startswith(("flags", "Features")))
-    return any(flag in _DOT_PRODUCTS for flags in told for flag in flags)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -11,9 +11,9 @@ from safetensors.torch import save_file
 from triton_sam.errors import SetupError
 from triton_sam.export.checkpoint import check_variant, fill, read_checkpoint
 from triton_sam.export.keys import map_keys
-from triton_sam.export.networks import build
 from triton_sam.export.trial import randomise
-from triton_sam.specs import ModelSpec
+from triton_sam.models.specs import ModelSpec
+from triton_sam.networks.segmenters import build
 
 
 def write_checkpoint_network(spec: ModelSpec, checkpoint: Path, file: Path, image_size: int | None = None) -> Path:

@@ -17,7 +17,7 @@ from onnx import numpy_helper
 from torch import Tensor, nn
 
 from triton_sam.errors import SetupError
-from triton_sam.specs import EXTERNAL_DATA_SUFFIX
+from triton_sam.models.specs import EXTERNAL_DATA_SUFFIX
 
 #: The lowest that the graphs allow, so that older runtimes take them; the second one where the first does not suffice.
 _OPSETS = (17, 18)

@@ -24,7 +24,7 @@ from triton_sam.export.mask_choice import possible_tokens
 from triton_sam.export.parity_reference import Reference, Wanted
 from triton_sam.export.parity_report import Comparison, Report, compare, worst_iou
 from triton_sam.export.parity_scenes import Case, Scene
-from triton_sam.specs import Graphs
+from triton_sam.models.specs import Graphs
 
 FloatArray = npt.NDArray[np.float32]
 #: The error of the single mask's own token cannot be seen where another is chosen: it may be larger than the others'.

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from triton_sam.export.mask_choice import StabilityRule, rule_of
-from triton_sam.export.networks import normalisation
 from triton_sam.export.parity_scenes import Case, Scene, prompts
-from triton_sam.specs import Architecture, Graphs
+from triton_sam.models.specs import Architecture, Graphs
+from triton_sam.networks.segmenters import normalisation
 
 FloatArray = npt.NDArray[np.float32]
 _MASK_CLIP = 32.0

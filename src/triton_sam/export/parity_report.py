@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from triton_sam.export.parity_scenes import DRAWING
-from triton_sam.specs import Precision
+from triton_sam.models.specs import Precision
 
 FloatArray = npt.NDArray[np.float32]
 #: A float32's last bit, and what a handful of operations leave of it in a number that is the difference of large ones.

@@ -13,7 +13,7 @@ from pathlib import Path
 import onnx
 
 from triton_sam.export.onnx_files import external_data, save
-from triton_sam.specs import Precision
+from triton_sam.models.specs import Precision
 
 #: The second layer of an MLP, as the networks of all families name it.
 _AFTER_GELU = re.compile(r"/mlp/(?:proj_out|lin2|fc2)/")

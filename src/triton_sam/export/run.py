@@ -17,11 +17,9 @@ from typing import Any
 
 import torch
 
-from triton_sam.catalog import get_spec
 from triton_sam.errors import InvalidInput, SetupError
 from triton_sam.export.checkpoint import check_variant, fill, read_checkpoint, recognise
 from triton_sam.export.keys import map_keys
-from triton_sam.export.networks import build, check_side
 from triton_sam.export.onnx_files import GraphInput, export_graph, files_of
 from triton_sam.export.parity import ParityCheck
 from triton_sam.export.parity_reference import Reference
@@ -29,7 +27,8 @@ from triton_sam.export.parity_report import Report
 from triton_sam.export.parity_scenes import scenes
 from triton_sam.export.precision import convert_graph
 from triton_sam.export.wrappers import Decoder, Encoder
-from triton_sam.specs import (
+from triton_sam.models.catalog import get_spec
+from triton_sam.models.specs import (
     DECODER_FILE,
     ENCODER_FILE,
     GRAPHS_FILE,
@@ -39,6 +38,7 @@ from triton_sam.specs import (
     exported_graphs,
     graphs_to_json,
 )
+from triton_sam.networks.segmenters import build, check_side
 
 REPORT_FILE = "report.json"
 #: Raised when the graphs that come out change, so that those made before are made again.

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from triton_sam.specs import Architecture, Backbone, ModelSpec, exported_graphs
+from triton_sam.models.specs import Architecture, Backbone, ModelSpec, exported_graphs
 
 #: One block of each kind that a backbone has, and narrow.
 _SHRUNK: dict[Backbone, dict[str, Any]] = {

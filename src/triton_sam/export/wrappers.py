@@ -1,4 +1,4 @@
-"""The two graphs of the raw-tensor contract, around any network of :mod:`triton_sam.export.networks`."""
+"""The two graphs of the raw-tensor contract, around any network of :mod:`triton_sam.networks.segmenters`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from triton_sam.export.networks import normalisation
 from triton_sam.export.two_way import look_at_each_other, norm_over_channels
-from triton_sam.specs import Architecture, Backbone
+from triton_sam.models.specs import Architecture, Backbone
+from triton_sam.networks.segmenters import normalisation
 
 _NOT_A_POINT = -1
 _BOX_CORNERS = (2, 3)

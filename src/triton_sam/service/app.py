@@ -12,25 +12,28 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 
 from triton_sam import __version__
-from triton_sam.photographs import photograph_folder
-from triton_sam.service import chat, chat_schemas, faults, schemas
-from triton_sam.service.access import DOCS_FILES, Gate, SingleSlashes
+from triton_sam.core.samples import photograph_folder
+from triton_sam.service import faults, schemas
+from triton_sam.service.admission.access import DOCS_FILES, Gate, SingleSlashes
+from triton_sam.service.admission.door import Door
+from triton_sam.service.admission.guard import Guard
+from triton_sam.service.admission.limits import Admission, RequestLimits
+from triton_sam.service.admission.places import Places
 from triton_sam.service.backend import Backend
-from triton_sam.service.door import Door
+from triton_sam.service.chat import completions
+from triton_sam.service.chat import schemas as chat_schemas
 from triton_sam.service.gateway import Gateway
-from triton_sam.service.guard import Guard
-from triton_sam.service.hover import hover_router
-from triton_sam.service.info import info_router
-from triton_sam.service.limits import Admission, RequestLimits
-from triton_sam.service.page import page_router
-from triton_sam.service.places import Places
-from triton_sam.service.preview import preview_router
-from triton_sam.service.sam_service import sam_service_router
-from triton_sam.service.samples import samples_router
-from triton_sam.service.segment import segment_router
-from triton_sam.service.supervision import SupervisorFigures
-from triton_sam.service.telemetry import ServiceMetrics, Telemetry
-from triton_sam.service.tracing import Tracing, tracing_of
+from triton_sam.service.routes.hover import hover_router
+from triton_sam.service.routes.info import info_router
+from triton_sam.service.routes.page import page_router
+from triton_sam.service.routes.preview import preview_router
+from triton_sam.service.routes.sam_service import sam_service_router
+from triton_sam.service.routes.samples import samples_router
+from triton_sam.service.routes.segment import segment_router
+from triton_sam.service.telemetry.metrics import ServiceMetrics, Telemetry
+from triton_sam.service.telemetry.spans import Tracing
+from triton_sam.service.telemetry.supervision import SupervisorFigures
+from triton_sam.service.telemetry.tracing import tracing_of
 from triton_sam.settings import Settings
 
 _DESCRIPTION = """Segment Anything over HTTP: send an image once, then point at things.
@@ -58,7 +61,7 @@ def create_app(backend: Backend, settings: Settings, tracing: Tracing | None = N
     # A question may wait minutes for its model: however many do, they keep no segmenting out.
     places = Places(
         settings.service_requests,
-        {chat.COMPLETIONS: max(1, settings.service_requests // 2)},
+        {completions.COMPLETIONS: max(1, settings.service_requests // 2)},
         # One that is allowed must find room at least when nobody else sends anything.
         most_bytes=max(settings.service_body_bytes, settings.max_body_bytes),
     )
@@ -66,7 +69,7 @@ def create_app(backend: Backend, settings: Settings, tracing: Tracing | None = N
     routers = (
         segment_router(gateway),
         hover_router(gateway, metrics, guard),
-        chat.chat_router(gateway, metrics),
+        completions.chat_router(gateway, metrics),
         preview_router(settings),
         sam_service_router(gateway),
         info_router(gateway, metrics, guard),
@@ -154,7 +157,7 @@ def _middleware(
             max_bytes=settings.max_body_bytes,
             body_seconds=settings.body_seconds,
             seconds=settings.service_seconds,
-            seconds_at={chat.COMPLETIONS: settings.vlm_seconds + chat.FAREWELL_SECONDS},
+            seconds_at={completions.COMPLETIONS: settings.vlm_seconds + completions.FAREWELL_SECONDS},
         )
     )
     layers.append(Middleware(Gate, guard=guard))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from triton_sam.async_transport import AsyncTransport
-from triton_sam.specs import ModelSpec
-from triton_sam.vlm_specs import VlmSpec
+from triton_sam.client.async_transport import AsyncTransport
+from triton_sam.models.specs import ModelSpec
+from triton_sam.models.vlm_specs import VlmSpec
 
 LossCallback = Callable[[str, tuple[str, ...]], None]
 OnLoss = Callable[[LossCallback], Callable[[], None]]

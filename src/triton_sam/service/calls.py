@@ -10,15 +10,15 @@ from typing import Any, TypeVar
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 
+from triton_sam.client.wire import Call, image_inputs, text_tensor
+from triton_sam.core.images import EncodedImage, from_base64
+from triton_sam.core.prompts import Prompt, PromptLimits, prompt_from_mapping
 from triton_sam.errors import InvalidInput, TooLarge
-from triton_sam.images import EncodedImage, from_base64
-from triton_sam.prompts import Prompt, PromptLimits, prompt_from_mapping
-from triton_sam.service import visits
 from triton_sam.service.forms import checked_name
 from triton_sam.service.gateway import Gateway
-from triton_sam.service.models import Served
+from triton_sam.service.served_models import Served
+from triton_sam.service.telemetry import visits
 from triton_sam.settings import Settings
-from triton_sam.wire import Call, image_inputs, text_tensor
 
 _T = TypeVar("_T")
 #: A smaller text is checked sooner than a thread takes it over; a larger one would keep everybody else waiting.

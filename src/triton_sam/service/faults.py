@@ -79,7 +79,7 @@ def shown(error: TritonSamError, address: str | None = None) -> TritonSamError:
     """What a caller may see of an error that came from behind: no addresses, no paths, no internals.
 
     Args:
-        address: Triton's ``host:port``, which the messages of :mod:`triton_sam.wire` name; None where they cannot be.
+        address: Triton's ``host:port``, which the messages of ``client.wire`` name; None where they cannot be.
     """
     if type(error) is InternalError and str(error).startswith(_FAILED):  # has been here already
         return error

@@ -13,17 +13,18 @@ from typing import Any
 
 from starlette.requests import Request
 
-from triton_sam.async_transport import AsyncTransport, connect_async
-from triton_sam.dispatch import Dispatcher, Outputs, Ticket
+from triton_sam.client.async_transport import AsyncTransport, connect_async
+from triton_sam.client.dispatch import Dispatcher, Outputs, Ticket
+from triton_sam.client.wire import Address, Call, text_of
 from triton_sam.errors import Cancelled, DeadlineExceeded, InternalError, TritonSamError, Unavailable
-from triton_sam.service import faults, visits
+from triton_sam.service import faults
+from triton_sam.service.admission.fullness import Fullness
 from triton_sam.service.backend import Backend, missing_of
-from triton_sam.service.fullness import Fullness
-from triton_sam.service.models import Encoders, Models, Vlms
+from triton_sam.service.served_models import Encoders, Models, Vlms
 from triton_sam.service.streams import PieceStream
-from triton_sam.service.tracing import NO_SPAN, NO_TRACING, Span, Tracing
+from triton_sam.service.telemetry import visits
+from triton_sam.service.telemetry.spans import NO_SPAN, NO_TRACING, Span, Tracing
 from triton_sam.settings import Settings
-from triton_sam.wire import Address, Call, text_of
 
 #: More than a server's queues take, so that its own refusals are what a caller sees.
 _MAX_IN_AIR = 1024

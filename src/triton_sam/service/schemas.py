@@ -1,7 +1,7 @@
 """The shapes of requests and answers, for the OpenAPI document.
 
-Bodies are read by hand, because a click shall not wait for what only a document needs; :mod:`triton_sam.prompts` and
-:mod:`triton_sam.service.forms` say the same as these models, in one sentence an error.
+Bodies are read by hand, because a click shall not wait for what only a document needs; :mod:`triton_sam.core.prompts`
+and :mod:`triton_sam.service.forms` say the same as these models, in one sentence an error.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ import contextlib
 import logging
 from collections.abc import AsyncGenerator, Callable
 
-from triton_sam.dispatch import Outputs
+from triton_sam.client.dispatch import Outputs
 from triton_sam.errors import InternalError, TritonSamError
 
 log = logging.getLogger(__name__)
@@ -19,7 +19,7 @@ class PieceStream:
     """A task reads the source, and is told to stop by its reader or by others. Belongs to the event loop.
 
     After its last piece an answer is complete, and the source is left to run out by itself: on older servers a cancel
-    that meets the end of its request can end the whole server (:mod:`triton_sam.async_transport`).
+    that meets the end of its request can end the whole server (:mod:`triton_sam.client.async_transport`).
 
     The source is closed by that task and nobody else: a reader's own task may be cancelled at any time, and then has
     no time left to tell a server anything.

@@ -12,8 +12,8 @@ import uvicorn
 from fastapi import FastAPI
 
 from triton_sam.errors import ServerError
-from triton_sam.service.protocol import SocketProtocol, http_protocol
-from triton_sam.service.tls import tls_files
+from triton_sam.service.admission.protocol import SocketProtocol, http_protocol
+from triton_sam.service.admission.tls import tls_files
 
 #: A hover message is a few hundred bytes; the largest that makes sense carries a mask_input.
 _LARGEST_MESSAGE = 1024 * 1024

@@ -11,9 +11,9 @@ import typer
 from typer.testing import CliRunner
 
 from tests.unit.bench.helpers import result
-from triton_sam import cli_bench, cli_bench_speed
 from triton_sam.bench import latency, results, target
 from triton_sam.bench.figures import Figure
+from triton_sam.cli import bench, bench_speed
 from triton_sam.errors import InvalidInput
 
 COMMANDS = ("encode", "click", "session", "hover", "throughput", "memory", "compare", "server")
@@ -30,7 +30,7 @@ def _logging() -> Iterator[None]:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_all_take_the_common_options(name: str) -> None:
-    group: Any = typer.main.get_command(cli_bench.bench_app)
+    group: Any = typer.main.get_command(bench.bench_app)
     options = {word for parameter in group.commands[name].params for word in parameter.opts}
     wanted = "model rounds samples warm-up output baseline image side model-repository url random-weights"
     assert {f"--{word}" for word in wanted.split()} <= options
@@ -59,7 +59,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def test_options_arrive(measured: list[Any], tmp_path: Path) -> None:
     words = ["session", "--model", "sam2", "--rounds", "3", "--samples", "7", "--warm-up", "0", "--side", "256"]
     words += ["--url", "host:8000", "--url", "grpc://host:8001", "--output", str(tmp_path / "out")]
-    done = RUNNER.invoke(cli_bench.bench_app, words)
+    done = RUNNER.invoke(bench.bench_app, words)
     assert done.exit_code == 0, done.output
     choice, plan = measured
     assert choice.spec.id == "sam2.1:base_plus"
@@ -70,20 +70,20 @@ def test_options_arrive(measured: list[Any], tmp_path: Path) -> None:
 @pytest.mark.parametrize(("before", "code"), [(2.1, 0), (1.0, 1)])
 def test_a_regression_is_exit_code_1(measured: list[Any], tmp_path: Path, before: float, code: int) -> None:
     results.write(result(Figure("session", before, "ms", better="lower"), name="session"), tmp_path / "before.json")
-    done = RUNNER.invoke(cli_bench.bench_app, ["session", "--baseline", str(tmp_path / "before.json")])
+    done = RUNNER.invoke(bench.bench_app, ["session", "--baseline", str(tmp_path / "before.json")])
     assert done.exit_code == code
     assert ("worse than the baseline" in done.output) is (code == 1)
 
 
 def test_a_baseline_that_cannot_be_read_is_told_before_anything_is_measured(measured: list[Any]) -> None:
-    done = RUNNER.invoke(cli_bench.bench_app, ["session", "--baseline", "/nowhere.json"])
+    done = RUNNER.invoke(bench.bench_app, ["session", "--baseline", "/nowhere.json"])
     assert isinstance(done.exception, InvalidInput)
     assert measured == []
 
 
 def test_a_missed_bar_is_exit_code_1() -> None:
     with pytest.raises(typer.Exit) as caught:
-        cli_bench_speed.finish(result(Figure("click", 2.0, "ms", 1.0)), None, None)
+        bench_speed.finish(result(Figure("click", 2.0, "ms", 1.0)), None, None)
     assert caught.value.exit_code == 1
 
 
@@ -91,7 +91,7 @@ def test_a_missed_bar_is_exit_code_1() -> None:
 def test_plots_can_be_drawn_later(tmp_path: Path) -> None:
     results.write(result(), tmp_path)
     (tmp_path / "click.png").unlink()
-    done = RUNNER.invoke(cli_bench.bench_app, ["plot", str(tmp_path)])
+    done = RUNNER.invoke(bench.bench_app, ["plot", str(tmp_path)])
     assert done.exit_code == 0, done.output
     assert (tmp_path / "click.png").stat().st_size > 5_000
 
@@ -103,5 +103,5 @@ def test_only_segmenters_are_measured(model: str) -> None:
 
 
 def test_memory_needs_something_to_measure() -> None:
-    done = RUNNER.invoke(cli_bench.bench_app, ["memory", "--images", "0", "--cached", "0"])
+    done = RUNNER.invoke(bench.bench_app, ["memory", "--images", "0", "--cached", "0"])
     assert isinstance(done.exception, InvalidInput)

@@ -9,7 +9,7 @@ from tests.unit.export.small import small_network, small_spec
 from triton_sam.bench import halves
 from triton_sam.bench.halves import HALVES, measure_halves
 from triton_sam.export.trial import save_as_folder
-from triton_sam.specs import ModelSpec
+from triton_sam.models.specs import ModelSpec
 
 pytestmark = [pytest.mark.torch, pytest.mark.part("bench")]
 

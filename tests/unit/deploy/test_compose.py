@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from tests.unit.deploy.tools import COMPOSE_FILES, ROOT, expect_clean, run, tool
-from triton_sam.server_command import EXIT_SECONDS
+from triton_sam.server.command import EXIT_SECONDS
 from triton_sam.service.thread import _SHUTDOWN_SECONDS
 from triton_sam.settings import Settings
 

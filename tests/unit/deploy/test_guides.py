@@ -11,8 +11,8 @@ import typer.main
 import yaml
 
 from tests.unit.deploy.tools import COMPOSE_FILES
-from triton_sam.catalog import CATALOG
-from triton_sam.cli import app
+from triton_sam.cli.app import app
+from triton_sam.models.catalog import CATALOG
 from triton_sam.settings import Settings
 
 pytestmark = pytest.mark.part("deploy")

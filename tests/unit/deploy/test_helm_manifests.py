@@ -27,12 +27,12 @@ from tests.unit.deploy.helm_render import (
     render,
 )
 from tests.unit.deploy.tools import COMPOSE_FILES, ROOT, run
-from triton_sam.catalog import CATALOG
-from triton_sam.cli import app
-from triton_sam.server_command import EXIT_SECONDS
+from triton_sam.cli.app import app
+from triton_sam.models.catalog import CATALOG
+from triton_sam.models.vlm_catalog import VLM_CATALOG
+from triton_sam.server.command import EXIT_SECONDS
 from triton_sam.service.thread import _SHUTDOWN_SECONDS
 from triton_sam.settings import Settings
-from triton_sam.vlm_catalog import VLM_CATALOG
 
 pytestmark = pytest.mark.part("deploy")
 

@@ -17,7 +17,7 @@ import yaml
 
 from tests.unit.deploy.nginx_files import TEMPLATE, write_certificate, write_configuration
 from tests.unit.deploy.tools import COMPOSE_FILES, ROOT, expect_clean, run, tool
-from triton_sam.host import free_port
+from triton_sam.server.host import free_port
 from triton_sam.settings import Settings
 
 PATIENCE = 30.0

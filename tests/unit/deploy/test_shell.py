@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.deploy.tools import ROOT, expect_clean, run, tool
-from triton_sam.host import free_port
+from triton_sam.server.host import free_port
 
 LISTED = subprocess.run(
     ["git", "ls-files", "*.sh", ".ci/run"], cwd=ROOT, capture_output=True, text=True, check=False

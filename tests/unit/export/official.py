@@ -14,7 +14,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from triton_sam.specs import Architecture, Backbone
+from triton_sam.models.specs import Architecture, Backbone
 
 Shapes = dict[str, tuple[int, ...]]
 

@@ -14,15 +14,15 @@ import numpy.typing as npt
 import onnxruntime
 import torch
 
-from triton_sam.catalog import get_spec
-from triton_sam.export.networks import build
 from triton_sam.export.parity import ParityCheck
 from triton_sam.export.parity_reference import Reference
 from triton_sam.export.parity_report import Report
 from triton_sam.export.parity_scenes import Scene, drawing
 from triton_sam.export.run import write_graphs
 from triton_sam.export.trial import randomise, shrunk
-from triton_sam.specs import Architecture, Backbone, ModelSpec, exported_graphs
+from triton_sam.models.catalog import get_spec
+from triton_sam.models.specs import Architecture, Backbone, ModelSpec, exported_graphs
+from triton_sam.networks.segmenters import build
 
 Arrays = dict[str, npt.NDArray[np.float32]]
 SIDES = {Backbone.VIT: 256, Backbone.TINY_VIT: 256, Backbone.HIERA: 256, Backbone.PERCEPTION: 224}

@@ -19,16 +19,16 @@ from torch import Tensor
 from tests.unit.export import official
 from tests.unit.export.families import EACH_FAMILY
 from tests.unit.export.small import small_network, small_spec, state_of
-from triton_sam.catalog import CATALOG, get_spec
 from triton_sam.errors import InvalidInput
 from triton_sam.export import checkpoint as checkpoint_module
 from triton_sam.export import run
 from triton_sam.export.checkpoint import check_variant, fill, load_weights, read_checkpoint
 from triton_sam.export.keys import map_keys
-from triton_sam.export.networks import build
 from triton_sam.export.run import AUTO, ExportOptions, export_checkpoint
 from triton_sam.export.trial import save_as_folder
-from triton_sam.specs import ModelSpec
+from triton_sam.models.catalog import CATALOG, get_spec
+from triton_sam.models.specs import ModelSpec
+from triton_sam.networks.segmenters import build
 
 pytestmark = pytest.mark.torch
 

@@ -10,8 +10,9 @@ import numpy as np
 import onnxruntime
 import pytest
 
+from triton_sam.core.cpu_features import session_entry
 from triton_sam.export import eight_bits
-from triton_sam.export.eight_bits import choose_products, even_out, session_entry, to_int8
+from triton_sam.export.eight_bits import choose_products, even_out, to_int8
 from triton_sam.export.graph_rewrites import Graph
 
 onnx = pytest.importorskip("onnx")

@@ -9,11 +9,11 @@ import torch
 
 from tests.unit.export.families import WITH_FEATURES, WITHOUT_FEATURES, one_or_each
 from tests.unit.export.small import Arrays, Small, SmallFactory, assert_close, drawn_pixels
-from triton_sam.catalog import CATALOG, get_spec
 from triton_sam.export import parity_reference
 from triton_sam.export.mask_choice import possible_tokens, rule_of
-from triton_sam.export.networks import normalisation
 from triton_sam.export.parity_scenes import Case
+from triton_sam.models.catalog import CATALOG, get_spec
+from triton_sam.networks.segmenters import normalisation
 
 pytestmark = pytest.mark.torch
 

@@ -10,14 +10,14 @@ from torch import Tensor
 from tests.unit.export import official
 from tests.unit.export.families import FAMILIES
 from tests.unit.export.small import small_network, small_spec, state_of
-from triton_sam.catalog import CATALOG, get_spec
 from triton_sam.errors import WeightsError
 from triton_sam.export.checkpoint import fill, recognise
 from triton_sam.export.keys import MappedWeights, map_keys
-from triton_sam.export.networks import build
+from triton_sam.models.catalog import CATALOG, get_spec
+from triton_sam.models.specs import Backbone, ModelSpec
+from triton_sam.models.weights import WeightStore
+from triton_sam.networks.segmenters import build
 from triton_sam.settings import get_settings
-from triton_sam.specs import Backbone, ModelSpec
-from triton_sam.weights import WeightStore
 
 pytestmark = pytest.mark.torch
 

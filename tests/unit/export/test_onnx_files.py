@@ -18,7 +18,7 @@ from triton_sam.export.adapt import adapt_encoder
 from triton_sam.export.onnx_files import GraphInput, export_graph, files_of
 from triton_sam.export.precision import convert_graph
 from triton_sam.export.run import write_graphs
-from triton_sam.specs import Precision
+from triton_sam.models.specs import Precision
 
 pytestmark = pytest.mark.torch
 

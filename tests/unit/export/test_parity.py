@@ -14,7 +14,7 @@ from tests.unit.export.small import Small, SmallFactory
 from triton_sam.export.parity import ParityCheck
 from triton_sam.export.parity_report import LIMITS, Comparison, Report, worst_iou
 from triton_sam.export.parity_scenes import DRAWING, drawing
-from triton_sam.specs import Precision
+from triton_sam.models.specs import Precision
 
 pytestmark = pytest.mark.torch
 #: Damages that are tried at every commit, with the output that shows each first; the others are of `make test-all`.

@@ -11,8 +11,8 @@ import pytest
 
 from tests.unit.export.small import Small, SmallFactory, assert_close, drawn_pixels, session
 from triton_sam.export import onnx_files
-from triton_sam.profiles import PAINTERA, ProfileModel, write_profile_model
-from triton_sam.specs import graphs_to_json
+from triton_sam.models.specs import graphs_to_json
+from triton_sam.repository.profiles import PAINTERA, ProfileModel, write_profile_model
 
 pytestmark = pytest.mark.torch
 

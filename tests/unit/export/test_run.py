@@ -16,12 +16,12 @@ from tests.unit.export.small import Small, assert_close, drawn_pixels, session, 
 from triton_sam.errors import InvalidInput, SetupError
 from triton_sam.export import run
 from triton_sam.export.checkpoint import load_weights
-from triton_sam.export.networks import build
 from triton_sam.export.parity_reference import embeddings_of
 from triton_sam.export.parity_report import Comparison, Report
 from triton_sam.export.run import ExportOptions, checkpoint_sha256, export_checkpoint
 from triton_sam.export.trial import save_as_folder
-from triton_sam.specs import Precision, exported_graphs, graphs_from_json, graphs_to_json
+from triton_sam.models.specs import Precision, exported_graphs, graphs_from_json, graphs_to_json
+from triton_sam.networks.segmenters import build
 
 pytestmark = pytest.mark.torch
 

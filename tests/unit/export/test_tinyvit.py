@@ -8,8 +8,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from tests.unit.export import official
-from triton_sam.export.tinyvit import TinyVit
 from triton_sam.export.trial import randomise
+from triton_sam.networks.tinyvit import TinyVit
 
 pytestmark = pytest.mark.torch
 

@@ -18,18 +18,18 @@ import numpy.typing as npt
 from fastapi import FastAPI
 from PIL import Image
 
-from triton_sam import masks
-from triton_sam.catalog import CATALOG, DEFAULT_MODEL
-from triton_sam.dispatch import Outputs
+from triton_sam.client.dispatch import Outputs
+from triton_sam.client.wire import Call, text_tensor
+from triton_sam.core import masks
 from triton_sam.errors import Cancelled
-from triton_sam.host import free_port
+from triton_sam.models.catalog import CATALOG, DEFAULT_MODEL
+from triton_sam.models.specs import ModelSpec
+from triton_sam.models.vlm_specs import Adapter, VlmSpec
+from triton_sam.server.host import free_port
 from triton_sam.service.app import create_app
 from triton_sam.service.backend import Backend
 from triton_sam.service.thread import ServiceThread
 from triton_sam.settings import Settings
-from triton_sam.specs import ModelSpec
-from triton_sam.vlm_specs import Adapter, VlmSpec
-from triton_sam.wire import Call, text_tensor
 
 SPEC = CATALOG[DEFAULT_MODEL]
 SEGMENTERS = {

@@ -6,7 +6,7 @@ import pytest
 from starlette.datastructures import Headers
 
 from tests.unit.service.helpers import CLICK, Fake, ask, refusal
-from triton_sam.service.access import is_welcome, socket_token
+from triton_sam.service.admission.access import is_welcome, socket_token
 
 TOKEN = {"token": "a very secret word"}
 RIGHT = {"Authorization": "Bearer a very secret word"}

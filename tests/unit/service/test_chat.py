@@ -29,8 +29,8 @@ from tests.unit.service.helpers import (
 )
 from tests.unit.service.test_chat_messages import ASKED, IMAGE, chat, text, user
 from triton_sam import errors
-from triton_sam.service import chat as service_chat
-from triton_sam.service.remote_images import RemoteImages
+from triton_sam.service.chat import completions as service_chat
+from triton_sam.service.chat.remote_images import RemoteImages
 
 PATH = "/v1/chat/completions"
 TOTAL = {**USAGE, "total_tokens": 10}

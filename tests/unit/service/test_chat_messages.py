@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from tests.unit.service.helpers import VLMS, image_file
 from triton_sam.errors import InvalidInput, TooLarge
-from triton_sam.service.chat_messages import Message, Options, check_fits, read_chat
+from triton_sam.models.vlm_specs import MAX_TEMPERATURE
+from triton_sam.service.chat.messages import Message, Options, check_fits, read_chat
 from triton_sam.settings import Settings
-from triton_sam.vlm_specs import MAX_TEMPERATURE
 
 URL = "data:image/png;base64," + base64.b64encode(image_file()).decode()
 SETTINGS = Settings()

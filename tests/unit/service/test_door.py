@@ -19,8 +19,9 @@ import pytest
 from tests.unit.service.helpers import CLICK, TIMEOUT, Fake, listening
 from tests.unit.service.test_protocol import UPGRADE
 from triton_sam.logs import REQUESTS_LOG
-from triton_sam.service import protocol, thread
-from triton_sam.service.door import Door
+from triton_sam.service import thread
+from triton_sam.service.admission import protocol
+from triton_sam.service.admission.door import Door
 
 BODY = json.dumps(CLICK).encode()
 HEAD = b"POST /v1/segment HTTP/1.1\r\nHost: here\r\nContent-Length: %d\r\n" % len(BODY)

@@ -12,11 +12,11 @@ from fastapi import FastAPI
 
 from tests.unit.service.helpers import CLICK, Fake, ask, image_file, refusal
 from triton_sam import errors
+from triton_sam.models.specs import ModelSpec
 from triton_sam.service import faults
 from triton_sam.service.app import create_app
 from triton_sam.service.backend import Backend
 from triton_sam.settings import Settings
-from triton_sam.specs import ModelSpec
 
 
 def failing_with(error: Exception) -> Fake:

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from tests.unit.service.helpers import Fake, answer_as_a_segmenter, client_of, refusal
-from triton_sam.dispatch import Outputs
+from triton_sam.client.dispatch import Outputs
+from triton_sam.client.wire import Call
 from triton_sam.errors import Cancelled, InvalidInput, QueueFull
-from triton_sam.service.fullness import Fullness
-from triton_sam.wire import Call
+from triton_sam.service.admission.fullness import Fullness
 
 CLICK = {"image_key": "a" * 64, "points": [[1, 2]]}
 REASON = "17 requests are waiting already: try again in a moment"
@@ -83,7 +83,7 @@ def test_nobody_is_believed_for_long() -> None:
 
 
 def test_the_service_asks_a_full_model_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("triton_sam.service.fullness._MOST_SECONDS", 60.0)
+    monkeypatch.setattr("triton_sam.service.admission.fullness._MOST_SECONDS", 60.0)
     fake = Fake()
 
     def full(call: Call) -> Outputs:

@@ -17,10 +17,11 @@ from pydantic import ValidationError
 
 from tests.unit.service.helpers import CLICK, Fake, ask, client_of, image_file, refusal
 from triton_sam import errors
+from triton_sam.core.images import from_base64
+from triton_sam.core.prompts import mask_to_base64
 from triton_sam.errors import TooLarge
-from triton_sam.images import from_base64
-from triton_sam.prompts import mask_to_base64
-from triton_sam.service import calls, embeddings, faults
+from triton_sam.service import calls, faults
+from triton_sam.service.routes import embeddings
 from triton_sam.settings import Settings, get_settings
 
 

@@ -17,13 +17,13 @@ from websockets.sync.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
 from tests.unit.service.helpers import CLICK, KEY, TIMEOUT, Fake, FakeTransport, listening, mask_result
+from triton_sam.client.wire import Call
 from triton_sam.errors import ImageExpired
-from triton_sam.service import hover
+from triton_sam.service.admission.guard import Guard
 from triton_sam.service.gateway import Gateway
-from triton_sam.service.guard import Guard
-from triton_sam.service.telemetry import ServiceMetrics
+from triton_sam.service.routes import hover
+from triton_sam.service.telemetry.metrics import ServiceMetrics
 from triton_sam.settings import Settings
-from triton_sam.wire import Call
 
 
 @contextlib.contextmanager

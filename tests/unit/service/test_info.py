@@ -10,11 +10,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.unit.service.helpers import CLICK, SEGMENTERS, Fake, ask, client_of, refusal
 from triton_sam import __version__
-from triton_sam.catalog import DEFAULT_MODEL, get_spec
-from triton_sam.host import free_port
+from triton_sam.models.catalog import DEFAULT_MODEL, get_spec
+from triton_sam.server.host import free_port
 from triton_sam.service.app import create_app
 from triton_sam.service.backend import Backend
-from triton_sam.service.models import choose
+from triton_sam.service.served_models import choose
 from triton_sam.settings import Settings
 
 

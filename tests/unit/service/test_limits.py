@@ -13,7 +13,7 @@ import pytest
 
 from tests.unit.service.helpers import CLICK, TIMEOUT, Fake, ask, client_of, listening, refusal
 from tests.unit.service.test_chat_messages import chat
-from triton_sam.service.chat import COMPLETIONS
+from triton_sam.service.chat.completions import COMPLETIONS
 
 SMALL = {"max_body_bytes": 1000}
 BODY = json.dumps(CLICK).encode()

@@ -6,9 +6,9 @@ import pytest
 
 from tests.unit.service.helpers import SEGMENTERS, SPEC
 from triton_sam.errors import NotFound, SetupError, Unavailable
-from triton_sam.service import models
-from triton_sam.service.models import Encoders, Models, Served, choose
-from triton_sam.specs import ModelSpec
+from triton_sam.models.specs import ModelSpec
+from triton_sam.service import served_models
+from triton_sam.service.served_models import Encoders, Models, Served, choose
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_what_is_not_served() -> None:
 
 def test_the_repository_is_not_read_for_every_click(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
-    monkeypatch.setattr(models.time, "monotonic", lambda: now)
+    monkeypatch.setattr(served_models.time, "monotonic", lambda: now)
     asked = []
 
     async def run() -> None:
@@ -71,7 +71,7 @@ def test_the_repository_is_not_read_for_every_click(monkeypatch: pytest.MonkeyPa
 
 def test_a_repository_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     now = 100.0
-    monkeypatch.setattr(models.time, "monotonic", lambda: now)
+    monkeypatch.setattr(served_models.time, "monotonic", lambda: now)
     asked = 0
     broken = True
 
@@ -103,7 +103,7 @@ def test_a_repository_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch, caplo
 
 def test_each_segmenter_tells_its_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
     """Asked once in a while; what was told last stays while a model does not answer."""
-    monkeypatch.setattr(models, "_FRESH_SECONDS", 60.0)
+    monkeypatch.setattr(served_models, "_FRESH_SECONDS", 60.0)
     told = {"sam2": "8-bit", "sam3": "float32"}
     asked: list[str] = []
 
@@ -118,7 +118,7 @@ def test_each_segmenter_tells_its_encoder(monkeypatch: pytest.MonkeyPatch) -> No
         assert await encoders.of(["sam2", "sam3", "sam1"]) == {"sam2": "8-bit", "sam3": "float32", "sam1": None}
         assert await encoders.of(["sam2"]) == {"sam2": "8-bit"}
         assert asked == ["sam2", "sam3", "sam1"]
-        monkeypatch.setattr(models, "_FRESH_SECONDS", 0.0)
+        monkeypatch.setattr(served_models, "_FRESH_SECONDS", 0.0)
         encoders = Encoders(ask)
         await encoders.of(["sam2"])
         told["sam2"] = "float32"  # another version was loaded
@@ -130,7 +130,7 @@ def test_each_segmenter_tells_its_encoder(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_segmenter_that_hangs_does_not_hold_up_the_list(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(models, "_ABOUT_SECONDS", 0.01)
+    monkeypatch.setattr(served_models, "_ABOUT_SECONDS", 0.01)
 
     async def ask(name: str) -> dict[str, object]:
         await asyncio.Event().wait()

@@ -17,7 +17,7 @@ from fastapi import FastAPI
 
 from tests.unit.service.helpers import CLICK, TIMEOUT, Fake, ask, client_of, refusal
 from triton_sam.service import faults
-from triton_sam.service.page import STATIC, page_router
+from triton_sam.service.routes.page import STATIC, page_router
 
 TEXT = "<!doctype html><title>x</title>" + "text " * 100
 _PAGE_BYTES = 300_000

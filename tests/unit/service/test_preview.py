@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from tests.unit.service.helpers import TIMEOUT, Fake, ask, client_of, image_file, refusal
-from triton_sam.service import preview as preview_module
+from triton_sam.service.routes import preview as preview_module
 from triton_sam.settings import Settings
 
 

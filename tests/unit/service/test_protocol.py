@@ -11,7 +11,8 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 from tests.unit.service.helpers import CLICK, TIMEOUT, Fake, image_file, listening
-from triton_sam.service import protocol, thread
+from triton_sam.service import thread
+from triton_sam.service.admission import protocol
 
 HEALTH = b"GET /health HTTP/1.1\r\nHost: here\r\n\r\n"
 PART = b'--B\r\nContent-Disposition: form-data; name="image"; filename="a"\r\n\r\n'

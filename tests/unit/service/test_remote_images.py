@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from triton_sam.errors import InvalidInput, QueueFull, TooLarge
-from triton_sam.service.remote_images import RemoteImages, is_public, look_up
+from triton_sam.service.chat.remote_images import RemoteImages, is_public, look_up
 
 PRIVATE = [
     "0.0.0.0/8",

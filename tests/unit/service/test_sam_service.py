@@ -22,7 +22,7 @@ from tests.unit.service.helpers import (
     image_file,
     refusal,
 )
-from triton_sam.service.embeddings import Makers
+from triton_sam.service.routes.embeddings import Makers
 
 IMAGE = {"image": ("a.png", image_file())}
 TEXT = base64.b64encode(EMBEDDING.astype("<f4").tobytes())

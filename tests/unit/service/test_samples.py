@@ -13,11 +13,12 @@ from fastapi import FastAPI
 from PIL import Image
 
 from tests.unit.service.helpers import TIMEOUT, ask, refusal
-from triton_sam import photographs
-from triton_sam.demo import sample_photograph
+from triton_sam.core import samples
+from triton_sam.core.samples import sample_photograph
 from triton_sam.errors import SetupError
-from triton_sam.service import cells, faults
-from triton_sam.service.samples import samples_router
+from triton_sam.service import faults
+from triton_sam.service.routes import cells
+from triton_sam.service.routes.samples import samples_router
 
 NAMES = ["coffee", "cat", "coins", "tissue", "retina", "cells"]
 
@@ -129,6 +130,6 @@ def places_rng() -> np.random.Generator:
 def test_photographs_that_are_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sample_photograph().is_file()
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
-    assert photographs.photograph_folder() is None
+    assert samples.photograph_folder() is None
     with pytest.raises(SetupError, match="pip install"):
         sample_photograph()

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from triton_sam.service.supervision import SupervisorFigures
+from triton_sam.service.telemetry.supervision import SupervisorFigures
 
 
 def figures(status: dict[str, object]) -> dict[str, float]:

@@ -13,7 +13,7 @@ from starlette.responses import StreamingResponse
 
 from tests.unit.service.helpers import CLICK, TIMEOUT, Fake, listening, refusal
 from triton_sam.errors import ServerError
-from triton_sam.host import free_port
+from triton_sam.server.host import free_port
 from triton_sam.service import thread
 from triton_sam.service.thread import ServiceThread
 

@@ -7,7 +7,7 @@ from cryptography.hazmat.primitives import serialization
 
 from tests.integration.test_service_secured import throw_away_certificate
 from triton_sam.errors import SetupError
-from triton_sam.service.tls import tls_files
+from triton_sam.service.admission.tls import tls_files
 from triton_sam.settings import Settings
 
 

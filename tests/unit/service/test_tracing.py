@@ -17,15 +17,16 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from tests.traces import collecting
 from tests.unit.service.helpers import CLICK, Fake, mask_result
-from triton_sam.dispatch import Outputs
+from triton_sam.client.dispatch import Outputs
+from triton_sam.client.wire import Call, text_tensor
 from triton_sam.errors import InternalError, SetupError
-from triton_sam.service import tracing
 from triton_sam.service.app import create_app
-from triton_sam.service.otlp import OtelTracing
-from triton_sam.service.tracing import NO_TRACING, check_tracing, traces_url, tracing_of
+from triton_sam.service.telemetry import tracing
+from triton_sam.service.telemetry.otlp import OtelTracing
+from triton_sam.service.telemetry.spans import NO_TRACING
+from triton_sam.service.telemetry.tracing import check_tracing, traces_url, tracing_of
 from triton_sam.serving import check_service
 from triton_sam.settings import Settings
-from triton_sam.wire import Call, text_tensor
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 STEPS = {"queue_encode": 1.0, "image": 2.0, "encode": 30.0, "queue": 0.5, "decode": 4.0, "answer": 3.0}
@@ -111,10 +112,10 @@ def test_a_failure_is_marked() -> None:
 
 def test_nothing_is_imported_where_nothing_is_traced() -> None:
     program = (
-        "import sys, triton_sam.service.app, triton_sam.service.tracing as t\n"
+        "import sys, triton_sam.service.app, triton_sam.service.telemetry.tracing as t\n"
         "from triton_sam.settings import Settings\n"
         "assert t.tracing_of(Settings(), {}) is t.NO_TRACING\n"
-        "assert 'triton_sam.service.otlp' not in sys.modules\n"
+        "assert 'triton_sam.service.telemetry.otlp' not in sys.modules\n"
         # Not the whole of it: FastAPI takes OpenTelemetry's API in where it is installed.
         "assert 'opentelemetry.sdk' not in sys.modules and 'opentelemetry.exporter' not in sys.modules\n"
     )
@@ -141,7 +142,7 @@ def test_where_they_go() -> None:
 
 
 def test_without_the_packages(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setitem(sys.modules, "triton_sam.service.otlp", None)
+    monkeypatch.setitem(sys.modules, "triton_sam.service.telemetry.otlp", None)
     with pytest.raises(SetupError, match=r"triton-sam\[tracing\]"):
         tracing_of(Settings(tracing=True), {})
     assert tracing_of(Settings(), {tracing.ENDPOINTS[0]: "http://127.0.0.1:9"}) is NO_TRACING
@@ -150,7 +151,7 @@ def test_without_the_packages(monkeypatch: pytest.MonkeyPatch, caplog: pytest.Lo
 
 def test_missing_packages_are_told_before_a_server_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
     check_service(Settings(tracing=True))
-    monkeypatch.setitem(sys.modules, "triton_sam.service.otlp", None)
+    monkeypatch.setitem(sys.modules, "triton_sam.service.telemetry.otlp", None)
     check_service(Settings())
     check_tracing(Settings(tracing=True), {"OTEL_SDK_DISABLED": "true"})
     with pytest.raises(SetupError, match=r"triton-sam\[tracing\]"):
@@ -158,7 +159,7 @@ def test_missing_packages_are_told_before_a_server_is_started(monkeypatch: pytes
 
 
 def test_a_missing_exporter_is_a_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "triton_sam.service.otlp")
+    monkeypatch.delitem(sys.modules, "triton_sam.service.telemetry.otlp")
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
     with pytest.raises(SetupError, match=r"trace_exporter is not installed: pip install 'triton-sam\[tracing\]'"):
         tracing_of(Settings(tracing=True), {})

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import torch
 
+from triton_sam.core.geometry import Frame, ResizePolicy
 from triton_sam.engines.torch.packing import packed_masks
-from triton_sam.geometry import Frame, ResizePolicy
 
 
 class Kind(NamedTuple):

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 import torch
 
+from tests.unit.engines.test_onnx import prompt
 from tests.unit.export.small import small_network, small_spec
-from tests.unit.test_onnx_engine import prompt
 from tests.unit.torch_engine.test_engine import CPU, photograph
+from triton_sam.core.geometry import Frame, ResizePolicy
+from triton_sam.core.prompts import ObjectPrompt
 from triton_sam.engines.base import Decoded, Embedding, Row
 from triton_sam.engines.inputs import listed_points, model_points
 from triton_sam.engines.torch import fetching
@@ -16,8 +18,6 @@ from triton_sam.engines.torch.decoder import ABSENT, NOT_A_POINT
 from triton_sam.engines.torch.engine import TorchEngine
 from triton_sam.engines.torch.graphs import StepMaker
 from triton_sam.engines.torch.slots import fill_slots, row_points
-from triton_sam.geometry import Frame, ResizePolicy
-from triton_sam.prompts import ObjectPrompt
 
 pytestmark = pytest.mark.torch
 

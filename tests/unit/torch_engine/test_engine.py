@@ -12,17 +12,17 @@ import pytest
 import torch
 from PIL import Image
 
+from tests.unit.engines.test_onnx import prompt
 from tests.unit.export.families import EACH_FAMILY, FAMILIES
 from tests.unit.export.small import SmallFactory, small_network, small_spec
-from tests.unit.test_onnx_engine import prompt
-from triton_sam import masks
+from triton_sam.core import masks
+from triton_sam.core.geometry import Frame
+from triton_sam.core.images import EncodedImage
+from triton_sam.core.prompts import ObjectPrompt
 from triton_sam.engines.base import Decoded, Embedding, Row
 from triton_sam.engines.onnx import OnnxEngine
 from triton_sam.engines.torch.engine import TorchEngine, TorchOptions
 from triton_sam.errors import InternalError
-from triton_sam.geometry import Frame
-from triton_sam.images import EncodedImage
-from triton_sam.prompts import ObjectPrompt
 
 pytestmark = pytest.mark.torch
 

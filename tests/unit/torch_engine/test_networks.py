@@ -13,9 +13,9 @@ from tests.unit.export.small import small_network, small_spec
 from triton_sam.engines.torch.decoder import ABSENT, NOT_A_POINT, RowDecoder
 from triton_sam.engines.torch.encoder import RowEncoder
 from triton_sam.engines.torch.layout import Layout, to_cells, to_image
-from triton_sam.export.networks import normalisation
 from triton_sam.export.wrappers import Decoder, Encoder
-from triton_sam.specs import ModelSpec
+from triton_sam.models.specs import ModelSpec
+from triton_sam.networks.segmenters import normalisation
 
 pytestmark = pytest.mark.torch
 

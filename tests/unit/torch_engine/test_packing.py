@@ -13,9 +13,9 @@ from torch import Tensor
 
 from tests.unit.torch_engine.interpreter import interpreted
 from tests.unit.torch_engine.pack_kinds import KINDS
+from triton_sam.core.geometry import Frame, ResizePolicy
 from triton_sam.engines.torch import packing
 from triton_sam.engines.torch.packing import kernel_packs, packed_by_kernel, packed_masks
-from triton_sam.geometry import Frame, ResizePolicy
 
 pytestmark = pytest.mark.torch
 

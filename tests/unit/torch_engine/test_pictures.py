@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from tests.unit.export.small import small_spec
-from triton_sam import masks
+from triton_sam.core import masks
+from triton_sam.core.geometry import Frame, ResizePolicy
+from triton_sam.core.images import EncodedImage
 from triton_sam.engines.inputs import preprocess
 from triton_sam.engines.torch import pictures
 from triton_sam.engines.torch.packing import pack_bits, packed_masks
 from triton_sam.engines.torch.pictures import PictureReader
 from triton_sam.errors import InvalidInput
-from triton_sam.geometry import Frame, ResizePolicy
-from triton_sam.images import EncodedImage
 
 pytestmark = pytest.mark.torch
 

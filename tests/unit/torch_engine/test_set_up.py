@@ -14,7 +14,8 @@ import torch
 from PIL import Image
 
 from tests.unit.export.small import small_network, small_spec
-from triton_sam import setup_models
+from triton_sam.core.images import EncodedImage
+from triton_sam.core.prompts import ObjectPrompt
 from triton_sam.engines import loading
 from triton_sam.engines.base import Engine, Row
 from triton_sam.engines.loading import load_engine
@@ -23,15 +24,14 @@ from triton_sam.engines.torch import devices
 from triton_sam.engines.torch.engine import TorchEngine, TorchOptions
 from triton_sam.errors import SetupError
 from triton_sam.export.trial import save_as_folder
-from triton_sam.export_cache import ExportRequest
-from triton_sam.images import EncodedImage
-from triton_sam.model_folders import served_spec
-from triton_sam.prompts import ObjectPrompt
-from triton_sam.repository import is_current, refresh
+from triton_sam.models.specs import EngineChoice, ModelSpec
+from triton_sam.models.weights import WeightStore
+from triton_sam.repository import setup
+from triton_sam.repository.export_cache import ExportRequest
+from triton_sam.repository.model_folders import served_spec
+from triton_sam.repository.segmenters import is_current, refresh
+from triton_sam.repository.setup import set_up, set_up_random
 from triton_sam.settings import Settings
-from triton_sam.setup_models import set_up, set_up_random
-from triton_sam.specs import EngineChoice, ModelSpec
-from triton_sam.weights import WeightStore
 
 pytestmark = pytest.mark.torch
 
@@ -184,10 +184,10 @@ def test_random_weights(trained: Trained, tmp_path: Path) -> None:
 def test_auto_is_torch_where_a_gpu_is(
     gpu: bool, ready_made: bool, chosen: bool, trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(setup_models, "_has_gpu", lambda: gpu)
-    monkeypatch.setattr(setup_models, "export_model", lambda *_, **__: (tmp_path, {}))
-    monkeypatch.setattr(setup_models, "write_network", lambda *_: tmp_path / "network")
+    monkeypatch.setattr(setup, "_has_gpu", lambda: gpu)
+    monkeypatch.setattr(setup, "export_model", lambda *_, **__: (tmp_path, {}))
+    monkeypatch.setattr(setup, "write_network", lambda *_: tmp_path / "network")
     written: list[Any] = []
-    monkeypatch.setattr(setup_models, "write_exported", lambda *_, **named: written.append(named["network"]) or ["x"])
+    monkeypatch.setattr(setup, "write_exported", lambda *_, **named: written.append(named["network"]) or ["x"])
     set_up(trained.spec, WeightStore(tmp_path), tmp_path, request=ExportRequest(trained.folder, trained.spec.side))
     assert written == [tmp_path / "network" if chosen else None]

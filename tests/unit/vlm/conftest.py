@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.unit.one_thread import one_thread
-from triton_sam.vlm_catalog import get_vlm
+from triton_sam.models.vlm_catalog import get_vlm
 
 if TYPE_CHECKING:
     from triton_sam.engines.vlm.generate import GeneratingEngine

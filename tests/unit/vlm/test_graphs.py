@@ -20,8 +20,8 @@ from triton_sam.engines.vlm.base import Message, Options, Question
 from triton_sam.engines.vlm.generate import GeneratingEngine
 from triton_sam.engines.vlm.graphs import DecodeSteps, StepDecoder, can_step
 from triton_sam.engines.vlm.loading import choose_placement, load_engine
+from triton_sam.models.vlm_catalog import get_vlm
 from triton_sam.settings import Settings
-from triton_sam.vlm_catalog import get_vlm
 
 pytestmark = pytest.mark.torch
 

@@ -17,8 +17,8 @@ from tests.unit.vlm.placement import ON_CPU
 from triton_sam.engines.vlm import loading
 from triton_sam.engines.vlm.loading import Placement, choose_placement, count_numbers, load_engine
 from triton_sam.errors import SetupError, Unavailable
+from triton_sam.models.vlm_catalog import get_vlm
 from triton_sam.settings import Settings
-from triton_sam.vlm_catalog import get_vlm
 
 pytestmark = pytest.mark.torch
 

@@ -18,7 +18,7 @@ from triton_sam.engines.vlm.loading import load_engine
 from triton_sam.engines.vlm.own_code import OwnCodeEngine
 from triton_sam.engines.vlm.remote_code import load_network
 from triton_sam.errors import InvalidInput, SetupError
-from triton_sam.vlm_catalog import get_vlm
+from triton_sam.models.vlm_catalog import get_vlm
 
 pytestmark = pytest.mark.torch
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from triton_sam.engines.torch.layout import Layout, to_image
-from triton_sam.specs import Architecture, Backbone
+from triton_sam.models.specs import Architecture, Backbone
 
 #: Labels beside 0 to 3: a token that the reference pads with, and a slot that is not used at all.
 NOT_A_POINT, ABSENT = -1, -2

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from triton_sam.core.geometry import ResizePolicy
 from triton_sam.engines.base import Decoded, FloatArray, Row
 from triton_sam.engines.torch.decoder import Masks, RowDecoder
 from triton_sam.engines.torch.fetching import Fetcher, Left
@@ -19,8 +20,7 @@ from triton_sam.engines.torch.graphs import StepMaker, Steps, bucket
 from triton_sam.engines.torch.layout import Layout
 from triton_sam.engines.torch.slots import Point, fill_slots, row_points
 from triton_sam.errors import InternalError
-from triton_sam.geometry import ResizePolicy
-from triton_sam.specs import ModelSpec
+from triton_sam.models.specs import ModelSpec
 
 _ROWS = (1, 2, 4, 8, 16)
 #: Prompt slots and the decoder's own tokens together come to a multiple of this, which suits the hardware.

@@ -7,8 +7,8 @@ import time
 import torch
 
 from triton_sam.errors import SetupError
+from triton_sam.models.specs import Backbone, ModelSpec
 from triton_sam.settings import Settings
-from triton_sam.specs import Backbone, ModelSpec
 
 
 def why_not(settings: Settings) -> str:

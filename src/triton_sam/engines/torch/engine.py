@@ -19,6 +19,9 @@ from PIL import Image
 from safetensors.torch import load_file
 from torch import Tensor
 
+from triton_sam.core.geometry import Frame
+from triton_sam.core.images import EncodedImage
+from triton_sam.core.prompts import ObjectPrompt
 from triton_sam.engines.base import Capacity, Decoded, Embedding, FloatArray, Row
 from triton_sam.engines.torch.decoder import RowDecoder
 from triton_sam.engines.torch.decoding import RowRunner
@@ -28,12 +31,9 @@ from triton_sam.engines.torch.graphs import StepMaker, Steps, bucket, new_stream
 from triton_sam.engines.torch.layout import Layout
 from triton_sam.engines.torch.pictures import PictureReader
 from triton_sam.errors import InternalError, InvalidInput, SetupError, Unavailable
-from triton_sam.export.networks import build
-from triton_sam.geometry import Frame
-from triton_sam.images import EncodedImage
-from triton_sam.prompts import ObjectPrompt
+from triton_sam.models.specs import ModelSpec
+from triton_sam.networks.segmenters import build
 from triton_sam.settings import Settings
-from triton_sam.specs import ModelSpec
 
 log = logging.getLogger(__name__)
 #: Times float32's; a few would be a choice, to save memory.

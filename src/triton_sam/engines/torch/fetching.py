@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from triton_sam.core.geometry import Frame
 from triton_sam.engines.base import ByteArray, Row
 from triton_sam.engines.torch.packing import kernel_packs, packed_by_kernel, packed_masks
-from triton_sam.geometry import Frame
 
 
 class Left(NamedTuple):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from triton_sam.specs import ModelSpec
+from triton_sam.models.specs import ModelSpec
 
 
 def to_cells(features: Tensor, grid: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""Low-resolution logits -> full-size masks in packed bits, on the device; twin of ``triton_sam.masks.full_size``."""
+"""Low-resolution logits -> full-size masks in packed bits, on the device; as ``core.masks.full_size`` does it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from triton_sam.core.geometry import Frame, ResizePolicy
 from triton_sam.engines.base import ByteArray
-from triton_sam.geometry import Frame, ResizePolicy
 
 _kernel: ModuleType | None
 try:

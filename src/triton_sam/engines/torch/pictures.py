@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from triton_sam.export.networks import normalisation
-from triton_sam.geometry import Frame
-from triton_sam.images import EncodedImage
-from triton_sam.specs import ModelSpec
+from triton_sam.core.geometry import Frame
+from triton_sam.core.images import EncodedImage
+from triton_sam.models.specs import ModelSpec
+from triton_sam.networks.segmenters import normalisation
 
 log = logging.getLogger(__name__)
 

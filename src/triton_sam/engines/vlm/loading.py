@@ -21,8 +21,8 @@ from triton_sam.engines.vlm.own_code import OwnCodeEngine
 from triton_sam.engines.vlm.remote_code import Parts, load_network
 from triton_sam.engines.vlm.speakers import ChatSpeaker, GroundedSpeaker
 from triton_sam.errors import SetupError, TritonSamError, Unavailable
+from triton_sam.models.vlm_specs import Adapter, VlmSpec
 from triton_sam.settings import Settings
-from triton_sam.vlm_specs import Adapter, VlmSpec
 
 log = logging.getLogger(__name__)
 #: A model with what it takes beside its weights, as their multiple: activations and caches of a batch; on a GPU also

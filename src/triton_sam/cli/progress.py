@@ -1,0 +1,52 @@
+"""Progress bars for downloads."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TransferSpeedColumn,
+)
+
+from triton_sam.console import err
+from triton_sam.models.fetch.sources import Progress as Report
+from triton_sam.models.specs import ModelFile
+from triton_sam.models.weights import ProgressFactory
+
+
+@contextlib.contextmanager
+def download_progress() -> Iterator[ProgressFactory]:
+    """A bar for every step of every file, on stderr."""
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeElapsedColumn(),
+    )
+    progress = Progress(*columns, console=err)
+
+    def start(file: ModelFile, step: str) -> Report:
+        progress.start()  # only now: a bar for nothing would be an empty line
+        for earlier in progress.tasks:  # a source that failed goes on spinning otherwise
+            progress.update(earlier.id, visible=earlier.finished)
+        task = progress.add_task(f"{step} {file.name}", total=None)
+
+        def report(done: int, total: int | None) -> None:
+            progress.update(task, completed=done, total=total)
+
+        return report
+
+    try:
+        yield start
+    finally:
+        if progress.live.is_started:
+            progress.stop()

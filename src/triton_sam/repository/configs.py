@@ -1,0 +1,169 @@
+"""ModelSpec -> the configs of its Triton models, as protobufs and as text. Nothing here touches a disk.
+
+Every config is parsed back with Triton's own protobuf before it is used.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from google.protobuf import json_format, text_format
+from tritonclient.grpc import model_config_pb2
+
+from triton_sam.errors import SetupError
+from triton_sam.models.specs import ModelSpec, Role
+
+#: (name, Triton data type, dims) of one tensor.
+Tensor = tuple[str, str, Sequence[int]]
+
+#: Parameters by which our folders are known again.
+MODEL_ID = "model_id"  # a segmenter, of this catalogue row
+GRAPH_OF = "graph_of"  # a plain graph, of this catalogue row
+PROFILE = "profile"  # a plain graph that was written for a foreign tool
+_PRIORITY_LEVELS = 2
+_QUEUE_SIZE = 1024
+_QUEUE_SECONDS = 60
+ANY = -1
+
+
+def raw_names(segmenter: str) -> tuple[str, str]:
+    """The Triton names of the plain encoder and decoder beside a segmenter."""
+    return f"{segmenter}_{Role.ENCODER.value}", f"{segmenter}_{Role.DECODER.value}"
+
+
+def segmenter_config(spec: ModelSpec, name: str) -> Any:
+    """The segmenter's config; every input is optional, and ``backend/segmenter.py`` says which go together."""
+    side = spec.decoder.mask_side
+    embedding = dict(spec.encoder.outputs)[spec.encoder.embedding]
+    inputs: list[Tensor] = [
+        ("image", "TYPE_UINT8", [ANY]),
+        ("image_b64", "TYPE_STRING", [1]),
+        ("image_key", "TYPE_STRING", [1]),
+        ("embedding", "TYPE_FP32", embedding),
+        ("prompt_json", "TYPE_STRING", [1]),
+    ]
+    outputs: list[Tensor] = [
+        ("result_json", "TYPE_STRING", [1]),
+        ("image_key", "TYPE_STRING", [1]),
+        ("masks", "TYPE_UINT8", [ANY, ANY, ANY]),
+        ("scores", "TYPE_FP32", [ANY, ANY]),
+        ("low_res_logits", "TYPE_FP32", [ANY, ANY, side, side]),
+        ("embedding", "TYPE_FP32", embedding),
+    ]
+    # No dynamic_batching: with answers that come later Triton's batcher misses the end of its requests and looks again
+    # only every 500 ms (ADR 8). The segmenter's own queues are bounded.
+    return model_config(name, "python", inputs, outputs, {MODEL_ID: spec.id}, optional=[tensor[0] for tensor in inputs])
+
+
+def encoder_config(spec: ModelSpec, name: str) -> Any:
+    """The plain encoder as its graph declares it."""
+    rows = ANY if spec.encoder.batched else 1
+    return _queued_config(
+        name,
+        "onnxruntime",
+        inputs=[(spec.encoder.image, "TYPE_FP32", [rows, 3, spec.side, spec.side])],
+        outputs=[(tensor, "TYPE_FP32", [rows, *shape[1:]]) for tensor, shape in spec.encoder.outputs],
+        parameters={GRAPH_OF: spec.id},
+    )
+
+
+def decoder_config(spec: ModelSpec, name: str) -> Any:
+    """The plain decoder as its graph declares it."""
+    graph = spec.decoder
+    side, rows = graph.mask_side, ANY if graph.batched else 1
+    count = graph.masks_per_prompt if graph.multimask is None else ANY
+    inputs: list[Tensor] = [
+        *((tensor, "TYPE_FP32", [rows, *shape[1:]]) for tensor, shape in spec.encoder.outputs),
+        (graph.points, "TYPE_FP32", [ANY, ANY, 2]),
+        (graph.labels, "TYPE_FP32", [ANY, ANY]),
+        (graph.mask, "TYPE_FP32", [ANY, 1, side, side]),
+        (graph.mask_flag, "TYPE_FP32", [rows]),
+    ]
+    if graph.multimask is not None:
+        inputs.append((graph.multimask, "TYPE_FP32", [1]))
+    outputs: list[Tensor] = [
+        (graph.masks, "TYPE_FP32", [ANY, count, side, side]),
+        (graph.scores, "TYPE_FP32", [ANY, count]),
+    ]
+    return _queued_config(name, "onnxruntime", inputs, outputs, {GRAPH_OF: spec.id}, graph.optional)
+
+
+def plain_config(name: str, inputs: Iterable[Tensor], outputs: Iterable[Tensor], *, profile: str) -> Any:
+    """A plain graph for a foreign tool, whose requests may carry a priority: 1 goes first, 0 means the default."""
+    config = _queued_config(name, "onnxruntime", inputs, outputs, {PROFILE: profile})
+    config.dynamic_batching.priority_levels = _PRIORITY_LEVELS
+    config.dynamic_batching.default_priority_level = _PRIORITY_LEVELS  # the last: who asks for more, goes first
+    return config
+
+
+def model_config(
+    name: str,
+    backend: str,
+    inputs: Iterable[Tensor],
+    outputs: Iterable[Tensor],
+    parameters: Mapping[str, str],
+    optional: Iterable[str] = (),
+) -> Any:
+    """What all models share: one instance, no batch axis of Triton's."""
+    config = model_config_pb2.ModelConfig(name=name, backend=backend, max_batch_size=0)
+    may_be_left_out = frozenset(optional)
+    for tensor, data_type, dims in inputs:
+        config.input.add(name=tensor, data_type=data_type, dims=list(dims), optional=tensor in may_be_left_out)
+    for tensor, data_type, dims in outputs:
+        config.output.add(name=tensor, data_type=data_type, dims=list(dims))
+    config.instance_group.add(count=1, kind="KIND_CPU")
+    for key, value in parameters.items():
+        config.parameters[key].string_value = value
+    return config
+
+
+def _queued_config(*arguments: Any, **named: Any) -> Any:
+    """As :func:`model_config`, with a bounded queue of Triton's that has a time-out."""
+    config = model_config(*arguments, **named)
+    policy = config.dynamic_batching.default_queue_policy
+    policy.timeout_action = policy.REJECT
+    policy.default_timeout_microseconds = _QUEUE_SECONDS * 1_000_000
+    policy.max_queue_size = _QUEUE_SIZE
+    return config
+
+
+def config_text(config: Any) -> str:
+    """The config as ``config.pbtxt`` has it; SetupError where it does not survive being read back."""
+    text: str = text_format.MessageToString(config)
+    if text_format.Parse(text, model_config_pb2.ModelConfig()) != config:
+        raise SetupError(f"the config of {config.name} does not survive being written: please report this")
+    return text
+
+
+def parameters_of(text: str) -> dict[str, str] | None:
+    """The parameters of a config's text; None where it is no config."""
+    config = _parse(text)
+    return None if config is None else {name: entry.string_value for name, entry in config.parameters.items()}
+
+
+def renamed(text: str, name: str) -> str:
+    """A config's text under another name; SetupError where it is no config."""
+    config = _parse(text)
+    if config is None:
+        raise SetupError(f"the config of the model that shall become {name} cannot be read: set that model up again")
+    config.name = name
+    return config_text(config)
+
+
+def pinned_json(text: str, version: int) -> str:
+    """A config's text as the JSON that a load request may carry, with ``version`` as the only one to load."""
+    config = _parse(text)
+    if config is None:
+        raise SetupError("the config of the version before cannot be read any more: set the model up again")
+    config.version_policy.Clear()
+    config.version_policy.specific.versions.append(version)
+    return json.dumps(json_format.MessageToDict(config, preserving_proto_field_name=True))
+
+
+def _parse(text: str) -> Any | None:
+    try:
+        return text_format.Parse(text, model_config_pb2.ModelConfig())
+    except (text_format.ParseError, ValueError):
+        return None

@@ -1,0 +1,150 @@
+"""Exports below TRITON_SAM_HOME: made once, found again by the checkpoint's checksum."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from triton_sam.errors import SetupError
+from triton_sam.models.checksums import is_whole, write_seal
+from triton_sam.models.specs import GRAPHS_FILE, NETWORK_FILE, ModelSpec, Precision
+from triton_sam.models.weights import ProgressFactory, WeightStore
+
+Say = Callable[[str], None]
+_REPORT = "report.json"
+
+
+@dataclass(frozen=True, slots=True)
+class ExportRequest:
+    """What a user asks of an export.
+
+    Attributes:
+        checkpoint: a file or folder of the user's own; None downloads the official one.
+        image_size: side of the model's square; None for the one it was trained with.
+        seed: of the images and prompts that the graphs are compared with torch on; None takes what there is.
+    """
+
+    checkpoint: Path | None = None
+    image_size: int | None = None
+    device: str = "cpu"
+    precision: Precision = Precision.FP32
+    seed: int | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it asks for nothing that ready-made graphs would not give."""
+        return self.checkpoint is None and self.image_size is None and self.precision is Precision.FP32
+
+
+def export_model(
+    spec: ModelSpec | None,
+    store: WeightStore,
+    request: ExportRequest,
+    progress: ProgressFactory,
+    output_dir: Path | None = None,
+    say: Say = lambda _: None,
+) -> tuple[Path, dict[str, Any]]:
+    """Exports a model and returns (folder, report); an equal export that is there already is taken as it is.
+
+    Args:
+        spec: None asks the checkpoint which model it is.
+        output_dir: default: below the store's home.
+    """
+    try:
+        from triton_sam.export.run import (
+            AUTO,
+            EXPORTER,
+            ExportOptions,
+            check_options,
+            checkpoint_sha256,
+            export_checkpoint,
+        )
+    except ImportError as error:
+        raise SetupError(f"an export needs {error.name}: pip install 'triton-sam[export]'") from None
+    options = ExportOptions(request.image_size, request.device, request.precision, request.seed or 0)
+    check_options(options, spec)  # before gigabytes are downloaded
+    checkpoint = _checkpoint(spec, store, request, progress)
+    if output_dir is not None or spec is None:
+        folder = output_dir or store.home / "exports" / _own_name(checkpoint)
+    else:
+        folder = _folder(spec, store, request)
+        present = _present(folder)
+        if present is not None and checkpoint.exists():
+            known = (present["checkpoint"]["sha256"], present.get("exporter"))
+            checked = request.seed in (None, (present.get("parity") or {}).get("seed"))
+            if checked and known == (checkpoint_sha256(checkpoint), EXPORTER):
+                say(f"exported already, in {folder}")
+                return folder, present
+    exported = export_checkpoint(spec or AUTO, checkpoint, folder, options, say)
+    if output_dir is None and spec is not None:  # else nobody asks for it again
+        _seal(folder, exported.report)
+    return exported.folder, exported.report
+
+
+def write_network(
+    spec: ModelSpec, store: WeightStore, request: ExportRequest, progress: ProgressFactory, say: Say = lambda _: None
+) -> Path:
+    """Writes a model's weights for the torch engine and returns the file; nothing is exported."""
+    try:
+        from triton_sam.export.network_file import write_checkpoint_network
+    except ImportError as error:
+        raise SetupError(f"the weights for torch need {error.name}: pip install 'triton-sam[export]'") from None
+    checkpoint = _checkpoint(spec, store, request, progress)
+    say("writing the weights for torch")
+    return write_checkpoint_network(spec, checkpoint, _folder(spec, store, request) / NETWORK_FILE, request.image_size)
+
+
+def _checkpoint(spec: ModelSpec | None, store: WeightStore, request: ExportRequest, progress: ProgressFactory) -> Path:
+    """The user's own file or folder, or the official one, downloaded where needed."""
+    if request.checkpoint is not None:
+        return request.checkpoint.expanduser()
+    if spec is None:
+        raise SetupError("without an id there is nothing to download: name a checkpoint")
+    return store.pull_checkpoint(spec, progress)
+
+
+def forget_exports(spec: ModelSpec, store: WeightStore) -> int:
+    """Removes a model's exports; returns the bytes set free."""
+    freed = 0
+    for folder in (store.home / "exports").glob(f"{spec.variant_name}-*"):
+        freed += sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
+        shutil.rmtree(folder)
+    return freed
+
+
+def _own_name(checkpoint: Path) -> str:
+    whole = checkpoint.resolve()  # "." has no name
+    return whole.name if whole.is_dir() else whole.stem
+
+
+def _folder(spec: ModelSpec, store: WeightStore, request: ExportRequest) -> Path:
+    size = "" if request.image_size is None else f"-{request.image_size}px"
+    return store.home / "exports" / f"{spec.variant_name}-{request.precision.value}{size}"
+
+
+def _sealed_names(report: dict[str, Any]) -> list[str]:
+    return [GRAPHS_FILE, *report["files"]]
+
+
+def _seal(folder: Path, report: dict[str, Any]) -> None:
+    try:
+        for name in _sealed_names(report):
+            write_seal(folder / name)
+    except OSError as error:
+        raise SetupError(
+            f"{folder} cannot be written ({error.strerror}): make room and export the model again"
+        ) from None
+
+
+def _present(folder: Path) -> dict[str, Any] | None:
+    """The report of an export that is there with all its files, as they were written."""
+    try:
+        report: dict[str, Any] = json.loads((folder / _REPORT).read_text())
+        whole = all(is_whole(folder / name) for name in _sealed_names(report))
+        return report if whole and "sha256" in report["checkpoint"] else None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None

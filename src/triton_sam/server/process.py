@@ -1,0 +1,344 @@
+"""The embedded Triton: start, wait until ready, control its models, stop. One object is one server process.
+
+:mod:`triton_sam.server.supervisor` keeps it alive; this module only knows a single life.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import re
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any
+
+from triton_sam.errors import ServerError
+from triton_sam.repository.configs import pinned_json
+from triton_sam.repository.model_folders import ModelState
+from triton_sam.server import host
+from triton_sam.server.command import EXIT_SECONDS, KEY_HEADER, TRACE_FLAG, ServerOptions, command_line, further_flags
+from triton_sam.server.in_flight import FLIGHT_DIR_VARIABLE, VLM_DIR_VARIABLE, requests_held
+from triton_sam.server.launcher import spawn
+
+log = logging.getLogger(__name__)
+
+_SHM_PREFIX = "triton_sam_"
+_IDLE_SECONDS = 3.0
+#: What every start without a GPU writes, and what is written where nobody collects traces.
+_HARMLESS = re.compile(r"cuda|pinned memory|\[OTLP ", re.IGNORECASE)
+#: A proxy of the user's is for the world, not for our own server.
+_without_proxy = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+_ONNX_BACKEND_SOURCE = '''"""Written by triton-sam; the code lives in its package."""
+
+from triton_sam.backend.onnx_model import TritonPythonModel  # noqa: F401
+'''
+
+
+@dataclass(slots=True)
+class TritonProcess:
+    """One life of tritonserver and of the stubs below it."""
+
+    options: ServerOptions
+    process: subprocess.Popen[bytes]
+    runtime: Path
+    log_path: Path
+    shm_prefix: str
+    admin_key: str
+    models: set[str] = field(default_factory=set)
+    """Triton names of what is loaded."""
+    pins: Mapping[str, ModelState] = field(default_factory=dict)
+    """What to load at the start of some models instead of their newest version."""
+    stubs: dict[int, str] = field(default_factory=dict)
+    """pid -> Triton name of the model that the stub runs."""
+    retiring: dict[int, str] = field(default_factory=dict)
+    """The same of stubs that Triton ends as soon as they have answered what they hold."""
+    failed: dict[str, str] = field(default_factory=dict)
+    """Triton name -> why a model of the options did not load at the start, where others did."""
+    _stub_lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+    @property
+    def flight_folder(self) -> Path:
+        return self.runtime / "flight"
+
+    def load(self, model: str, pinned: ModelState | None = None) -> None:
+        """Loads (or loads anew) a model; ServerError with Triton's reason, and what served before then serves on.
+
+        Triton ends the process of the version before as soon as the new one is ready, which may be before this
+        returns: from the beginning on that process is expected to end.
+
+        Args:
+            pinned: the version and the config to load instead of the newest.
+        """
+        config = {} if pinned is None else {"config": pinned_json(pinned.config, pinned.version)}
+        before = self._retire(model)
+        try:
+            self._control("load_model", model, **config)
+        except BaseException:
+            self._bring_back(before)
+            raise
+        self.models.add(model)
+        self.find_stubs()
+        if before and model not in self.stubs.values():  # nothing was new to Triton
+            self._bring_back(before)
+
+    def unload(self, model: str) -> None:
+        """Unloads a model; its process is no longer missed from here on."""
+        self.models.discard(model)
+        self._retire(model)
+        self._control("unload_model", model)
+
+    def _retire(self, model: str) -> dict[int, str]:
+        with self._stub_lock:
+            leaving = {pid: name for pid, name in self.stubs.items() if name == model}
+            self.stubs = {pid: name for pid, name in self.stubs.items() if name != model}
+            self.retiring = self.retiring | leaving
+        return leaving
+
+    def _bring_back(self, stubs: Mapping[int, str]) -> None:
+        """Those that died meanwhile too: their death is then noticed."""
+        with self._stub_lock:
+            self.retiring = {pid: name for pid, name in self.retiring.items() if pid not in stubs}
+            self.stubs = self.stubs | dict(stubs)
+
+    def forget_retired(self, pids: Iterable[int]) -> None:
+        """No longer watches processes that have ended as expected."""
+        gone = set(pids)
+        with self._stub_lock:
+            self.retiring = {pid: name for pid, name in self.retiring.items() if pid not in gone}
+
+    def _control(self, call: str, model: str, **options: str) -> None:
+        # Over gRPC: over HTTP a load stalls the clients of all models for seconds.
+        import tritonclient.grpc as grpc
+        from tritonclient.utils import InferenceServerException
+
+        headers = {f"triton-grpc-protocol-{KEY_HEADER}": self.admin_key}
+        address = f"{self.options.reach}:{self.options.grpc_port}"
+        with grpc.InferenceServerClient(address, channel_args=[("grpc.enable_http_proxy", 0)]) as client:
+            try:
+                getattr(client, call)(model, headers=headers, client_timeout=self.options.ready_seconds, **options)
+            except InferenceServerException as error:
+                raise ServerError(f"{call.replace('_', ' ')} {model} failed: {one_line(error.message())}") from None
+
+    def index(self) -> dict[str, tuple[str, str]]:
+        """Triton name -> (state, reason) of every model in the repository; of a version that is ready, if any is."""
+        states: dict[str, tuple[str, str]] = {}
+        for row in self.post("/v2/repository/index", {}, timeout=5):
+            if states.get(row["name"], ("", ""))[0] != "READY":
+                states[row["name"]] = row.get("state", ""), row.get("reason", "")
+        return states
+
+    def versions(self) -> dict[str, str]:
+        """Triton name -> newest version that is ready."""
+        rows = self.post("/v2/repository/index", {}, timeout=5)
+        ready = [(row["name"], row["version"]) for row in rows if row.get("state") == "READY"]
+        return dict(sorted(ready, key=lambda entry: int(entry[1])))
+
+    def post(self, path: str, document: Mapping[str, Any], timeout: float) -> Any:
+        """One JSON request to the server's HTTP port, with the admin key; OSError or ValueError when it fails."""
+        request = urllib.request.Request(
+            f"http://{self.options.reach}:{self.options.http_port}{path}",
+            data=json.dumps(document).encode(),
+            headers={"Content-Type": "application/json", KEY_HEADER: self.admin_key},
+        )
+        try:
+            with _without_proxy.open(request, timeout=timeout) as response:
+                return json.loads(response.read())
+        except HTTPException as error:  # an answer that was cut short is no OSError
+            raise ConnectionError(str(error)) from None
+
+    def find_stubs(self) -> None:
+        """Learns the pids of the models' processes.
+
+        A stub's command line has the shared-memory region at place 2 and the instance (``sam2_0_0``) at place 8. Stubs
+        that Triton starts to complete a config carry the bare name; they end by themselves and are not watched.
+        """
+        instances = {model: re.compile(rf"{re.escape(model)}_\d+_\d+") for model in self.models}
+        with self._stub_lock:
+            found: dict[int, str] = {}
+            for words, pid in self._our_stubs():
+                owner = next((model for model, instance in instances.items() if instance.fullmatch(words[8])), None)
+                if owner is not None and pid not in self.retiring:
+                    found[pid] = owner
+            self.stubs = found
+
+    def _our_stubs(self) -> Iterator[tuple[list[str], int]]:
+        for entry in Path("/proc").glob("[0-9]*/cmdline"):
+            with contextlib.suppress(OSError):
+                words = entry.read_text(errors="replace").split("\0")
+                if len(words) > 8 and words[2].startswith(self.shm_prefix):
+                    yield words, int(entry.parent.name)
+
+    def wait_ready(self, shall_stop: Callable[[], bool] = lambda: False) -> None:
+        """Returns when every model of the options is loaded or will not be, which ``failed`` tells then.
+
+        ServerError with the reason when none of them loads: there is nothing to serve.
+        """
+        at_start = [name for name in self.options.models if name not in self.pins]
+        deadline = time.monotonic() + self.options.ready_seconds
+        while time.monotonic() < deadline:
+            if shall_stop():
+                raise ServerError("the start was interrupted")
+            if not self.alive:
+                raise ServerError(f"tritonserver ended at its start: {self.last_error()}")
+            with contextlib.suppress(OSError, ValueError):
+                states = {name: state for name, state in self.index().items() if name in at_start}
+                failed = {name: one_line(why) for name, (state, why) in states.items() if state == "UNAVAILABLE"}
+                needed = self.options.needed or self.options.models
+                if all(name in failed for name in needed):
+                    raise ServerError(f"the model {needed[0]} does not load: {failed[needed[0]]}")
+                if all(states.get(name, ("", ""))[0] in ("READY", "UNAVAILABLE") for name in at_start):
+                    self.failed = failed
+                    for name, pinned in self.pins.items():
+                        self._load_pinned(name, pinned)
+                    self.find_stubs()
+                    return
+            time.sleep(0.05)
+        raise ServerError(f"tritonserver was not ready after {self.options.ready_seconds:.0f} s: see {self.log_path}")
+
+    def _load_pinned(self, name: str, state: ModelState) -> None:
+        """Loads an older version; where that fails the others serve, unless there are none."""
+        try:
+            self.load(name, state)
+        except ServerError as error:
+            if all(other in self.failed or other == name for other in self.options.needed or self.options.models):
+                raise
+            self.failed[name] = one_line(str(error))
+
+    def stop(self, *, drain: bool = True) -> None:
+        """Ends the server and all its stubs; with ``drain`` the requests in flight are finished first."""
+        if drain and self.alive:
+            self.process.terminate()
+            self._wait_until_drained()
+        self.process.kill()
+        self.process.wait()
+        for _, pid in self._our_stubs():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        for region in host.SHARED_MEMORY.glob(f"{self.shm_prefix}*"):
+            region.unlink(missing_ok=True)
+        shutil.rmtree(self.runtime, ignore_errors=True)
+
+    def _wait_until_drained(self) -> None:
+        """Until the server has ended, or has had nothing to do for a while.
+
+        After SIGTERM Triton also waits for idle keep-alive connections, for as long as it may; nobody gains by that.
+        """
+        deadline = time.monotonic() + EXIT_SECONDS
+        idle_since = time.monotonic()
+        while self.alive and time.monotonic() < deadline:
+            if any((requests_held(self.flight_folder, model) or 0) > 0 for model in self.models):
+                idle_since = time.monotonic()
+            elif time.monotonic() - idle_since > _IDLE_SECONDS:
+                return
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(timeout=0.05)
+
+    def last_error(self) -> str:
+        """The last line of the log that says what went wrong, without Triton's decoration."""
+        with contextlib.suppress(OSError):
+            lines = self.log_path.read_text(errors="replace").splitlines()
+            lines = [line for line in lines if not _HARMLESS.search(line)]
+            telling = [line for line in lines if re.match(r"^E\d{4} |.*(error|failed|cannot)", line, re.IGNORECASE)]
+            if telling or lines:
+                return one_line((telling or lines)[-1])
+        return f"see {self.log_path}"
+
+
+def start(options: ServerOptions, pins: Mapping[str, ModelState] | None = None) -> TritonProcess:
+    """Starts a server after every check that can be made before; does not wait until it is ready.
+
+    The calling thread must outlive the server: the kernel ends the server when that thread ends.
+
+    Args:
+        pins: models of the options that shall not load their newest version, and what they load instead.
+    """
+    pins = pins or {}
+    files = host.find_triton(options.installation)
+    host.check_numpy()
+    host.check_runtime()
+    libpython = host.find_libpython()
+    host.check_shared_memory()
+    for name in ("http", "grpc", "metrics"):
+        host.check_port(options.host, getattr(options, f"{name}_port"), name)
+    if not options.models:
+        raise ServerError("there is no model to serve: run `triton-sam setup sam2:tiny` first")
+    for model in options.models:
+        if not (options.repository / model / "config.pbtxt").exists():
+            raise ServerError(f"{options.repository} has no model {model}: run `triton-sam setup` for it first")
+    host.install_stub(files)
+    host.sweep_shared_memory(_SHM_PREFIX)
+    _sweep_runtimes(options.state / "run")
+
+    token = f"{os.getpid()}_{secrets.token_hex(4)}"
+    runtime = options.state / "run" / token
+    backends = _make_runtime(runtime, files)
+    log_path = options.state / "logs" / f"triton-{options.http_port}.log"
+    log_path.parent.mkdir(parents=True, exist_ok=True)
+    if log_path.exists():  # the life before this one may have ended badly, and its last words are wanted
+        log_path.replace(log_path.with_suffix(".previous.log"))
+    admin_key = secrets.token_urlsafe(24)
+    shm_prefix = f"{_SHM_PREFIX}{token}_"
+    environment = os.environ | {
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
+        "LD_LIBRARY_PATH": f"{libpython.parent}{os.pathsep}{os.environ.get('LD_LIBRARY_PATH', '')}".rstrip(os.pathsep),
+        FLIGHT_DIR_VARIABLE: str(runtime / "flight"),
+        VLM_DIR_VARIABLE: str(runtime / "vlm"),
+        **options.environment,
+    }
+    environment.pop("PYTHONHOME", None)
+    with log_path.open("wb") as output:
+        at_start = [model for model in options.models if model not in pins]
+        command = command_line(files, options, at_start, backends, shm_prefix, admin_key)
+        process = spawn([*command, *_known_further_flags(files, options)], environment, output)
+    return TritonProcess(options, process, runtime, log_path, shm_prefix, admin_key, set(options.models), pins)
+
+
+def _known_further_flags(files: host.TritonFiles, options: ServerOptions) -> list[str]:
+    flags = further_flags(options)
+    if options.installation is None:
+        return flags
+    known = host.known_flags(files.binary, flags)
+    if any(flag.startswith(TRACE_FLAG) for flag in set(flags) - set(known)):
+        log.warning("this Triton was built without traces: those of the service end at the call of it")
+    return known
+
+
+def _make_runtime(runtime: Path, files: host.TritonFiles) -> Path:
+    backends = runtime / "backends"
+    (runtime / "flight").mkdir(parents=True)
+    (runtime / "vlm").mkdir()
+    (backends / "onnxruntime").mkdir(parents=True)
+    (backends / "python").symlink_to(files.python_backend)
+    (backends / "onnxruntime" / "model.py").write_text(_ONNX_BACKEND_SOURCE)
+    return backends
+
+
+def _sweep_runtimes(folder: Path) -> None:
+    for runtime in folder.glob("*_*"):
+        owner = runtime.name.partition("_")[0]
+        if owner.isdigit() and not host.process_alive(int(owner)):
+            shutil.rmtree(runtime, ignore_errors=True)
+
+
+def one_line(text: str) -> str:
+    """Triton's message without time stamps, file names and line breaks."""
+    text = re.sub(r"^[EWI]\d{4} \S+ \d+ \S+\] ", "", text.strip())
+    text = re.sub(r"\s+At:\s.*", "", text, flags=re.DOTALL)
+    return re.sub(r"\s+", " ", text).strip(' "')[:500]

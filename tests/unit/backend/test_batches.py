@@ -1,0 +1,241 @@
+"""The scheduler with an engine that likes many at a time: batches of images and of rows, and what waits ahead."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+
+import pytest
+
+from tests.unit.backend.test_scheduler import (
+    PATIENCE,
+    Counts,
+    GatedEngine,
+    Inbox,
+    MakeScheduler,
+    click,
+    counts,  # noqa: F401
+    embedding,
+    engine,
+    expect_answer,
+    image,
+    make,  # noqa: F401
+    prompt,
+)
+from triton_sam.backend.jobs import Job
+from triton_sam.core.images import EncodedImage
+from triton_sam.engines.base import Capacity
+from triton_sam.errors import Cancelled, InternalError, InvalidInput, QueueFull, Unavailable
+
+
+class Preparing(GatedEngine):
+    """One more gate, before images are prepared; and a file that cannot be."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.capacity = Capacity(
+            image_batches=(1, 2, 4), ahead=12, preparers=3, rows=8, mixes_images=True, lowers_encodes=False
+        )
+        self.prepare_gate = threading.Event()
+        self.prepare_gate.set()
+        self.prepared = threading.Semaphore(0)
+        self.bad: EncodedImage | None = None
+
+    def prepare(self, image: EncodedImage) -> object:
+        assert self.prepare_gate.wait(PATIENCE)
+        if image is self.bad:
+            raise InvalidInput("damaged")
+        self.prepared.release()
+        return super().prepare(image)
+
+
+@pytest.fixture
+def engine() -> Preparing:  # noqa: F811
+    return Preparing()
+
+
+def send(scheduler: object, number: int, **fields: object) -> Inbox:
+    inbox = Inbox()
+    scheduler.submit_image(Job(inbox, None, f"image {number}", **fields), image(number))  # type: ignore[attr-defined, arg-type]
+    return inbox
+
+
+def wait_for(engine: Preparing, count: int) -> None:
+    for _ in range(count):
+        assert engine.prepared.acquire(timeout=PATIENCE)
+
+
+def test_images_that_are_ready_are_encoded_together(make: MakeScheduler, engine: Preparing) -> None:  # noqa: F811
+    scheduler = make(rows=8)
+    engine.encode_gate.clear()
+    inboxes = [send(scheduler, 0)]
+    assert engine.encode_arrived.wait(PATIENCE)
+    inboxes += [send(scheduler, number) for number in range(1, 7)]
+    wait_for(engine, 7)
+    engine.encode_gate.set()
+    for inbox in inboxes:
+        assert expect_answer(inbox) == []
+    assert engine.encodes == 7
+    assert engine.encode_batches[0] == 1, "who comes alone does not wait"
+    assert max(engine.encode_batches) == 4, "no more than the engine likes"
+    assert len(engine.encode_batches) <= 4
+
+
+def test_a_lone_image_waits_for_nobody(make: MakeScheduler, engine: Preparing) -> None:  # noqa: F811
+    scheduler = make(window=60.0)
+    expect_answer(send(scheduler, 0))
+    assert engine.encode_batches == [1]
+
+
+def test_images_on_their_way_are_waited_for(make: MakeScheduler, engine: Preparing) -> None:  # noqa: F811
+    scheduler = make(window=60.0)
+    engine.prepare_gate.clear()
+    inboxes = [send(scheduler, number) for number in range(3)]
+    engine.prepare_gate.set()
+    for inbox in inboxes:
+        expect_answer(inbox)
+    assert engine.encode_batches == [2, 1], "all three were there; the engine knows batches of two"
+
+
+def test_no_more_than_so_many_are_ahead(make: MakeScheduler, engine: Preparing) -> None:  # noqa: F811
+    engine.capacity = dataclasses.replace(engine.capacity, ahead=2)
+    scheduler = make(encodes=2)
+    engine.encode_gate.clear()
+    inboxes = [send(scheduler, 0)]
+    assert engine.encode_arrived.wait(PATIENCE)
+    inboxes += [send(scheduler, 1)]
+    wait_for(engine, 2)
+    inboxes += [send(scheduler, number) for number in (2, 3)]
+    refused = send(scheduler, 4)
+    assert isinstance(refused.get(), QueueFull), "two wait in the queue, and the others are not prepared yet"
+    engine.encode_gate.set()
+    for inbox in inboxes:
+        expect_answer(inbox)
+    assert engine.encodes == 4
+
+
+def test_an_image_that_is_none_harms_only_itself(make: MakeScheduler, engine: Preparing) -> None:  # noqa: F811
+    scheduler = make(window=60.0)
+    engine.prepare_gate.clear()
+    good = [send(scheduler, number) for number in range(2)]
+    engine.bad = image(9)
+    bad = Inbox()
+    scheduler.submit_image(Job(bad, None, "bad"), engine.bad)
+    engine.prepare_gate.set()
+    assert isinstance(bad.get(), InvalidInput)
+    for inbox in good:
+        expect_answer(inbox)
+
+
+def test_an_encoder_that_raises_fails_its_batch_and_goes_on(make: MakeScheduler, engine: Preparing) -> None:  # noqa: F811
+    scheduler = make(window=60.0)
+    engine.failure = RuntimeError("broken")
+    engine.prepare_gate.clear()
+    inboxes = [send(scheduler, number) for number in range(2)]
+    engine.prepare_gate.set()
+    assert all(isinstance(inbox.get(), InternalError) for inbox in inboxes)
+    engine.failure = None
+    expect_answer(send(scheduler, 5))
+
+
+def test_what_was_superseded_after_it_was_prepared_is_not_encoded(
+    make: MakeScheduler,  # noqa: F811
+    engine: Preparing,
+    counts: Counts,  # noqa: F811
+) -> None:
+    scheduler = make()
+    engine.encode_gate.clear()
+    first = send(scheduler, 0)
+    assert engine.encode_arrived.wait(PATIENCE)
+    superseded = send(scheduler, 1, session="a", latest_wins=True)
+    wait_for(engine, 2)
+    last = send(scheduler, 2, session="a", latest_wins=True)
+    assert isinstance(superseded.get(), Cancelled)
+    engine.encode_gate.set()
+    expect_answer(first)
+    expect_answer(last)
+    scheduler.close()
+    assert engine.encodes == 2
+    assert counts["cancelled"] == 1
+
+
+def test_clicks_on_several_images_are_one_batch(make: MakeScheduler, engine: Preparing) -> None:  # noqa: F811
+    scheduler = make()
+    engine.decode_gate.clear()
+    first = click(scheduler, Inbox(), embedding())
+    assert engine.decode_arrived.wait(PATIENCE)
+    others = [click(scheduler, Inbox(), embedding(), x=float(number)) for number in range(2, 8)]
+    engine.decode_gate.set()
+    expect_answer(first)
+    for number, inbox in enumerate(others, 2):
+        (decoded,) = expect_answer(inbox)
+        assert decoded.logits is not None
+        assert float(decoded.logits[0, 0, 0]) == number, "somebody else's answer"
+    assert engine.batches == [1, 6]
+
+
+def test_a_batch_has_no_more_rows_than_the_engine_likes(make: MakeScheduler, engine: Preparing) -> None:  # noqa: F811
+    scheduler = make(rows=8)
+    engine.decode_gate.clear()
+    first = click(scheduler, Inbox(), embedding())
+    assert engine.decode_arrived.wait(PATIENCE)
+    inboxes = [Inbox() for _ in range(4)]
+    for inbox in inboxes:
+        scheduler.submit_click(Job(inbox, prompt(objects=3), "key", embedding=embedding()))
+    engine.decode_gate.set()
+    for inbox in (first, *inboxes):
+        expect_answer(inbox)
+    assert engine.batches == [1, 6, 6]
+
+
+def test_a_request_with_more_objects_than_a_batch_is_alone(make: MakeScheduler, engine: Preparing) -> None:  # noqa: F811
+    scheduler = make(rows=8)
+    engine.decode_gate.clear()
+    first = click(scheduler, Inbox(), embedding())
+    assert engine.decode_arrived.wait(PATIENCE)
+    large, small = Inbox(), Inbox()
+    scheduler.submit_click(Job(large, prompt(objects=20), "key", embedding=embedding()))
+    scheduler.submit_click(Job(small, prompt(), "key", embedding=embedding()))
+    engine.decode_gate.set()
+    assert len(expect_answer(large)) == 20
+    expect_answer(small)
+    expect_answer(first)
+    assert engine.batches == [1, 20, 1]
+
+
+def test_closing_finishes_what_is_prepared(make: MakeScheduler, engine: Preparing) -> None:  # noqa: F811
+    scheduler = make()
+    engine.encode_gate.clear()
+    inboxes = [send(scheduler, number) for number in range(6)]
+    assert engine.encode_arrived.wait(PATIENCE)
+    closing = threading.Thread(target=scheduler.close)
+    closing.start()
+    engine.encode_gate.set()
+    for inbox in inboxes:
+        expect_answer(inbox)
+    closing.join(PATIENCE)
+    assert not closing.is_alive()
+
+
+def test_a_gpu_that_is_full_is_told_as_such(make: MakeScheduler, engine: Preparing) -> None:  # noqa: F811
+    scheduler = make()
+    engine.failure = Unavailable("the GPU's memory is full")
+    assert isinstance(click(scheduler, Inbox(), embedding()).get(), Unavailable)
+
+
+def test_who_comes_for_an_image_that_was_just_given_up_gets_it(make: MakeScheduler, engine: Preparing) -> None:  # noqa: F811
+    """Between the last one's leaving and the task's end somebody else may ask for the same image."""
+    late = Inbox()
+
+    class Leaving(Inbox):
+        def is_cancelled(self) -> bool:
+            # The scheduler asks without its lock: now the other one comes.
+            if late.empty:
+                scheduler.submit_image(Job(late, None, "same"), image())
+            return True
+
+    scheduler = make(patience=0)
+    leaving = Leaving()
+    scheduler.submit_image(Job(leaving, None, "same"), image())
+    assert isinstance(leaving.get(), Cancelled)
+    assert expect_answer(late) == []

@@ -1,0 +1,198 @@
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Set
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from triton_sam.backend.jobs import Job
+from triton_sam.backend.replies import ALL_OUTPUTS, DEFAULT_OUTPUTS, Answerer, build_reply, wanted_outputs
+from triton_sam.core.geometry import Frame, ResizePolicy
+from triton_sam.core.masks import FORMATS, decode, full_size, unpack_bits
+from triton_sam.core.prompts import ObjectPrompt, Prompt
+from triton_sam.engines.base import Decoded, HostEmbedding
+from triton_sam.errors import TritonSamError
+
+WIDTH, HEIGHT, SIDE = 13, 7, 8
+FRAME = Frame(WIDTH, HEIGHT, 32, ResizePolicy.SQUASH)
+WHO = Answerer("sam2:tiny", "7", "8-bit")
+POINT = ObjectPrompt(np.zeros((1, 2), np.float32), np.ones(1, np.int32))
+
+
+class NoReply:
+    def succeed(self, job: Job, decoded: list[Decoded]) -> None:
+        raise AssertionError
+
+    def fail(self, error: TritonSamError) -> None:
+        raise AssertionError
+
+    def is_cancelled(self) -> bool:
+        return False
+
+
+def job(form: str | None, objects: int = 1) -> Job:
+    prompt = None if form is None else Prompt((POINT,) * objects, format=form)
+    made = Job(NoReply(), prompt, "the key", embedding=HostEmbedding(FRAME, {}))
+    made.timings["decode"] = 1.23456
+    return made
+
+
+def answers(objects: int, each: int) -> list[Decoded]:
+    """Half planes, each object's another one; the scores fall within an object and rise between them."""
+    rng = np.random.default_rng(7)
+    made = []
+    for index in range(objects):
+        slopes = rng.normal(size=(each, 2, 1, 1)).astype(np.float32)
+        grid = np.mgrid[-1 : 1 : SIDE * 1j, -1 : 1 : SIDE * 1j].astype(np.float32)
+        scores = np.array([0.3 + 0.1 * index - 0.01 * rank for rank in range(each)], np.float32)
+        made.append(Decoded(scores, slopes[:, 0] * grid[0] + slopes[:, 1] * grid[1]))
+    return made
+
+
+def expected_masks(decoded: list[Decoded]) -> npt.NDArray[np.bool_]:
+    return np.stack([full_size(logits, FRAME) for answer in decoded for logits in answer.logits])
+
+
+def result_of(outputs: dict[str, npt.NDArray[Any]]) -> dict[str, Any]:
+    assert outputs["result_json"].shape == (1,)
+    assert outputs["result_json"].dtype == object
+    assert isinstance(outputs["result_json"][0], bytes)
+    result: dict[str, Any] = json.loads(outputs["result_json"][0])
+    return result
+
+
+# which outputs
+
+
+@pytest.mark.parametrize(
+    ("requested", "wanted"),
+    [
+        (ALL_OUTPUTS, DEFAULT_OUTPUTS),
+        ({"result_json"}, {"result_json"}),
+        ({"masks", "low_res_logits"}, {"masks", "low_res_logits"}),
+        (ALL_OUTPUTS - {"embedding"}, ALL_OUTPUTS - {"embedding"}),
+        (set(), set()),
+    ],
+)
+def test_wanted_outputs(requested: Set[str], wanted: Set[str]) -> None:
+    assert wanted_outputs(requested) == wanted
+
+
+def test_the_large_tensors_are_no_default() -> None:
+    assert {"masks", "low_res_logits", "embedding"} == ALL_OUTPUTS - DEFAULT_OUTPUTS
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("name", ["result_json", "image_key", "scores", "masks", "low_res_logits"])
+def test_only_what_is_wanted_is_built(form: str, name: str) -> None:
+    assert list(build_reply(job(form), answers(1, 1), WHO, {name})) == [name]
+
+
+# tensors
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize(("objects", "each"), [(1, 1), (1, 3), (4, 1), (2, 3)])
+def test_tensors(form: str, objects: int, each: int) -> None:
+    decoded = answers(objects, each)
+    outputs = build_reply(job(form, objects), decoded, WHO, ALL_OUTPUTS)
+    assert set(outputs) == ALL_OUTPUTS - {"embedding"}
+    assert outputs["scores"].shape == (objects, each)
+    assert outputs["low_res_logits"].shape == (objects, each, SIDE, SIDE)
+    assert outputs["masks"].shape == (objects * each, HEIGHT, (WIDTH + 7) // 8)
+    assert outputs["scores"].dtype == outputs["low_res_logits"].dtype == np.float32
+    assert outputs["masks"].dtype == np.uint8
+    assert np.array_equal(outputs["scores"], [answer.scores for answer in decoded])
+    assert np.array_equal(outputs["low_res_logits"], [answer.logits for answer in decoded])
+    assert np.array_equal(unpack_bits(outputs["masks"], WIDTH), expected_masks(decoded))
+    assert outputs["image_key"].tolist() == [b"the key"]
+
+
+def test_an_encode_only_job() -> None:
+    outputs = build_reply(job(None), [], WHO, ALL_OUTPUTS)
+    assert set(outputs) == {"image_key", "result_json"}
+    result = result_of(outputs)
+    assert (result["image_key"], result["width"], result["height"]) == ("the key", WIDTH, HEIGHT)
+    assert not {"mask", "masks", "score"} & set(result)
+
+
+# JSON
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("wanted", [{"result_json"}, ALL_OUTPUTS])
+def test_the_head_of_the_json(form: str, wanted: Set[str]) -> None:
+    made = job(form, 2)
+    result = result_of(build_reply(made, answers(2, 3), WHO, wanted))
+    assert (result["image_key"], result["model"], result["model_version"]) == ("the key", "sam2:tiny", "7")
+    assert result["encoder"] == "8-bit"
+    assert (result["width"], result["height"]) == (WIDTH, HEIGHT)
+    assert result["timings_ms"]["decode"] == 1.235
+    assert result["timings_ms"]["total"] >= result["timings_ms"]["answer"] >= 0
+    assert [entry["object"] for entry in result["masks"]] == [0, 0, 0, 1, 1, 1]
+    assert [entry["encoding"] for entry in result["masks"]] == [form] * 6
+    assert np.allclose([entry["score"] for entry in result["masks"]], [0.3, 0.29, 0.28, 0.4, 0.39, 0.38])
+    assert result["score"] == result["masks"][3]["score"]
+    best = {key: value for key, value in result["masks"][3].items() if key not in ("score", "object")}
+    assert result["mask"] == best
+
+
+@pytest.mark.parametrize("form", ["png", "rle", "bits"])
+@pytest.mark.parametrize("also", [set(), {"low_res_logits", "scores"}])
+def test_masks_in_the_json(form: str, also: Set[str]) -> None:
+    decoded = answers(2, 3)
+    result = result_of(build_reply(job(form, 2), decoded, WHO, {"result_json", *also}))
+    assert np.array_equal([decode(entry) for entry in result["masks"]], expected_masks(decoded))
+    assert all((entry["width"], entry["height"]) == (WIDTH, HEIGHT) for entry in result["masks"])
+
+
+def test_polygons_in_the_json() -> None:
+    result = result_of(build_reply(job("polygon"), answers(1, 1), WHO, {"result_json"}))
+    (entry,) = result["masks"]
+    assert (entry["width"], entry["height"]) == (WIDTH, HEIGHT)
+    assert entry["data"]
+    for ring in entry["data"]:
+        assert len(ring) >= 6
+        assert max(ring[::2]) < WIDTH
+        assert max(ring[1::2]) < HEIGHT
+
+
+def test_logits_in_the_json() -> None:
+    decoded = answers(1, 3)
+    result = result_of(build_reply(job("logits"), decoded, WHO, {"result_json"}))
+    for entry, logits in zip(result["masks"], decoded[0].logits, strict=True):
+        assert (entry["width"], entry["height"]) == (SIDE, SIDE)
+        sent = np.frombuffer(base64.b64decode(entry["data"]), "<f4").reshape(SIDE, SIDE)
+        assert np.array_equal(sent, logits)
+
+
+@pytest.mark.parametrize(
+    ("form", "tensor", "twice"),
+    [
+        ("bits", "masks", False),
+        ("logits", "low_res_logits", False),
+        ("bits", "low_res_logits", True),
+        ("logits", "masks", True),
+        ("png", "masks", True),
+        ("rle", "masks", True),
+        ("polygon", "masks", True),
+    ],
+)
+def test_data_that_travel_as_a_tensor_are_not_in_the_json(form: str, tensor: str, twice: bool) -> None:
+    outputs = build_reply(job(form), answers(1, 3), WHO, {"result_json", tensor})
+    assert tensor in outputs
+    result = result_of(outputs)
+    assert all(("data" in entry) is twice for entry in [*result["masks"], result["mask"]])
+
+
+def test_logits_alone_are_not_resized(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What predict() asks for must not pay for masks at full size."""
+    from triton_sam.core import masks
+
+    monkeypatch.setattr(masks, "full_size", lambda *_: pytest.fail("resized for nothing"))
+    outputs = build_reply(job("logits"), answers(1, 3), WHO, {"low_res_logits", "scores", "result_json"})
+    assert set(outputs) == {"low_res_logits", "scores", "result_json"}

@@ -1,0 +1,414 @@
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.unit.cli import test_app as shared
+from triton_sam import console
+from triton_sam.cli import app
+from triton_sam.errors import InvalidInput
+from triton_sam.models.catalog import CATALOG, DEFAULT_MODEL, FAMILY_DEFAULTS, get_spec
+from triton_sam.models.specs import EngineChoice, Precision
+from triton_sam.models.weights import WeightStore
+from triton_sam.repository import export_cache, profiles, setup
+from triton_sam.repository.export_cache import ExportRequest
+from triton_sam.repository.segmenters import find_segmenters, write_models
+from triton_sam.settings import get_settings
+
+runner = CliRunner()
+home = shared.home  # the fixture: a cache of each test's own
+
+
+def said_by(*words: object, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> shared.Ended:
+    return shared.run_main(*words, monkeypatch=monkeypatch, capsys=capsys)
+
+
+# usage
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["pull"],
+        ["pull", "a", "b"],
+        ["models", "rm"],
+        ["models", "nonsense"],
+        ["export"],
+        ["export", "sam2:tiny", "sam2:small"],
+        ["export", "sam2:tiny", "--image-size", "wide"],
+        ["export", "sam2:tiny", "--precision", "fp8"],
+        ["setup", "sam2:tiny", "--precision", "int4"],
+        ["setup", "sam2:tiny", "--nonsense"],
+    ],
+)
+def test_wrong_usage_exits_with_2(words: list[str]) -> None:
+    assert runner.invoke(app.app, words).exit_code == 2
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("pull", "sam9:huge"), "there is no model 'sam9:huge'"),
+        (("models", "rm", "sam9:huge"), "there is no model 'sam9:huge'"),
+        (("export", "sam9:huge"), "there is no model 'sam9:huge'"),
+        (("export", "sam2"), "there is no model 'sam2'"),
+        (("export", "auto"), "name one with --checkpoint"),
+        (("export", "sam2:tiny", "--device", "tpu"), "--device is cpu or cuda, not 'tpu'"),
+        (("export", "sam2:tiny", "--device", "cuda"), "there is no CUDA device here: use --device cpu"),
+        (("export", "sam2:tiny", "--image-size", "1000"), "--image-size 1000 does not suit this model"),
+        (("export", "sam2:tiny", "--checkpoint", "missing.pt"), "there is no checkpoint missing.pt"),
+        (("export", "auto", "--checkpoint", "missing.pt"), "there is no checkpoint missing.pt"),
+        (("setup",), "name what to set up: an id such as sam2:tiny, a family (sam1, sam2, sam3) or all"),
+        (("setup", "sam9:huge"), "there is no model 'sam9:huge'"),
+        (("setup", "sam2:tiny", "--device", "tpu"), "--device is cpu or cuda, not 'tpu'"),
+        (("setup", "sam2:tiny", "--device", "cuda", "--precision", "fp16"), "there is no CUDA device here"),
+        (("setup", "sam2:tiny", "--checkpoint", "missing.pt"), "there is no checkpoint missing.pt"),
+        (("setup", "sam1", "sam2", "--checkpoint", "x.pt"), "--checkpoint goes with one model: name only that"),
+        (("setup", "all", "--checkpoint", "x.pt"), "--checkpoint goes with one model: name only that"),
+        (("setup", "--profile", "napari"), "there is no profile 'napari': known are paintera"),
+        (("setup", "--profile", "paintera", "sam2:tiny"), "Paintera 1.14 does not call sam2:tiny"),
+        (("setup", "--profile", "paintera", "sam9:huge"), "there is no model 'sam9:huge'"),
+        (("setup", "--profile", "paintera", "--checkpoint", "x.pt"), "one model of a profile: name its id too"),
+        (
+            ("setup", "--profile", "paintera", "sam1:vit_h", "sam3", "--checkpoint", "x.pt"),
+            "one model of a profile: name its id too",
+        ),
+    ],
+)
+def test_errors_are_one_sentence_and_leave_nothing(
+    words: tuple[str, ...],
+    told: str,
+    home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr(WeightStore, "pull", lambda *_: pytest.fail("downloaded"))
+    monkeypatch.setattr(WeightStore, "pull_checkpoint", lambda *_: pytest.fail("downloaded"))
+    shared.assert_one_sentence(said_by(*words, monkeypatch=monkeypatch, capsys=capsys), told)
+    assert not home.exists()
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("command", ["export", "setup"])
+def test_a_checkpoint_of_another_model(
+    command: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import torch
+
+    torch.save({"fc.weight": torch.zeros(2, 2)}, tmp_path / "resnet.pt")
+    ended = said_by(command, "sam1:vit_b", "--checkpoint", "resnet.pt", monkeypatch=monkeypatch, capsys=capsys)
+    shared.assert_one_sentence(ended, "this checkpoint is a network without a SAM encoder, not sam1:vit_b")
+    assert not home.exists()
+
+
+# models
+
+
+def test_the_table_of_models(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(console.out, "_width", 200)  # it has taken the terminal's when it was imported
+    done = runner.invoke(app.app, ["models"])
+    assert done.exit_code == 0
+    for spec in CATALOG.values():
+        (row,) = [line for line in done.output.splitlines() if f" {spec.id} " in line]
+        cells = [cell.strip() for cell in row.strip("│").split("│")]
+        assert cells == [spec.id, spec.family, f"{spec.size / 1e6:.0f} MB", spec.licence, "no", spec.title]
+    assert not home.exists()  # looking creates nothing
+
+
+def test_a_model_that_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(WeightStore, "is_installed", lambda _, spec: spec.id == DEFAULT_MODEL)
+    done = runner.invoke(app.app, ["models"], env={"COLUMNS": "200"})
+    rows = {line.strip("│").split("│")[0].strip(): line for line in done.output.splitlines() if "│" in line}
+    assert "yes" in rows[DEFAULT_MODEL]
+    assert "yes" not in rows["sam2:small"]
+
+
+def test_removing_what_is_not_installed() -> None:
+    done = runner.invoke(app.app, ["models", "rm", DEFAULT_MODEL])
+    assert done.exit_code == 0
+    assert done.output == f"{DEFAULT_MODEL} was not installed\n"
+
+
+def test_removing_a_model(home: Path) -> None:
+    spec, store = get_spec(DEFAULT_MODEL), WeightStore(home)
+    store.blobs.mkdir(parents=True)
+    files = [store.path(file) for file in spec.files]
+    for file in files:
+        file.write_bytes(bytes(1_500_000))
+    write_models(spec, files[1], files[1], home / "model_repository")
+    exports = home / "exports" / "sam2_tiny-fp16"
+    exports.mkdir(parents=True)
+    (exports / "encoder.onnx").write_bytes(bytes(4_000_000))
+    done = runner.invoke(app.app, ["models", "rm", DEFAULT_MODEL])
+    assert done.output == f"removed {DEFAULT_MODEL}, 7 MB are free again\n"
+    assert not any(path.exists() for path in (*files, exports))
+    assert find_segmenters(home / "model_repository") == {}
+
+
+# pull
+
+
+def test_pull_of_an_installed_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is looked at again, for what may have been done to its files since."""
+    compared = []
+    monkeypatch.setattr(WeightStore, "is_installed", lambda *_: True)
+    monkeypatch.setattr(WeightStore, "pull", lambda _store, spec, _progress: compared.append(spec.id))
+    done = runner.invoke(app.app, ["pull", DEFAULT_MODEL])
+    assert done.exit_code == 0
+    assert f"{DEFAULT_MODEL} is installed already" in done.output
+    assert compared == [DEFAULT_MODEL]
+
+
+def test_pull(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pulled = []
+
+    def pull(store: WeightStore, spec: Any, progress: Any) -> None:
+        pulled.append((store.home, spec.id))
+        report = progress(spec.files[0], "download")
+        report(1, None)
+        report(2, 2)
+
+    monkeypatch.setattr(WeightStore, "pull", pull)
+    done = runner.invoke(app.app, ["pull", DEFAULT_MODEL])
+    assert done.exit_code == 0
+    assert pulled == [(home, DEFAULT_MODEL)]
+    assert f"{DEFAULT_MODEL} is installed, 151 MB in {home / 'blobs'}" in done.output
+
+
+@pytest.mark.parametrize(
+    ("words", "method", "told"),
+    [
+        (["sam2:tiny", "--checkpoint"], "pull_checkpoint", "the checkpoint of sam2:tiny is in "),
+        (["sam1:vit_b"], "pull_checkpoint", "the checkpoint of sam1:vit_b is in "),
+        (["sam1:vit_b", "--checkpoint"], "pull_checkpoint", "the checkpoint of sam1:vit_b is in "),
+        (["sam3:tracker", "--onnx"], "pull_plain", "the ready-made graphs of sam3:tracker are in "),
+    ],
+    ids=["checkpoint beside graphs", "checkpoint alone", "checkpoint asked for", "graphs for others"],
+)
+def test_what_a_pull_fetches(
+    words: list[str], method: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("pull", "pull_checkpoint", "pull_plain"):
+        monkeypatch.setattr(WeightStore, name, lambda *_: pytest.fail("the wrong files"))
+    monkeypatch.setattr(WeightStore, method, lambda _store, _spec, _progress: tmp_path / "there")
+    done = runner.invoke(app.app, ["pull", *words])
+    assert done.exit_code == 0, done.output
+    assert done.output == f"{told}{tmp_path / 'there'}\n"
+
+
+# export
+
+REPORT = {
+    "model": "sam2.1:tiny",
+    "opset": {"encoder": 17, "decoder": 18},
+    "summary": [
+        {"output": "image_embeddings", "max_abs_diff": 1.25e-5, "share": 2e-5, "iou": None},
+        {"output": "masks", "max_abs_diff": 3e-4, "share": 5e-5, "iou": 0.99987},
+    ],
+}
+
+
+@dataclass
+class Asked:
+    """What an export was asked for."""
+
+    folder: Path
+    calls: list[tuple[Any, ...]] = field(default_factory=list)
+
+    def __call__(
+        self, spec: Any, store: WeightStore, request: ExportRequest, _progress: object, output_dir: Any, say: Any
+    ) -> tuple[Path, dict[str, Any]]:
+        self.calls.append((spec and spec.id, store.home, request, output_dir))
+        say("writing the encoder")
+        return self.folder, REPORT
+
+
+@pytest.fixture
+def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Asked:
+    made = Asked(tmp_path / "exported")
+    monkeypatch.setattr(export_cache, "export_model", made)
+    return made
+
+
+def test_export(asked: Asked, home: Path) -> None:
+    done = runner.invoke(app.app, ["export", "sam2.1:tiny"], env={"COLUMNS": "200"})
+    assert done.exit_code == 0, done.output
+    assert asked.calls == [("sam2.1:tiny", home, ExportRequest(), None)]
+    lines = done.output.splitlines()
+    assert lines[0] == "sam2.1:tiny: writing the encoder"
+    rows = [[cell.strip() for cell in line.strip("│").split("│")] for line in lines if line.startswith("│")]
+    assert rows == [
+        ["image_embeddings", "1.25e-05", "2.0e-05", ""],
+        ["masks", "3.00e-04", "5.0e-05", "0.99987"],
+    ]
+    assert lines[-1] == (
+        f"sam2.1:tiny is exported to {asked.folder}, opset 18; all figures: {asked.folder / 'report.json'}"
+    )
+
+
+def test_export_passes_its_options_on(asked: Asked, home: Path, tmp_path: Path) -> None:
+    words = "export sam1:vit_b --checkpoint mine.pt --image-size 512 --device cuda --precision int8 --seed 7"
+    done = runner.invoke(app.app, [*words.split(), "--output-dir", str(tmp_path / "out")])
+    assert done.exit_code == 0, done.output
+    request = ExportRequest(Path("mine.pt"), 512, "cuda", Precision.INT8, 7)
+    assert asked.calls == [("sam1:vit_b", home, request, tmp_path / "out")]
+
+
+def test_export_asks_the_checkpoint(asked: Asked, home: Path) -> None:
+    done = runner.invoke(app.app, ["export", "auto", "--checkpoint", "mine.safetensors"])
+    assert done.exit_code == 0, done.output
+    assert asked.calls == [(None, home, ExportRequest(Path("mine.safetensors")), None)]
+    assert "sam2.1:tiny is exported to" in done.output
+
+
+# setup
+
+
+@dataclass
+class SetUp:
+    """Takes the place of ``set_up``."""
+
+    calls: list[tuple[Any, ...]] = field(default_factory=list)
+    engines: list[EngineChoice] = field(default_factory=list)
+    fast: list[bool] = field(default_factory=list)
+
+    def __call__(
+        self,
+        spec: Any,
+        store: WeightStore,
+        repository: Path,
+        _progress: object,
+        *,
+        request: Any,
+        make_default: bool,
+        engine: EngineChoice,
+        cpu_encoder: bool,
+        fast_encoder: bool,
+        fast_decoder: bool,
+        say: Any,
+    ) -> list[str]:
+        self.calls.append((spec.id, store.home, repository, request, make_default))
+        self.engines.append(engine)
+        self.fast.append(fast_encoder)
+        assert cpu_encoder
+        assert fast_decoder
+        say("at work")
+        return [spec.family, f"{spec.family}_encoder"]
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> SetUp:
+    fake = SetUp()
+    monkeypatch.setattr(setup, "set_up", fake)
+    return fake
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_setup(own: bool, made: SetUp, home: Path, tmp_path: Path) -> None:
+    words = ["--model-repository", str(tmp_path / "mine")] if own else []
+    done = runner.invoke(app.app, ["setup", DEFAULT_MODEL, *words])
+    repository = tmp_path / "mine" if own else home / "model_repository"
+    assert done.exit_code == 0, done.output
+    assert made.calls == [(DEFAULT_MODEL, home, repository, ExportRequest(), False)]
+    assert made.fast == [False]
+    assert done.output.splitlines() == [
+        f"{DEFAULT_MODEL}: at work",
+        f"{DEFAULT_MODEL} is ready to serve: sam2, sam2_encoder in {repository}",
+    ]
+
+
+@pytest.mark.parametrize(("words", "variable"), [(["--fast"], None), ([], "1")])
+def test_8_bits_are_asked_for(
+    words: list[str], variable: str | None, made: SetUp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if variable is not None:
+        monkeypatch.setenv("TRITON_SAM_FAST_ENCODER", variable)
+        get_settings.cache_clear()
+    done = runner.invoke(app.app, ["setup", DEFAULT_MODEL, *words])
+    assert done.exit_code == 0, done.output
+    assert made.fast == [True]
+
+
+@pytest.mark.parametrize(
+    "words", [["sam2.1:large"], [DEFAULT_MODEL, "--image-size", "512"], ["--profile", "paintera"], ["vlm:shapes"]]
+)
+def test_8_bits_are_for_ready_made_models(words: list[str], made: SetUp) -> None:
+    done = runner.invoke(app.app, ["setup", *words, "--fast"])
+    assert isinstance(done.exception, InvalidInput)
+    assert "--fast" in str(done.exception)
+    assert made.calls == []
+
+
+def test_setup_passes_its_options_on(made: SetUp) -> None:
+    words = "setup sam1:vit_b --checkpoint mine.pt --image-size 512 --device cuda --precision fp16 --engine torch"
+    done = runner.invoke(app.app, words.split())
+    assert done.exit_code == 0, done.output
+    assert [call[3] for call in made.calls] == [ExportRequest(Path("mine.pt"), 512, "cuda", Precision.FP16)]
+    assert made.engines == [EngineChoice.TORCH]
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["sam2"], {FAMILY_DEFAULTS["sam2"]: True}),
+        (["all"], dict.fromkeys(FAMILY_DEFAULTS.values(), True)),
+        (["sam2:tiny", "sam1"], {"sam2:tiny": False, FAMILY_DEFAULTS["sam1"]: True}),
+        ([FAMILY_DEFAULTS["sam2"]], {FAMILY_DEFAULTS["sam2"]: False}),
+        ([FAMILY_DEFAULTS["sam2"], "sam2"], {FAMILY_DEFAULTS["sam2"]: True}),
+        (["sam2:tiny", "sam2:tiny"], {"sam2:tiny": False}),
+    ],
+)
+def test_a_familys_name_makes_its_model_the_default(names: list[str], expected: dict[str, bool], made: SetUp) -> None:
+    done = runner.invoke(app.app, ["setup", *names])
+    assert done.exit_code == 0, done.output
+    assert [(call[0], call[4]) for call in made.calls] == list(expected.items())
+
+
+def test_one_checkpoint_with_one_family(made: SetUp) -> None:
+    done = runner.invoke(app.app, ["setup", "sam1", "--checkpoint", "mine.pt"])
+    assert done.exit_code == 0, done.output
+    assert [call[0] for call in made.calls] == [FAMILY_DEFAULTS["sam1"]]
+
+
+def test_setup_checks_all_names_before_it_begins(made: SetUp) -> None:
+    done = runner.invoke(app.app, ["setup", DEFAULT_MODEL, "sam9:huge"])
+    assert isinstance(done.exception, InvalidInput)
+    assert made.calls == []
+
+
+@pytest.mark.parametrize(
+    ("names", "ids"),
+    [
+        ([], None),
+        (["sam1:vit_h"], ["sam1:vit_h"]),
+        (["sam3", "sam2.1:large"], ["sam3:tracker", "sam2.1:large"]),
+    ],
+)
+def test_setup_for_another_tool(
+    names: list[str], ids: list[str] | None, made: SetUp, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+
+    def set_up_profile(
+        profile: Any, wanted: Any, store: WeightStore, repository: Path, _progress: object, request: Any, say: Any
+    ) -> list[str]:
+        calls.append((profile, wanted, store.home, repository, request))
+        say("at work")
+        return ["sam1_encoder", "other"]
+
+    monkeypatch.setattr(profiles, "set_up_profile", set_up_profile)
+    done = runner.invoke(app.app, ["setup", "--profile", "paintera", *names, "--precision", "fp16"])
+    assert done.exit_code == 0, done.output
+    request = ExportRequest(precision=Precision.FP16)
+    assert calls == [(profiles.PAINTERA, ids, home, home / "model_repository", request)]
+    assert made.calls == []
+    assert done.output.splitlines() == [
+        "paintera: at work",
+        f"ready for Paintera 1.14: sam1_encoder, other in {home / 'model_repository'}",
+    ]
