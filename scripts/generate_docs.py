@@ -13,6 +13,7 @@ from typing import Any
 
 import typer.main
 
+from draw_packages import PICTURE, picture
 from triton_sam.bench.figures import Figure
 from triton_sam.bench.report import markdown
 from triton_sam.cli.app import app
@@ -308,7 +309,7 @@ def helm_schema(text: str) -> str:
 def main() -> int:
     check = "--check" in sys.argv
     drifted = []
-    for name, made in {**dict.fromkeys(PAGES, rendered), HELM_SCHEMA: helm_schema}.items():
+    for name, made in {**dict.fromkeys(PAGES, rendered), HELM_SCHEMA: helm_schema, PICTURE: picture}.items():
         page = ROOT / name
         before = page.read_text()
         after = made(before)
