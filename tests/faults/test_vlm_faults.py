@@ -324,6 +324,7 @@ def test_everybody_is_told_at_once(victims: list[Victim]) -> None:
 @pytest.mark.part("faults")
 @pytest.mark.usefixtures("patient_reaping")
 def test_killed_idle(slow: Slow) -> None:
+    slow.expect_recovery()  # the test before this one may have left the server restarting
     eventually(lambda: slow.held == 0, "the end of all before")
     supervisor, stub = slow.running.supervisor, slow.stub()
     server, before = supervisor.process.process.pid, mends_of(slow.running)
