@@ -26,12 +26,12 @@ def digest_of(path: Path, progress: Callable[[int], None] = lambda _done: None) 
     return digest.hexdigest()
 
 
-def seal_of(path: Path) -> Path:
+def checksum_file(path: Path) -> Path:
     """What stands beside a file that is not named after its checksum: that checksum, and the size."""
     return path.with_name(f"{path.name}.sha256")
 
 
-def write_seal(path: Path, digest: str | None = None, *, of: Path | None = None) -> None:
+def write_checksum(path: Path, digest: str | None = None, *, of: Path | None = None) -> None:
     """Puts the checksum of ``path`` beside it, at once and on the disk.
 
     Args:
@@ -42,21 +42,21 @@ def write_seal(path: Path, digest: str | None = None, *, of: Path | None = None)
     note = content.with_name(f"{content.name}.{os.getpid()}.seal")
     note.write_text(f"{digest or digest_of(content)} {content.stat().st_size}\n")
     flush_to_disk(note)
-    note.replace(seal_of(path))
+    note.replace(checksum_file(path))
 
 
-def read_seal(path: Path) -> tuple[str, int] | None:
+def read_checksum(path: Path) -> tuple[str, int] | None:
     """(checksum, size) that a file had when it was sealed; None where it was not."""
     try:
-        digest, size = seal_of(path).read_text().split()
+        digest, size = checksum_file(path).read_text().split()
         return (digest, int(size)) if len(digest) == _DIGEST_DIGITS else None
     except (OSError, ValueError):
         return None
 
 
-def is_whole(path: Path) -> bool:
+def matches_checksum(path: Path) -> bool:
     """Whether a file has the content that it was sealed with; one that cannot be read has not."""
-    seal = read_seal(path)
+    seal = read_checksum(path)
     try:
         return seal is not None and path.stat().st_size == seal[1] and digest_of(path) == seal[0]
     except OSError:

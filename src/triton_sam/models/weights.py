@@ -21,14 +21,16 @@ from pathlib import Path
 
 from triton_sam.errors import WeightsError
 from triton_sam.models.catalog import CATALOG
-from triton_sam.models.checksums import digest_of, flush_to_disk, read_seal, seal_of, write_seal
+from triton_sam.models.checksums import checksum_file, digest_of, flush_to_disk, read_checksum, write_checksum
 from triton_sam.models.fetch.sources import Progress, describe, fetch
 from triton_sam.models.specs import ModelFile, ModelSpec, NpmSource, PypiSource, Role, Source
 
 log = logging.getLogger(__name__)
 
-#: Called with (file, what is being done) and gives the progress call for that step.
+#: Called with (file, name of a step); returns the progress callback of that step.
 ProgressFactory = Callable[[ModelFile, str], Progress]
+#: Opens a progress display, which is closed at the end of the context.
+ProgressContext = Callable[[], AbstractContextManager[ProgressFactory]]
 #: Disk needed beyond the files themselves: a package holds more than the file we take from it.
 _PACKAGE_OVERHEAD = 200 * 1024 * 1024
 _DISK_RESERVE = 100 * 1024 * 1024
@@ -129,7 +131,7 @@ class WeightStore:
                 if path.exists():
                     freed += path.stat().st_size
                     path.unlink()
-                seal_of(path).unlink(missing_ok=True)
+                checksum_file(path).unlink(missing_ok=True)
         return freed
 
     def _present(self, file: ModelFile) -> bool:
@@ -139,7 +141,7 @@ class WeightStore:
             return False
         if file.sha256 is not None:
             return path.stat().st_size == file.size
-        seal = read_seal(path)
+        seal = read_checksum(path)
         return seal is not None and path.stat().st_size == seal[1]
 
     def _is_whole(self, file: ModelFile) -> bool:
@@ -147,7 +149,7 @@ class WeightStore:
         if not self._present(file):
             return False
         path = self.path(file)
-        seal = read_seal(path)
+        seal = read_checksum(path)
         try:
             verify(path, file, silent(file, "verify"), None if seal is None else seal[0])
             return True
@@ -183,7 +185,7 @@ class WeightStore:
         flush_to_disk(candidate)
         if file.sha256 is None:
             path.unlink(missing_ok=True)
-            write_seal(path, digest, of=candidate)
+            write_checksum(path, digest, of=candidate)
         candidate.replace(path)
 
     def _work_folder(self, source: Source) -> Path:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from triton_sam.errors import SetupError
-from triton_sam.models.checksums import is_whole, write_seal
+from triton_sam.models.checksums import matches_checksum, write_checksum
 from triton_sam.models.specs import GRAPHS_FILE, NETWORK_FILE, ModelSpec, Precision
 from triton_sam.models.weights import ProgressFactory, WeightStore
 
@@ -133,7 +133,7 @@ def _sealed_names(report: dict[str, Any]) -> list[str]:
 def _seal(folder: Path, report: dict[str, Any]) -> None:
     try:
         for name in _sealed_names(report):
-            write_seal(folder / name)
+            write_checksum(folder / name)
     except OSError as error:
         raise SetupError(
             f"{folder} cannot be written ({error.strerror}): make room and export the model again"
@@ -144,7 +144,7 @@ def _present(folder: Path) -> dict[str, Any] | None:
     """The report of an export that is there with all its files, as they were written."""
     try:
         report: dict[str, Any] = json.loads((folder / _REPORT).read_text())
-        whole = all(is_whole(folder / name) for name in _sealed_names(report))
+        whole = all(matches_checksum(folder / name) for name in _sealed_names(report))
         return report if whole and "sha256" in report["checkpoint"] else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None

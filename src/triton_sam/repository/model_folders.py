@@ -128,7 +128,7 @@ def _same_content(first: Path, second: Path) -> bool:
     return first.samefile(second) or filecmp.cmp(first, second, shallow=False)
 
 
-class Workshop:
+class RepositoryWriter:
     """One writer's hidden folder beside a repository. Made by :func:`writing`."""
 
     def __init__(self, repository: Path, folder: Path) -> None:
@@ -187,7 +187,7 @@ class Workshop:
 
 
 @contextlib.contextmanager
-def writing(repository: Path) -> Iterator[Workshop]:
+def writing(repository: Path) -> Iterator[RepositoryWriter]:
     """The right to write to a repository, one process at a time; SetupError where it cannot be written."""
     try:
         repository.mkdir(parents=True, exist_ok=True)
@@ -199,7 +199,7 @@ def writing(repository: Path) -> Iterator[Workshop]:
                         shutil.rmtree(left, ignore_errors=True)
             folder = place / f"{prefix}{os.getpid()}"
             try:
-                yield Workshop(repository, folder)
+                yield RepositoryWriter(repository, folder)
             finally:
                 shutil.rmtree(folder, ignore_errors=True)
     except OSError as error:

@@ -45,7 +45,7 @@ from triton_sam.repository.configs import (
 )
 from triton_sam.repository.model_folders import (
     Files,
-    Workshop,
+    RepositoryWriter,
     holds,
     newest_version,
     read_config,
@@ -220,12 +220,12 @@ def _rename(old: str, new: str, repository: Path) -> None:
         ours = model_id in (parameters.get(MODEL_ID), parameters.get(GRAPH_OF)) or PROFILE in parameters
         if (repository / there).exists() and not ours:
             raise _strange(there, repository)
-    with writing(repository) as workshop:
+    with writing(repository) as writer:
         for here, there in pairs:
             if not _is_profile(repository, there):
-                workshop.copy_model(here, there, renamed(read_config(repository / here) or "", there))
+                writer.copy_model(here, there, renamed(read_config(repository / here) or "", there))
         for here, _ in pairs:
-            workshop.remove_model(here)
+            writer.remove_model(here)
 
 
 def _is_profile(repository: Path, name: str) -> bool:
@@ -284,14 +284,14 @@ def write_models(
     # The segmenter comes last: when it is there, all of the model is.
     files[name] = {**graphs, **extras, "model.py": _SEGMENTER_SOURCE, GRAPHS_FILE: graphs_to_json(spec.graphs)}
     configs = _configs(spec, name, spec if raw is None else _as_raw(spec))
-    with writing(repository) as workshop:
+    with writing(repository) as writer:
         mine = {folder: content for folder, content in files.items() if not _is_profile(repository, folder)}
-        version = _version_for(workshop, mine)
+        version = _version_for(writer, mine)
         for folder, content in mine.items():
-            workshop.write_model(folder, version, content, configs[folder])
+            writer.write_model(folder, version, content, configs[folder])
         for twin in raw_names(name):
             if twin not in files and not _is_profile(repository, twin):
-                workshop.remove_model(twin)  # graphs of other weights than those that are served now
+                writer.remove_model(twin)  # graphs of other weights than those that are served now
     return [folder for folder in (name, encoder_name, decoder_name) if folder in mine]
 
 
@@ -319,8 +319,8 @@ def write_plain_model(
         raise _strange(name, repository)
     config = plain_config(name, inputs, outputs, profile=profile)
     files: Files = {"model.onnx": model_file, **_data_of(model_file, model_file.name)}
-    with writing(repository) as workshop:
-        workshop.write_model(name, _version_for(workshop, {name: files}), files, config_text(config))
+    with writing(repository) as writer:
+        writer.write_model(name, _version_for(writer, {name: files}), files, config_text(config))
     return name
 
 
@@ -328,10 +328,10 @@ def remove_models(spec: ModelSpec, repository: Path) -> list[str]:
     """Removes a model under whatever names it has and returns these; folders of profiles stay."""
     removed = []
     while (name := find_name(spec, repository)) is not None:
-        with writing(repository) as workshop:
+        with writing(repository) as writer:
             for folder in (name, *raw_names(name)):
                 if (repository / folder).exists() and not _is_profile(repository, folder):
-                    workshop.remove_model(folder)
+                    writer.remove_model(folder)
                     removed.append(folder)
     return removed
 
@@ -347,9 +347,9 @@ def _as_raw(spec: ModelSpec) -> ModelSpec:
     return replace(spec, graphs=raw_graphs(spec))
 
 
-def _version_for(workshop: Workshop, files: dict[str, Files]) -> int:
+def _version_for(writer: RepositoryWriter, files: dict[str, Files]) -> int:
     """The newest version where every folder that exists has these files as its newest, else the next one of all."""
-    folders = {workshop.repository / name: content for name, content in files.items()}
+    folders = {writer.repository / name: content for name, content in files.items()}
     newest = {folder: newest_version(folder) for folder in folders if folder.exists()}
     highest = max(newest.values(), default=0)
     current = all(

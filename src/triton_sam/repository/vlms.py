@@ -62,9 +62,9 @@ def write_vlm(spec: VlmSpec, repository: Path, checkpoint: Path | None = None) -
     if checkpoint is not None:
         checkpoint = user_folder(spec, checkpoint)
     _refuse_strangers(spec, repository)
-    with writing(repository) as workshop:
+    with writing(repository) as writer:
         for name, (config, source) in _contents(spec, checkpoint).items():
-            workshop.write_model(name, _VERSION, {"model.py": source}, config)
+            writer.write_model(name, _VERSION, {"model.py": source}, config)
     return [spec.name, spec.stream_name]
 
 
@@ -72,9 +72,9 @@ def remove_vlm(spec: VlmSpec, repository: Path) -> list[str]:
     """Removes a model's folders and returns their names; folders of others that have these names stay."""
     ours = [name for name in (spec.name, spec.stream_name) if _is_ours(spec, repository, name)]
     if ours:
-        with writing(repository) as workshop:
+        with writing(repository) as writer:
             for name in ours:
-                workshop.remove_model(name)
+                writer.remove_model(name)
     return ours
 
 

@@ -204,7 +204,7 @@ def test_a_right_stub_is_not_written_again(wheel: Path) -> None:
 def test_a_stub_that_cannot_be_installed(wheel: Path) -> None:
     files = host.find_triton()
     files.python_backend.rmdir()
-    with pytest.raises(SetupError, match="virtual environment of your own"):
+    with pytest.raises(SetupError, match="virtual environment that you can write to"):
         host.install_stub(files)
 
 
