@@ -123,7 +123,7 @@ def _disk(settings: Settings) -> Finding:
         folder = folder.parent
     text = f"{shutil.disk_usage(folder).free / 1e9:.1f} GB free for {settings.home}"
     if not os.access(folder, os.W_OK):
-        return Finding("disk", WRONG, f"{folder} is not writable: set TRITON_SAM_HOME to a folder that is")
+        return Finding("disk", WRONG, f"{folder} is not writable: set TRITON_SAM_HOME to a writable folder")
     return Finding("disk", FINE, text)
 
 

@@ -27,7 +27,7 @@ HALF = len(CONTENT) // 2
 ANY = "0" * 64
 
 
-def test_download_tells_its_progress(server: FileServer, tmp_path: Path) -> None:
+def test_download_reports_its_progress(server: FileServer, tmp_path: Path) -> None:
     steps = Steps()
     download(server.add("/model", CONTENT), tmp_path / "model", steps)
     assert (tmp_path / "model").read_bytes() == CONTENT
@@ -277,7 +277,7 @@ def test_credentials_in_an_address() -> None:
 
 
 @pytest.mark.parametrize("url", ["https://me:secret@host/x", "https://me:sec/ret@host/x", "https://secret@host/x"])
-def test_no_password_is_told(url: str) -> None:
+def test_no_password_is_printed(url: str) -> None:
     told = redact(f"trouble with {url} today")
     assert "ret" not in told
     assert told == "trouble with https://host/x today"

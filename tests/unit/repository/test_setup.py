@@ -98,7 +98,7 @@ def test_installed_files_are_taken_without_a_source(store: WeightStore, reposito
 
 
 def test_a_model_that_cannot_be_had_leaves_no_repository(store: WeightStore, repository: Path) -> None:
-    with pytest.raises(WeightsError, match=r"encoder\.onnx could not be had"):
+    with pytest.raises(WeightsError, match=r"encoder\.onnx could not be downloaded"):
         set_up(SetupRequest(small_model(urls=("ftp://nowhere", "ftp://nowhere")), store, repository))
     assert not repository.exists()
 

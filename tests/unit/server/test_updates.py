@@ -146,7 +146,7 @@ def test_the_supervisor_does_not_wait_for_a_load(repository: Repository, updates
     assert process.loads == ["sam2", "sam2"]
 
 
-def test_a_version_that_does_not_load_is_told_once_and_not_tried_again(
+def test_a_version_that_does_not_load_is_reported_once_and_not_tried_again(
     repository: Repository, updates: Updates, process: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     process.failure = ServerError("load model sam2 failed: decoder.onnx does not load")
