@@ -365,9 +365,7 @@ def _refuse_to_overwrite(spec: ModelSpec, name: str, repository: Path) -> None:
     if (repository / name).exists() and not ours:
         raise _not_ours(name, repository)
     if parameters is not None and ours and parameters[MODEL_ID] != spec.id:
-        raise SetupError(
-            f"{name} in {repository} is {parameters[MODEL_ID]}: make {spec.id} the default to replace it"
-        )
+        raise SetupError(f"{name} in {repository} is {parameters[MODEL_ID]}: make {spec.id} the default to replace it")
     for raw_name in raw_names(name):
         marks = parameters_at(repository, raw_name) or {}
         # Those of older versions have no mark, but a segmenter of ours.

@@ -151,7 +151,7 @@ def test_nothing_there_and_no_network(store: VlmStore, offline: None) -> None:
     told = str(caught.value)
     assert told.startswith("vlm:llava could not be downloaded; Hugging Face owner/talker")
     assert "HF_HUB_OFFLINE is set" in told
-    assert "`triton-sam pull vlm:llava` where there is a network" in told
+    assert "`triton-sam pull vlm:llava` fills the cache" in told
     assert "`triton-sam setup vlm:llava --checkpoint FOLDER`" in told
     assert "\n" not in told
 

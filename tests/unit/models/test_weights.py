@@ -20,10 +20,8 @@ from tests.unit.helpers import (
     FalseNpm,
     FileServer,
     Served,
-    hide_npm,
     model_file,
     model_spec,
-    package,
     pull_and_tell,
     pull_when_all_are_ready,
 )

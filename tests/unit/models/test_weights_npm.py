@@ -1,17 +1,7 @@
 from __future__ import annotations
 
-import dataclasses
-import errno
-import hashlib
-import logging
-import multiprocessing
-import os
-import shutil
-import signal
-import threading
 from collections import namedtuple
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -24,17 +14,11 @@ from tests.unit.helpers import (
     model_file,
     model_spec,
     package,
-    pull_and_tell,
-    pull_when_all_are_ready,
 )
 from triton_sam.errors import WeightsError
-from triton_sam.models import weights
 from triton_sam.models.catalog import CATALOG
-from triton_sam.models.checksums import digest_of
-from triton_sam.models.fetch.sources import Progress
-from triton_sam.models.specs import HttpSource, ModelFile, ModelSpec, NpmSource, Role
-from triton_sam.models.weights import WeightStore, verify
-from triton_sam.server.host import free_port
+from triton_sam.models.specs import HttpSource, ModelSpec, NpmSource, Role
+from triton_sam.models.weights import WeightStore
 
 CONTENT = np.random.default_rng(2).bytes(3_000_000)
 HALF = len(CONTENT) // 2

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import shutil
 from pathlib import Path
 
@@ -12,29 +11,20 @@ from google.protobuf import text_format
 from tests.unit.ready_made import small_ready_made, write_small_ready_made
 from tests.unit.repository_helpers import (
     Weights,
-    config_names,
     content_below,
-    files_below,
-    nothing_left_beside,
     parsed,
     write_models,
 )
-from triton_sam.errors import SetupError
 from triton_sam.models.catalog import DEFAULT_MODEL, get_spec
 from triton_sam.models.specs import CPU_DECODER_FILE, OLD_EIGHT_BIT_ENCODER_FILE, graphs_to_json
-from triton_sam.repository import model_folders
 from triton_sam.repository.model_folders import versions
 from triton_sam.repository.segmenters import (
     choose_name,
-    find_name,
-    find_profile_models,
     find_segmenters,
     has_file,
     is_current,
     is_exported,
     refresh,
-    remove_models,
-    write_plain_model,
 )
 from triton_sam.repository.segmenters import write_models as write_as_they_are
 

@@ -5,23 +5,18 @@ import os
 import shutil
 from pathlib import Path
 
-import onnxruntime
 import pytest
-from google.protobuf import text_format
 
-from tests.unit.ready_made import small_ready_made, write_small_ready_made
 from tests.unit.repository_helpers import (
     Weights,
     config_names,
     content_below,
     files_below,
     nothing_left_beside,
-    parsed,
     write_models,
 )
 from triton_sam.errors import SetupError
 from triton_sam.models.catalog import DEFAULT_MODEL, get_spec
-from triton_sam.models.specs import CPU_DECODER_FILE, OLD_EIGHT_BIT_ENCODER_FILE, graphs_to_json
 from triton_sam.repository import model_folders
 from triton_sam.repository.model_folders import versions
 from triton_sam.repository.segmenters import (
@@ -29,14 +24,10 @@ from triton_sam.repository.segmenters import (
     find_name,
     find_profile_models,
     find_segmenters,
-    has_file,
     is_current,
-    is_exported,
-    refresh,
     remove_models,
     write_plain_model,
 )
-from triton_sam.repository.segmenters import write_models as write_as_they_are
 
 SPEC = get_spec(DEFAULT_MODEL)
 LARGE = get_spec("sam2.1:large")
@@ -128,7 +119,7 @@ def test_a_repository_that_cannot_be_made(graphs: tuple[Path, Path], tmp_path: P
 def test_a_repository_on_a_mount_of_its_own(
     graphs: tuple[Path, Path], repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(model_folders, "_place_of", lambda place: place)
+    monkeypatch.setattr(model_folders, "_scratch_parent", lambda folder: folder)
     write_models(SPEC, *graphs, repository)
     assert sorted(path.name for path in repository.iterdir()) == ["sam2", "sam2_decoder", "sam2_encoder"]
 
