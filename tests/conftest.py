@@ -19,14 +19,14 @@ from triton_sam.models.catalog import DEFAULT_MODEL, get_spec
 from triton_sam.models.specs import ModelSpec, Role
 from triton_sam.models.weights import WeightStore
 from triton_sam.repository.segmenters import find_segmenters
-from triton_sam.repository.setup import set_up
+from triton_sam.repository.setup import SetupRequest, set_up
 from triton_sam.server import host, supervisor
-from triton_sam.server.supervisor import PingPolicy
-from triton_sam.serving import Ports, Running, serving
+from triton_sam.server.pings import PingPolicy
+from triton_sam.serving import Ports, RunningServer, ServingOptions, serving
 from triton_sam.settings import Settings, get_settings
 
 hypothesis_profiles.load()  # before the test modules are imported, which read it
-ServerFactory = Callable[..., AbstractContextManager[Running]]
+ServerFactory = Callable[..., AbstractContextManager[RunningServer]]
 #: A repository with a model ``sam2`` in it that is served in place of one written here: another engine, a GPU.
 _OTHER_REPOSITORY = os.environ.get("TRITON_SAM_TEST_REPOSITORY")
 
@@ -122,7 +122,7 @@ def real_repository(
     if _OTHER_REPOSITORY:
         return Path(_OTHER_REPOSITORY)
     repository = tmp_path_factory.mktemp("real") / "model_repository"
-    set_up(real_spec, request.getfixturevalue("store"), repository, cpu_encoder=True, fast_decoder=True)
+    set_up(SetupRequest(real_spec, request.getfixturevalue("store"), repository, cpu_encoder=True, fast_decoder=True))
     return repository
 
 
@@ -134,16 +134,18 @@ def start_server(repository: Path, spec: ModelSpec, tmp_path_factory: pytest.Tem
 
 def server_factory(repository: Path, spec: ModelSpec, tmp_path_factory: pytest.TempPathFactory) -> ServerFactory:
     @contextlib.contextmanager
-    def start(*, raw: bool = False, ping_policy: PingPolicy | None = None, **settings: str) -> Iterator[Running]:
+    def start(*, raw: bool = False, ping_policy: PingPolicy | None = None, **settings: str) -> Iterator[RunningServer]:
         variables = {f"TRITON_SAM_{name.upper()}": value for name, value in settings.items()}
         with serving(
-            repository,
-            {"sam2": spec},
-            Settings(home=tmp_path_factory.mktemp("home")),
-            ports=Ports(0, 0, 0, 0),
-            raw=raw,
-            ping_policy=ping_policy,
-            environment=variables,
+            ServingOptions(
+                repository,
+                {"sam2": spec},
+                Settings(home=tmp_path_factory.mktemp("home")),
+                ports=Ports(0, 0, 0, 0),
+                raw=raw,
+                ping_policy=ping_policy,
+                environment=variables,
+            )
         ) as running:
             yield running
 
@@ -158,7 +160,7 @@ def patient_reaping(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def server(start_server: ServerFactory) -> Iterator[Running]:
+def server(start_server: ServerFactory) -> Iterator[RunningServer]:
     """One server with the analytic model, for all tests that do not hurt it."""
     with start_server() as running:
         yield running
@@ -167,7 +169,7 @@ def server(start_server: ServerFactory) -> Iterator[Running]:
 @pytest.fixture(scope="session")
 def real_server(
     real_repository: Path, real_spec: ModelSpec, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Running]:
+) -> Iterator[RunningServer]:
     """One server with the published weights, and their plain graphs beside it."""
     with server_factory(real_repository, real_spec, tmp_path_factory)(raw=True) as running:
         yield running

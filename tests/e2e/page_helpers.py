@@ -29,7 +29,7 @@ from triton_sam.server import host
 from triton_sam.service.app import create_app
 from triton_sam.service.backend import Backend
 from triton_sam.service.thread import ServiceThread
-from triton_sam.serving import Running
+from triton_sam.serving import RunningServer
 from triton_sam.settings import Settings
 
 if TYPE_CHECKING:
@@ -375,7 +375,7 @@ def picture_in(data: bytes) -> Image.Image:
 
 
 @contextlib.contextmanager
-def service_of(running: Running, *, port: int = 0, **settings: Any) -> Iterator[str]:
+def service_of(running: RunningServer, *, port: int = 0, **settings: Any) -> Iterator[str]:
     """The address of one more service with settings of its own, in front of the same Triton: it starts at once."""
     backend = Backend(
         status=lambda: running.supervisor.status,

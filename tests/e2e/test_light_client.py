@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from triton_sam.serving import Running
+from triton_sam.serving import RunningServer
 
 pytestmark = [pytest.mark.triton, pytest.mark.part("clones"), pytest.mark.timeout(600)]
 ROOT = Path(__file__).resolve().parents[2]
@@ -56,7 +56,7 @@ def light_python(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
     return python
 
 
-def test_light_client(server: Running, light_python: Path, photographs: Path) -> None:
+def test_light_client(server: RunningServer, light_python: Path, photographs: Path) -> None:
     arguments = [server.urls["HTTP"], server.urls["gRPC"], str(photographs / "coffee.png")]
     done = subprocess.run(
         [str(light_python), "-c", SCRIPT, *arguments], capture_output=True, text=True, timeout=120, check=False

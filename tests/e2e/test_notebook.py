@@ -15,7 +15,7 @@ from triton_sam.cli.demo_vlm import run_vlm_demo
 from triton_sam.models.vlm_catalog import get_vlm
 from triton_sam.models.vlm_weights import bundled_folder
 from triton_sam.repository.vlms import find_vlms, write_vlm
-from triton_sam.serving import Ports, Running, serving
+from triton_sam.serving import Ports, RunningServer, ServingOptions, serving
 from triton_sam.settings import Settings
 
 pytestmark = [pytest.mark.triton, pytest.mark.part("clones")]
@@ -64,19 +64,21 @@ def served(
     checkpoints: dict[str, Path],
     offline: dict[str, str],
     tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Running]:
+) -> Iterator[RunningServer]:
     repository = tmp_path_factory.mktemp("models") / "model_repository"
     for name, folder in checkpoints.items():
         spec = get_vlm(name)
         write_vlm(spec, repository, None if spec.source is None else folder)
     with serving(
-        repository,
-        {},
-        Settings(home=tmp_path_factory.mktemp("home")),
-        vlms=find_vlms(repository),
-        ports=Ports(0, 0, 0, 0),
-        with_service=False,
-        environment=offline,
+        ServingOptions(
+            repository,
+            {},
+            Settings(home=tmp_path_factory.mktemp("home")),
+            vlms=find_vlms(repository),
+            ports=Ports(0, 0, 0, 0),
+            with_service=False,
+            environment=offline,
+        )
     ) as running:
         yield running
 
@@ -108,7 +110,7 @@ def test_the_notebook_is_stored_without_outputs() -> None:
 
 
 def test_every_model_says_the_same_served_and_directly(
-    served: Running, checkpoints: dict[str, Path], offline: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    served: RunningServer, checkpoints: dict[str, Path], offline: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folders = json.dumps({name: str(folder) for name, folder in checkpoints.items()})
     written = run(
@@ -131,7 +133,7 @@ def test_every_model_says_the_same_served_and_directly(
 
 
 def test_a_server_elsewhere_and_images_of_ones_own(
-    served: Running, offline: dict[str, str], monkeypatch: pytest.MonkeyPatch, photographs: Path, tmp_path: Path
+    served: RunningServer, offline: dict[str, str], monkeypatch: pytest.MonkeyPatch, photographs: Path, tmp_path: Path
 ) -> None:
     """Without the checkpoints' folders only the toy, which comes with the package, is compared."""
     (tmp_path / "mine.png").write_bytes((photographs / "chelsea.png").read_bytes())
@@ -144,7 +146,7 @@ def test_a_server_elsewhere_and_images_of_ones_own(
 
 
 @pytest.mark.parametrize("protocol", ["HTTP", "gRPC"])
-def test_the_demonstration_of_make_demo_with_vlm(served: Running, protocol: str, tmp_path: Path) -> None:
+def test_the_demonstration_of_make_demo_with_vlm(served: RunningServer, protocol: str, tmp_path: Path) -> None:
     """Not of the notebook, but the same server does."""
     result = run_vlm_demo(served.urls[protocol], tmp_path / "demo")
     assert [answer.answer for answer in result.answers] == [

@@ -19,7 +19,7 @@ import pytest
 
 from tests.e2e.browser import OpenPage, PageLog, serious_findings, wait_until
 from tests.e2e.page_helpers import CUP_BOX, Screen
-from triton_sam.serving import Running
+from triton_sam.serving import RunningServer
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page, Route
@@ -91,7 +91,7 @@ def canned() -> Canned:
 
 
 @pytest.fixture
-def open_screen(server: Running, open_page: OpenPage, canned: Canned) -> Callable[..., Screen]:
+def open_screen(server: RunningServer, open_page: OpenPage, canned: Canned) -> Callable[..., Screen]:
     """The coffee sample, encoded, with the panel's other side to be seen."""
 
     def opened(**options: Any) -> Screen:

@@ -14,7 +14,7 @@ from tests.e2e.page_helpers import PATIENCE, Screen
 from tests.e2e.test_page_ask import ask
 from tests.integration.vlm_serving import one_thread, png, serving_vlms
 from triton_sam.models.specs import ModelSpec
-from triton_sam.serving import Running
+from triton_sam.serving import RunningServer
 
 pytestmark = [pytest.mark.triton, pytest.mark.part("page"), pytest.mark.torch]
 #: Original pixels; small ones would be no prompt for a segmenter.
@@ -22,7 +22,9 @@ SIDE = 400
 
 
 @pytest.fixture(scope="module")
-def asked_server(repository: Path, spec: ModelSpec, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def asked_server(
+    repository: Path, spec: ModelSpec, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RunningServer]:
     """The default segmenter, the little model of shapes, and a Kosmos-2 that knows one caption."""
     from tests.vlm_checkpoints import make_kosmos2
 
@@ -35,7 +37,9 @@ def asked_server(repository: Path, spec: ModelSpec, tmp_path_factory: pytest.Tem
         yield running
 
 
-def test_a_right_answer_and_boxes_that_become_masks(asked_server: Running, open_page: OpenPage, tmp_path: Path) -> None:
+def test_a_right_answer_and_boxes_that_become_masks(
+    asked_server: RunningServer, open_page: OpenPage, tmp_path: Path
+) -> None:
     from training.shapes.evaluate import held_out
     from training.shapes.scenes import draw
 

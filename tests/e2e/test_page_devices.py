@@ -10,7 +10,7 @@ import pytest
 
 from tests.e2e.browser import OpenPage, serious_findings, wait_until
 from tests.e2e.page_helpers import CUP, CUP_BOX, NEAR_CUP, SPOON, Screen
-from triton_sam.serving import Running
+from triton_sam.serving import RunningServer
 
 if TYPE_CHECKING:
     from playwright.sync_api import CDPSession, Page
@@ -41,7 +41,7 @@ class Fingers:
 
 
 @pytest.fixture
-def phone(server: Running, open_page: OpenPage) -> Screen:
+def phone(server: RunningServer, open_page: OpenPage) -> Screen:
     """The coffee sample on a phone, encoded."""
     screen = Screen(open_page(server.urls["service"], **PHONE), server.urls["service"])  # type: ignore[arg-type]
     screen.open_sample()
@@ -146,7 +146,7 @@ def is_in_window(page: Page) -> bool:
 @pytest.mark.parametrize(
     "width", [390, *(pytest.param(width, marks=pytest.mark.part("page")) for width in (360, 768, 1280, 2560))]
 )
-def test_nothing_is_wider_than_the_window(server: Running, open_page: OpenPage, width: int) -> None:
+def test_nothing_is_wider_than_the_window(server: RunningServer, open_page: OpenPage, width: int) -> None:
     """Empty and with an object; every button of the bar and of the tools can be reached."""
     height = {360: 640, 390: 844, 768: 1024, 1280: 800, 2560: 1440}[width]
     page = open_page(server.urls["service"], width=width, height=height, touch=width < 700)
@@ -172,7 +172,7 @@ def test_nothing_is_wider_than_the_window(server: Running, open_page: OpenPage, 
 
 
 @pytest.mark.parametrize("dark", [False, pytest.param(True, marks=pytest.mark.part("page"))], ids=["light", "dark"])
-def test_axe_has_nothing_serious_to_say(server: Running, open_page: OpenPage, axe: str, dark: bool) -> None:
+def test_axe_has_nothing_serious_to_say(server: RunningServer, open_page: OpenPage, axe: str, dark: bool) -> None:
     """The start, with objects, with a sentence of the server's, with the samples and with the help open."""
     page = open_page(server.urls["service"], dark=dark)
     screen = Screen(page, server.urls["service"])

@@ -18,7 +18,7 @@ from pycocotools.coco import COCO
 
 from tests.e2e.browser import OpenPage
 from tests.e2e.page_helpers import COFFEE, CUP, CUP_BOX, SPOON, TABLE, Mask, Screen
-from triton_sam.serving import Running
+from triton_sam.serving import RunningServer
 
 pytestmark = pytest.mark.triton
 
@@ -28,7 +28,7 @@ COLOURS = ["#d00000", "#00a000", "#0000d0"]
 
 
 @pytest.fixture
-def screen(server: Running, open_page: OpenPage) -> Screen:
+def screen(server: RunningServer, open_page: OpenPage) -> Screen:
     """Three objects, two of one name and two that overlap, and a fourth that is hidden."""
     screen = Screen(open_page(server.urls["service"]), server.urls["service"])
     screen.open_sample()

@@ -19,7 +19,7 @@ from tests.e2e.page_helpers import CUP, NEAR_CUP, SAUCER, SPOON, TABLE, Mask, Sc
 from triton_sam.bench.traffic import Traffic
 from triton_sam.core.masks import decode
 from triton_sam.models.specs import ModelSpec
-from triton_sam.serving import Ports, Running, serving
+from triton_sam.serving import Ports, RunningServer, ServingOptions, serving
 from triton_sam.settings import Settings
 
 if TYPE_CHECKING:
@@ -40,13 +40,15 @@ class Restartable:
         self.start()
 
     def start(self) -> None:
-        running: Running = self._stack.enter_context(
+        running: RunningServer = self._stack.enter_context(
             serving(
-                self._repository,
-                {"sam2": self._spec},
-                Settings(home=self._home),
-                ports=self._ports,
-                environment={"TRITON_SAM_CACHE_BYTES": str(ONE_EMBEDDING)},
+                ServingOptions(
+                    self._repository,
+                    {"sam2": self._spec},
+                    Settings(home=self._home),
+                    ports=self._ports,
+                    environment={"TRITON_SAM_CACHE_BYTES": str(ONE_EMBEDDING)},
+                )
             )
         )
         self._ports = running.ports
@@ -164,7 +166,7 @@ def test_a_restarted_server_is_found_again(fragile: Restartable, open_page: Open
     [(429, "queue_full", "busy"), pytest.param(503, "unavailable", "restarting", marks=pytest.mark.part("page"))],
 )
 def test_a_busy_server_is_asked_again(
-    server: Running, open_page: OpenPage, page_log: PageLog, status: int, code: str, sentence: str
+    server: RunningServer, open_page: OpenPage, page_log: PageLog, status: int, code: str, sentence: str
 ) -> None:
     page_log.expect(f"status of {status}")
     page = open_page(server.urls["service"])
@@ -221,7 +223,7 @@ def test_a_token_is_asked_for_until_it_is_the_right_one(
 
 
 @pytest.fixture
-def browser_service(server: Running) -> Iterator[Callable[..., str]]:
+def browser_service(server: RunningServer) -> Iterator[Callable[..., str]]:
     """Starts services with settings of their own in front of the one Triton; named before ``open_page``."""
     with contextlib.ExitStack() as stack:
         yield lambda **settings: stack.enter_context(service_of(server, **settings))
@@ -244,7 +246,7 @@ def start_small(browser_service: Callable[..., str]) -> str:
 
 
 def test_a_file_that_is_no_image_is_told(
-    server: Running, open_page: OpenPage, page_log: PageLog, tmp_path: Path
+    server: RunningServer, open_page: OpenPage, page_log: PageLog, tmp_path: Path
 ) -> None:
     """What was open before stays, and so does work on it."""
     page_log.expect("status of 4")
@@ -264,7 +266,7 @@ def test_a_file_that_is_no_image_is_told(
 
 
 def test_the_masks_that_travel_are_read_as_they_were_written(
-    server: Running, open_page: OpenPage, traffic: Callable[[Page], Traffic]
+    server: RunningServer, open_page: OpenPage, traffic: Callable[[Page], Traffic]
 ) -> None:
     """The answer on the socket itself, beside that of the API."""
     page = open_page(server.urls["service"])

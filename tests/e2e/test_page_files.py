@@ -13,7 +13,7 @@ from PIL import Image
 from tests.e2e.browser import OpenPage, wait_until
 from tests.e2e.page_helpers import COFFEE, CUP, Screen
 from triton_sam.bench.traffic import Traffic
-from triton_sam.serving import Running
+from triton_sam.serving import RunningServer
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -65,7 +65,7 @@ def make_turned_jpeg(photographs: Path, path: Path) -> Image.Image:
     ],
 )
 def test_a_file_is_shown_upright_and_clicked(
-    server: Running,
+    server: RunningServer,
     open_page: OpenPage,
     traffic: Callable[[Page], Traffic],
     photographs: Path,
@@ -106,7 +106,7 @@ def large(photographs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.part("page")
 def test_a_large_image_is_clicked_moved_and_zoomed(
-    server: Running, open_page: OpenPage, traffic: Callable[[Page], Traffic], large: Path
+    server: RunningServer, open_page: OpenPage, traffic: Callable[[Page], Traffic], large: Path
 ) -> None:
     """Masks of 24 megapixels travel as run lengths, and only what is visible is drawn."""
     page = open_page(server.urls["service"])

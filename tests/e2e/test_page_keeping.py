@@ -8,7 +8,7 @@ import pytest
 
 from tests.e2e.browser import OpenPage, PageLog, wait_until
 from tests.e2e.page_helpers import CUP, SPOON, TABLE, Screen
-from triton_sam.serving import Running
+from triton_sam.serving import RunningServer
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page, Route
@@ -26,7 +26,7 @@ FAIL_ONCE = """
 
 
 @pytest.fixture
-def screen(server: Running, open_page: OpenPage) -> Screen:
+def screen(server: RunningServer, open_page: OpenPage) -> Screen:
     """The coffee sample with a spoon on it."""
     screen = Screen(open_page(server.urls["service"]), server.urls["service"])
     screen.open_sample()
@@ -72,7 +72,7 @@ def test_work_is_found_again_after_a_reload(screen: Screen) -> None:
     screen.expect_mask(screen.best(screen.asked_at(*SPOON)))
 
 
-def test_what_is_made_while_the_next_image_comes_is_kept(server: Running, open_page: OpenPage) -> None:
+def test_what_is_made_while_the_next_image_comes_is_kept(server: RunningServer, open_page: OpenPage) -> None:
     """The image before had nothing when the next one was asked for."""
     screen = Screen(open_page(server.urls["service"]), server.urls["service"])
     screen.open_sample()

@@ -11,7 +11,7 @@ import pytest
 from tests.e2e.browser import OpenPage, wait_until
 from tests.e2e.page_helpers import COFFEE, CUP, CUP_BOX, NEAR_CUP, SAUCER, SPOON, TABLE, Screen, picture_in
 from triton_sam.bench.traffic import Traffic
-from triton_sam.serving import Running
+from triton_sam.serving import RunningServer
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page, Route
@@ -57,14 +57,14 @@ LISTENER = """() => {
 
 
 @pytest.fixture
-def screen(server: Running, open_page: OpenPage) -> Screen:
+def screen(server: RunningServer, open_page: OpenPage) -> Screen:
     """The coffee sample, encoded."""
     screen = Screen(open_page(server.urls["service"]), server.urls["service"])
     screen.open_sample()
     return screen
 
 
-def test_a_sample_is_shown_and_can_be_clicked_before_it_is_encoded(server: Running, open_page: OpenPage) -> None:
+def test_a_sample_is_shown_and_can_be_clicked_before_it_is_encoded(server: RunningServer, open_page: OpenPage) -> None:
     """A sample that no other test opens, so that it is really encoded, and no sooner than the test wants it."""
     page = open_page(server.urls["service"])
     screen = Screen(page, server.urls["service"])
@@ -117,7 +117,9 @@ def test_the_mask_under_the_mouse_stays_until_the_next_one(screen: Screen, traff
     screen.expect_empty("masks")
 
 
-def test_the_mask_of_an_older_place_is_never_shown_after_a_newer_ones(server: Running, open_page: OpenPage) -> None:
+def test_the_mask_of_an_older_place_is_never_shown_after_a_newer_ones(
+    server: RunningServer, open_page: OpenPage
+) -> None:
     """Answers come when the test lets them: back on a known place, outside of the image, while the mouse goes on."""
     page = open_page("about:blank")
     page.add_init_script(HELD_ANSWERS)

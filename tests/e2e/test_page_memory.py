@@ -10,7 +10,7 @@ import pytest
 from tests.e2e.browser import OpenPage, wait_until
 from tests.e2e.page_helpers import COFFEE, CUP, SAUCER, SPOON, TABLE, Screen
 from triton_sam.bench.traffic import Traffic
-from triton_sam.serving import Running
+from triton_sam.serving import RunningServer
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.triton
 
 
 def test_a_reload_loses_nothing_and_encodes_nothing(
-    server: Running, open_page: OpenPage, traffic: Callable[[Page], Traffic]
+    server: RunningServer, open_page: OpenPage, traffic: Callable[[Page], Traffic]
 ) -> None:
     """Right after the last change, as people do: what is written when the page goes must be committed at once."""
     page = open_page(server.urls["service"])
@@ -67,7 +67,7 @@ def test_a_reload_loses_nothing_and_encodes_nothing(
     screen.expect_objects((cup, colours[0]), (spoon, colours[1]))
 
 
-def test_two_tabs_keep_their_own_work(server: Running, open_page: OpenPage) -> None:
+def test_two_tabs_keep_their_own_work(server: RunningServer, open_page: OpenPage) -> None:
     url = server.urls["service"]
     first = Screen(open_page(url), url)
     first.open_sample()

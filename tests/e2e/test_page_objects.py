@@ -20,7 +20,7 @@ from tests.e2e.page_helpers import (
     Mask,
     Screen,
 )
-from triton_sam.serving import Running
+from triton_sam.serving import RunningServer
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.triton
 
 
 @pytest.fixture
-def screen(server: Running, open_page: OpenPage) -> Screen:
+def screen(server: RunningServer, open_page: OpenPage) -> Screen:
     """The coffee sample, encoded, at 1:1."""
     screen = Screen(open_page(server.urls["service"]), server.urls["service"])
     screen.open_sample()

@@ -18,7 +18,7 @@ from PIL import Image
 
 from tests.e2e.browser import OpenPage, PageLog
 from tests.e2e.page_helpers import CUP, SAUCER, SPOON, TABLE, Screen, service_of
-from triton_sam.serving import Running
+from triton_sam.serving import RunningServer
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -74,7 +74,7 @@ def make_three_objects(screen: Screen) -> None:
     screen.expect_empty("preview")
 
 
-def test_the_start(real_server: Running, open_page: OpenPage) -> None:
+def test_the_start(real_server: RunningServer, open_page: OpenPage) -> None:
     page = open_page(real_server.urls["service"])
     page.locator("#status-connection[data-state=ready]").wait_for()
     page.locator("#shelf .sample img").last.wait_for()
@@ -84,7 +84,7 @@ def test_the_start(real_server: Running, open_page: OpenPage) -> None:
     check_picture(page, "start")
 
 
-def test_the_mask_under_the_mouse(real_server: Running, open_page: OpenPage) -> None:
+def test_the_mask_under_the_mouse(real_server: RunningServer, open_page: OpenPage) -> None:
     screen = opened(open_page(real_server.urls["service"]), real_server.urls["service"])
     pixel = screen.move(*SPOON)
     screen.expect_mask(screen.best(screen.asked_at(*pixel)), "preview")
@@ -92,13 +92,13 @@ def test_the_mask_under_the_mouse(real_server: Running, open_page: OpenPage) -> 
 
 
 @pytest.mark.parametrize(("name", "dark"), [("objects", False), ("dark", True)])
-def test_three_objects(real_server: Running, open_page: OpenPage, name: str, dark: bool) -> None:
+def test_three_objects(real_server: RunningServer, open_page: OpenPage, name: str, dark: bool) -> None:
     screen = opened(open_page(real_server.urls["service"], dark=dark), real_server.urls["service"])
     make_three_objects(screen)
     check_picture(screen.page, name)
 
 
-def test_a_phone(real_server: Running, open_page: OpenPage) -> None:
+def test_a_phone(real_server: RunningServer, open_page: OpenPage) -> None:
     page = open_page(real_server.urls["service"], width=390, height=844, touch=True, scale=2)
     screen = opened(page, real_server.urls["service"])
     masks = []
@@ -113,7 +113,7 @@ def test_a_phone(real_server: Running, open_page: OpenPage) -> None:
 
 
 @pytest.fixture
-def one_more_service(real_server: Running) -> Iterator[tuple[str, Callable[[], None]]]:
+def one_more_service(real_server: RunningServer) -> Iterator[tuple[str, Callable[[], None]]]:
     """Its address, and what stops it."""
     with ExitStack() as stack:
         yield stack.enter_context(service_of(real_server)), stack.close

@@ -17,7 +17,7 @@ from triton_sam.bench.traffic import Traffic
 from triton_sam.models.catalog import get_spec
 from triton_sam.models.specs import ModelSpec
 from triton_sam.repository.segmenters import write_models
-from triton_sam.serving import Running
+from triton_sam.serving import RunningServer
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -27,7 +27,7 @@ OTHER = "sam2.1:small"
 
 
 @pytest.fixture
-def screen(server: Running, open_page: OpenPage) -> Screen:
+def screen(server: RunningServer, open_page: OpenPage) -> Screen:
     """The coffee sample, encoded."""
     screen = Screen(open_page(server.urls["service"]), server.urls["service"])
     screen.open_sample()
@@ -93,7 +93,7 @@ def move_view(screen: Screen, way: str) -> None:
         screen.press("v")
 
 
-def test_the_keyboard_alone_is_enough(server: Running, open_page: OpenPage) -> None:
+def test_the_keyboard_alone_is_enough(server: RunningServer, open_page: OpenPage) -> None:
     """From the first Tab to a mask, a refined one and one more object, without a mouse."""
     page = open_page(server.urls["service"])
     screen = Screen(page, server.urls["service"])
@@ -139,7 +139,7 @@ def test_the_keyboard_alone_is_enough(server: Running, open_page: OpenPage) -> N
 
 
 @pytest.fixture(scope="module")
-def two_models(repository: Path, spec: ModelSpec, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def two_models(repository: Path, spec: ModelSpec, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     """The default model, and one that says to be another: here it counts who is asked, not what it answers."""
     folder = tmp_path_factory.mktemp("two-models")
     models = folder / "model_repository"
@@ -151,7 +151,7 @@ def two_models(repository: Path, spec: ModelSpec, tmp_path_factory: pytest.TempP
 
 
 def test_another_model_is_chosen_and_objects_stay(
-    two_models: Running, spec: ModelSpec, open_page: OpenPage, traffic: Callable[[Page], Traffic]
+    two_models: RunningServer, spec: ModelSpec, open_page: OpenPage, traffic: Callable[[Page], Traffic]
 ) -> None:
     page = open_page(two_models.urls["service"])
     screen = Screen(page, two_models.urls["service"])

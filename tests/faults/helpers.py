@@ -7,33 +7,33 @@ from pathlib import Path
 
 from tests.waiting import eventually
 from triton_sam.server.host import SHARED_MEMORY, process_alive
-from triton_sam.server.in_flight import requests_held
-from triton_sam.serving import Running
+from triton_sam.server.in_flight import requests_in_flight
+from triton_sam.serving import RunningServer
 
 #: On the spoon of the coffee.
 POINT = [365, 290]
 PATIENCE = 60.0
 
 
-def stub_of(running: Running, model: str = "sam2") -> int:
-    return next(pid for pid, name in running.supervisor.process.stubs.items() if name == model)
+def stub_of(running: RunningServer, model: str = "sam2") -> int:
+    return next(pid for pid, name in running.supervisor.process.model_pids.items() if name == model)
 
 
-def held_by(running: Running) -> int | None:
-    return requests_held(running.supervisor.process.flight_folder, "sam2")
+def held_by(running: RunningServer) -> int | None:
+    return requests_in_flight(running.supervisor.process.in_flight_folder, "sam2")
 
 
-def restarts_of(running: Running) -> int:
+def restarts_of(running: RunningServer) -> int:
     return int(str(running.supervisor.status["restarts"]))
 
 
-def mends_of(running: Running) -> tuple[object, object]:
+def mends_of(running: RunningServer) -> tuple[object, object]:
     """(restarts, reloads) so far: another pair says that a mend has ended."""
     status = running.supervisor.status
     return status["restarts"], status["reloads"]
 
 
-def regions_of(running: Running) -> set[str]:
+def regions_of(running: RunningServer) -> set[str]:
     """The shared memory of the present server's life."""
     return {path.name for path in SHARED_MEMORY.glob(f"{running.supervisor.process.shm_prefix}*")}
 
@@ -68,7 +68,7 @@ def family_of(pid: int) -> list[int]:
     return found
 
 
-def processes_of(running: Running) -> list[int]:
+def processes_of(running: RunningServer) -> list[int]:
     """tritonserver and the models' processes."""
     return family_of(running.supervisor.process.process.pid)
 

@@ -23,8 +23,8 @@ from triton_sam.models.checksums import digest_of
 from triton_sam.models.specs import HttpSource, ModelSpec, Role
 from triton_sam.models.weights import WeightStore
 from triton_sam.repository.segmenters import write_models
-from triton_sam.repository.setup import set_up
-from triton_sam.serving import Running
+from triton_sam.repository.setup import SetupRequest, set_up
+from triton_sam.serving import RunningServer
 
 pytestmark = pytest.mark.triton
 #: Bytes overwritten; a file of which only the first half was written; a file missing.
@@ -63,7 +63,7 @@ def damaged(
 
 
 @pytest.fixture(scope="module")
-def started(damaged: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Running, list[str]]]:
+def started(damaged: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RunningServer, list[str]]]:
     """(a server of it, what it logged at its start)"""
     lines: list[str] = []
     listener = logging.Handler(logging.ERROR)
@@ -77,7 +77,7 @@ def started(damaged: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 def test_damaged_models_are_told_and_the_others_serve(
-    started: tuple[Running, list[str]],
+    started: tuple[RunningServer, list[str]],
     photographs: Path,
     damaged: Path,
     graphs_of_own: tuple[Path, Path],
@@ -121,7 +121,7 @@ def test_damaged_models_are_told_and_the_others_serve(
     )
 
 
-def expect_right_mask(running: Running, model: str, file: bytes) -> None:
+def expect_right_mask(running: RunningServer, model: str, file: bytes) -> None:
     with SAM2TritonClient(running.urls["HTTP"], model) as client, Image.open(io.BytesIO(file)) as picture:
         client.set_image(file)
         assert_mask(client.segment([POINT]).masks.best, picture, points=[POINT])
@@ -137,12 +137,12 @@ def test_the_mend_mends_what_was_written_into(graphs_of_own: tuple[Path, Path], 
             address = HttpSource(source.add(f"/{path.name}", content))
             files.append(model_file(content, address, name=path.name, role=role))
         spec = dataclasses.replace(analytic_spec(), files=tuple(files))
-        set_up(spec, store, models)
+        set_up(SetupRequest(spec, store, models))
         served = models / "sam2" / "1" / "encoder.onnx"
         whole = digest_of(served)
         with served.open("r+b") as stream:
             stream.seek(served.stat().st_size // 2)
             stream.write(bytes(100))
         assert digest_of(served) != whole
-        set_up(spec, store, models)
+        set_up(SetupRequest(spec, store, models))
     assert digest_of(models / "sam2" / "2" / "encoder.onnx") == whole

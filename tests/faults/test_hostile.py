@@ -26,7 +26,7 @@ from tests.faults.mutations import straight
 from tests.faults.unhurt import REFUSED_WITHIN, SPOON, Witness, sentence_of
 from triton_sam import SAM2TritonClient
 from triton_sam.errors import InvalidInput, TooLarge
-from triton_sam.serving import Running
+from triton_sam.serving import RunningServer
 
 pytestmark = pytest.mark.triton
 IN_FULL = pytest.param("all", marks=pytest.mark.part("faults"))
@@ -38,14 +38,14 @@ SIZE = (part("img_x", b"600"), part("img_y", b"400"))
 
 
 @pytest.fixture(scope="module")
-def client(server: Running) -> Iterator[httpx.Client]:
+def client(server: RunningServer) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=server.urls["service"], timeout=60, trust_env=False) as client:
         yield client
 
 
 @pytest.fixture(scope="module", params=["some", IN_FULL])
 def witness(
-    request: pytest.FixtureRequest, server: Running, client: httpx.Client, photographs: Path
+    request: pytest.FixtureRequest, server: RunningServer, client: httpx.Client, photographs: Path
 ) -> Iterator[Witness]:
     image = (photographs / "coffee.png").read_bytes()
     witness = Witness.of(server, client, image, in_full=request.param == "all")

@@ -33,7 +33,7 @@ from tests.faults.helpers import (
 from tests.faults.load import Plan, Told, asking, percentile, picture, told
 from tests.waiting import eventually
 from triton_sam.server.host import SHARED_MEMORY
-from triton_sam.serving import Running
+from triton_sam.serving import RunningServer
 
 pytestmark = [pytest.mark.triton, pytest.mark.part("faults"), pytest.mark.timeout(900)]
 TIMES, SERVER_TIMES = 10, 3
@@ -51,7 +51,7 @@ RESTART_SECONDS = 13.0
 class Service:
     """A server, what its service answers, and what it takes of the machine."""
 
-    running: Running
+    running: RunningServer
     load_seconds: float
     client: httpx.Client
     picture: bytes

@@ -20,7 +20,7 @@ from websockets.sync.client import connect
 from tests.faults.figures import record
 from tests.faults.mutations import JSON, Sent, mutated, small_picture, valid_requests
 from tests.faults.unhurt import Witness, sentence_of
-from triton_sam.serving import Running
+from triton_sam.serving import RunningServer
 
 pytestmark = [
     pytest.mark.triton,
@@ -51,7 +51,7 @@ def examples(request: pytest.FixtureRequest) -> int:
 
 
 @pytest.fixture(scope="module")
-def witness(examples: int, server: Running, photographs: Path) -> Iterator[Witness]:
+def witness(examples: int, server: RunningServer, photographs: Path) -> Iterator[Witness]:
     image = (photographs / "coffee.png").read_bytes()
     with httpx.Client(base_url=server.urls["service"], timeout=PATIENCE, trust_env=False) as client:
         yield Witness.of(server, client, image, in_full=examples == MANY)

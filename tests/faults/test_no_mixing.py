@@ -23,7 +23,7 @@ from triton_sam import SAM2TritonClient
 from triton_sam.bench.observe import counters
 from triton_sam.core.masks import decode
 from triton_sam.errors import QueueFull, Unavailable
-from triton_sam.serving import Running
+from triton_sam.serving import RunningServer
 
 pytestmark = pytest.mark.triton
 #: Bytes of an embedding with its high-resolution companions: 256 x 64 x 64, 32 x 256 x 256 and 64 x 128 x 128 float32.
@@ -101,7 +101,9 @@ class Findings:
 class Client:
     """Visits every image once, in an order of its own, each time by one of three ways."""
 
-    def __init__(self, number: int, running: Running, pictures: list[bytes], expected: list[Mask], seen: Findings):
+    def __init__(
+        self, number: int, running: RunningServer, pictures: list[bytes], expected: list[Mask], seen: Findings
+    ):
         self._number = number
         self._running = running
         self._pictures = pictures
@@ -215,7 +217,7 @@ def test_no_mask_of_another_image_in_a_crowd(start_real_server: ServerFactory) -
 
 
 def expect_no_mixing(
-    crowd: Crowd, running: Running, pictures: list[bytes], expected: list[Mask]
+    crowd: Crowd, running: RunningServer, pictures: list[bytes], expected: list[Mask]
 ) -> tuple[Findings, dict[str, tuple[Any, str]]]:
     """All clients get the expected masks: (what they saw, figures)."""
     images = range(crowd.images)

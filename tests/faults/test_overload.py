@@ -18,7 +18,7 @@ from tests.conftest import ServerFactory
 from tests.faults.figures import record
 from tests.faults.load import Plan, Told, ask, asking, percentile, picture, shared, together, told
 from tests.waiting import eventually
-from triton_sam.serving import Running
+from triton_sam.serving import RunningServer
 
 pytestmark = [pytest.mark.triton, pytest.mark.part("overload"), pytest.mark.timeout(900)]
 SECONDS = 60.0
@@ -58,7 +58,7 @@ def threads(request: pytest.FixtureRequest) -> int:
 
 
 @pytest.fixture(scope="module")
-def small(start_real_server: ServerFactory, threads: int) -> Iterator[Running]:
+def small(start_real_server: ServerFactory, threads: int) -> Iterator[RunningServer]:
     """A server with small queues."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRITON_SAM_SERVICE_REQUESTS", str(SERVICE_REQUESTS))
@@ -69,7 +69,7 @@ def small(start_real_server: ServerFactory, threads: int) -> Iterator[Running]:
 
 
 @pytest.fixture
-def clicks(small: Running, photographs: Path) -> list[str]:
+def clicks(small: RunningServer, photographs: Path) -> list[str]:
     """Documents for /v1/segment on one image that is cached now, in several formats."""
     files = {"image": (photographs / "coffee.png").read_bytes()}
     answer = httpx.post(f"{small.urls['service']}/v1/images", files=files, timeout=60, trust_env=False)
@@ -78,7 +78,7 @@ def clicks(small: Running, photographs: Path) -> list[str]:
     return [json.dumps({"image_key": key, "points": [point], "format": kind}) for point in points for kind in _FORMATS]
 
 
-def counted(running: Running, path: str) -> dict[str, int]:
+def counted(running: RunningServer, path: str) -> dict[str, int]:
     """What the metrics say now: answers of a route by their status, and refusals of the model's queues."""
     with httpx.Client(base_url=running.urls["service"], timeout=30, trust_env=False) as client:
         service, triton = client.get("/metrics").text, client.get("/v2/metrics").text
@@ -106,7 +106,7 @@ def alone(url: str, path: str, documents: list[str], first_picture: int, times: 
         return (time.perf_counter() - begun) / times
 
 
-def expect_order(running: Running, crowd: Crowd, plan: Plan, service_seconds: float) -> None:
+def expect_order(running: RunningServer, crowd: Crowd, plan: Plan, service_seconds: float) -> None:
     """Carries the plan out, with somebody who looks at /health all the time, and holds every bar."""
     before = counted(running, plan.path)
     begun = time.perf_counter()
@@ -156,7 +156,7 @@ def expect_order(running: Running, crowd: Crowd, plan: Plan, service_seconds: fl
     assert percentile(admitted, 0.99) <= (limit if crowd.threads else max(limit, loaded_limit)) * crowd.slack
 
 
-def expect_counted(running: Running, path: str, before: dict[str, int], answers: Told, queue: int) -> int:
+def expect_counted(running: RunningServer, path: str, before: dict[str, int], answers: Told, queue: int) -> int:
     """Waits until service and model have counted what was answered; returns the refusals that the service has."""
     # Another engine may take more at a time than the service lets in.
     by_the_model = queue < SERVICE_REQUESTS - CLICK_BATCH and not os.environ.get("TRITON_SAM_TEST_REPOSITORY")
@@ -193,20 +193,20 @@ def expect_answers(answers: Told) -> None:
     assert sum(map(is_told, answers.answers)) == answers.count(*REFUSED)
 
 
-def test_clicks(small: Running, threads: int, clicks: list[str]) -> None:
+def test_clicks(small: RunningServer, threads: int, clicks: list[str]) -> None:
     url = small.urls["service"]
     service_seconds = alone(url, "/v1/segment", clicks, -1, 60)
     plan = Plan(url, SECONDS, 10 / service_seconds, "/v1/segment", clicks)
     expect_order(small, Crowd("clicks", threads, CLICK_QUEUE, 1.0 if threads else SLACK), plan, service_seconds)
 
 
-def test_uploads(small: Running, threads: int) -> None:
+def test_uploads(small: RunningServer, threads: int) -> None:
     url = small.urls["service"]
     service_seconds = alone(url, "/v1/images", [], 50_000, 4)
     plan = Plan(url, SECONDS, 10 / service_seconds, "/v1/images", first_picture=0)
     expect_order(small, Crowd("uploads", threads, ENCODE_QUEUE, SLACK), plan, service_seconds)
 
 
-def test_afterwards_everybody_is_served(small: Running, clicks: list[str]) -> None:
+def test_afterwards_everybody_is_served(small: RunningServer, clicks: list[str]) -> None:
     calm = ask(Plan(small.urls["service"], 2.0, 2.0, "/v1/segment", clicks))
     assert calm.count(200) == calm.sent == 4

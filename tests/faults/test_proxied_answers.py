@@ -18,7 +18,7 @@ from PIL import Image
 
 from tests.faults.proxies import WholeServer, running_haproxy, running_nginx
 from tests.integration.vlm_serving import serving_vlms
-from triton_sam.serving import Running
+from triton_sam.serving import RunningServer
 
 pytestmark = [pytest.mark.triton, pytest.mark.part("overload")]
 #: Seconds for a word, so that words cannot arrive together by chance.
@@ -28,14 +28,14 @@ WORDS = 8
 
 
 @pytest.fixture(scope="module")
-def running(embedded_server: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def running(embedded_server: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     pytest.importorskip("transformers")
     with serving_vlms(tmp_path_factory.mktemp("vlm"), {"vlm:shapes": None}, slow={"vlm:shapes": SLOW}) as running:
         yield running
 
 
 @contextlib.contextmanager
-def behind(proxy: str, running: Running, folder: Path) -> Iterator[httpx.Client]:
+def behind(proxy: str, running: RunningServer, folder: Path) -> Iterator[httpx.Client]:
     ports = {name: urlsplit(running.urls["service"]).port or 0 for name in ("service", "http", "grpc", "metrics")}
     with contextlib.ExitStack() as stack:
         if proxy == "haproxy":
@@ -71,7 +71,7 @@ def words(parts: list[bytes]) -> list[str]:
 
 
 @pytest.mark.parametrize("proxy", ["haproxy", "nginx"])
-def test_words_come_as_they_are_said(running: Running, proxy: str, tmp_path: Path) -> None:
+def test_words_come_as_they_are_said(running: RunningServer, proxy: str, tmp_path: Path) -> None:
     with httpx.Client(base_url=running.urls["service"], timeout=120, trust_env=False) as straight:
         said = words(pieces(straight))
     assert sum(map(bool, said)) >= 2, said

@@ -27,8 +27,8 @@ from triton_sam import SAM2TritonClient
 from triton_sam.core.masks import decode
 from triton_sam.errors import ServerUnreachable, TritonSamError, Unavailable
 from triton_sam.server.host import SHARED_MEMORY, free_port
-from triton_sam.server.supervisor import PingPolicy
-from triton_sam.serving import Running
+from triton_sam.server.pings import PingPolicy
+from triton_sam.serving import RunningServer
 
 pytestmark = pytest.mark.triton
 #: Through the service; one more comes straight to Triton.
@@ -56,7 +56,7 @@ def coffee(photographs: Path) -> Coffee:
 
 
 @pytest.fixture(scope="module")
-def running(start_server: ServerFactory) -> Iterator[Running]:
+def running(start_server: ServerFactory) -> Iterator[RunningServer]:
     """A server that is killed by these tests; once it has been stopped nothing is left of it."""
     with start_server() as running:
         yield running
@@ -68,12 +68,12 @@ def running(start_server: ServerFactory) -> Iterator[Running]:
 
 
 @pytest.fixture
-def service(running: Running) -> Iterator[httpx.Client]:
+def service(running: RunningServer) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=running.urls["service"], timeout=PATIENCE, trust_env=False) as client:
         yield client
 
 
-def expect_mend(running: Running, service: httpx.Client, before: tuple[object, object], *, restarts: int) -> None:
+def expect_mend(running: RunningServer, service: httpx.Client, before: tuple[object, object], *, restarts: int) -> None:
     """The supervisor has mended it once, and health tells so."""
     eventually(lambda: mends_of(running) != before, "the mend")
     restarts_before, reloads_before = (int(str(count)) for count in before)
@@ -82,7 +82,7 @@ def expect_mend(running: Running, service: httpx.Client, before: tuple[object, o
 
 
 @pytest.mark.usefixtures("patient_reaping")
-def test_a_model_killed_idle_is_loaded_again(running: Running, service: httpx.Client, coffee: Coffee) -> None:
+def test_a_model_killed_idle_is_loaded_again(running: RunningServer, service: httpx.Client, coffee: Coffee) -> None:
     before, server_pid, stub = mends_of(running), running.supervisor.process.process.pid, stub_of(running)
     with SAM2TritonClient(running.urls["HTTP"]) as client:
         client.set_image(coffee.file)
@@ -95,7 +95,9 @@ def test_a_model_killed_idle_is_loaded_again(running: Running, service: httpx.Cl
     expect_ended([stub])
 
 
-def test_a_model_killed_in_flight_tells_everybody(running: Running, service: httpx.Client, coffee: Coffee) -> None:
+def test_a_model_killed_in_flight_tells_everybody(
+    running: RunningServer, service: httpx.Client, coffee: Coffee
+) -> None:
     before, everything = mends_of(running), processes_of(running)
     with (
         SAM2TritonClient(running.urls["HTTP"]) as client,
@@ -121,7 +123,9 @@ def test_a_model_killed_in_flight_tells_everybody(running: Running, service: htt
     expect_ended(everything)
 
 
-def test_a_killed_server_is_back_with_right_masks(running: Running, service: httpx.Client, coffee: Coffee) -> None:
+def test_a_killed_server_is_back_with_right_masks(
+    running: RunningServer, service: httpx.Client, coffee: Coffee
+) -> None:
     before, everything = mends_of(running), processes_of(running)
     address = running.urls["service"].replace("http", "ws", 1) + "/v1/hover"
     with (

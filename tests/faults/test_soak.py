@@ -29,7 +29,7 @@ from tests.conftest import ServerFactory
 from tests.faults.figures import record
 from tests.faults.helpers import mends_of, open_files, status_field, stub_of
 from tests.faults.load import picture
-from triton_sam.serving import Running
+from triton_sam.serving import RunningServer
 
 SECONDS = float(os.environ.get("TRITON_SAM_SOAK_SECONDS", "1200"))
 pytestmark = [pytest.mark.triton, pytest.mark.part("soak"), pytest.mark.timeout(SECONDS + 600)]
@@ -93,7 +93,7 @@ class Sample:
 class Users:
     """Eight users on one event loop until the time is up."""
 
-    def __init__(self, running: Running, session: aiohttp.ClientSession, photographs: dict[str, bytes]) -> None:
+    def __init__(self, running: RunningServer, session: aiohttp.ClientSession, photographs: dict[str, bytes]) -> None:
         self._running = running
         self._url = running.urls["service"]
         self._session = session
@@ -283,14 +283,14 @@ def _threads(sample: Sample) -> int:
 
 
 @pytest.fixture(scope="module")
-def running(start_real_server: ServerFactory) -> Iterator[Running]:
+def running(start_real_server: ServerFactory) -> Iterator[RunningServer]:
     # Room for the photographs and one embedding of 17 MB more: full with the first upload of a life, so that what grows
     # after its warm-up is not the cache. Two slow cores do not fill a larger one between two kills.
     with start_real_server(cache_bytes=str((len(_PHOTOGRAPHS) + 1) * 17_000_000)) as running:
         yield running
 
 
-def test_nothing_grows_and_nothing_goes_wrong(running: Running, photographs: Path) -> None:
+def test_nothing_grows_and_nothing_goes_wrong(running: RunningServer, photographs: Path) -> None:
     pictures = {name: (photographs / name).read_bytes() for name in _PHOTOGRAPHS}
     assert httpx.get(f"{running.urls['service']}/health", trust_env=False).status_code == 200
 

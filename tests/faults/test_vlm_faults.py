@@ -36,8 +36,8 @@ from tests.integration.vlm_serving import (
 from tests.waiting import eventually
 from triton_sam.client.vlm_client import TritonVLMClient
 from triton_sam.errors import InvalidInput, ServerUnreachable, TooLarge, Unavailable
-from triton_sam.server.in_flight import requests_held
-from triton_sam.serving import Running
+from triton_sam.server.in_flight import requests_in_flight
+from triton_sam.serving import RunningServer
 
 pytestmark = [pytest.mark.triton, pytest.mark.torch]
 #: Seconds; where the machine has nothing else to do.
@@ -53,7 +53,7 @@ SECONDS_PER_TOKEN = 0.4
 class Slow:
     """A server whose llava takes its time."""
 
-    running: Running
+    running: RunningServer
     folder: Path
     right: str
     """The first four tokens of its answer to QUESTION about picture(1)."""
@@ -64,10 +64,10 @@ class Slow:
 
     @property
     def held(self) -> int:
-        return requests_held(self.running.supervisor.process.flight_folder, "llava_stream") or 0
+        return requests_in_flight(self.running.supervisor.process.in_flight_folder, "llava_stream") or 0
 
     def stub(self) -> int:
-        return next(pid for pid, model in self.running.supervisor.process.stubs.items() if model == "llava_stream")
+        return next(pid for pid, model in self.running.supervisor.process.model_pids.items() if model == "llava_stream")
 
     def expect_right(self, scheme: str = "HTTP") -> None:
         with TritonVLMClient(self.running.urls[scheme]) as client:
@@ -108,7 +108,7 @@ def told_quickly() -> Iterator[None]:
     assert time.monotonic() - begun < TOLD_WITHIN
 
 
-def chat(running: Running, **options: Any) -> dict[str, Any]:
+def chat(running: RunningServer, **options: Any) -> dict[str, Any]:
     """Arguments of httpx.post for a question to the service."""
     image = options.pop("image", png(picture(1)))
     parts = [
@@ -196,7 +196,7 @@ def _by_whole_answer(slow: Slow, scheme: str) -> Iterator[Leave]:
 
 
 @contextlib.contextmanager
-def opened_openai(running: Running) -> Iterator[openai.Stream[Any]]:
+def opened_openai(running: RunningServer) -> Iterator[openai.Stream[Any]]:
     address = f"{running.urls['service']}/v1"
     with (
         httpx.Client(timeout=30, trust_env=False) as plain,

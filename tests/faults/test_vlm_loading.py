@@ -29,7 +29,7 @@ from tests.integration.vlm_serving import (
 from tests.waiting import eventually
 from triton_sam.client.vlm_client import AsyncTritonVLMClient, TritonVLMClient
 from triton_sam.errors import InternalError, NotFound, Unavailable
-from triton_sam.serving import Running
+from triton_sam.serving import RunningServer
 
 pytestmark = [pytest.mark.triton, pytest.mark.part("faults"), pytest.mark.torch]
 #: Room for one of the models of these tests, and not for two: shapes takes 32 MB.
@@ -65,7 +65,7 @@ def scenes() -> list[tuple[bytes, str, str]]:
 def test_a_hundred_first_questions_load_once_and_nobody_asking_unloads(
     embedded_server: None, scenes: list[tuple[bytes, str, str]], tmp_path: Path
 ) -> None:
-    async def ask_all(running: Running) -> list[str]:
+    async def ask_all(running: RunningServer) -> list[str]:
         async with contextlib.AsyncExitStack() as stack:
             clients = [
                 await stack.enter_async_context(AsyncTritonVLMClient(running.urls[scheme], retries=0))

@@ -15,7 +15,7 @@ from PIL import Image
 
 from tests.analytic import assert_mask
 from triton_sam.core.masks import decode
-from triton_sam.serving import Running
+from triton_sam.serving import RunningServer
 
 SPOON = [365, 290]
 #: Seconds in which whatever is refused has to be, where the machine has nothing else to do.
@@ -33,7 +33,7 @@ class Witness:
         slowest_refusal: the same of answers of 4xx.
     """
 
-    running: Running
+    running: RunningServer
     client: httpx.Client
     image: bytes
     image_key: str
@@ -44,7 +44,7 @@ class Witness:
     statuses: dict[int, int] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, running: Running, client: httpx.Client, image: bytes, *, in_full: bool) -> Witness:
+    def of(cls, running: RunningServer, client: httpx.Client, image: bytes, *, in_full: bool) -> Witness:
         sent = client.post("/v1/images", files={"image": image})
         assert sent.status_code == 200, sent.text
         return cls(running, client, image, sent.json()["image_key"], vitals(running), in_full)
@@ -89,11 +89,17 @@ class Witness:
         assert vitals(self.running) == self.before
 
 
-def vitals(running: Running) -> tuple[object, ...]:
+def vitals(running: RunningServer) -> tuple[object, ...]:
     """The processes of a server by their pids, and how often it had to be mended."""
     supervisor = running.supervisor
     process, status = supervisor.process, supervisor.status
-    return process.process.pid, tuple(sorted(process.stubs)), status["state"], status["restarts"], status["reloads"]
+    return (
+        process.process.pid,
+        tuple(sorted(process.model_pids)),
+        status["state"],
+        status["restarts"],
+        status["reloads"],
+    )
 
 
 def slowdown() -> float:

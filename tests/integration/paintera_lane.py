@@ -16,7 +16,7 @@ import numpy as np
 from PIL import Image
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from triton_sam.serving import Running
+from triton_sam.serving import RunningServer
 
 INBOUND_LIMIT = 32 * 1024 * 1024
 PATIENCE = 240.0
@@ -25,7 +25,7 @@ INPUTS = {"sam1_encoder": "image", "sam2.1_large_encoder": "image", "sam3_tracke
 
 
 @contextlib.contextmanager
-def connected(running: Running) -> Iterator[Any]:
+def connected(running: RunningServer) -> Iterator[Any]:
     """A stub as Paintera has it."""
     address = running.urls["gRPC"].removeprefix("grpc://")
     options = [("grpc.max_receive_message_length", INBOUND_LIMIT), ("grpc.enable_http_proxy", 0)]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from triton_sam.repository.segmenters import find_segmenters
-from triton_sam.serving import Ports, Running, serving
+from triton_sam.serving import Ports, RunningServer, ServingOptions, serving
 from triton_sam.settings import Settings
 
 #: A protobuf field that nobody knows and every reader skips: other bytes, the same graph.
@@ -18,12 +18,12 @@ UNKNOWN_FIELD = b"\xc0\x3e\x01"
 
 
 @contextlib.contextmanager
-def serve_folder(repository: Path, home: Path, **settings: str) -> Iterator[Running]:
+def serve_folder(repository: Path, home: Path, **settings: str) -> Iterator[RunningServer]:
     """All segmenters of a repository on free ports, with settings of their own."""
     variables = {f"TRITON_SAM_{name.upper()}": value for name, value in settings.items()}
     segmenters = find_segmenters(repository)
     with serving(
-        repository, segmenters, Settings(home=home), ports=Ports(0, 0, 0, 0), environment=variables
+        ServingOptions(repository, segmenters, Settings(home=home), ports=Ports(0, 0, 0, 0), environment=variables)
     ) as running:
         yield running
 
@@ -35,7 +35,7 @@ def same_graph_other_bytes(source: Path, target: Path) -> Path:
     return target
 
 
-def health(running: Running) -> dict[str, Any]:
+def health(running: RunningServer) -> dict[str, Any]:
     """What the service tells; it must be healthy."""
     with urllib.request.urlopen(f"{running.urls['service']}/health", timeout=10) as response:
         told: dict[str, Any] = json.loads(response.read())

@@ -12,7 +12,7 @@ import urllib.request
 from pathlib import Path
 
 from triton_sam.models.catalog import DEFAULT_MODEL, get_spec
-from triton_sam.serving import Ports, prepare, serving
+from triton_sam.serving import Ports, ServingOptions, prepare, serving
 from triton_sam.settings import get_settings
 
 _SIOCSIFFLAGS, _UP = 0x8914, 0x1
@@ -31,7 +31,7 @@ def main(photograph: Path, x: float, y: float) -> None:
         reachable = error.errno is None
     settings = get_settings()
     served = prepare([get_spec(DEFAULT_MODEL).id], settings, None)
-    with serving(served.repository, served.segmenters, settings, ports=Ports(0, 0, 0, 0)) as running:
+    with serving(ServingOptions(served.repository, served.segmenters, settings, ports=Ports(0, 0, 0, 0))) as running:
         image = base64.b64encode(photograph.read_bytes()).decode()
         body = json.dumps({"image": image, "points": [[x, y]], "format": "rle"}).encode()
         request = urllib.request.Request(

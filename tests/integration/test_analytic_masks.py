@@ -15,7 +15,7 @@ from PIL import Image
 
 from tests.analytic import RADII, assert_mask, expected_logits, expected_score, png
 from triton_sam import SAM2TritonClient
-from triton_sam.serving import Running
+from triton_sam.serving import RunningServer
 
 pytestmark = pytest.mark.triton
 SIZES = {"square": (256, 256), "wide": (300, 100), "tall": (120, 333), "tiny": (37, 53), "large": (1777, 1201)}
@@ -36,7 +36,7 @@ def picture(request: pytest.FixtureRequest) -> Image.Image:
 
 
 @pytest.fixture(scope="module")
-def client(server: Running, picture: Image.Image) -> Iterator[SAM2TritonClient]:
+def client(server: RunningServer, picture: Image.Image) -> Iterator[SAM2TritonClient]:
     with SAM2TritonClient(server.urls["gRPC"]) as client:
         client.set_image(png(picture))
         yield client
@@ -101,7 +101,7 @@ def test_logits_of_predict(client: SAM2TritonClient, picture: Image.Image) -> No
     assert scores[0, 0] == pytest.approx(expected_score(picture, prompt["points"][0]), abs=1e-5)
 
 
-def test_a_photograph_is_turned_as_its_camera_was(server: Running) -> None:
+def test_a_photograph_is_turned_as_its_camera_was(server: RunningServer) -> None:
     """What a person sees counts: the prompt's pixels are those of the turned picture."""
     picture = scene(300, 200)
     exif = Image.Exif()

@@ -18,7 +18,7 @@ from triton_sam.export.cpu_decoder import MOST_DIFFERENCE, make_cpu_decoder
 from triton_sam.export.decoder_trials import Trial, largest_difference
 from triton_sam.models.specs import GRAPHS_FILE, ModelSpec, Role, graphs_from_json
 from triton_sam.models.weights import WeightStore
-from triton_sam.repository.setup import set_up
+from triton_sam.repository.setup import SetupRequest, set_up
 
 onnx = pytest.importorskip("onnx")
 pytestmark = pytest.mark.triton
@@ -60,7 +60,7 @@ def test_the_server_takes_it_unless_told_otherwise(
     embedded_server: None, real_spec: ModelSpec, store: WeightStore, photographs: Path, tmp_path: Path
 ) -> None:
     """Masks are those of the plain decoder, and not to the last bit."""
-    set_up(real_spec, store, tmp_path / "models", fast_decoder=True)
+    set_up(SetupRequest(real_spec, store, tmp_path / "models", fast_decoder=True))
     assert (tmp_path / "models" / real_spec.family / "1" / "decoder_cpu.onnx").is_file()
     assert not (tmp_path / "models" / f"{real_spec.family}_decoder" / "1" / "decoder_cpu.onnx").exists()
     logits = {}

@@ -32,7 +32,7 @@ from triton_sam.export.graph_rewrites import (
 from triton_sam.export.window_tiles import count_windowed_blocks, tile_windows
 from triton_sam.models.specs import EIGHT_BIT_ENCODER_FILE, GRAPHS_FILE, ModelSpec, Role, graphs_from_json
 from triton_sam.models.weights import WeightStore
-from triton_sam.repository.setup import set_up
+from triton_sam.repository.setup import SetupRequest, set_up
 
 onnx = pytest.importorskip("onnx")
 pytestmark = pytest.mark.triton
@@ -150,7 +150,7 @@ def test_8_bits_are_served_where_they_were_set_up(
 ) -> None:
     """Masks are nearly those of float32, and not the very same; answers tell which it was, and keys are not shared."""
     monkeypatch.delenv("TRITON_SAM_FAST_ENCODER", raising=False)
-    set_up(real_spec, store, tmp_path / "models", fast_encoder=True)
+    set_up(SetupRequest(real_spec, store, tmp_path / "models", fast_encoder=True))
     assert (tmp_path / "models" / real_spec.family / "1" / EIGHT_BIT_ENCODER_FILE).is_file()
     assert not (tmp_path / "models" / f"{real_spec.family}_encoder" / "1" / EIGHT_BIT_ENCODER_FILE).exists()
     logits, keys = {}, {}

@@ -19,7 +19,7 @@ from PIL import Image
 from tests.integration.reference import DirectSam2, bilinear, iou
 from triton_sam import SAM2TritonClient
 from triton_sam.models.specs import Role
-from triton_sam.serving import Running
+from triton_sam.serving import RunningServer
 
 pytestmark = pytest.mark.triton
 
@@ -50,7 +50,7 @@ def picture(photographs: Path) -> Image.Image:
 
 
 @pytest.fixture(scope="module")
-def client(real_server: Running, picture: Image.Image) -> Iterator[SAM2TritonClient]:
+def client(real_server: RunningServer, picture: Image.Image) -> Iterator[SAM2TritonClient]:
     with SAM2TritonClient(real_server.urls["HTTP"], timeout=SECONDS) as client:
         client.set_image(np.asarray(picture))
         yield client
@@ -92,7 +92,7 @@ def test_multimask(client: SAM2TritonClient, direct: DirectSam2, picture: Image.
 
 def test_answers_and_the_list_of_models_tell_the_encoder(
     client: SAM2TritonClient,
-    real_server: Running,
+    real_server: RunningServer,
 ) -> None:
     told = client.segment(**PROMPTS["point"]).result
     assert (told["model"], told["encoder"]) == ("sam2:tiny", "float32")
@@ -142,7 +142,7 @@ class TwoStageClient:
 
 def test_a_two_stage_client(
     client: SAM2TritonClient,
-    real_server: Running,
+    real_server: RunningServer,
     direct: DirectSam2,
     picture: Image.Image,
 ) -> None:

@@ -20,7 +20,7 @@ from tests.analytic import fresh_picture, png
 from tests.unit.deploy.nginx_files import write_certificate, write_configuration
 from tests.unit.deploy.tools import MONITORING, tool
 from triton_sam.server.host import free_port
-from triton_sam.serving import Running
+from triton_sam.serving import RunningServer
 
 pytestmark = pytest.mark.triton
 PATIENCE = 30.0
@@ -35,7 +35,7 @@ GPU_METRICS = {
 
 
 @pytest.fixture(scope="module")
-def running(server: Running) -> Running:
+def running(server: RunningServer) -> RunningServer:
     return server
 
 
@@ -69,14 +69,14 @@ def exported(url: str) -> set[str]:
 PARTS = ("bucket", "sum", "count")
 
 
-def test_every_metric_that_is_asked_for_is_exported(running: Running) -> None:
+def test_every_metric_that_is_asked_for_is_exported(running: RunningServer) -> None:
     there = exported(running.urls["metrics"]) | exported(running.urls["service"] + "/metrics")
     asked = named()
     assert len(asked) > 20
     assert asked - there == GPU_METRICS & asked, "and those of a GPU, which this machine need not have"
 
 
-def test_queue_time_and_turns_grow_with_requests(running: Running) -> None:
+def test_queue_time_and_turns_grow_with_requests(running: RunningServer) -> None:
     def figure(name: str) -> float:
         text = httpx.get(running.urls["metrics"], trust_env=False).text
         return sum(float(value) for value in re.findall(rf"^{name}\{{.*\}} (\S+)$", text, re.MULTILINE))
@@ -98,7 +98,7 @@ def test_queue_time_and_turns_grow_with_requests(running: Running) -> None:
 
 
 @pytest.fixture(scope="module")
-def tls(running: Running, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, ssl.SSLContext]]:
+def tls(running: RunningServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, ssl.SSLContext]]:
     """The address of a real nginx with the compose profile's file in front of the service, and who to trust."""
     nginx = tool("nginx", "Debian's package nginx-light")
     folder = tmp_path_factory.mktemp("nginx")
@@ -136,7 +136,7 @@ def client(tls: tuple[str, ssl.SSLContext]) -> Iterator[httpx.Client]:
 
 
 @pytest.mark.part("deploy")
-def test_masks_come_through_tls(client: httpx.Client, running: Running, photographs: Path) -> None:
+def test_masks_come_through_tls(client: httpx.Client, running: RunningServer, photographs: Path) -> None:
     image = {"image": (photographs / "coffee.png").read_bytes()}
     key = client.post("/v1/images", files=image).json()["image_key"]
     asked = {"image_key": key, "points": [[365, 290]], "format": "rle"}

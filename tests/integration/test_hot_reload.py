@@ -20,8 +20,8 @@ from triton_sam.client.wire import Address, Call, click_inputs
 from triton_sam.errors import ImageExpired
 from triton_sam.models.specs import ModelSpec
 from triton_sam.repository.segmenters import write_models
-from triton_sam.server.in_flight import requests_held
-from triton_sam.serving import Running
+from triton_sam.server.in_flight import requests_in_flight
+from triton_sam.serving import RunningServer
 
 pytestmark = pytest.mark.triton
 REQUESTS = 200
@@ -59,7 +59,7 @@ def pictures(photographs: Path) -> list[bytes]:
     return [(photographs / name).read_bytes() for name in ("coffee.png", "chelsea.png")]
 
 
-def expected_masks(running: Running, pictures: list[bytes]) -> list[list[np.ndarray]]:
+def expected_masks(running: RunningServer, pictures: list[bytes]) -> list[list[np.ndarray]]:
     """[picture][point] as version 1 has them."""
     with SAM2TritonClient(running.urls["HTTP"]) as client:
         found = []
@@ -116,10 +116,10 @@ def test_a_newer_version_comes_without_an_error(model: Model, pictures: list[byt
         assert (told["state"], told["versions"], told["problems"]) == ("ready", {"sam2": "2"}, {})
         process = running.supervisor.process
         eventually(lambda: not process.retiring, "the end of the old process")
-        assert len(process.stubs) == 1
+        assert len(process.model_pids) == 1
         # An answer is out before it is counted.
-        eventually(lambda: requests_held(process.flight_folder, "sam2") == 0, "the end of all requests")
-        assert [path.name for path in process.flight_folder.iterdir()] == [f"sam2.{next(iter(process.stubs))}"]
+        eventually(lambda: requests_in_flight(process.in_flight_folder, "sam2") == 0, "the end of all requests")
+        assert [path.name for path in process.in_flight_folder.iterdir()] == [f"sam2.{next(iter(process.model_pids))}"]
         told = health(running)
         assert (told["restarts"], told["reloads"]) == (0, 0), "the end of the old process was taken for a death"
 
@@ -166,8 +166,10 @@ def test_a_broken_version_changes_nothing(model: Model, pictures: list[bytes], t
             assert (told["state"], told["versions"]) == ("ready", {"sam2": "1"})
             still_serves("1")
 
-            eventually(lambda: requests_held(supervisor.process.flight_folder, "sam2") == 0, "the end of all requests")
-            os.kill(next(iter(supervisor.process.stubs)), signal.SIGKILL)
+            eventually(
+                lambda: requests_in_flight(supervisor.process.in_flight_folder, "sam2") == 0, "the end of all requests"
+            )
+            os.kill(next(iter(supervisor.process.model_pids)), signal.SIGKILL)
             eventually(lambda: supervisor.status["reloads"] == 1, "the reload")
             still_serves("1")
             os.kill(supervisor.process.process.pid, signal.SIGKILL)

@@ -13,7 +13,7 @@ from PIL import Image
 from tests.integration.reference import DirectSam2, iou
 from triton_sam import SAM2TritonClient
 from triton_sam.models.specs import Role
-from triton_sam.serving import Running
+from triton_sam.serving import RunningServer
 
 pytestmark = [pytest.mark.triton, pytest.mark.part("masks")]
 
@@ -44,7 +44,7 @@ def picture(request: pytest.FixtureRequest, photographs: Path) -> Image.Image:
 
 
 @pytest.fixture(scope="module")
-def client(real_server: Running, picture: Image.Image) -> Iterator[SAM2TritonClient]:
+def client(real_server: RunningServer, picture: Image.Image) -> Iterator[SAM2TritonClient]:
     with SAM2TritonClient(real_server.urls["HTTP"]) as client:
         client.set_image(np.asarray(picture))
         yield client

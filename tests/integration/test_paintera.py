@@ -28,7 +28,7 @@ from tests.integration.paintera_lane import (
     tensors,
 )
 from triton_sam.repository.profiles import PAINTERA, write_profile_model
-from triton_sam.serving import Ports, Running, serving
+from triton_sam.serving import Ports, RunningServer, ServingOptions, serving
 from triton_sam.settings import Settings
 
 pytestmark = [pytest.mark.triton, pytest.mark.timeout(600), pytest.mark.part("exports"), pytest.mark.torch]
@@ -56,18 +56,18 @@ SIDES = dict(zip(MODELS, (1024, 1024, 1008), strict=True))
 @pytest.fixture(scope="module")
 def running(
     export_trial: ExportTrial, embedded_server: None, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Running]:
+) -> Iterator[RunningServer]:
     """A server of nothing but Paintera's models."""
     folder = tmp_path_factory.mktemp("paintera")
     for model in PAINTERA.models:
         write_profile_model(PAINTERA, model, export_trial(model.model_id), folder / "model_repository")
     settings = Settings(home=folder / "home")
-    with serving(folder / "model_repository", {}, settings, ports=Ports(0, 0, 0, 0)) as started:
+    with serving(ServingOptions(folder / "model_repository", {}, settings, ports=Ports(0, 0, 0, 0))) as started:
         yield started
 
 
 @pytest.fixture(scope="module")
-def stub(running: Running) -> Iterator[Any]:
+def stub(running: RunningServer) -> Iterator[Any]:
     with connected(running) as stub:
         yield stub
 

@@ -21,13 +21,13 @@ from tests.integration.reference import iou
 from triton_sam import SAM2TritonClient
 from triton_sam.core import masks
 from triton_sam.errors import InvalidInput, NotFound
-from triton_sam.serving import Running
+from triton_sam.serving import RunningServer
 
 pytestmark = pytest.mark.triton
 POINT = [365, 290]
 
 
-def post(running: Running, body: dict[str, Any], model: str = "sam2") -> tuple[int, dict[str, Any]]:
+def post(running: RunningServer, body: dict[str, Any], model: str = "sam2") -> tuple[int, dict[str, Any]]:
     request = urllib.request.Request(
         f"{running.urls['HTTP']}/v2/models/{model}/infer", data=json.dumps(body, allow_nan=True).encode()
     )
@@ -60,7 +60,7 @@ def image_b64(coffee: bytes) -> str:
 
 
 @pytest.fixture(scope="module")
-def image_key(server: Running, image_b64: str) -> str:
+def image_key(server: RunningServer, image_b64: str) -> str:
     status, answer = post(server, {"inputs": [text("image_b64", image_b64)]})
     assert status == 200
     return str(result_of(answer)["image_key"])
@@ -73,7 +73,7 @@ def expected(coffee: bytes) -> np.ndarray:
         return expected_mask(picture, points=[POINT])
 
 
-def test_one_plain_json_request(server: Running, image_b64: str, expected: np.ndarray) -> None:
+def test_one_plain_json_request(server: RunningServer, image_b64: str, expected: np.ndarray) -> None:
     prompt = json.dumps({"points": [POINT], "boxes": []})
     status, answer = post(server, {"inputs": [text("image_b64", image_b64), text("prompt_json", prompt)]})
     assert status == 200
@@ -88,13 +88,15 @@ def test_one_plain_json_request(server: Running, image_b64: str, expected: np.nd
     assert {output["name"] for output in answer["outputs"]} == {"result_json", "image_key", "scores"}
 
 
-def test_a_data_url_is_base64_too(server: Running, image_b64: str, image_key: str) -> None:
+def test_a_data_url_is_base64_too(server: RunningServer, image_b64: str, image_key: str) -> None:
     status, answer = post(server, {"inputs": [text("image_b64", f"data:image/png;base64,{image_b64}")]})
     assert (status, result_of(answer)["image_key"]) == (200, image_key)
 
 
 @pytest.mark.parametrize("form", ["png", "rle", "bits"])
-def test_exact_formats_hold_the_same_mask(server: Running, image_key: str, expected: np.ndarray, form: str) -> None:
+def test_exact_formats_hold_the_same_mask(
+    server: RunningServer, image_key: str, expected: np.ndarray, form: str
+) -> None:
     prompt = json.dumps({"points": [POINT], "format": form})
     status, answer = post(server, {"inputs": [text("image_key", image_key), text("prompt_json", prompt)]})
     mask = result_of(answer)["mask"]
@@ -104,7 +106,7 @@ def test_exact_formats_hold_the_same_mask(server: Running, image_key: str, expec
         np.testing.assert_array_equal(coco.decode(mask["data"]).astype(bool), expected)
 
 
-def test_polygon_format(server: Running, image_key: str, expected: np.ndarray) -> None:
+def test_polygon_format(server: RunningServer, image_key: str, expected: np.ndarray) -> None:
     prompt = json.dumps({"points": [POINT], "format": "polygon"})
     _, answer = post(server, {"inputs": [text("image_key", image_key), text("prompt_json", prompt)]})
     rings = result_of(answer)["mask"]["data"]
@@ -112,7 +114,7 @@ def test_polygon_format(server: Running, image_key: str, expected: np.ndarray) -
     assert iou(drawn, expected) > 0.9
 
 
-def test_logits_format(server: Running, image_key: str) -> None:
+def test_logits_format(server: RunningServer, image_key: str) -> None:
     prompt = json.dumps({"points": [POINT], "format": "logits", "multimask": True})
     _, answer = post(server, {"inputs": [text("image_key", image_key), text("prompt_json", prompt)]})
     entries = result_of(answer)["masks"]
@@ -121,7 +123,7 @@ def test_logits_format(server: Running, image_key: str) -> None:
         assert len(base64.b64decode(entry["data"])) == 4 * 256 * 256
 
 
-def test_a_png_or_rle_click_is_small_on_the_wire(server: Running, image_key: str) -> None:
+def test_a_png_or_rle_click_is_small_on_the_wire(server: RunningServer, image_key: str) -> None:
     for form in ("png", "rle"):
         prompt = json.dumps({"points": [POINT], "format": form})
         _, answer = post(server, {"inputs": [text("image_key", image_key), text("prompt_json", prompt)]})
@@ -129,7 +131,9 @@ def test_a_png_or_rle_click_is_small_on_the_wire(server: Running, image_key: str
 
 
 @pytest.mark.parametrize("protocol", ["HTTP", "gRPC"])
-def test_both_protocols_give_the_same_mask(server: Running, coffee: bytes, expected: np.ndarray, protocol: str) -> None:
+def test_both_protocols_give_the_same_mask(
+    server: RunningServer, coffee: bytes, expected: np.ndarray, protocol: str
+) -> None:
     with SAM2TritonClient(server.urls[protocol]) as client:
         assert client.is_ready()
         client.set_image(coffee)
@@ -160,7 +164,7 @@ BAD_PROMPTS = {
 
 
 @pytest.mark.parametrize("case", list(BAD_PROMPTS))
-def test_bad_prompts_get_one_clear_sentence(server: Running, image_key: str, case: str) -> None:
+def test_bad_prompts_get_one_clear_sentence(server: RunningServer, image_key: str, case: str) -> None:
     prompt, sentence = BAD_PROMPTS[case]
     status, answer = post(server, {"inputs": [text("image_key", image_key), text("prompt_json", prompt)]})
     assert status == 400
@@ -192,7 +196,7 @@ def bad_images(coffee: bytes) -> dict[str, tuple[bytes, str]]:
 
 
 @pytest.mark.parametrize("case", ["empty", "truncated", "not an image", "bomb", "header only"])
-def test_bad_images_get_one_clear_sentence(server: Running, coffee: bytes, case: str) -> None:
+def test_bad_images_get_one_clear_sentence(server: RunningServer, coffee: bytes, case: str) -> None:
     data, sentence = bad_images(coffee)[case]
     prompt = text("prompt_json", json.dumps({"points": [[5, 5]]}))
     status, answer = post(server, {"inputs": [text("image_b64", base64.b64encode(data).decode()), prompt]})
@@ -211,19 +215,19 @@ def test_bad_images_get_one_clear_sentence(server: Running, coffee: bytes, case:
         ([text("prompt_json", '{"points": [[1, 1]]}')], 400, "this request has none"),
     ],
 )
-def test_bad_requests(server: Running, inputs: list[dict[str, Any]], status: int, sentence: str) -> None:
+def test_bad_requests(server: RunningServer, inputs: list[dict[str, Any]], status: int, sentence: str) -> None:
     got, answer = post(server, {"inputs": inputs})
     assert (got, sentence in answer["error"]) == (status, True), answer
 
 
-def test_text_prompts_are_told_apart_from_bad_ones(server: Running, image_key: str) -> None:
+def test_text_prompts_are_told_apart_from_bad_ones(server: RunningServer, image_key: str) -> None:
     body = {"inputs": [text("image_key", image_key), text("prompt_json", '{"text": "a spoon"}')]}
     status, answer = post(server, body)
     assert status == HTTPStatus.NOT_IMPLEMENTED  # Triton's word for it; the service says 422
     assert "not text" in answer["error"]
 
 
-def test_bad_input_harms_nobody_else(server: Running, image_key: str, expected: np.ndarray) -> None:
+def test_bad_input_harms_nobody_else(server: RunningServer, image_key: str, expected: np.ndarray) -> None:
     for prompt, _ in BAD_PROMPTS.values():
         post(server, {"inputs": [text("image_key", image_key), text("prompt_json", prompt)]})
     body = {"inputs": [text("image_key", image_key), text("prompt_json", json.dumps({"points": [POINT]}))]}
@@ -258,7 +262,7 @@ def variants(picture: Image.Image) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("case", ["16-bit", "grey", "cmyk", "palette", "alpha", "rotated"])
 def test_odd_images_mean_what_a_person_sees(
-    server: Running, photographs: Path, expected: np.ndarray, case: str
+    server: RunningServer, photographs: Path, expected: np.ndarray, case: str
 ) -> None:
     with Image.open(photographs / "coffee.png") as opened:
         data = variants(opened.convert("RGB"))[case]
@@ -270,7 +274,7 @@ def test_odd_images_mean_what_a_person_sees(
     assert iou(found, expected) > 0.85
 
 
-def test_16_bit_equals_its_8_bit_twin(server: Running, photographs: Path) -> None:
+def test_16_bit_equals_its_8_bit_twin(server: RunningServer, photographs: Path) -> None:
     with Image.open(photographs / "coffee.png") as opened:
         forms = variants(opened.convert("RGB"))
     found = []
@@ -281,7 +285,7 @@ def test_16_bit_equals_its_8_bit_twin(server: Running, photographs: Path) -> Non
     assert iou(*found) == 1.0
 
 
-def test_embedding_out_and_in_again(server: Running, coffee: bytes, expected: np.ndarray) -> None:
+def test_embedding_out_and_in_again(server: RunningServer, coffee: bytes, expected: np.ndarray) -> None:
     import tritonclient.http as http
     from tritonclient.utils import InferenceServerException
 
@@ -310,7 +314,7 @@ def test_embedding_out_and_in_again(server: Running, coffee: bytes, expected: np
         assert iou(without_detail, expected) > 0.5
 
 
-def test_admin_apis_are_closed(server: Running) -> None:
+def test_admin_apis_are_closed(server: RunningServer) -> None:
     for path in ("repository/index", "repository/models/sam2/unload", "systemsharedmemory/status", "logging"):
         url = f"{server.urls['HTTP']}/v2/{path}"
         data = None if path in ("systemsharedmemory/status", "logging") else b"{}"
@@ -320,7 +324,7 @@ def test_admin_apis_are_closed(server: Running) -> None:
         assert refused.value.code == 403
 
 
-def test_a_large_body_with_curls_own_content_type_is_served(server: Running) -> None:
+def test_a_large_body_with_curls_own_content_type_is_served(server: RunningServer) -> None:
     """curl labels it as a form; with a usual stack Triton would end on it, and take everybody along."""
     noise = np.random.default_rng(3).integers(0, 256, (1600, 2000, 3), np.uint8)
     buffer = io.BytesIO()
@@ -332,7 +336,7 @@ def test_a_large_body_with_curls_own_content_type_is_served(server: Running) -> 
     assert server.supervisor.status["restarts"] == 0
 
 
-def test_too_much_for_one_request(server: Running) -> None:
+def test_too_much_for_one_request(server: RunningServer) -> None:
     noise = Image.new("L", (9000, 9000))
     buffer = io.BytesIO()
     noise.save(buffer, "PNG")
@@ -346,13 +350,13 @@ def test_too_much_for_one_request(server: Running) -> None:
 
 
 @pytest.mark.parametrize("parameters", [{"latest_wins": "true"}, {"ping": 1}, {"cancel": True}])
-def test_wrong_parameters(server: Running, image_key: str, parameters: dict[str, Any]) -> None:
+def test_wrong_parameters(server: RunningServer, image_key: str, parameters: dict[str, Any]) -> None:
     inputs = [text("image_key", image_key), text("prompt_json", json.dumps({"points": [POINT]}))]
     status, answer = post(server, {"inputs": inputs, "parameters": parameters})
     assert status == 400
     assert next(iter(parameters)) in answer["error"]
 
 
-def test_base64_with_line_breaks(server: Running, coffee: bytes, image_key: str) -> None:
+def test_base64_with_line_breaks(server: RunningServer, coffee: bytes, image_key: str) -> None:
     status, answer = post(server, {"inputs": [text("image_b64", base64.encodebytes(coffee).decode())]})
     assert (status, result_of(answer)["image_key"]) == (200, image_key)

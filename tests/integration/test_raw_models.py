@@ -15,12 +15,14 @@ import tritonclient.grpc as grpc
 from tritonclient.utils import InferenceServerException
 
 from triton_sam.models.specs import ModelSpec, Role
-from triton_sam.serving import Running
+from triton_sam.serving import RunningServer
 
 pytestmark = pytest.mark.triton
 
 
-def infer(running: Running, model: str, arrays: dict[str, np.ndarray], outputs: list[str]) -> dict[str, np.ndarray]:
+def infer(
+    running: RunningServer, model: str, arrays: dict[str, np.ndarray], outputs: list[str]
+) -> dict[str, np.ndarray]:
     inputs = []
     for name, array in arrays.items():
         inputs.append(grpc.InferInput(name, list(array.shape), "FP32"))
@@ -62,7 +64,7 @@ def expected(graphs: dict[Role, Path], features: dict[str, np.ndarray]) -> list[
 
 
 def test_all_masks_are_those_of_the_published_decoder(
-    real_server: Running, features: dict[str, np.ndarray], expected: list[np.ndarray]
+    real_server: RunningServer, features: dict[str, np.ndarray], expected: list[np.ndarray]
 ) -> None:
     arrays = decoder_inputs(features) | {"multimask_output": np.ones(1, np.float32)}
     served = infer(real_server, "sam2_decoder", arrays, ["masks", "iou_predictions"])
@@ -71,7 +73,7 @@ def test_all_masks_are_those_of_the_published_decoder(
 
 
 def test_one_mask_is_that_of_the_best_score(
-    real_server: Running, features: dict[str, np.ndarray], expected: list[np.ndarray]
+    real_server: RunningServer, features: dict[str, np.ndarray], expected: list[np.ndarray]
 ) -> None:
     served = infer(real_server, "sam2_decoder", decoder_inputs(features), ["masks", "iou_predictions"])
     assert served["masks"].shape == (2, 1, 256, 256)
@@ -84,7 +86,7 @@ def test_one_mask_is_that_of_the_best_score(
 
 
 def test_a_graph_that_refuses_its_inputs_is_an_error_and_goes_on(
-    real_server: Running, features: dict[str, np.ndarray]
+    real_server: RunningServer, features: dict[str, np.ndarray]
 ) -> None:
     wrong = decoder_inputs(features) | {"point_labels": np.ones((2, 3), np.float32)}
     with pytest.raises(InferenceServerException, match="refused its inputs"):
@@ -94,7 +96,7 @@ def test_a_graph_that_refuses_its_inputs_is_an_error_and_goes_on(
 
 @pytest.mark.parametrize("config", ['backend: "onnxruntime"', 'platform: "onnxruntime_onnx"', None])
 def test_minimal_and_absent_configs(
-    real_server: Running, real_repository: Path, features: dict[str, np.ndarray], config: str | None
+    real_server: RunningServer, real_repository: Path, features: dict[str, np.ndarray], config: str | None
 ) -> None:
     """A graph without optional inputs: what may be left out has to be told by a config."""
     name = f"plain_{abs(hash(config)) % 10_000}"

@@ -18,19 +18,19 @@ from triton_sam.bench.observe import counters
 from triton_sam.client import wire
 from triton_sam.client.transport import Transport, connect
 from triton_sam.errors import Cancelled, ImageExpired, TritonSamError, Unavailable
-from triton_sam.serving import Running
+from triton_sam.serving import RunningServer
 
 pytestmark = pytest.mark.triton
 ONE_EMBEDDING = 16_777_216
 POINT = [365, 290]
 
 
-def metrics(running: Running) -> dict[str, float]:
+def metrics(running: RunningServer) -> dict[str, float]:
     return counters(running, "sam2")
 
 
 @pytest.fixture(scope="module")
-def narrow(start_server: ServerFactory) -> Iterator[Running]:
+def narrow(start_server: ServerFactory) -> Iterator[RunningServer]:
     """A server whose cache holds one image and whose queues are short."""
     with start_server(cache_bytes=str(ONE_EMBEDDING), encode_queue="1", click_queue="4") as running:
         yield running
@@ -43,7 +43,7 @@ def pictures(photographs: Path) -> list[bytes]:
     return [png(slowed(Image.open(photographs / name))) for name in names]
 
 
-def raw(running: Running, protocol: str = "HTTP") -> Transport:
+def raw(running: RunningServer, protocol: str = "HTTP") -> Transport:
     return connect(wire.Address.parse(running.urls[protocol]), 60.0, {})
 
 
@@ -56,7 +56,7 @@ def click_call(key: str, **parameters: str | bool) -> wire.Call:
     return wire.Call("sam2", wire.click_inputs(key, document), ("result_json",), parameters)
 
 
-def outcome(running: Running, call: wire.Call, protocol: str = "HTTP") -> object:
+def outcome(running: RunningServer, call: wire.Call, protocol: str = "HTTP") -> object:
     """The answer or the error, from a connection of its own."""
     transport = raw(running, protocol)
     try:
@@ -67,7 +67,9 @@ def outcome(running: Running, call: wire.Call, protocol: str = "HTTP") -> object
         transport.close()
 
 
-def test_evicted_images_are_not_found_and_the_client_encodes_again(narrow: Running, pictures: list[bytes]) -> None:
+def test_evicted_images_are_not_found_and_the_client_encodes_again(
+    narrow: RunningServer, pictures: list[bytes]
+) -> None:
     with SAM2TritonClient(narrow.urls["HTTP"]) as first, SAM2TritonClient(narrow.urls["HTTP"]) as second:
         key = first.set_image(pictures[0])
         expected = first.segment([POINT]).masks.masks
@@ -80,7 +82,7 @@ def test_evicted_images_are_not_found_and_the_client_encodes_again(narrow: Runni
     assert after["cache_bytes"] == ONE_EMBEDDING
 
 
-def test_equal_new_images_are_encoded_once(narrow: Running) -> None:
+def test_equal_new_images_are_encoded_once(narrow: RunningServer) -> None:
     image = slow_picture(1)
     before = metrics(narrow)
     with ThreadPoolExecutor(4) as pool:
@@ -89,7 +91,7 @@ def test_equal_new_images_are_encoded_once(narrow: Running) -> None:
     assert metrics(narrow)["encodes_total"] - before["encodes_total"] == 1
 
 
-def test_overload_is_refused_at_once_and_clearly(narrow: Running) -> None:
+def test_overload_is_refused_at_once_and_clearly(narrow: RunningServer) -> None:
     before = metrics(narrow)
     with ThreadPoolExecutor(6) as pool:
         answers = list(pool.map(lambda shade: outcome(narrow, encode_call(slow_picture(shade))), range(10, 16)))
@@ -101,7 +103,7 @@ def test_overload_is_refused_at_once_and_clearly(narrow: Running) -> None:
     assert len(served) + len(refused) == 6
 
 
-def test_the_client_retries_a_busy_server(narrow: Running) -> None:
+def test_the_client_retries_a_busy_server(narrow: RunningServer) -> None:
     def encode(shade: int) -> str:
         with SAM2TritonClient(narrow.urls["HTTP"], retries=100) as client:
             return client.set_image(slow_picture(shade))
@@ -112,7 +114,9 @@ def test_the_client_retries_a_busy_server(narrow: Running) -> None:
 
 
 @pytest.mark.parametrize("protocol", ["HTTP", "gRPC"])
-def test_latest_wins_and_superseded_clicks_cost_nothing(server: Running, pictures: list[bytes], protocol: str) -> None:
+def test_latest_wins_and_superseded_clicks_cost_nothing(
+    server: RunningServer, pictures: list[bytes], protocol: str
+) -> None:
     with SAM2TritonClient(server.urls["HTTP"]) as client:
         key = client.set_image(pictures[0])
     before = metrics(server)
@@ -128,7 +132,7 @@ def test_latest_wins_and_superseded_clicks_cost_nothing(server: Running, picture
     assert after["decodes_total"] - before["decodes_total"] == len(answered)
 
 
-def test_cancel_request_answers_waiting_requests_of_its_session_only(server: Running) -> None:
+def test_cancel_request_answers_waiting_requests_of_its_session_only(server: RunningServer) -> None:
     with ThreadPoolExecutor(4) as pool:
         running = pool.submit(outcome, server, encode_call(slow_picture(101)))
         doomed = [
@@ -150,7 +154,7 @@ def test_cancel_request_answers_waiting_requests_of_its_session_only(server: Run
         assert not isinstance(future.result(), TritonSamError)
 
 
-def test_clicks_pass_an_encode(server: Running, pictures: list[bytes]) -> None:
+def test_clicks_pass_an_encode(server: RunningServer, pictures: list[bytes]) -> None:
     with SAM2TritonClient(server.urls["HTTP"]) as client:
         client.set_image(pictures[0])
         with ThreadPoolExecutor(1) as pool:
@@ -162,7 +166,7 @@ def test_clicks_pass_an_encode(server: Running, pictures: list[bytes]) -> None:
     assert clicks >= 3, "an encode takes seconds and a click a tenth of one"
 
 
-def test_threads_share_one_client(server: Running, pictures: list[bytes]) -> None:
+def test_threads_share_one_client(server: RunningServer, pictures: list[bytes]) -> None:
     with SAM2TritonClient(server.urls["HTTP"]) as client:
         client.set_image(pictures[0])
         expected = client.segment([POINT]).masks.masks

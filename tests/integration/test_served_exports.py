@@ -28,7 +28,7 @@ from triton_sam import SAM2TritonClient
 from triton_sam.models.catalog import get_spec
 from triton_sam.repository.profiles import PAINTERA, write_profile_model
 from triton_sam.repository.setup import write_exported
-from triton_sam.serving import Running
+from triton_sam.serving import RunningServer
 
 pytestmark = [pytest.mark.triton, pytest.mark.torch]
 
@@ -55,7 +55,7 @@ TOLERANCE = 1e-3
 @pytest.fixture(scope="module")
 def running(
     small_exports: SmallFactory, embedded_server: None, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Running]:
+) -> Iterator[RunningServer]:
     folder = tmp_path_factory.mktemp("served")
     models = folder / "model_repository"
     for name, model_id in SEGMENTERS.items():
@@ -81,7 +81,7 @@ def prompts(mask: Any) -> dict[str, dict[str, Any]]:
     }
 
 
-def test_masks_equal_torch(running: Running, small_exports: SmallFactory, picture: Image.Image) -> None:
+def test_masks_equal_torch(running: RunningServer, small_exports: SmallFactory, picture: Image.Image) -> None:
     made = small_exports("sam2.1:tiny")
     reference = TorchReference(made.network, made.spec.side, keeps_aspect=False)
     fed_back = reference.logits(picture, points=POINTS, labels=LABELS, multimask=True)[0][:1]
@@ -108,7 +108,7 @@ def test_masks_equal_torch(running: Running, small_exports: SmallFactory, pictur
             assert 0.05 < (large > 0).mean() < 0.95, "the mask is nearly all or nothing: choose another seed"
 
 
-def test_models_answer_side_by_side(running: Running, small_exports: SmallFactory, picture: Image.Image) -> None:
+def test_models_answer_side_by_side(running: RunningServer, small_exports: SmallFactory, picture: Image.Image) -> None:
     """Each for itself, in turn: its own masks, its own scores, its own id."""
     with (
         SAM2TritonClient(running.urls["HTTP"], "sam2") as hiera,
@@ -137,7 +137,7 @@ def test_models_answer_side_by_side(running: Running, small_exports: SmallFactor
 
 @pytest.mark.parametrize("model", INPUTS)
 def test_an_encoder_for_paintera(
-    running: Running, small_exports: SmallFactory, picture: Image.Image, model: str
+    running: RunningServer, small_exports: SmallFactory, picture: Image.Image, model: str
 ) -> None:
     """Its names, its range of pixels ([-1,1] for SAM 3), its stream."""
     made: Small = small_exports(ENCODERS[model])

@@ -26,7 +26,7 @@ from triton_sam.bench.observe import counters
 from triton_sam.bench.service import slow_senders
 from triton_sam.core.masks import decode
 from triton_sam.core.rle import from_rle
-from triton_sam.serving import Running
+from triton_sam.serving import RunningServer
 
 pytestmark = pytest.mark.triton
 SPOON = (365, 290)
@@ -34,12 +34,12 @@ WORKERS, REQUESTS = 3, 4
 
 
 @pytest.fixture(scope="module")
-def running(server: Running) -> Running:
+def running(server: RunningServer) -> RunningServer:
     return server
 
 
 @pytest.fixture(scope="module")
-def service(running: Running) -> Iterator[httpx.Client]:
+def service(running: RunningServer) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=running.urls["service"], timeout=120, trust_env=False) as client:
         yield client
 
@@ -140,7 +140,7 @@ def test_polygon_logits_and_several_objects(service: httpx.Client, image_key: st
 
 
 def test_refusals_come_from_the_service_and_name_the_mend(
-    service: httpx.Client, running: Running, image_key: str
+    service: httpx.Client, running: RunningServer, image_key: str
 ) -> None:
     before = counters(running, "sam2")
     wrong: list[tuple[dict[str, Any], int, str]] = [
@@ -166,7 +166,7 @@ def test_what_older_guides_call(service: httpx.Client) -> None:
     assert service.get("/health").json()["state"] == "ready"
 
 
-def test_hover_over_a_socket(running: Running, image_key: str, spoon: np.ndarray[Any, Any]) -> None:
+def test_hover_over_a_socket(running: RunningServer, image_key: str, spoon: np.ndarray[Any, Any]) -> None:
     async def body() -> None:
         url = running.urls["service"].replace("http://", "ws://") + "/v1/hover"
         before = counters(running, "sam2")
@@ -230,11 +230,11 @@ def run_workers(habit: Any, url: str, requests: int) -> Counter[Any]:
     return Counter(seen)
 
 
-def test_workers_that_ask_one_after_the_other(running: Running, service: httpx.Client) -> None:
+def test_workers_that_ask_one_after_the_other(running: RunningServer, service: httpx.Client) -> None:
     assert run_workers(_one_after_the_other, running.urls["service"], REQUESTS) == {200: WORKERS * REQUESTS}
 
 
-def test_workers_that_cancel_what_they_asked_before(running: Running, service: httpx.Client) -> None:
+def test_workers_that_cancel_what_they_asked_before(running: RunningServer, service: httpx.Client) -> None:
     requests = 2 * REQUESTS
     before = counters(running, "sam2")
     seen = run_workers(_overlapping, running.urls["service"], requests)
@@ -245,7 +245,7 @@ def test_workers_that_cancel_what_they_asked_before(running: Running, service: h
     assert encodes < WORKERS * requests / 2, "cancelled encodes are not computed"
 
 
-def test_a_caller_that_hangs_up_costs_no_encode(running: Running, service: httpx.Client) -> None:
+def test_a_caller_that_hangs_up_costs_no_encode(running: RunningServer, service: httpx.Client) -> None:
     before = counters(running, "sam2")
     with httpx.Client(base_url=running.urls["service"], timeout=0.3, trust_env=False) as impatient:
         gone = [threading.Thread(target=_hang_up, args=(impatient, number)) for number in range(6)]
@@ -262,7 +262,7 @@ def _hang_up(client: httpx.Client, number: int) -> None:
         client.post("/v1/images", files={"image": slow_picture(3000 + number)})
 
 
-def test_slow_senders_do_not_keep_others_out(running: Running, service: httpx.Client, image_key: str) -> None:
+def test_slow_senders_do_not_keep_others_out(running: RunningServer, service: httpx.Client, image_key: str) -> None:
     """How much they slow others down is measured by ``triton-sam bench service``."""
     with slow_senders(running.urls["service"], 100):
         answer = service.post("/v1/segment", json={"image_key": image_key, "points": [SPOON], "format": "rle"})

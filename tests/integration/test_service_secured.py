@@ -25,7 +25,7 @@ from triton_sam.client.wire import click_inputs
 from triton_sam.errors import ImageExpired
 from triton_sam.logs import REQUESTS_LOG, JsonFormatter
 from triton_sam.models.specs import ModelSpec
-from triton_sam.serving import Ports, Running, serving
+from triton_sam.serving import Ports, RunningServer, ServingOptions, serving
 from triton_sam.settings import Settings
 
 pytestmark = pytest.mark.triton
@@ -70,9 +70,11 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
 
 
 @pytest.fixture(scope="module")
-def running(repository: Path, spec: ModelSpec, settings: Settings) -> Iterator[Running]:
+def running(repository: Path, spec: ModelSpec, settings: Settings) -> Iterator[RunningServer]:
     variables = {"TRITON_SAM_LOG_FORMAT": "json"}
-    with serving(repository, {"sam2": spec}, settings, ports=Ports(0, 0, 0, 0), environment=variables) as server:
+    with serving(
+        ServingOptions(repository, {"sam2": spec}, settings, ports=Ports(0, 0, 0, 0), environment=variables)
+    ) as server:
         yield server
 
 
@@ -82,18 +84,18 @@ def trust(settings: Settings) -> ssl.SSLContext:
 
 
 @pytest.fixture(scope="module")
-def service(running: Running, trust: ssl.SSLContext) -> Iterator[httpx.Client]:
+def service(running: RunningServer, trust: ssl.SSLContext) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=running.urls["service"], verify=trust, timeout=120, trust_env=False) as client:
         yield client
 
 
-def model_lines(running: Running) -> list[dict[str, object]]:
+def model_lines(running: RunningServer) -> list[dict[str, object]]:
     """What the models have written to Triton's log, as objects."""
     whole = running.supervisor.process.log_path.read_text(errors="replace").rpartition("\n")[0]
     return [json.loads(line) for line in whole.splitlines() if line.startswith("{")]
 
 
-def expect_model_line(running: Running, request_id: str) -> dict[str, object]:
+def expect_model_line(running: RunningServer, request_id: str) -> dict[str, object]:
     """The one line of a request; it is written when the answer is out."""
 
     def found() -> list[dict[str, object]]:
@@ -104,7 +106,7 @@ def expect_model_line(running: Running, request_id: str) -> dict[str, object]:
     return line
 
 
-def test_https_and_wss(running: Running, service: httpx.Client, trust: ssl.SSLContext, photographs: Path) -> None:
+def test_https_and_wss(running: RunningServer, service: httpx.Client, trust: ssl.SSLContext, photographs: Path) -> None:
     address = running.urls["service"]
     assert address.startswith("https://")
     assert service.get("/health").json() == {"state": "ready"}
@@ -121,7 +123,7 @@ def test_https_and_wss(running: Running, service: httpx.Client, trust: ssl.SSLCo
         assert json.loads(socket.recv(timeout=60))["result"]["score"] > 0.5
 
 
-def test_whoever_does_not_speak_tls_or_does_not_trust_it(running: Running) -> None:
+def test_whoever_does_not_speak_tls_or_does_not_trust_it(running: RunningServer) -> None:
     address = running.urls["service"]
     with pytest.raises(httpx.TransportError):
         httpx.get(f"{address}/health", trust_env=False, timeout=20)
@@ -134,7 +136,9 @@ def test_whoever_does_not_speak_tls_or_does_not_trust_it(running: Running) -> No
     [["deploy/compose/entrypoint.sh", "healthy"], ["scripts/health_check.sh", "localhost", "PORT"]],
     ids=["container", "script"],
 )
-def test_health_checks_speak_tls_where_the_service_does(check: list[str], running: Running, settings: Settings) -> None:
+def test_health_checks_speak_tls_where_the_service_does(
+    check: list[str], running: RunningServer, settings: Settings
+) -> None:
     port = running.urls["service"].rpartition(":")[2]
     command = [str(ROOT / check[0]), *(port if word == "PORT" else word for word in check[1:])]
     told = {"TRITON_SAM_TLS_CERTIFICATE": str(settings.tls_certificate), "SERVICE_PORT": port}
@@ -144,7 +148,7 @@ def test_health_checks_speak_tls_where_the_service_does(check: list[str], runnin
 
 
 def test_a_requests_id_comes_through_triton_to_the_model_and_back(
-    running: Running, service: httpx.Client, caplog: pytest.LogCaptureFixture
+    running: RunningServer, service: httpx.Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, REQUESTS_LOG)
     click = {"image_key": "0" * 64, "points": [[1, 1]]}
@@ -174,7 +178,7 @@ def test_a_requests_id_comes_through_triton_to_the_model_and_back(
 
 
 @pytest.mark.parametrize("way", ["HTTP", "gRPC"])
-def test_a_client_of_triton_has_ids_too(running: Running, way: str) -> None:
+def test_a_client_of_triton_has_ids_too(running: RunningServer, way: str) -> None:
     with SAM2TritonClient(running.urls[way], request_id=lambda: f"own-{way}\nid") as client:
         call = click_inputs("1" * 64, {"points": [[1, 1]]})
         with pytest.raises(ImageExpired):
@@ -182,7 +186,7 @@ def test_a_client_of_triton_has_ids_too(running: Running, way: str) -> None:
     expect_model_line(running, f"own-{way}_id")  # a line stays one line
 
 
-def test_every_line_of_the_models_is_json_with_an_id_or_none(running: Running) -> None:
+def test_every_line_of_the_models_is_json_with_an_id_or_none(running: RunningServer) -> None:
     lines = model_lines(running)
     assert lines
     assert all({"time", "level", "logger", "message", "request_id", "model"} <= set(line) for line in lines)

@@ -24,7 +24,7 @@ from triton_sam.bench.hover import Load, hover
 from triton_sam.bench.observe import counters, counters_so_far, own_bytes, server_bytes
 from triton_sam.client.speculative import Prediction
 from triton_sam.errors import InvalidInput
-from triton_sam.serving import Running
+from triton_sam.serving import RunningServer
 
 pytestmark = pytest.mark.triton
 PROTOCOLS = ("HTTP", "gRPC")
@@ -33,7 +33,7 @@ CANCELS = int(os.environ.get("TRITON_SAM_TEST_CANCELS", "400"))
 
 
 @pytest.fixture(scope="module")
-def running(server: Running) -> Running:
+def running(server: RunningServer) -> RunningServer:
     return server
 
 
@@ -58,7 +58,7 @@ def assert_same(result: Prediction | None, expected: np.ndarray[Any, Any]) -> No
 
 
 @asynccontextmanager
-async def speculative(running: Running, protocol: str, picture: Path) -> AsyncIterator[SpeculativeSAM2Client]:
+async def speculative(running: RunningServer, protocol: str, picture: Path) -> AsyncIterator[SpeculativeSAM2Client]:
     async with SpeculativeSAM2Client(running.urls[protocol]) as client:
         client.set_image(picture)
         await client.image_ready()
@@ -74,13 +74,13 @@ def run(body: Coroutine[Any, Any, None]) -> None:
     asyncio.run(asyncio.wait_for(whole(), 250))
 
 
-def growth(running: Running, before: dict[str, float]) -> dict[str, float]:
+def growth(running: RunningServer, before: dict[str, float]) -> dict[str, float]:
     after = counters(running, "sam2")
     return {name: after[name] - before[name] for name in after}
 
 
 @asynccontextmanager
-async def busy_decoder(running: Running, picture: Path) -> AsyncIterator[int]:
+async def busy_decoder(running: RunningServer, picture: Path) -> AsyncIterator[int]:
     """A decoder that has seconds to do for somebody else; yields how many prompts those are."""
     objects = [{"points": [[20 + 9 * number, 200]]} for number in range(60)]
     loop = asyncio.get_running_loop()
@@ -96,7 +96,7 @@ async def busy_decoder(running: Running, picture: Path) -> AsyncIterator[int]:
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_fifty_requests_behind_a_busy_model_and_one_is_wanted(
-    running: Running, protocol: str, picture: Path, expected: np.ndarray[Any, Any]
+    running: RunningServer, protocol: str, picture: Path, expected: np.ndarray[Any, Any]
 ) -> None:
     async def body() -> None:
         async with speculative(running, protocol, picture) as client, busy_decoder(running, picture) as others:
@@ -118,7 +118,9 @@ def test_fifty_requests_behind_a_busy_model_and_one_is_wanted(
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_nothing_is_computed_where_everything_is_cancelled(running: Running, protocol: str, picture: Path) -> None:
+def test_nothing_is_computed_where_everything_is_cancelled(
+    running: RunningServer, protocol: str, picture: Path
+) -> None:
     async def body() -> None:
         async with speculative(running, protocol, picture) as client, busy_decoder(running, picture) as others:
             before = counters(running, "sam2")
@@ -130,7 +132,7 @@ def test_nothing_is_computed_where_everything_is_cancelled(running: Running, pro
     run(body())
 
 
-def test_an_encode_that_nobody_waits_for_is_not_computed(running: Running, picture: Path) -> None:
+def test_an_encode_that_nobody_waits_for_is_not_computed(running: RunningServer, picture: Path) -> None:
     async def body() -> None:
         async with SpeculativeSAM2Client(running.urls["HTTP"]) as client:
             before = counters(running, "sam2")
@@ -146,7 +148,7 @@ def test_an_encode_that_nobody_waits_for_is_not_computed(running: Running, pictu
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_mice_that_move_faster_than_the_server_decodes(running: Running, protocol: str, picture: Path) -> None:
+def test_mice_that_move_faster_than_the_server_decodes(running: RunningServer, protocol: str, picture: Path) -> None:
     async def body() -> None:
         async with speculative(running, protocol, picture) as client:
             load = Load(sessions=6, hovers=40, rate=60.0, size=(600, 400))
@@ -163,7 +165,7 @@ def test_mice_that_move_faster_than_the_server_decodes(running: Running, protoco
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_sessions_side_by_side_with_habits_of_their_own(
-    running: Running, protocol: str, picture: Path, expected: np.ndarray[Any, Any]
+    running: RunningServer, protocol: str, picture: Path, expected: np.ndarray[Any, Any]
 ) -> None:
     """One queues and keeps the newest, one hovers, one cancels everything, one only clicks: nobody disturbs another."""
 
@@ -204,7 +206,7 @@ def test_sessions_side_by_side_with_habits_of_their_own(
     run(body())
 
 
-def test_two_clients_with_one_session_name_do_not_cancel_each_other(running: Running, picture: Path) -> None:
+def test_two_clients_with_one_session_name_do_not_cancel_each_other(running: RunningServer, picture: Path) -> None:
     async def body() -> None:
         async with (
             speculative(running, "HTTP", picture) as one,
@@ -221,7 +223,7 @@ def test_two_clients_with_one_session_name_do_not_cancel_each_other(running: Run
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_errors_come_from_the_server_and_are_raised(running: Running, protocol: str, picture: Path) -> None:
+def test_errors_come_from_the_server_and_are_raised(running: RunningServer, protocol: str, picture: Path) -> None:
     async def body() -> None:
         async with speculative(running, protocol, picture) as client:
             with pytest.raises(InvalidInput, match="outside the image of 600 x 400"):
@@ -231,7 +233,7 @@ def test_errors_come_from_the_server_and_are_raised(running: Running, protocol: 
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_cancels_at_every_moment_of_a_request(running: Running, protocol: str, photographs: Path) -> None:
+def test_cancels_at_every_moment_of_a_request(running: RunningServer, protocol: str, photographs: Path) -> None:
     """Cancels spread over twice the latency of a click: the server lives and keeps its size.
 
     TRITON_SAM_TEST_CANCELS=20000 is the long form.

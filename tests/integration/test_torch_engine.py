@@ -33,8 +33,8 @@ from triton_sam.models.weights import WeightStore
 from triton_sam.networks.segmenters import build
 from triton_sam.repository.export_cache import ExportRequest
 from triton_sam.repository.segmenters import write_models
-from triton_sam.repository.setup import set_up
-from triton_sam.serving import Running
+from triton_sam.repository.setup import SetupRequest, set_up
+from triton_sam.serving import RunningServer
 
 pytestmark = [pytest.mark.triton, pytest.mark.timeout(600), pytest.mark.torch]
 every_model = pytest.mark.part("exports")
@@ -49,7 +49,7 @@ _HALVES = pytest.mark.skipif(
 
 
 class Served:
-    def __init__(self, running: Running, name: str, bound: float, truth: Truth) -> None:
+    def __init__(self, running: RunningServer, name: str, bound: float, truth: Truth) -> None:
         self.running = running
         self.name = name
         self.bound = bound
@@ -78,11 +78,13 @@ def served(
     checkpoint = exports.checkpoint(model_id)
     folder: Path = tmp_path_factory.mktemp("torch")
     (name,) = set_up(
-        get_spec(model_id),
-        WeightStore(folder),
-        folder / "models",
-        request=ExportRequest(checkpoint),
-        engine=EngineChoice.TORCH_ONLY,
+        SetupRequest(
+            get_spec(model_id),
+            WeightStore(folder),
+            folder / "models",
+            export=ExportRequest(checkpoint),
+            engine=EngineChoice.TORCH_ONLY,
+        )
     )
     wanted = {"engine": "torch", "device": "cpu", "torch_dtype": dtype}
     with serve_folder(folder / "models", folder / "home", **wanted) as running:
@@ -90,7 +92,9 @@ def served(
 
 
 @pytest.fixture(scope="module")
-def small_network(embedded_server: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Running, Any]]:
+def small_network(
+    embedded_server: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[RunningServer, Any]]:
     """(a server, the network that it runs): the smallest of the catalogue with random weights."""
     spec = get_spec("sam1:mobile")
     spec = dataclasses.replace(spec, graphs=exported_graphs(spec.architecture, SIDE))
@@ -103,7 +107,7 @@ def small_network(embedded_server: None, tmp_path_factory: pytest.TempPathFactor
         yield running, network
 
 
-def test_a_small_network_equals_transformers_own(small_network: tuple[Running, Any], photographs: Path) -> None:
+def test_a_small_network_equals_transformers_own(small_network: tuple[RunningServer, Any], photographs: Path) -> None:
     running, network = small_network
     reference = TorchReference(network, SIDE, keeps_aspect=True)
     with Image.open(photographs / "coffee.png") as opened:

@@ -22,8 +22,8 @@ from triton_sam import SAM2TritonClient
 from triton_sam.errors import NotFound
 from triton_sam.models.catalog import get_spec
 from triton_sam.repository.segmenters import choose_name, write_models, write_plain_model
-from triton_sam.server.in_flight import requests_held
-from triton_sam.serving import Running
+from triton_sam.server.in_flight import requests_in_flight
+from triton_sam.serving import RunningServer
 
 pytestmark = [pytest.mark.triton, pytest.mark.torch]
 POINT = [365, 290]
@@ -63,7 +63,7 @@ def folder(small: Small, embedded_server: None, tmp_path_factory: pytest.TempPat
 
 
 @pytest.fixture(scope="module")
-def running(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def running(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     with serve_folder(folder, tmp_path_factory.mktemp("home")) as started:
         yield started
 
@@ -73,13 +73,13 @@ def coffee(photographs: Path) -> bytes:
     return (photographs / "coffee.png").read_bytes()
 
 
-def test_what_is_served(running: Running) -> None:
+def test_what_is_served(running: RunningServer) -> None:
     assert sorted(running.segmenters) == ["sam2", "sam2.1_small"]
     assert health(running)["versions"] == {"sam2": "1", "sam2.1_small": "1", "tool_decoder": "1"}
 
 
 @pytest.mark.parametrize("protocol", ["HTTP", "gRPC"])
-def test_ids_and_names(running: Running, coffee: bytes, protocol: str) -> None:
+def test_ids_and_names(running: RunningServer, coffee: bytes, protocol: str) -> None:
     url = running.urls[protocol]
     masks = {}
     for asked, answers in (("sam2:tiny", "sam2:tiny"), (SECOND, SECOND), ("sam2.1_small", SECOND)):
@@ -111,7 +111,7 @@ def tool_inputs(module: Any, small: Small) -> list[Any]:
 
 
 @pytest.mark.parametrize("priority", [0, 1, 2, 7])
-def test_a_tools_requests_may_have_a_priority(running: Running, small: Small, priority: int) -> None:
+def test_a_tools_requests_may_have_a_priority(running: RunningServer, small: Small, priority: int) -> None:
     with http.InferenceServerClient(running.urls["HTTP"].removeprefix("http://")) as client:
         answer = client.infer("tool_decoder", tool_inputs(http, small), priority=priority)
         assert answer.as_numpy("iou_predictions").shape == (1, 1)
@@ -128,23 +128,23 @@ def test_a_tools_requests_may_have_a_priority(running: Running, small: Small, pr
 
 
 @pytest.mark.usefixtures("patient_reaping")
-def test_a_variants_process_is_watched_too(running: Running, coffee: bytes) -> None:
+def test_a_variants_process_is_watched_too(running: RunningServer, coffee: bytes) -> None:
     supervisor = running.supervisor
     before = int(str(supervisor.status["reloads"]))
     with SAM2TritonClient(running.urls["HTTP"], SECOND) as client:
         client.set_image(coffee)
         expected = client.segment([POINT]).masks.masks
-        folder = supervisor.process.flight_folder
-        eventually(lambda: requests_held(folder, "sam2.1_small") == 0, "the end of all requests")
-        stubs = {model: pid for pid, model in supervisor.process.stubs.items()}
+        folder = supervisor.process.in_flight_folder
+        eventually(lambda: requests_in_flight(folder, "sam2.1_small") == 0, "the end of all requests")
+        stubs = {model: pid for pid, model in supervisor.process.model_pids.items()}
         os.kill(stubs["sam2.1_small"], signal.SIGKILL)
         eventually(lambda: supervisor.status["reloads"] == before + 1, "the reload")
         np.testing.assert_array_equal(client.segment([POINT]).masks.masks, expected)
-    after = {model: pid for pid, model in supervisor.process.stubs.items()}
+    after = {model: pid for pid, model in supervisor.process.model_pids.items()}
     assert {model for model in stubs if stubs[model] != after[model]} == {"sam2.1_small"}
 
 
-def test_another_default_comes_while_it_serves(running: Running, folder: Path, coffee: bytes) -> None:
+def test_another_default_comes_while_it_serves(running: RunningServer, folder: Path, coffee: bytes) -> None:
     """The last test here: it renames. A client that asked for an id never gets another model's masks."""
     with SAM2TritonClient(running.urls["HTTP"], "sam2:tiny") as client, SAM2TritonClient(running.urls["HTTP"]) as any_:
         client.set_image(coffee)

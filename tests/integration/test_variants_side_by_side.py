@@ -19,7 +19,7 @@ from triton_sam.models.catalog import get_spec
 from triton_sam.models.specs import ModelSpec, graphs_from_json
 from triton_sam.repository.segmenters import find_segmenters, write_models
 from triton_sam.repository.setup import write_exported
-from triton_sam.serving import Ports, Running, serving
+from triton_sam.serving import Ports, RunningServer, ServingOptions, serving
 from triton_sam.settings import Settings
 
 pytestmark = [pytest.mark.triton, pytest.mark.timeout(600), pytest.mark.part("exports"), pytest.mark.torch]
@@ -92,7 +92,7 @@ def exported(export_trial: ExportTrial, picture: Image.Image) -> dict[str, Direc
 @pytest.fixture(scope="module")
 def running(
     repository: Path, spec: ModelSpec, export_trial: ExportTrial, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Running]:
+) -> Iterator[RunningServer]:
     folder = tmp_path_factory.mktemp("side-by-side")
     models = folder / "model_repository"
     write_models(spec, repository / "sam2/1/encoder.onnx", repository / "sam2/1/decoder.onnx", models)
@@ -100,7 +100,9 @@ def running(
         written = write_exported(get_spec(model_id), export_trial(model_id), models)
         assert written == [name, f"{name}_encoder", f"{name}_decoder"]
     settings = Settings(home=folder / "home")
-    with serving(models, find_segmenters(models), settings, ports=Ports(0, 0, 0, 0), raw=True) as started:
+    with serving(
+        ServingOptions(models, find_segmenters(models), settings, ports=Ports(0, 0, 0, 0), raw=True)
+    ) as started:
         yield started
 
 
@@ -111,7 +113,7 @@ def close(found: np.ndarray, expected: np.ndarray) -> None:
 
 @pytest.mark.parametrize("protocol", ["HTTP", "gRPC"])
 def test_each_name_and_id_answers_for_its_own_model(
-    running: Running, exported: dict[str, DirectExport], picture: Image.Image, protocol: str
+    running: RunningServer, exported: dict[str, DirectExport], picture: Image.Image, protocol: str
 ) -> None:
     logits = {}
     for asked in ("sam2", "sam2:tiny", "sam2.1_small", "sam2.1:small"):
@@ -131,7 +133,7 @@ def test_each_name_and_id_answers_for_its_own_model(
 
 @pytest.mark.parametrize("name", EXPORTED)
 def test_a_family_answers_as_its_graphs_do(
-    running: Running, exported: dict[str, DirectExport], picture: Image.Image, name: str
+    running: RunningServer, exported: dict[str, DirectExport], picture: Image.Image, name: str
 ) -> None:
     direct = exported[name]
     side = 288 if name == "sam3" else 256
@@ -160,7 +162,7 @@ def test_a_family_answers_as_its_graphs_do(
         assert found.result["model"] == EXPORTED[name]
 
 
-def infer(running: Running, model: str, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def infer(running: RunningServer, model: str, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Whatever a raw model gives to these inputs and no others."""
     inputs = []
     for name, array in feeds.items():
@@ -172,7 +174,7 @@ def infer(running: Running, model: str, feeds: dict[str, np.ndarray]) -> dict[st
 
 
 @pytest.mark.parametrize("name", EXPORTED)
-def test_raw_twins(running: Running, exported: dict[str, DirectExport], name: str) -> None:
+def test_raw_twins(running: RunningServer, exported: dict[str, DirectExport], name: str) -> None:
     direct = exported[name]
     side = direct.graphs.side
     pixels = np.random.default_rng(3).random((2, 3, side, side), np.float32)

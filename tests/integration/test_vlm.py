@@ -27,7 +27,7 @@ from tests.integration.vlm_serving import (
 )
 from triton_sam.client.vlm_client import AsyncTritonVLMClient, TritonVLMClient
 from triton_sam.errors import InvalidInput, NotFound, TooLarge, TritonSamError
-from triton_sam.serving import Running
+from triton_sam.serving import RunningServer
 
 pytestmark = [pytest.mark.triton, pytest.mark.torch]
 #: Each model that is asked loads torch in a process of its own: for every commit one has to do.
@@ -41,7 +41,7 @@ SCENES = 200
 
 
 @pytest.fixture(scope="module", params=SCHEMES)
-def client(request: pytest.FixtureRequest, vlm_server: Running) -> Iterator[TritonVLMClient]:
+def client(request: pytest.FixtureRequest, vlm_server: RunningServer) -> Iterator[TritonVLMClient]:
     with TritonVLMClient(vlm_server.urls[request.param]) as client:
         yield client
 
@@ -58,7 +58,7 @@ def test_a_client_gets_what_the_network_says(name: str, client: TritonVLMClient,
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_plain_kserve_without_our_client(name: str, vlm_server: Running, says: Says) -> None:
+def test_plain_kserve_without_our_client(name: str, vlm_server: RunningServer, says: Says) -> None:
     """One request and one answer at ``NAME``; server-sent events at ``NAME_stream``."""
     image, text = png(picture(2)), ASKED[1]
     expected = says[name](picture(2), text, TOKENS)
@@ -86,7 +86,7 @@ def test_plain_kserve_without_our_client(name: str, vlm_server: Running, says: S
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("name", NAMES)
 def test_four_at_once_are_one_batch_and_say_what_each_says_alone(
-    name: str, scheme: str, vlm_server: Running, says: Says
+    name: str, scheme: str, vlm_server: RunningServer, says: Says
 ) -> None:
     counts = (TOKENS, 5, 1, 16)
     cases = [(picture(at), text, count) for at, (text, count) in enumerate(zip(ASKED, counts, strict=True))]
@@ -133,13 +133,13 @@ def test_a_model_without_conversations(client: TritonVLMClient) -> None:
 @pytest.fixture(scope="module")
 def grounding(
     embedded_server: None, grounded_folder: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Running]:
+) -> Iterator[RunningServer]:
     with serving_vlms(tmp_path_factory.mktemp("grounding"), {"vlm:kosmos2": grounded_folder}) as running:
         yield running
 
 
 @pytest.mark.part("vlm")
-def test_phrases_have_boxes_in_original_pixels(grounding: Running, grounded_folder: Path) -> None:
+def test_phrases_have_boxes_in_original_pixels(grounding: RunningServer, grounded_folder: Path) -> None:
     from transformers import AutoProcessor
 
     from tests.vlm_checkpoints import GROUNDED_PROMPT
@@ -169,7 +169,9 @@ def test_phrases_have_boxes_in_original_pixels(grounding: Running, grounded_fold
 
 
 @pytest.mark.part("vlm")
-def test_shapes_knows_scenes_that_it_has_not_seen(vlm_server: Running, capsys: pytest.CaptureFixture[str]) -> None:
+def test_shapes_knows_scenes_that_it_has_not_seen(
+    vlm_server: RunningServer, capsys: pytest.CaptureFixture[str]
+) -> None:
     from training.shapes.evaluate import held_out
     from training.shapes.scenes import draw
 
@@ -211,7 +213,7 @@ def test_an_answer_is_cut_and_stopped(client: TritonVLMClient, says: Says) -> No
 
 
 @pytest.mark.part("vlm")
-def test_a_seed_draws_the_same_in_any_company(vlm_server: Running) -> None:
+def test_a_seed_draws_the_same_in_any_company(vlm_server: RunningServer) -> None:
     image = png(picture(1))
     drawn: dict[str, Any] = {"temperature": 1.0, "top_p": 0.95, "max_new_tokens": TOKENS}
 
@@ -264,7 +266,7 @@ def test_refusals_are_one_sentence(
     assert "[" not in str(refused.value), "marks of the wire are taken off"
 
 
-def test_the_door_and_the_events_refuse_as_well(vlm_server: Running) -> None:
+def test_the_door_and_the_events_refuse_as_well(vlm_server: RunningServer) -> None:
     """Over plain KServe the same sentence comes with a status, or as an event where there is none."""
     asked = {"image_b64": base64.b64encode(png(picture(1))).decode(), "prompt": " "}
     events = generate_stream(vlm_server, "llava", asked)

@@ -10,14 +10,14 @@ import openai
 import pytest
 
 from tests.integration.vlm_serving import Says, data_url, picture, png
-from triton_sam.serving import Running
+from triton_sam.serving import RunningServer
 
 pytestmark = [pytest.mark.triton, pytest.mark.torch]
 TOKENS = 24
 
 
 @pytest.fixture(scope="module")
-def client(vlm_server: Running) -> Iterator[openai.OpenAI]:
+def client(vlm_server: RunningServer) -> Iterator[openai.OpenAI]:
     address = f"{vlm_server.urls['service']}/v1"
     with (
         httpx.Client(timeout=120, trust_env=False) as plain,

@@ -19,7 +19,7 @@ from triton_sam.bench.observe import counters
 from triton_sam.models.specs import ModelSpec
 from triton_sam.models.vlm_catalog import get_vlm
 from triton_sam.repository.vlms import find_vlms, write_vlm
-from triton_sam.serving import Ports, Running, serving
+from triton_sam.serving import Ports, RunningServer, ServingOptions, serving
 from triton_sam.settings import Settings
 
 SCHEMES = ("HTTP", "gRPC")
@@ -53,7 +53,7 @@ def serving_vlms(
     segmenters: dict[str, ModelSpec] | None = None,
     slow: Mapping[str, float] | None = None,
     **settings: str,
-) -> Iterator[Running]:
+) -> Iterator[RunningServer]:
     """A server on free ports: ``with serving_vlms(tmp_path, {"vlm:shapes": None}, vlm_batch="2") as running``.
 
     Args:
@@ -69,12 +69,14 @@ def serving_vlms(
         source = repository / get_vlm(model_id).stream_name / "1" / "model.py"
         source.write_text(_OBSERVED.format(steps=str(folder / get_vlm(model_id).name), seconds=seconds))
     with serving(
-        repository,
-        segmenters or {},
-        Settings(home=folder / "home"),
-        vlms=find_vlms(repository),
-        ports=Ports(0, 0, 0, 0),
-        environment={f"TRITON_SAM_{name.upper()}": value for name, value in settings.items()},
+        ServingOptions(
+            repository,
+            segmenters or {},
+            Settings(home=folder / "home"),
+            vlms=find_vlms(repository),
+            ports=Ports(0, 0, 0, 0),
+            environment={f"TRITON_SAM_{name.upper()}": value for name, value in settings.items()},
+        )
     ) as running:
         yield running
 
@@ -85,12 +87,12 @@ def steps(folder: Path, model: str) -> int:
     return counted.stat().st_size if counted.exists() else 0
 
 
-def figure(running: Running, model: str, name: str) -> int:
+def figure(running: RunningServer, model: str, name: str) -> int:
     """One of a model's counters, without ``triton_sam_vlm_`` and ``_total``."""
     return int(counters(running, model).get(f"vlm_{name}_total", 0))
 
 
-def server_log(running: Running) -> str:
+def server_log(running: RunningServer) -> str:
     return running.supervisor.process.log_path.read_text(errors="replace")
 
 
@@ -118,7 +120,7 @@ def data_url(image: bytes) -> str:
 # -- straight to Triton ------------------------------------------------------------------------------------------
 
 
-def generate_stream(running: Running, model: str, document: Mapping[str, Any]) -> list[dict[str, Any]]:
+def generate_stream(running: RunningServer, model: str, document: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Triton's own server-sent events, as curl would get them."""
     connection = http.client.HTTPConnection(running.reach, running.ports.http, timeout=PATIENCE)
     with contextlib.closing(connection):
@@ -236,7 +238,7 @@ def grounded_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="package")
 def vlm_server(
     embedded_server: None, vlm_folders: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Running]:
+) -> Iterator[RunningServer]:
     """All four models; whoever asks within a quarter of a second is in one batch."""
     folder = tmp_path_factory.mktemp("vlm_server")
     with serving_vlms(folder, {**vlm_folders, "vlm:shapes": None}, vlm_gather_ms="250") as running:

@@ -15,7 +15,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from triton_sam.engines.onnx import open_session
-from triton_sam.server.in_flight import FlightCounter
+from triton_sam.server.in_flight import InFlightCounter
 
 log = logging.getLogger(__name__)
 _DEFAULT_FILE = "model.onnx"
@@ -58,7 +58,7 @@ class TritonPythonModel:
         self._session = open_session(_model_file(Path(args["model_repository"]) / args["model_version"], config))
         self._outputs = [node.name for node in self._session.get_outputs()]
         self._refuse_other_config(config)
-        self._flight = FlightCounter(args["model_name"])
+        self._flight = InFlightCounter(args["model_name"])
 
     def _refuse_other_config(self, config: dict[str, Any]) -> None:
         """A config that names other tensors than the graph would fail at every request; better at once."""

@@ -38,7 +38,7 @@ from triton_sam.models.catalog import get_spec
 from triton_sam.models.specs import ModelSpec
 from triton_sam.repository.model_folders import served_spec
 from triton_sam.server.host import SHARED_MEMORY
-from triton_sam.server.in_flight import FlightCounter
+from triton_sam.server.in_flight import InFlightCounter
 from triton_sam.settings import Settings, get_settings
 
 log = logging.getLogger(__name__)
@@ -96,7 +96,7 @@ class TritonPythonModel:
 
     spec: ModelSpec
     answerer: Answerer
-    flight: FlightCounter
+    flight: InFlightCounter
     _tells = Sparingly()
 
     def initialize(self, args: dict[str, str]) -> None:
@@ -128,7 +128,7 @@ class TritonPythonModel:
         room = self._engine.capacity.cache_bytes
         self._cache = EmbeddingCache(settings.cache_bytes if room is None else room)
         self._metrics = TritonMetrics(args["model_name"])
-        self.flight = FlightCounter(args["model_name"])
+        self.flight = InFlightCounter(args["model_name"])
         limits = QueueLimits(
             settings.encode_queue,
             settings.click_queue,

@@ -26,7 +26,7 @@ from triton_sam.errors import InternalError, InvalidInput, TritonSamError
 from triton_sam.logs import about
 from triton_sam.models.vlm_catalog import get_vlm
 from triton_sam.models.vlm_weights import checkpoint_folder, part_folders
-from triton_sam.server.in_flight import VLM_DIR_VARIABLE, FlightCounter
+from triton_sam.server.in_flight import VLM_DIR_VARIABLE, InFlightCounter
 from triton_sam.settings import get_settings
 
 log = logging.getLogger(__name__)
@@ -101,7 +101,7 @@ class TritonPythonModel:
         Image.MAX_IMAGE_PIXELS = self._settings.max_image_pixels
         self._checkpoint = parameters.get("checkpoint", "")
         self.metrics = TritonMetrics(self._spec.name, VLM_COUNTERS, {})
-        self._flight = FlightCounter(args["model_name"])
+        self._flight = InFlightCounter(args["model_name"])
         self._tickets: dict[str, _TritonReply] = {}
         folder = os.environ.get(VLM_DIR_VARIABLE) or str(self._settings.home / "run" / "vlm")
         self._memory = MemoryLedger(

@@ -19,7 +19,7 @@ from triton_sam.backend import triton_io
 from triton_sam.errors import InternalError, QueueFull, TritonSamError, from_status
 from triton_sam.logs import about
 from triton_sam.models.vlm_specs import STREAM_SUFFIX
-from triton_sam.server.in_flight import FlightCounter
+from triton_sam.server.in_flight import InFlightCounter
 from triton_sam.settings import get_settings
 
 log = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ class TritonPythonModel:
         config = json.loads(args["model_config"])
         self._behind = args["model_name"] + STREAM_SUFFIX
         self._outputs = [tensor["name"] for tensor in config["output"]]
-        self._flight = FlightCounter(args["model_name"])
+        self._flight = InFlightCounter(args["model_name"])
         settings = get_settings()
         triton_io.set_up_log(args["model_name"], settings)
         self._most = settings.vlm_queue + settings.vlm_batch * settings.vlm_lanes

@@ -8,14 +8,14 @@ import time
 import urllib.request
 from pathlib import Path
 
-from triton_sam.serving import Running
+from triton_sam.serving import RunningServer
 
 #: Six times as long as a model keeps them to itself: on a busy machine it is late.
 _SETTLE_SECONDS = 0.3
 _LINE = re.compile(r"^triton_sam_(\w+)\{([^}]*)\} (\S+)$", re.MULTILINE)
 
 
-def counters(running: Running, model: str) -> dict[str, float]:
+def counters(running: RunningServer, model: str) -> dict[str, float]:
     """A model's own figures, without their prefix: ``decodes_total``, ``cancelled_total``, ...
 
     A model tells them a moment later than it answers, so they are read until nothing changes any more.
@@ -29,7 +29,7 @@ def counters(running: Running, model: str) -> dict[str, float]:
         figures = again
 
 
-def counters_so_far(running: Running, model: str) -> dict[str, float]:
+def counters_so_far(running: RunningServer, model: str) -> dict[str, float]:
     """The same without waiting for what is still to be told."""
     with urllib.request.urlopen(running.urls["metrics"], timeout=30) as response:
         page = response.read().decode()
@@ -43,10 +43,10 @@ def resident_bytes(pid: int) -> int:
     return int(fields["RssAnon"].split()[0]) * 1024
 
 
-def server_bytes(running: Running) -> int:
+def server_bytes(running: RunningServer) -> int:
     """Memory of tritonserver and its models' processes."""
     process = running.supervisor.process
-    return sum(resident_bytes(pid) for pid in (process.process.pid, *process.stubs))
+    return sum(resident_bytes(pid) for pid in (process.process.pid, *process.model_pids))
 
 
 def own_bytes() -> int:

@@ -22,7 +22,7 @@ from triton_sam.bench.samples import Plan, in_turns, ratio, seconds, timed
 from triton_sam.bench.target import Target
 from triton_sam.client.sync_client import SAM2TritonClient
 from triton_sam.errors import TritonSamError
-from triton_sam.serving import Running
+from triton_sam.serving import RunningServer
 
 _START_BAR, _ENCODE_BAR = 10.0, 1.05
 #: Form and protocol of a click -> milliseconds that it may take beyond the bare decoder.
@@ -141,7 +141,7 @@ def _endless_encodes(target: Target) -> Iterator[Callable[[], int]]:
             sending.result()
 
 
-def _recovery(target: Target, running: Running) -> Iterator[Figure]:
+def _recovery(target: Target, running: RunningServer) -> Iterator[Figure]:
     """kill -9 until a right mask is served again, less what the image's own encode takes."""
     points = [list(target.pictures.point())]
     load_seconds = target.ready_seconds
@@ -157,11 +157,11 @@ def _recovery(target: Target, running: Running) -> Iterator[Figure]:
             yield Figure(f"right masks after kill -9 of {name}", spent, "s", 5.0 + load_seconds, detail)
 
 
-def _segmenter_pid(running: Running) -> int:
-    return next(pid for pid, model in running.supervisor.process.stubs.items() if model in running.segmenters)
+def _segmenter_pid(running: RunningServer) -> int:
+    return next(pid for pid, model in running.supervisor.process.model_pids.items() if model in running.segmenters)
 
 
-def _server_pid(running: Running) -> int:
+def _server_pid(running: RunningServer) -> int:
     return running.supervisor.process.process.pid
 
 

@@ -26,7 +26,7 @@ from triton_sam.models.specs import ModelSpec
 from triton_sam.repository.model_folders import newest_version
 from triton_sam.repository.segmenters import find_name, find_segmenters
 from triton_sam.repository.setup import set_up_random
-from triton_sam.serving import Ports, Running, Served, prepare, serving
+from triton_sam.serving import ModelSelection, Ports, RunningServer, ServingOptions, prepare, serving
 from triton_sam.settings import Settings, get_settings
 
 _TIMEOUT_SECONDS = 300.0
@@ -75,7 +75,7 @@ class Target:
     pictures: Pictures
     settings: Settings
     folder: Path | None = None
-    running: Running | None = None
+    running: RunningServer | None = None
     random_weights: bool = False
     ready_seconds: float = 0.0
 
@@ -95,7 +95,7 @@ class Target:
         repository = self.folder.parent.parent
         return all((repository / f"{self.name}_{role}").is_dir() for role in ("encoder", "decoder"))
 
-    def own(self, what: str) -> Running:
+    def own(self, what: str) -> RunningServer:
         """Our server; InvalidInput where it is somebody else's."""
         if self.running is None:
             raise InvalidInput(f"{what} needs a server of its own: leave --url away")
@@ -154,13 +154,15 @@ def opened(
         plain = Target({}, name, spec, pictures, settings, folder).raw_folders
         running = stack.enter_context(
             serving(
-                served.repository,
-                served.segmenters,
-                settings,
-                ports=Ports(0, 0, 0, 0),
-                raw=raw and plain,
-                with_service=service,
-                environment=environment,
+                ServingOptions(
+                    served.repository,
+                    served.segmenters,
+                    settings,
+                    ports=Ports(0, 0, 0, 0),
+                    raw=raw and plain,
+                    with_service=service,
+                    environment=environment or {},
+                )
             )
         )
         urls = {protocol: running.urls[protocol] for protocol in ("HTTP", "gRPC")}
@@ -177,7 +179,7 @@ def opened(
         )
 
 
-def _served(choice: Choice, spec: ModelSpec, settings: Settings, stack: contextlib.ExitStack) -> Served:
+def _served(choice: Choice, spec: ModelSpec, settings: Settings, stack: contextlib.ExitStack) -> ModelSelection:
     if not choice.random_weights:
         return prepare([spec.id], settings, choice.repository)
     repository = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="triton-sam-bench-")))
@@ -185,7 +187,7 @@ def _served(choice: Choice, spec: ModelSpec, settings: Settings, stack: contextl
     found = {name: row for name, row in find_segmenters(repository).items() if row.id == spec.id}
     if not found:
         raise SetupError(f"no model with random weights could be made of {spec.id}")
-    return Served(repository, found)
+    return ModelSelection(repository, found)
 
 
 def _version_folder(repository: Path, name: str) -> Path:

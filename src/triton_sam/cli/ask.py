@@ -1,4 +1,4 @@
-"""``triton-sam ask``: a question about an image, answered while one reads."""
+"""``triton-sam ask``: a question about an image; the answer is printed as it arrives."""
 
 from __future__ import annotations
 
@@ -15,17 +15,19 @@ from triton_sam.errors import InvalidInput
 
 def ask(
     image: Annotated[Path, typer.Argument(help="An image file.")],
-    prompt: Annotated[str, typer.Argument(help="What to ask, or to go on with.")],
+    prompt: Annotated[str, typer.Argument(help="A question, or a text to continue.")],
     model: Annotated[str, typer.Option(help="moondream2, kosmos2, llava or shapes.")] = "moondream2",
     max_new_tokens: Annotated[int | None, typer.Option(min=1, help="Longest answer; default: the server's.")] = None,
-    temperature: Annotated[float | None, typer.Option(min=0, help="0: always the likeliest word.")] = None,
-    top_p: Annotated[float | None, typer.Option(min=0, max=1, help="Draw from the likeliest words only.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Draw the same words again.")] = None,
-    stop: Annotated[list[str] | None, typer.Option(help="End before this text; repeatable.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The whole answer as JSON, with boxes and counts.")] = False,
+    temperature: Annotated[float | None, typer.Option(min=0, help="0: always the likeliest token.")] = None,
+    top_p: Annotated[float | None, typer.Option(min=0, max=1, help="Sample only from the likeliest tokens.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the sampling.")] = None,
+    stop: Annotated[list[str] | None, typer.Option(help="Stop before this text; repeatable.")] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the whole answer as JSON, with boxes and counts.")
+    ] = False,
     url: Annotated[str | None, typer.Option(help="Server address; default TRITON_URL or localhost:8000.")] = None,
 ) -> None:
-    """Ask a vision-language model on a running server; Ctrl-C stops it there too."""
+    """Ask a vision-language model on a running server; Ctrl-C stops the generation."""
     from triton_sam.client.vlm_calls import collected, vlm_call
     from triton_sam.client.vlm_client import TritonVLMClient
     from triton_sam.core.images import file_bytes

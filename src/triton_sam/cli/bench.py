@@ -76,7 +76,7 @@ def cpu_encoder(
     from triton_sam.models.catalog import get_spec
     from triton_sam.models.specs import CPU_ENCODER_FILE, DECODER_FILE, EIGHT_BIT_ENCODER_FILE, ENCODER_FILE
     from triton_sam.models.weights import WeightStore
-    from triton_sam.repository.setup import set_up
+    from triton_sam.repository.setup import SetupRequest, set_up
     from triton_sam.settings import get_settings
 
     spec = get_spec(model)
@@ -84,7 +84,7 @@ def cpu_encoder(
     # In a repository of its own: 8 bits that are measured were not asked for elsewhere.
     with tempfile.TemporaryDirectory(prefix="triton-sam-bench-") as repository:
         store = WeightStore(get_settings().home)
-        name = set_up(spec, store, Path(repository), cpu_encoder=True, fast_encoder=True)[0]
+        name = set_up(SetupRequest(spec, store, Path(repository), cpu_encoder=True, fast_encoder=True))[0]
         folder = Path(repository) / name / "1"
         files = [folder / file for file in (ENCODER_FILE, CPU_ENCODER_FILE, EIGHT_BIT_ENCODER_FILE)]
         if not all(file.is_file() for file in files):
@@ -134,7 +134,7 @@ def vlm(
     from triton_sam.models.vlm_catalog import get_vlm
     from triton_sam.models.vlm_weights import checkpoint_folder
     from triton_sam.repository.vlms import write_vlm
-    from triton_sam.serving import Ports, serving
+    from triton_sam.serving import Ports, ServingOptions, serving
     from triton_sam.settings import get_settings
 
     settings = get_settings()
@@ -145,9 +145,10 @@ def vlm(
     with tempfile.TemporaryDirectory() as repository:
         write_vlm(spec, Path(repository), checkpoint)
         ports = Ports(0, 0, 0, 0)
-        with serving(
+        options = ServingOptions(
             Path(repository), {}, settings, vlms={spec.name: spec}, ports=ports, with_service=False
-        ) as running:
+        )
+        with serving(options) as running:
             figures = list(
                 bench.measure_vlm(
                     running.urls["HTTP"], spec, folder, settings, rounds=rounds, tokens=tokens, batches=batch or [1, 8]

@@ -1,4 +1,4 @@
-"""``triton-sam demo``: from nothing to a mask that a person can look at."""
+"""``triton-sam demo``: one click on a sample photograph, and a picture of its mask."""
 
 from __future__ import annotations
 
@@ -8,9 +8,13 @@ from pathlib import Path
 
 from PIL import Image
 
+from triton_sam.cli.demo_vlm import VLM_DEMO_MODEL
 from triton_sam.client.sync_client import SAM2TritonClient
 from triton_sam.core.masks import overlay
 from triton_sam.core.samples import sample_photograph
+from triton_sam.models.catalog import DEFAULT_MODEL
+from triton_sam.repository.segmenters import find_segmenters
+from triton_sam.settings import Settings
 
 SAMPLE_CLICK = (365.0, 290.0)
 """On the spoon."""
@@ -18,7 +22,7 @@ SAMPLE_CLICK = (365.0, 290.0)
 
 @dataclass(frozen=True, slots=True)
 class DemoResult:
-    """What happened, for printing."""
+    """Timings and files of a demonstration."""
 
     sample: Path
     size: tuple[int, int]
@@ -29,9 +33,26 @@ class DemoResult:
     overlay: Path
     mask: Path
 
+    @property
+    def text(self) -> str:
+        """Two lines for the terminal."""
+        x, y = SAMPLE_CLICK
+        return (
+            f"{self.sample.name} ({self.size[0]} x {self.size[1]}) encoded in {self.encode_seconds:.2f} s, "
+            f"click at ({x:g}, {y:g}) answered in {self.click_seconds * 1e3:.0f} ms: "
+            f"score {self.score:.3f}, {self.share:.0%} of the picture\n"
+            f"look at {self.overlay} and {self.mask}"
+        )
+
+
+def choose_models(settings: Settings, *, vlm: bool) -> list[str]:
+    """Ids of the segmenters that are set up, or of the default model; with ``vlm`` also the toy model for questions."""
+    segmenters = [spec.id for spec in find_segmenters(settings.repository).values()] or [DEFAULT_MODEL]
+    return [*segmenters, VLM_DEMO_MODEL] if vlm else segmenters
+
 
 def run_demo(url: str, model: str, folder: Path) -> DemoResult:
-    """One image, one click, over the network; writes ``overlay.png`` and ``mask.png`` into ``folder``."""
+    """Sends one image and one click to a server; writes ``overlay.png`` and ``mask.png`` into ``folder``."""
     sample = sample_photograph()
     folder.mkdir(parents=True, exist_ok=True)
     with SAM2TritonClient(url, model) as client:

@@ -1,4 +1,4 @@
-"""``triton-sam demo --vlm``: questions about a drawn scene, to the model that needs no download."""
+"""``triton-sam demo --vlm``: questions about a drawn scene to a toy model that needs no download."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _QUESTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class VlmDemoAnswer:
-    """One question. Seconds are counted from it on; a model loads with the first one, which takes some of them."""
+    """One question and its answer. Seconds count from the question; the first includes the loading of the model."""
 
     question: str
     answer: str
@@ -47,7 +47,7 @@ class VlmDemoAnswer:
 
 @dataclass(frozen=True, slots=True)
 class VlmDemoResult:
-    """What happened, for printing."""
+    """Answers and files of a demonstration."""
 
     picture: Path
     answers_file: Path
@@ -55,7 +55,7 @@ class VlmDemoResult:
 
     @property
     def text(self) -> str:
-        """All of it as people read it, and as it stands in the file; the last line ends without a break."""
+        """The answers for the terminal and for the file, without a final line break."""
         lines = [f"{self.picture.name}, asked over the network:"]
         for number, answer in enumerate(self.answers):
             spent = f"first word after {answer.first_word_seconds:.2f} s"
@@ -65,7 +65,7 @@ class VlmDemoResult:
 
 
 def draw_scene(side: int = _SIDE) -> Image.Image:
-    """Coloured shapes on a plain ground as the model knows them, RGB, ``side`` x ``side``."""
+    """Coloured shapes on a plain background, as in the model's training, RGB, ``side`` x ``side``."""
     full = side * _OVERSAMPLING
     picture = Image.new("RGB", (full, full), _GROUND)
     pen = ImageDraw.Draw(picture)
@@ -80,10 +80,10 @@ def draw_scene(side: int = _SIDE) -> Image.Image:
 
 
 def run_vlm_demo(url: str, folder: Path) -> VlmDemoResult:
-    """Three questions over the network; writes ``shapes.png`` and ``shapes-answers.txt`` into ``folder``.
+    """Asks a server three questions; writes ``shapes.png`` and ``shapes-answers.txt`` into ``folder``.
 
     Args:
-        url: a server that has ``vlm:shapes``; it loads with the first question, in some seconds.
+        url: a server with ``vlm:shapes``, which loads at the first question in a few seconds.
     """
     folder.mkdir(parents=True, exist_ok=True)
     picture = folder / "shapes.png"
@@ -106,7 +106,7 @@ def _ask(client: TritonVLMClient, picture: Path, question: str) -> VlmDemoAnswer
 
 
 def _corners(shape: str, x: float, y: float, radius: float) -> list[tuple[float, float]]:
-    """A polygon about (x, y), its corners on two radii in turn."""
+    """The corners of a polygon around (x, y), alternately on two radii."""
     count, inner, start = {
         "square": (4, 1.0, math.pi / 4),
         "triangle": (3, 1.0, -math.pi / 2),

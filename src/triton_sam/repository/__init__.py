@@ -1,5 +1,5 @@
-"""Triton model repositories: what is written there, by whom, and what is found again.
+"""Triton model repositories: written from the catalogue or an export, and read again.
 
-From outside: ``setup`` (id -> served folder), ``segmenters`` and ``vlms`` (find, write, remove), ``configs``.
-It starts nothing: a running server is the business of ``triton_sam.server``.
+From outside: ``setup`` (one model), ``setup_models`` (names as users type them), ``segmenters`` and ``vlms`` (find,
+write, remove), ``configs``. It starts nothing: ``triton_sam.server`` runs a server.
 """

@@ -1,4 +1,4 @@
-"""ModelSpec -> the configs of its Triton models, as protobufs and as text. Nothing here touches a disk.
+"""Triton configs of a model, as protobufs and as text. Nothing here touches a disk.
 
 Every config is parsed back with Triton's own protobuf before it is used.
 """
@@ -18,10 +18,10 @@ from triton_sam.models.specs import ModelSpec, Role
 #: (name, Triton data type, dims) of one tensor.
 Tensor = tuple[str, str, Sequence[int]]
 
-#: Parameters by which our folders are known again.
-MODEL_ID = "model_id"  # a segmenter, of this catalogue row
-GRAPH_OF = "graph_of"  # a plain graph, of this catalogue row
-PROFILE = "profile"  # a plain graph that was written for a foreign tool
+#: Config parameters that mark our folders.
+MODEL_ID = "model_id"  # a segmenter; the value is its catalogue row
+GRAPH_OF = "graph_of"  # a plain graph; the value is its catalogue row
+PROFILE = "profile"  # a plain graph for another tool; the value is the profile
 _PRIORITY_LEVELS = 2
 _QUEUE_SIZE = 1024
 _QUEUE_SECONDS = 60
@@ -34,7 +34,7 @@ def raw_names(segmenter: str) -> tuple[str, str]:
 
 
 def segmenter_config(spec: ModelSpec, name: str) -> Any:
-    """The segmenter's config; every input is optional, and ``backend/segmenter.py`` says which go together."""
+    """The segmenter's config; every input is optional, and ``backend/segmenter.py`` checks their combination."""
     side = spec.decoder.mask_side
     embedding = dict(spec.encoder.outputs)[spec.encoder.embedding]
     inputs: list[Tensor] = [
@@ -52,8 +52,8 @@ def segmenter_config(spec: ModelSpec, name: str) -> Any:
         ("low_res_logits", "TYPE_FP32", [ANY, ANY, side, side]),
         ("embedding", "TYPE_FP32", embedding),
     ]
-    # No dynamic_batching: with answers that come later Triton's batcher misses the end of its requests and looks again
-    # only every 500 ms (ADR 8). The segmenter's own queues are bounded.
+    # No dynamic_batching: with deferred responses Triton's batcher misses the end of its requests and checks again only
+    # every 500 ms (ADR 8). The segmenter's own queues are bounded.
     return model_config(name, "python", inputs, outputs, {MODEL_ID: spec.id}, optional=[tensor[0] for tensor in inputs])
 
 
@@ -91,10 +91,10 @@ def decoder_config(spec: ModelSpec, name: str) -> Any:
 
 
 def plain_config(name: str, inputs: Iterable[Tensor], outputs: Iterable[Tensor], *, profile: str) -> Any:
-    """A plain graph for a foreign tool, whose requests may carry a priority: 1 goes first, 0 means the default."""
+    """A plain graph for another tool, whose requests may carry a priority: 1 goes first, 0 means the default."""
     config = _queued_config(name, "onnxruntime", inputs, outputs, {PROFILE: profile})
     config.dynamic_batching.priority_levels = _PRIORITY_LEVELS
-    config.dynamic_batching.default_priority_level = _PRIORITY_LEVELS  # the last: who asks for more, goes first
+    config.dynamic_batching.default_priority_level = _PRIORITY_LEVELS  # the lowest
     return config
 
 
@@ -106,11 +106,11 @@ def model_config(
     parameters: Mapping[str, str],
     optional: Iterable[str] = (),
 ) -> Any:
-    """What all models share: one instance, no batch axis of Triton's."""
+    """A config with what all models share: one instance, and no batch axis for Triton."""
     config = model_config_pb2.ModelConfig(name=name, backend=backend, max_batch_size=0)
-    may_be_left_out = frozenset(optional)
+    optional = frozenset(optional)
     for tensor, data_type, dims in inputs:
-        config.input.add(name=tensor, data_type=data_type, dims=list(dims), optional=tensor in may_be_left_out)
+        config.input.add(name=tensor, data_type=data_type, dims=list(dims), optional=tensor in optional)
     for tensor, data_type, dims in outputs:
         config.output.add(name=tensor, data_type=data_type, dims=list(dims))
     config.instance_group.add(count=1, kind="KIND_CPU")
@@ -120,7 +120,7 @@ def model_config(
 
 
 def _queued_config(*arguments: Any, **named: Any) -> Any:
-    """As :func:`model_config`, with a bounded queue of Triton's that has a time-out."""
+    """:func:`model_config` with a bounded queue in Triton that has a timeout."""
     config = model_config(*arguments, **named)
     policy = config.dynamic_batching.default_queue_policy
     policy.timeout_action = policy.REJECT
@@ -130,33 +130,33 @@ def _queued_config(*arguments: Any, **named: Any) -> Any:
 
 
 def config_text(config: Any) -> str:
-    """The config as ``config.pbtxt`` has it; SetupError where it does not survive being read back."""
+    """The config as the text of ``config.pbtxt``; SetupError if the text does not parse to the same config."""
     text: str = text_format.MessageToString(config)
     if text_format.Parse(text, model_config_pb2.ModelConfig()) != config:
-        raise SetupError(f"the config of {config.name} does not survive being written: please report this")
+        raise SetupError(f"the config of {config.name} cannot be written as text: please report this")
     return text
 
 
 def parameters_of(text: str) -> dict[str, str] | None:
-    """The parameters of a config's text; None where it is no config."""
+    """The parameters of a config's text; None if it cannot be parsed."""
     config = _parse(text)
     return None if config is None else {name: entry.string_value for name, entry in config.parameters.items()}
 
 
 def renamed(text: str, name: str) -> str:
-    """A config's text under another name; SetupError where it is no config."""
+    """A config's text under another name; SetupError if it cannot be parsed."""
     config = _parse(text)
     if config is None:
-        raise SetupError(f"the config of the model that shall become {name} cannot be read: set that model up again")
+        raise SetupError(f"the config of the model to rename to {name} cannot be read: set that model up again")
     config.name = name
     return config_text(config)
 
 
 def pinned_json(text: str, version: int) -> str:
-    """A config's text as the JSON that a load request may carry, with ``version`` as the only one to load."""
+    """A config's text as JSON for a load request, with ``version`` as the only one to load."""
     config = _parse(text)
     if config is None:
-        raise SetupError("the config of the version before cannot be read any more: set the model up again")
+        raise SetupError("the config of the previous version cannot be read: set the model up again")
     config.version_policy.Clear()
     config.version_policy.specific.versions.append(version)
     return json.dumps(json_format.MessageToDict(config, preserving_proto_field_name=True))

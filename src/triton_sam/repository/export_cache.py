@@ -1,4 +1,4 @@
-"""Exports below TRITON_SAM_HOME: made once, found again by the checkpoint's checksum."""
+"""The cache of exports below TRITON_SAM_HOME; an export is reused if the checkpoint's checksum is the same."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from triton_sam.errors import SetupError
-from triton_sam.models.checksums import is_whole, write_seal
+from triton_sam.models.checksums import matches_checksum, write_checksum
 from triton_sam.models.specs import GRAPHS_FILE, NETWORK_FILE, ModelSpec, Precision
 from triton_sam.models.weights import ProgressFactory, WeightStore
 
@@ -20,12 +20,12 @@ _REPORT = "report.json"
 
 @dataclass(frozen=True, slots=True)
 class ExportRequest:
-    """What a user asks of an export.
+    """Options of an export.
 
     Attributes:
-        checkpoint: a file or folder of the user's own; None downloads the official one.
-        image_size: side of the model's square; None for the one it was trained with.
-        seed: of the images and prompts that the graphs are compared with torch on; None takes what there is.
+        checkpoint: the user's own file or folder; None downloads the official one.
+        image_size: side of the square model input; None for that of the training.
+        seed: of the images and prompts on which graphs are compared with torch; None accepts any cached export.
     """
 
     checkpoint: Path | None = None
@@ -36,7 +36,7 @@ class ExportRequest:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it asks for nothing that ready-made graphs would not give."""
+        """Whether ready-made graphs satisfy the request."""
         return self.checkpoint is None and self.image_size is None and self.precision is Precision.FP32
 
 
@@ -48,11 +48,11 @@ def export_model(
     output_dir: Path | None = None,
     say: Say = lambda _: None,
 ) -> tuple[Path, dict[str, Any]]:
-    """Exports a model and returns (folder, report); an equal export that is there already is taken as it is.
+    """Exports a model and returns (folder, report); an equal export in the cache is reused.
 
     Args:
-        spec: None asks the checkpoint which model it is.
-        output_dir: default: below the store's home.
+        spec: None detects the model from the checkpoint.
+        output_dir: default: the cache below the store's home.
     """
     try:
         from triton_sam.export.run import (
@@ -77,18 +77,18 @@ def export_model(
             known = (present["checkpoint"]["sha256"], present.get("exporter"))
             checked = request.seed in (None, (present.get("parity") or {}).get("seed"))
             if checked and known == (checkpoint_sha256(checkpoint), EXPORTER):
-                say(f"exported already, in {folder}")
+                say(f"already exported, in {folder}")
                 return folder, present
     exported = export_checkpoint(spec or AUTO, checkpoint, folder, options, say)
-    if output_dir is None and spec is not None:  # else nobody asks for it again
-        _seal(folder, exported.report)
+    if output_dir is None and spec is not None:  # others are not in the cache
+        _write_checksums(folder, exported.report)
     return exported.folder, exported.report
 
 
 def write_network(
     spec: ModelSpec, store: WeightStore, request: ExportRequest, progress: ProgressFactory, say: Say = lambda _: None
 ) -> Path:
-    """Writes a model's weights for the torch engine and returns the file; nothing is exported."""
+    """Writes a model's weights for the torch engine and returns the file; exports no graphs."""
     try:
         from triton_sam.export.network_file import write_checkpoint_network
     except ImportError as error:
@@ -99,16 +99,16 @@ def write_network(
 
 
 def _checkpoint(spec: ModelSpec | None, store: WeightStore, request: ExportRequest, progress: ProgressFactory) -> Path:
-    """The user's own file or folder, or the official one, downloaded where needed."""
+    """The user's own file or folder, or the official one, downloaded if needed."""
     if request.checkpoint is not None:
         return request.checkpoint.expanduser()
     if spec is None:
-        raise SetupError("without an id there is nothing to download: name a checkpoint")
+        raise SetupError("there is nothing to download without an id: name a checkpoint")
     return store.pull_checkpoint(spec, progress)
 
 
 def forget_exports(spec: ModelSpec, store: WeightStore) -> int:
-    """Removes a model's exports; returns the bytes set free."""
+    """Removes a model's exports; returns the bytes that are free again."""
     freed = 0
     for folder in (store.home / "exports").glob(f"{spec.variant_name}-*"):
         freed += sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
@@ -126,14 +126,14 @@ def _folder(spec: ModelSpec, store: WeightStore, request: ExportRequest) -> Path
     return store.home / "exports" / f"{spec.variant_name}-{request.precision.value}{size}"
 
 
-def _sealed_names(report: dict[str, Any]) -> list[str]:
+def _files_of(report: dict[str, Any]) -> list[str]:
     return [GRAPHS_FILE, *report["files"]]
 
 
-def _seal(folder: Path, report: dict[str, Any]) -> None:
+def _write_checksums(folder: Path, report: dict[str, Any]) -> None:
     try:
-        for name in _sealed_names(report):
-            write_seal(folder / name)
+        for name in _files_of(report):
+            write_checksum(folder / name)
     except OSError as error:
         raise SetupError(
             f"{folder} cannot be written ({error.strerror}): make room and export the model again"
@@ -141,10 +141,10 @@ def _seal(folder: Path, report: dict[str, Any]) -> None:
 
 
 def _present(folder: Path) -> dict[str, Any] | None:
-    """The report of an export that is there with all its files, as they were written."""
+    """The report of a complete, unchanged export in a folder; None if there is none."""
     try:
         report: dict[str, Any] = json.loads((folder / _REPORT).read_text())
-        whole = all(is_whole(folder / name) for name in _sealed_names(report))
-        return report if whole and "sha256" in report["checkpoint"] else None
+        unchanged = all(matches_checksum(folder / name) for name in _files_of(report))
+        return report if unchanged and "sha256" in report["checkpoint"] else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None

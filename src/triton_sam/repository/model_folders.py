@@ -1,8 +1,8 @@
-"""The folders of a model repository as files: versions come in whole or not at all, whatever kills the writer.
+"""Reads and writes the folders of a model repository; each version is written atomically.
 
-Everything is built in a hidden folder on the same file system and gets its place by one rename; what must go leaves the
-same way. A version is renamed in before its config is replaced, and a model refuses to load under a config that does
-not fit it, so a writer that is killed in between leaves nothing that serves wrong answers.
+Everything is built in a hidden folder on the same file system and moved into place by one rename; removals use a rename
+too. A version is moved in before its config is replaced, and a model refuses to load under a config that does not fit
+it, so a writer that is killed in between leaves nothing that serves wrong masks.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from triton_sam.models.specs import (
 )
 
 CONFIG_FILE = "config.pbtxt"
-#: What tells an engine that it may run a version: more of them than were asked for make it another one.
+#: Files by which an engine is chosen; a version with more of them than requested is a different version.
 _ENGINES_FILES = (
     ENCODER_FILE,
     DECODER_FILE,
@@ -43,16 +43,16 @@ _ENGINES_FILES = (
     CPU_DECODER_FILE,
     NETWORK_FILE,
 )
-#: The version before stays beside the newest one, for a server that still has to come back with it.
+#: The previous version is kept, for a server that has to restart with it.
 _VERSIONS_KEPT = 2
 
-#: Name in a version folder -> the file that is linked there, or the text that is written.
+#: Name in a version folder -> a file to link there, or a text to write.
 Files = Mapping[str, Path | str]
 
 
 @dataclass(frozen=True, slots=True)
 class ModelState:
-    """What a server would load now.
+    """The version and config that a server would load now.
 
     Attributes:
         version: number of the newest version.
@@ -64,13 +64,13 @@ class ModelState:
 
 
 def model_state(folder: Path) -> ModelState | None:
-    """The state of a model's folder; None where there is nothing to load."""
+    """The state of a model's folder; None if there is nothing to load."""
     text, version = read_config(folder), newest_version(folder)
     return ModelState(version, text) if text is not None and version else None
 
 
 def read_config(folder: Path) -> str | None:
-    """The text of a model's config; None where there is none to read."""
+    """The text of a model's config; None if it cannot be read."""
     try:
         return (folder / CONFIG_FILE).read_text()
     except (OSError, UnicodeDecodeError):
@@ -78,7 +78,7 @@ def read_config(folder: Path) -> str | None:
 
 
 def versions(folder: Path) -> list[int]:
-    """The versions in a model's folder, oldest first; Triton too reads only numbers that do not begin with 0."""
+    """The versions in a model's folder, oldest first; like Triton, only numbers that do not begin with 0."""
     try:
         names = [entry.name for entry in folder.iterdir() if entry.is_dir()]
     except OSError:
@@ -87,14 +87,14 @@ def versions(folder: Path) -> list[int]:
 
 
 def newest_version(folder: Path) -> int:
-    """The newest version's number; 0 where there is none."""
+    """The newest version's number; 0 if there is none."""
     return max(versions(folder), default=0)
 
 
 def served_spec(row: ModelSpec, version_folder: Path) -> ModelSpec:
-    """A catalogue row with the graphs of a version; its own where the version does not describe any (older ones).
+    """A catalogue row with the graphs of a version; its own graphs if an older version has no description.
 
-    SetupError where the description is damaged.
+    SetupError if the description is damaged.
     """
     try:
         text = (version_folder / GRAPHS_FILE).read_bytes()
@@ -102,7 +102,7 @@ def served_spec(row: ModelSpec, version_folder: Path) -> ModelSpec:
         return row
     except OSError as error:
         raise SetupError(
-            f"{version_folder / GRAPHS_FILE} cannot be read ({error.strerror}): see to its rights"
+            f"{version_folder / GRAPHS_FILE} cannot be read ({error.strerror}): check its permissions"
         ) from None
     try:
         return dataclasses.replace(row, graphs=graphs_from_json(text))
@@ -111,7 +111,7 @@ def served_spec(row: ModelSpec, version_folder: Path) -> ModelSpec:
 
 
 def holds(version_folder: Path, files: Files) -> bool:
-    """Whether a version has exactly these graphs and data, and describes them so where it describes them at all."""
+    """Whether a version has exactly these graphs and data, and the same description if it has one."""
     for name, content in files.items():
         there = version_folder / name
         if isinstance(content, str):
@@ -128,8 +128,8 @@ def _same_content(first: Path, second: Path) -> bool:
     return first.samefile(second) or filecmp.cmp(first, second, shallow=False)
 
 
-class Workshop:
-    """One writer's hidden folder beside a repository. Made by :func:`writing`."""
+class RepositoryWriter:
+    """Writes models to a repository, through a hidden folder beside it. Made by :func:`writing`."""
 
     def __init__(self, repository: Path, folder: Path) -> None:
         self.repository = repository
@@ -137,13 +137,13 @@ class Workshop:
         self._number = 0
 
     def new_path(self) -> Path:
-        """A path on the repository's file system that nobody uses, gone after the writing."""
+        """An unused path on the repository's file system, deleted at the end of the writing."""
         self._number += 1
         self._folder.mkdir(parents=True, exist_ok=True)
         return self._folder / str(self._number)
 
     def write_model(self, name: str, version: int, files: Files, config: str) -> None:
-        """Lets a model's folder hold ``files`` as ``version``, under ``config``; older versions but one go."""
+        """Writes ``files`` as ``version`` of a model, and ``config``; keeps one older version."""
         target = self.repository / name
         if not target.exists():
             building = self.new_path()
@@ -151,20 +151,20 @@ class Workshop:
             (building / CONFIG_FILE).write_text(config)
             building.rename(target)
             return
-        place = target / str(version)
-        if not place.exists():
+        version_folder = target / str(version)
+        if not version_folder.exists():
             building = self.new_path()
             _fill(building, files)
-            building.rename(place)
+            building.rename(version_folder)
         for text_name, content in files.items():
             if isinstance(content, str):
-                self._replace_text(place / text_name, content)
+                self._replace_text(version_folder / text_name, content)
         self._replace_text(target / CONFIG_FILE, config)
         for old in versions(target)[:-_VERSIONS_KEPT]:
             (target / str(old)).rename(self.new_path())
 
     def _replace_text(self, target: Path, text: str) -> None:
-        """By one rename, and only where it differs: Triton loads anew what has a newer date."""
+        """Replaces a file atomically, and only if it differs: Triton reloads a model whose files have a newer date."""
         if target.is_file() and target.read_text() == text:
             return
         written = self.new_path()
@@ -172,7 +172,7 @@ class Workshop:
         written.replace(target)
 
     def copy_model(self, old: str, new: str, config: str) -> None:
-        """Puts the versions of ``old`` under the name ``new`` too, in place of what had that name."""
+        """Copies the model ``old`` to the name ``new``, in place of the model that has that name."""
         building = self.new_path()
         shutil.copytree(self.repository / old, building, copy_function=link_or_copy)
         (building / CONFIG_FILE).unlink()  # a link: writing into it would write into the old model
@@ -181,34 +181,34 @@ class Workshop:
         building.rename(self.repository / new)
 
     def remove_model(self, name: str) -> None:
-        """Takes a model out of the repository; nothing happens where there is none."""
+        """Removes a model from the repository, if it exists."""
         with contextlib.suppress(FileNotFoundError):
             (self.repository / name).rename(self.new_path())
 
 
 @contextlib.contextmanager
-def writing(repository: Path) -> Iterator[Workshop]:
-    """The right to write to a repository, one process at a time; SetupError where it cannot be written."""
+def writing(repository: Path) -> Iterator[RepositoryWriter]:
+    """Locks a repository for one writing process; SetupError if it cannot be written."""
     try:
         repository.mkdir(parents=True, exist_ok=True)
-        with _locked(repository) as alone:
-            place, prefix = _place_of(repository), f".{repository.name}-writing-"
-            if alone:
-                for left in place.iterdir():
-                    if left.name.startswith(prefix):  # of a writer that was killed
-                        shutil.rmtree(left, ignore_errors=True)
-            folder = place / f"{prefix}{os.getpid()}"
+        with _locked(repository) as is_locked:
+            parent, prefix = _scratch_parent(repository), f".{repository.name}-writing-"
+            if is_locked:
+                for leftover in parent.iterdir():
+                    if leftover.name.startswith(prefix):  # of a writer that was killed
+                        shutil.rmtree(leftover, ignore_errors=True)
+            folder = parent / f"{prefix}{os.getpid()}"
             try:
-                yield Workshop(repository, folder)
+                yield RepositoryWriter(repository, folder)
             finally:
                 shutil.rmtree(folder, ignore_errors=True)
     except OSError as error:
         reason = f"{error.strerror or error}" + (f": {error.filename}" if error.filename else "")
-        raise SetupError(f"cannot write models to {repository} ({reason}): choose a folder of yours") from None
+        raise SetupError(f"cannot write models to {repository} ({reason}): choose a writable folder") from None
 
 
-def _place_of(repository: Path) -> Path:
-    """Beside the repository, where no server looks; inside it where it is a mount of its own."""
+def _scratch_parent(repository: Path) -> Path:
+    """The folder beside the repository, which no server reads; the repository itself if it is a mount point."""
     repository = repository.resolve()
     same_device = repository.parent.stat().st_dev == repository.stat().st_dev
     return repository.parent if same_device else repository
@@ -216,7 +216,7 @@ def _place_of(repository: Path) -> Path:
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[bool]:
-    """Waits for other writers; False where the system or the file system has no such lock."""
+    """Waits for other writers; yields False if the system or the file system has no such lock."""
     if sys.platform == "win32":
         yield False
         return
@@ -224,12 +224,12 @@ def _locked(folder: Path) -> Iterator[bool]:
 
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        alone = True
+        is_locked = True
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         except OSError:
-            alone = False
-        yield alone
+            is_locked = False
+        yield is_locked
     finally:
         os.close(descriptor)
 
@@ -244,7 +244,7 @@ def _fill(folder: Path, files: Files) -> None:
 
 
 def link_or_copy(source: str | Path, target: str | Path) -> None:
-    """A hard link where the file system allows it, else a copy: a repository must stand on its own."""
+    """Makes a hard link if the file system allows it, else a copy: a repository must not depend on other folders."""
     try:
         os.link(source, target)
     except OSError:

@@ -1,4 +1,4 @@
-"""Models under the exact names and tensors that other tools call: plain encoders, beside our own segmenters."""
+"""Profiles: plain encoders under the exact names and tensors that other tools call."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from triton_sam.repository.segmenters import write_plain_model
 
 @dataclass(frozen=True, slots=True)
 class ProfileModel:
-    """One encoder as a tool knows it.
+    """One encoder as a tool calls it.
 
     Attributes:
         name: the Triton model.
-        model_id: the catalogue row whose encoder it is; the tool's own decoder fits no other.
+        model_id: the catalogue row of the encoder, which must fit the tool's own decoder.
         outputs: our name of an output -> the tool's.
-        pixel_range: what black and white are in the tool's input.
-        ready_made: a downloadable graph that is exactly this already; empty where there is none.
+        pixel_range: values of black and white in the tool's input.
+        ready_made: a downloadable graph that needs no change; empty if there is none.
     """
 
     name: str
@@ -34,7 +34,7 @@ class ProfileModel:
 
     @property
     def is_ours(self) -> bool:
-        """Whether our own encoder is exactly what the tool expects."""
+        """Whether our own encoder needs no change."""
         return not self.outputs and self.pixel_range == (0.0, 1.0)
 
 
@@ -62,7 +62,7 @@ PROFILES = {profile.name: profile for profile in (PAINTERA,)}
 
 
 def get_profile(name: str) -> Profile:
-    """A profile by its name; InvalidInput that lists the known ones otherwise."""
+    """A profile by its name; InvalidInput with the known names otherwise."""
     try:
         return PROFILES[name]
     except KeyError:
@@ -78,17 +78,17 @@ def set_up_profile(
     request: ExportRequest,
     say: Say = lambda _: None,
 ) -> list[str]:
-    """Exports what a tool calls and writes it to a repository; returns the Triton names.
+    """Exports the models that a tool calls and writes them to a repository; returns the Triton names.
 
     Args:
         ids: only these models of the profile; None for all.
-        request: how to export; a checkpoint of the user's own goes with exactly one model.
+        request: options of the export; the user's own checkpoint goes with exactly one model.
     """
     chosen = [model for model in profile.models if ids is None or model.model_id in ids]
-    strangers = sorted(set(ids or ()) - {model.model_id for model in profile.models})
-    if strangers:
+    unknown = sorted(set(ids or ()) - {model.model_id for model in profile.models})
+    if unknown:
         known = ", ".join(model.model_id for model in profile.models)
-        raise InvalidInput(f"{profile.title} does not call {strangers[0]}: it knows {known}")
+        raise InvalidInput(f"{profile.title} does not call {unknown[0]}: it calls {known}")
     if request.checkpoint is not None and len(chosen) != 1:
         raise InvalidInput("--checkpoint goes with one model of a profile: name its id too")
     written = []
@@ -106,7 +106,7 @@ def set_up_profile(
 
 
 def write_profile_model(profile: Profile, model: ProfileModel, folder: Path, repository: Path) -> None:
-    """Writes one encoder out of an export's folder, under the tool's names."""
+    """Writes the encoder of an export's folder under the tool's names."""
     graphs = graphs_from_json((folder / "graphs.json").read_bytes())
     ours, adapted = folder / "encoder.onnx", folder / f"{model.name}.onnx"
     if model.is_ours:

@@ -1,8 +1,8 @@
-"""ModelSpec -> Triton model repository. Written from the catalogue or an export, never by hand.
+"""Finds, writes, renames and removes segmenters in a Triton model repository.
 
-For each model three folders: the segmenter and the plain graphs, which also run in NVIDIA's container. The default
-model of a family has the family's name (``sam2``, ``sam2_encoder``, ``sam2_decoder``), every other its own
-(``sam2.1_large``, ...). Folders for foreign tools ("profiles") stand beside them and are left alone.
+Each model has three folders: the segmenter and the two plain graphs, which also run in NVIDIA's container. The default
+model of a family has the family's name (``sam2``, ``sam2_encoder``, ``sam2_decoder``), every other model its own
+(``sam2.1_large``, ...). Folders for other tools ("profiles") are left alone.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from triton_sam.models.specs import (
     ModelSpec,
     graphs_to_json,
     raw_graphs,
+    variant_name,
 )
 from triton_sam.repository.configs import (
     GRAPH_OF,
@@ -45,7 +46,7 @@ from triton_sam.repository.configs import (
 )
 from triton_sam.repository.model_folders import (
     Files,
-    Workshop,
+    RepositoryWriter,
     holds,
     newest_version,
     read_config,
@@ -61,7 +62,7 @@ _SEGMENTER_SOURCE = '''"""Written by `triton-sam setup`; the code lives in the t
 from triton_sam.backend.segmenter import TritonPythonModel  # noqa: F401
 '''
 
-# -- what stands there ----------------------------------------------------------------------------------------
+# -- finding --------------------------------------------------------------------------------------------------
 
 
 def find_segmenters(repository: Path) -> dict[str, ModelSpec]:
@@ -79,12 +80,12 @@ def find_segmenters(repository: Path) -> dict[str, ModelSpec]:
 
 
 def find_profile_models(repository: Path) -> list[str]:
-    """Triton names of the folders that were written for foreign tools."""
+    """Triton names of the folders that were written for other tools."""
     return [name for name, parameters in models_in(repository) if PROFILE in parameters]
 
 
 def find_name(spec: ModelSpec, repository: Path) -> str | None:
-    """The Triton name of a model's segmenter; the family's name first where it has several, None where it has none."""
+    """The Triton name of a model's segmenter, preferably the family's name; None if the model is not there."""
     names = [name for name, parameters in models_in(repository) if parameters.get(MODEL_ID) == spec.id]
     preferred = (spec.family, spec.variant_name)
     return min(names, key=lambda name: preferred.index(name) if name in preferred else len(preferred), default=None)
@@ -100,7 +101,7 @@ def models_in(repository: Path) -> Iterator[tuple[str, dict[str, str]]]:
 
 
 def parameters_at(repository: Path, name: str) -> dict[str, str] | None:
-    """The parameters of a folder's config; None where there is none to read."""
+    """The parameters of a folder's config; None if it cannot be read."""
     text = read_config(repository / name)
     return None if text is None else parameters_of(text)
 
@@ -108,7 +109,7 @@ def parameters_at(repository: Path, name: str) -> dict[str, str] | None:
 def is_current(spec: ModelSpec, repository: Path) -> bool:
     """Whether the repository holds the model as this version of the code would write it.
 
-    Graphs that a user exported are what they say they are; ready-made ones must be those of ``spec``.
+    Exported graphs may have any description; ready-made ones must be those of ``spec``.
     """
     name = find_name(spec, repository)
     if name is None:
@@ -128,7 +129,7 @@ def is_current(spec: ModelSpec, repository: Path) -> bool:
 
 
 def refresh(spec: ModelSpec, repository: Path) -> bool:
-    """Writes a model anew from the graphs in its own segmenter; False where it must be set up from its sources."""
+    """Rewrites a model from the graphs in its own segmenter; False if it must be set up from its sources."""
     name = find_name(spec, repository)
     if name is None:
         return False
@@ -147,14 +148,14 @@ def refresh(spec: ModelSpec, repository: Path) -> bool:
         try:
             raw = write_contract_pair(served, *graphs, Path(folder))
         except SetupError as error:
-            log.warning("%s is set up anew: %s", spec.id, error)
+            log.warning("%s is set up again: %s", spec.id, error)
             return False
         write_models(served, *graphs, repository, name=name, extras=extras, raw=raw)
     return True
 
 
 def is_exported(spec: ModelSpec, repository: Path) -> bool:
-    """Whether the model that stands there was exported, and not written from ready-made graphs."""
+    """Whether the model in the repository was exported, not written from ready-made graphs."""
     name = find_name(spec, repository)
     found = None if name is None else _acceptable(spec, repository / name / str(newest_version(repository / name)))
     return found is not None and found.graphs.exported
@@ -167,7 +168,7 @@ def has_file(spec: ModelSpec, repository: Path, file: str) -> bool:
 
 
 def _acceptable(spec: ModelSpec, version_folder: Path) -> ModelSpec | None:
-    """The model as a version has it; None where that is not whole, or ready-made and not as ``spec`` says."""
+    """The model with the graphs of a version; None if it is incomplete, or ready-made and unlike ``spec``."""
     if not (_has_graphs(version_folder) or (version_folder / NETWORK_FILE).is_file()):
         return None
     try:
@@ -185,54 +186,54 @@ def _has_graphs(version_folder: Path) -> bool:
 
 
 def choose_name(spec: ModelSpec, repository: Path, make_default: bool = False) -> str:
-    """The Triton name under which a model stands or shall stand in a repository.
+    """The Triton name of a model in a repository, whether it is there already or not.
 
-    It keeps the name that it has; a new one gets its family's name where that is free, else its own.
+    A model keeps the name that it has. A new one gets its family's name if that is free, else its own.
 
     Args:
-        make_default: it takes its family's name, and the model that had it is renamed to its own.
+        make_default: gives the model its family's name; the model that had it is renamed to its own.
     """
     own = find_name(spec, repository)
     if own is not None and (own == spec.family or not make_default):
         return own
-    holder = parameters_at(repository, spec.family)
-    if (repository / spec.family).exists() and (holder is None or MODEL_ID not in holder):
-        raise _strange(spec.family, repository)
-    if holder is not None and not make_default:
+    default = parameters_at(repository, spec.family)
+    if (repository / spec.family).exists() and (default is None or MODEL_ID not in default):
+        raise _not_ours(spec.family, repository)
+    if default is not None and not make_default:
         return spec.variant_name
-    if holder is not None:
-        _rename(spec.family, holder[MODEL_ID].replace(":", "_"), repository)
+    if default is not None:
+        _rename(spec.family, variant_name(default[MODEL_ID]), repository)
     if own is not None:
         _rename(own, spec.family, repository)
     return spec.family
 
 
 def _rename(old: str, new: str, repository: Path) -> None:
-    """Gives a segmenter and its plain twins another name; nothing is gone before all of it stands there again."""
+    """Renames a segmenter and its plain graphs; nothing is removed before all copies exist."""
     pairs = [
-        (here, there)
-        for here, there in zip((old, *raw_names(old)), (new, *raw_names(new)), strict=True)
-        if (repository / here).exists() and not _is_profile(repository, here)
+        (source, target)
+        for source, target in zip((old, *raw_names(old)), (new, *raw_names(new)), strict=True)
+        if (repository / source).exists() and not _is_profile(repository, source)
     ]
     model_id = (parameters_at(repository, old) or {}).get(MODEL_ID)
-    for _, there in pairs:
-        parameters = parameters_at(repository, there) or {}
+    for _, target in pairs:
+        parameters = parameters_at(repository, target) or {}
         ours = model_id in (parameters.get(MODEL_ID), parameters.get(GRAPH_OF)) or PROFILE in parameters
-        if (repository / there).exists() and not ours:
-            raise _strange(there, repository)
-    with writing(repository) as workshop:
-        for here, there in pairs:
-            if not _is_profile(repository, there):
-                workshop.copy_model(here, there, renamed(read_config(repository / here) or "", there))
-        for here, _ in pairs:
-            workshop.remove_model(here)
+        if (repository / target).exists() and not ours:
+            raise _not_ours(target, repository)
+    with writing(repository) as writer:
+        for source, target in pairs:
+            if not _is_profile(repository, target):
+                writer.copy_model(source, target, renamed(read_config(repository / source) or "", target))
+        for source, _ in pairs:
+            writer.remove_model(source)
 
 
 def _is_profile(repository: Path, name: str) -> bool:
     return PROFILE in (parameters_at(repository, name) or {})
 
 
-def _strange(name: str, repository: Path) -> SetupError:
+def _not_ours(name: str, repository: Path) -> SetupError:
     return SetupError(
         f"{repository} has a folder {name} that triton-sam did not write: move it away, or choose another repository"
     )
@@ -251,25 +252,24 @@ def write_models(
     extras: Mapping[str, Path] | None = None,
     raw: tuple[Path, Path] | None = None,
 ) -> list[str]:
-    """Writes a model's three folders, or the segmenter alone, and returns the names of those that are its own.
+    """Writes a model's three folders, or only the segmenter, and returns the names of the folders that it owns.
 
-    Files other than those of the newest version become the next version; the same files change only the configs.
+    Files that differ from those of the newest version become the next version; otherwise only the configs change.
 
     Args:
         encoder, decoder: ONNX files as ``spec.graphs`` describes them; linked into the repository, or copied between
-            file systems. External data stand beside them, as ``encoder.onnx_data`` and ``decoder.onnx_data``. None
-            for a model that runs on torch alone.
+            file systems. External data are beside them, as ``encoder.onnx_data`` and ``decoder.onnx_data``. None for a
+            model that runs on torch only.
         name: of the segmenter; :func:`choose_name` by default.
-        extras: further files of the segmenter's version under their names there: the weights for torch, the encoders
-            and the decoder for CPUs.
-        raw: the plain encoder and decoder as :func:`~triton_sam.models.specs.raw_graphs` describes them, of
-            :func:`~triton_sam.export.contract.write_contract_pair`; None where ``encoder`` and ``decoder`` are these,
-            or shall be served as they are.
+        extras: name -> further file of the segmenter's version: the weights for torch, the encoders and the decoder
+            for CPUs.
+        raw: the plain encoder and decoder as :func:`~triton_sam.models.specs.raw_graphs` describes them, made by
+            :func:`~triton_sam.export.contract.write_contract_pair`; None to serve ``encoder`` and ``decoder``.
     """
     extras = extras or {}
     _check_present(*(graph for graph in (encoder, decoder, *(raw or ())) if graph is not None), *extras.values())
     name = name or choose_name(spec, repository)
-    _refuse_strangers(spec, name, repository)
+    _refuse_to_overwrite(spec, name, repository)
     encoder_name, decoder_name = raw_names(name)
     files: dict[str, Files] = {}
     graphs: dict[str, Path] = {}
@@ -281,17 +281,17 @@ def write_models(
         else:
             files[encoder_name], files[decoder_name] = {"model.onnx": raw[0]}, {"model.onnx": raw[1]}
         graphs = {ENCODER_FILE: encoder, DECODER_FILE: decoder, **encoder_data, **decoder_data}
-    # The segmenter comes last: when it is there, all of the model is.
+    # The segmenter comes last: once it exists, the model is complete.
     files[name] = {**graphs, **extras, "model.py": _SEGMENTER_SOURCE, GRAPHS_FILE: graphs_to_json(spec.graphs)}
     configs = _configs(spec, name, spec if raw is None else _as_raw(spec))
-    with writing(repository) as workshop:
+    with writing(repository) as writer:
         mine = {folder: content for folder, content in files.items() if not _is_profile(repository, folder)}
-        version = _version_for(workshop, mine)
+        version = _version_for(writer, mine)
         for folder, content in mine.items():
-            workshop.write_model(folder, version, content, configs[folder])
-        for twin in raw_names(name):
-            if twin not in files and not _is_profile(repository, twin):
-                workshop.remove_model(twin)  # graphs of other weights than those that are served now
+            writer.write_model(folder, version, content, configs[folder])
+        for raw_name in raw_names(name):
+            if raw_name not in files and not _is_profile(repository, raw_name):
+                writer.remove_model(raw_name)  # graphs of other weights than those that are served now
     return [folder for folder in (name, encoder_name, decoder_name) if folder in mine]
 
 
@@ -304,40 +304,40 @@ def write_plain_model(
     outputs: Iterable[Tensor],
     profile: str,
 ) -> str:
-    """Writes one ONNX graph under the name and with the tensors that a foreign tool expects; returns the name.
+    """Writes one ONNX graph under the name and with the tensors that another tool expects; returns the name.
 
     Such a folder is always served, and :func:`write_models` leaves it alone.
 
     Args:
         model_file: linked or copied; its external data, ``<file name>_data``, keep their name.
-        inputs, outputs: (name, Triton data type, dims), -1 where a dim may vary.
-        profile: the tool that it is for.
+        inputs, outputs: (name, Triton data type, dims), -1 for a dim that varies.
+        profile: name of the tool.
     """
     _check_present(model_file)
     parameters = parameters_at(repository, name)
     if (repository / name).exists() and not (parameters and (PROFILE in parameters or GRAPH_OF in parameters)):
-        raise _strange(name, repository)
+        raise _not_ours(name, repository)
     config = plain_config(name, inputs, outputs, profile=profile)
     files: Files = {"model.onnx": model_file, **_data_of(model_file, model_file.name)}
-    with writing(repository) as workshop:
-        workshop.write_model(name, _version_for(workshop, {name: files}), files, config_text(config))
+    with writing(repository) as writer:
+        writer.write_model(name, _version_for(writer, {name: files}), files, config_text(config))
     return name
 
 
 def remove_models(spec: ModelSpec, repository: Path) -> list[str]:
-    """Removes a model under whatever names it has and returns these; folders of profiles stay."""
+    """Removes a model under all its names and returns these; folders of profiles stay."""
     removed = []
     while (name := find_name(spec, repository)) is not None:
-        with writing(repository) as workshop:
+        with writing(repository) as writer:
             for folder in (name, *raw_names(name)):
                 if (repository / folder).exists() and not _is_profile(repository, folder):
-                    workshop.remove_model(folder)
+                    writer.remove_model(folder)
                     removed.append(folder)
     return removed
 
 
 def _configs(spec: ModelSpec, name: str, raw: ModelSpec) -> dict[str, str]:
-    """Folder -> config text of a model's three folders; ``raw`` has the graphs of the plain two."""
+    """Folder -> config text of a model's three folders; ``raw`` has the graphs of the plain encoder and decoder."""
     encoder_name, decoder_name = raw_names(name)
     configs = (segmenter_config(spec, name), encoder_config(raw, encoder_name), decoder_config(raw, decoder_name))
     return {config.name: config_text(config) for config in configs}
@@ -347,9 +347,9 @@ def _as_raw(spec: ModelSpec) -> ModelSpec:
     return replace(spec, graphs=raw_graphs(spec))
 
 
-def _version_for(workshop: Workshop, files: dict[str, Files]) -> int:
-    """The newest version where every folder that exists has these files as its newest, else the next one of all."""
-    folders = {workshop.repository / name: content for name, content in files.items()}
+def _version_for(writer: RepositoryWriter, files: dict[str, Files]) -> int:
+    """The newest version if every existing folder has these files in it, else the next number."""
+    folders = {writer.repository / name: content for name, content in files.items()}
     newest = {folder: newest_version(folder) for folder in folders if folder.exists()}
     highest = max(newest.values(), default=0)
     current = all(
@@ -358,25 +358,23 @@ def _version_for(workshop: Workshop, files: dict[str, Files]) -> int:
     return highest if highest and current else highest + 1
 
 
-def _refuse_strangers(spec: ModelSpec, name: str, repository: Path) -> None:
-    """SetupError where a folder of somebody else's, or of another model, would be overwritten."""
+def _refuse_to_overwrite(spec: ModelSpec, name: str, repository: Path) -> None:
+    """SetupError if a folder that is not ours, or of another model, would be overwritten."""
     parameters = parameters_at(repository, name)
     ours = parameters is not None and MODEL_ID in parameters
     if (repository / name).exists() and not ours:
-        raise _strange(name, repository)
+        raise _not_ours(name, repository)
     if parameters is not None and ours and parameters[MODEL_ID] != spec.id:
-        raise SetupError(
-            f"{name} in {repository} is {parameters[MODEL_ID]}: make {spec.id} the default to take its place"
-        )
-    for twin in raw_names(name):
-        marks = parameters_at(repository, twin) or {}
-        # Twins that older versions wrote have no mark; they stand beside a segmenter.
-        if (repository / twin).exists() and not (ours or GRAPH_OF in marks or PROFILE in marks):
-            raise _strange(twin, repository)
+        raise SetupError(f"{name} in {repository} is {parameters[MODEL_ID]}: make {spec.id} the default to replace it")
+    for raw_name in raw_names(name):
+        marks = parameters_at(repository, raw_name) or {}
+        # Those of older versions have no mark, but a segmenter of ours.
+        if (repository / raw_name).exists() and not (ours or GRAPH_OF in marks or PROFILE in marks):
+            raise _not_ours(raw_name, repository)
 
 
 def _data_of(graph: Path, name: str) -> dict[str, Path]:
-    """A graph's external data under the name that the graph itself knows them by."""
+    """A graph's external data under the name to which the graph refers."""
     data = graph.with_name(graph.name + EXTERNAL_DATA_SUFFIX)
     if not data.exists():
         return {}

@@ -1,4 +1,4 @@
-"""From a model's id, or an export, to a model repository: pull, convert where needed, write."""
+"""Sets up one model: downloads its files, converts or exports them, and writes the model repository."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from triton_sam.errors import SetupError
-from triton_sam.models.checksums import is_whole, seal_of, write_seal
+from triton_sam.models.checksums import checksum_file, matches_checksum, write_checksum
 from triton_sam.models.specs import (
     CPU_DECODER_FILE,
     CPU_ENCODER_FILE,
@@ -29,83 +29,108 @@ from triton_sam.repository.cpu_notes import DECODER_NOTE, ENCODER_NOTE, write_no
 from triton_sam.repository.export_cache import ExportRequest, Say, export_model, forget_exports, write_network
 from triton_sam.repository.segmenters import choose_name, remove_models, write_models
 
-#: In the name of the rewritten decoder that is kept; to be raised when export/cpu_decoder.py makes another graph.
+#: In the cached decoder's file name; raise it when export/cpu_decoder.py writes another graph.
 _DECODER_RECIPE = 1
 
 
-def set_up(
-    spec: ModelSpec,
-    store: WeightStore,
-    repository: Path,
-    progress: ProgressFactory | None = None,
-    *,
-    request: ExportRequest | None = None,
-    make_default: bool = False,
-    engine: EngineChoice = EngineChoice.AUTO,
-    cpu_encoder: bool = False,
-    fast_encoder: bool = False,
-    fast_decoder: bool = False,
-    say: Say = lambda _: None,
-) -> list[str]:
-    """Makes ``spec`` ready to serve and returns the Triton names that were written.
+@dataclasses.dataclass(frozen=True, slots=True)
+class SetupRequest:
+    """One model to set up, and how."""
 
-    Ready-made graphs are taken where there are any and the request asks for nothing else; else the model is exported.
+    spec: ModelSpec
+    store: WeightStore
+    repository: Path
+    progress: ProgressFactory = silent
+    export: ExportRequest = dataclasses.field(default_factory=ExportRequest)
+    """Options of the export; ready-made graphs are used only if it asks for nothing else."""
+    make_default: bool = False
+    """Whether to give the model its family's name, whichever model has that now."""
+    engine: EngineChoice = EngineChoice.AUTO
+    cpu_encoder: bool = False
+    """Whether to add the encoder that is rewritten for CPUs, with the same masks."""
+    fast_encoder: bool = False
+    """Whether to add the encoder for CPUs that is partly in 8 bits, which changes masks."""
+    fast_decoder: bool = False
+    """Whether to add the decoder for CPUs, which answers a click sooner."""
+    say: Say = lambda _: None
+    """Called with one line for each step."""
 
-    Args:
-        make_default: gives it its family's name, whichever model has that now.
-        cpu_encoder: also makes the encoder that is rewritten for CPUs, with the same masks.
-        fast_encoder: also makes the encoder that is partly in 8 bits, for CPUs, which changes masks.
-        fast_decoder: also makes the decoder that answers a click sooner, for CPUs.
+    @property
+    def ready_made(self) -> bool:
+        """Whether ready-made graphs exist and satisfy the request."""
+        return bool(self.spec.files) and self.export.is_plain
+
+    @property
+    def converted(self) -> Path:
+        """The cache folder of graphs that are made from ready-made ones."""
+        return self.store.home / "converted"
+
+
+def set_up(request: SetupRequest) -> list[str]:
+    """Makes a model ready to serve and returns the Triton names that were written.
+
+    Ready-made graphs are used if there are any and the request asks for nothing else; otherwise the model is exported.
     """
-    request = request or ExportRequest()
-    progress = progress or silent
-    ready_made = bool(spec.files) and request.is_plain
+    engine = request.engine
     if engine is EngineChoice.AUTO:
-        engine = EngineChoice.TORCH if not ready_made and _has_gpu() else EngineChoice.ONNX
+        engine = EngineChoice.TORCH if not request.ready_made and _has_gpu() else EngineChoice.ONNX
     if engine is EngineChoice.TORCH_ONLY:
-        network = write_network(spec, store, request, progress, say)
-        served = dataclasses.replace(spec, graphs=exported_graphs(spec.architecture, request.image_size or spec.side))
-        name = choose_name(spec, repository, make_default)
-        return write_models(served, None, None, repository, name=name, extras={NETWORK_FILE: network})
-    if engine is EngineChoice.TORCH or not ready_made:
-        folder, _ = export_model(spec, store, request, progress, say=say)
-        torch_weights = write_network(spec, store, request, progress, say) if engine is EngineChoice.TORCH else None
-        return write_exported(
-            spec,
-            folder,
-            repository,
-            make_default=make_default,
-            network=torch_weights,
-            fast_decoder=fast_decoder,
-            say=say,
-        )
+        return _set_up_torch_only(request)
+    if engine is EngineChoice.TORCH or not request.ready_made:
+        return _set_up_exported(request, with_torch=engine is EngineChoice.TORCH)
+    return _set_up_ready_made(request)
+
+
+def _set_up_torch_only(request: SetupRequest) -> list[str]:
+    spec, side = request.spec, request.export.image_size or request.spec.side
+    network = write_network(spec, request.store, request.export, request.progress, request.say)
+    served = dataclasses.replace(spec, graphs=exported_graphs(spec.architecture, side))
+    name = choose_name(spec, request.repository, request.make_default)
+    return write_models(served, None, None, request.repository, name=name, extras={NETWORK_FILE: network})
+
+
+def _set_up_exported(request: SetupRequest, *, with_torch: bool) -> list[str]:
+    arguments = request.spec, request.store, request.export, request.progress
+    folder, _ = export_model(*arguments, say=request.say)
+    return write_exported(
+        request.spec,
+        folder,
+        request.repository,
+        make_default=request.make_default,
+        network=write_network(*arguments, request.say) if with_torch else None,
+        fast_decoder=request.fast_decoder,
+        say=request.say,
+    )
+
+
+def _set_up_ready_made(request: SetupRequest) -> list[str]:
     try:
         from triton_sam.export.contract import write_contract_pair
         from triton_sam.export.convert import as_onnx
     except ImportError:
         raise SetupError("onnxruntime is not installed: pip install 'triton-sam[server]'") from None
-    files = store.pull(spec, progress)
-    converted = store.home / "converted"
+    spec, converted, say = request.spec, request.converted, request.say
+    files = request.store.pull(spec, request.progress)
     encoder, decoder = (as_onnx(files[role], converted) for role in (Role.ENCODER, Role.DECODER))
     raw = write_contract_pair(spec, encoder, decoder, converted)
     extras: dict[str, Path] = {}
-    if cpu_encoder:
+    if request.cpu_encoder:
         extras |= _cpu_encoder(spec, encoder, converted, say)
-    if fast_encoder:
+    if request.fast_encoder:
         extras |= _cpu_encoder(spec, encoder, converted, say, eight_bits=True)
-    if fast_decoder:
+    if request.fast_decoder:
         target = converted / f"{decoder.stem}-cpu{_DECODER_RECIPE}.onnx"
         extras |= _cpu_decoder(spec.graphs, decoder, target, say, keep=True)
-    name = choose_name(spec, repository, make_default)
-    return write_models(spec, encoder, decoder, repository, name=name, extras=extras, raw=raw)
+    name = choose_name(spec, request.repository, request.make_default)
+    return write_models(spec, encoder, decoder, request.repository, name=name, extras=extras, raw=raw)
 
 
 def _cpu_encoder(
     spec: ModelSpec, encoder: Path, folder: Path, say: Say, *, eight_bits: bool = False
 ) -> dict[str, Path]:
-    """An encoder that runs faster on a CPU, made once; nothing where it cannot be made: the plain one serves too.
+    """The encoder rewritten for CPUs, made once; empty, with a note, if it cannot be made: the plain one serves too.
 
-    Only of ready-made graphs, whose masks have been compared on photographs.
+    Only for ready-made graphs, whose masks have been compared on photographs.
     """
     try:
         from triton_sam.export.cpu_encoder import RECIPE, make_cpu_encoder
@@ -113,16 +138,18 @@ def _cpu_encoder(
         target = folder / f"{encoder.stem}-cpu{RECIPE}{'-8bit' if eight_bits else ''}.onnx"
         if _made_once(target, lambda: make_cpu_encoder(encoder, target, spec.graphs, say, eight_bits=eight_bits)):
             return {EIGHT_BIT_ENCODER_FILE if eight_bits else CPU_ENCODER_FILE: target}
-    except Exception as error:  # whatever a graph has that nobody thought of: the plain one is there
-        return _noted(ENCODER_NOTE, folder / f"{encoder.stem}.txt", f"the plain encoder is served: {_told(error)}", say)
+    except Exception as error:  # an unforeseen graph must not stop the set-up: the plain one serves too
+        return _noted(
+            ENCODER_NOTE, folder / f"{encoder.stem}.txt", f"the plain encoder is served: {_text_of(error)}", say
+        )
     return {}
 
 
 def _cpu_decoder(graphs: Graphs, decoder: Path, target: Path, say: Say, *, keep: bool) -> dict[str, Path]:
-    """The decoder as it runs fastest on a CPU; nothing where it cannot be made: the plain one serves too.
+    """The decoder rewritten for CPUs; empty, with a note, if it cannot be made: the plain one serves too.
 
     Args:
-        keep: takes ``target`` as it is where it was made before; its name must tell of which decoder it is.
+        keep: reuses a ``target`` that was made before; its name must identify the decoder.
     """
     try:
         from triton_sam.export.cpu_decoder import make_cpu_decoder
@@ -135,32 +162,32 @@ def _cpu_decoder(graphs: Graphs, decoder: Path, target: Path, say: Say, *, keep:
             return {CPU_DECODER_FILE: target}
     except Exception as error:  # as above
         note = target.with_name(f"{decoder.stem}.txt")
-        return _noted(DECODER_NOTE, note, f"the plain decoder is served: {_told(error)}", say)
+        return _noted(DECODER_NOTE, note, f"the plain decoder is served: {_text_of(error)}", say)
     return {}
 
 
 def _noted(name: str, note: Path, why: str, say: Say) -> dict[str, Path]:
-    """Says why a graph is served as it is, and keeps it for ``doctor``."""
+    """Reports why a graph is served as it is, and keeps the reason for ``doctor``."""
     say(why)
     return {name: note} if write_note(note, why) else {}
 
 
 def _made_once(target: Path, make: Callable[[], Path | None]) -> bool:
-    """Whether the file is there, as it was made before or made now; False where there is nothing to be made."""
-    if is_whole(target):
+    """Whether the file exists intact, from before or made now; False if ``make`` has nothing to make."""
+    if matches_checksum(target):
         return True
     if make() is None:
         return False
-    write_seal(target)
+    write_checksum(target)
     return True
 
 
-def _told(error: Exception) -> str:
+def _text_of(error: Exception) -> str:
     return str(error) if isinstance(error, SetupError) else f"{type(error).__name__}: {error}"
 
 
 def set_up_random(spec: ModelSpec, repository: Path) -> list[str]:
-    """A model with random weights at full size, for torch alone: what is measured does not depend on the weights."""
+    """Sets up a model with random weights at full size, for torch only: for benchmarks that do not need real masks."""
     try:
         from triton_sam.export.network_file import write_random_network
     except ImportError as error:
@@ -194,22 +221,22 @@ def write_exported(
 
     Args:
         folder: what an export leaves: ``encoder.onnx``, ``decoder.onnx``, their external data and ``graphs.json``.
-        make_default: gives it its family's name, whichever model has that now.
+        make_default: gives the model its family's name, whichever model has that now.
         network: the same weights for torch.
-        fast_decoder: also makes the decoder for CPUs, beside the plain one.
+        fast_decoder: adds the decoder for CPUs, beside the plain one.
     """
     description, encoder, decoder = (folder / name for name in (GRAPHS_FILE, ENCODER_FILE, DECODER_FILE))
     try:
         graphs = graphs_from_json(description.read_bytes())
     except OSError as error:
         raise SetupError(
-            f"{folder} is no export ({description.name}: {error.strerror}): export the model there"
+            f"{folder} is not an export ({description.name}: {error.strerror}): export the model there"
         ) from None
     except ValueError:
         raise SetupError(f"{description} is damaged: export the model again") from None
     for graph in (encoder, decoder):
         if not graph.is_file():
-            raise SetupError(f"{folder} is no whole export, {graph.name} is missing: export the model again")
+            raise SetupError(f"{folder} is not a complete export, {graph.name} is missing: export the model again")
     served = dataclasses.replace(spec, graphs=graphs)
     extras = {} if network is None else {NETWORK_FILE: network}
     if fast_decoder:
@@ -218,15 +245,15 @@ def write_exported(
     return write_models(served, encoder, decoder, repository, name=name, extras=extras)
 
 
-def tear_down(spec: ModelSpec, store: WeightStore, repository: Path) -> int:
-    """Removes a model's files, conversions and repository folders; returns the bytes of the removed files."""
+def uninstall(spec: ModelSpec, store: WeightStore, repository: Path) -> int:
+    """Removes a model's files, conversions, exports and repository folders; returns the bytes that are free again."""
     converted = store.home / "converted"
     for file in spec.files:
         stem = store.path(file).stem
         made_of_it = (path for pattern in ("-cpu*", "-raw*") for path in converted.glob(f"{stem}{pattern}.onnx"))
         for made in (converted / f"{stem}.onnx", *made_of_it):
             made.unlink(missing_ok=True)
-            seal_of(made).unlink(missing_ok=True)
+            checksum_file(made).unlink(missing_ok=True)
             made.with_suffix(".txt").unlink(missing_ok=True)
     remove_models(spec, repository)
     return store.remove(spec) + forget_exports(spec, store)

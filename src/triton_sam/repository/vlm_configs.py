@@ -1,4 +1,4 @@
-"""VlmSpec -> the configs of its two Triton models. Nothing here touches a disk."""
+"""Configs of the two Triton models of a vision-language model. Nothing here touches a disk."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import Any
 from triton_sam.models.vlm_specs import VlmSpec
 from triton_sam.repository.configs import ANY, Tensor, model_config
 
-#: Parameters by which our folders are known again.
-VLM_ID = "vlm_id"  # of this catalogue row
+#: Config parameters that mark our folders.
+VLM_ID = "vlm_id"  # the value is the catalogue row
 ROLE = "role"
 CHECKPOINT = "checkpoint"  # a user's own folder; empty for the catalogue's
-ENGINE, DOOR = "engine", "door"
+#: Values of ROLE in repositories on users' disks: the streaming model, and the one with one response per request.
+STREAMING, SINGLE_RESPONSE = "engine", "door"
 
 _INPUTS: tuple[Tensor, ...] = (
     ("image", "TYPE_UINT8", [ANY]),
@@ -32,22 +33,22 @@ _OUTPUTS: tuple[Tensor, ...] = (
 _ENTITIES: Tensor = ("entities_json", "TYPE_STRING", [1])
 
 
-def engine_config(spec: VlmSpec, checkpoint: str = "") -> Any:
-    """The model that runs the network and answers piece by piece; ``backend/vlm.py`` says which inputs go together."""
-    config = _config(spec, spec.stream_name, ENGINE, checkpoint)
+def streaming_config(spec: VlmSpec, checkpoint: str = "") -> Any:
+    """The model that runs the network and streams answers; ``backend/vlm.py`` checks the combination of inputs."""
+    config = _config(spec, spec.stream_name, STREAMING, checkpoint)
     config.model_transaction_policy.decoupled = True
     return config
 
 
-def door_config(spec: VlmSpec, checkpoint: str = "") -> Any:
-    """The model that gives one answer to one request."""
-    return _config(spec, spec.name, DOOR, checkpoint)
+def single_response_config(spec: VlmSpec, checkpoint: str = "") -> Any:
+    """The model that sends one response for each request."""
+    return _config(spec, spec.name, SINGLE_RESPONSE, checkpoint)
 
 
 def _config(spec: VlmSpec, name: str, role: str, checkpoint: str) -> Any:
     """Both have the same tensors. KIND_CPU is right on a GPU too: torch chooses the device, not Triton.
 
-    No dynamic_batching: the engine makes its own batches and has a bounded queue of its own.
+    No dynamic_batching: the streaming model makes its own batches and has its own bounded queue.
     """
     outputs = (*_OUTPUTS, _ENTITIES) if spec.grounds else _OUTPUTS
     parameters = {VLM_ID: spec.id, ROLE: role, CHECKPOINT: checkpoint}

@@ -1,7 +1,8 @@
-"""VlmSpec -> Triton model repository: two folders for each model, which only lead to the code and the checkpoint.
+"""Finds, writes and removes vision-language models in a Triton model repository.
 
-``llava_stream`` runs the network, ``llava`` asks it and gives the whole answer. Weights are not in the repository: they
-are looked for when the first question comes (:func:`triton_sam.models.vlm_weights.checkpoint_folder`).
+Each model has two folders, which only name the code and the checkpoint: ``llava_stream`` runs the network, ``llava``
+calls it and sends the whole answer. Weights are not in the repository: they are located at the first request
+(:func:`triton_sam.models.vlm_weights.checkpoint_folder`).
 """
 
 from __future__ import annotations
@@ -15,7 +16,14 @@ from triton_sam.models.vlm_weights import user_folder
 from triton_sam.repository.configs import config_text
 from triton_sam.repository.model_folders import newest_version, read_config, writing
 from triton_sam.repository.segmenters import models_in, parameters_at
-from triton_sam.repository.vlm_configs import CHECKPOINT, DOOR, ROLE, VLM_ID, door_config, engine_config
+from triton_sam.repository.vlm_configs import (
+    CHECKPOINT,
+    ROLE,
+    SINGLE_RESPONSE,
+    VLM_ID,
+    single_response_config,
+    streaming_config,
+)
 
 _SOURCE = '''"""Written by `triton-sam setup`; the code lives in the triton_sam package."""
 
@@ -25,19 +33,19 @@ _VERSION = 1
 
 
 def find_vlms(repository: Path) -> dict[str, VlmSpec]:
-    """Triton name -> catalogue row of the vision-language models in a repository, of which both folders are there."""
+    """Triton name -> catalogue row of the vision-language models in a repository that have both folders."""
     found = {}
     for name, parameters in models_in(repository):
         row = VLM_CATALOG.get(parameters.get(VLM_ID, ""))
-        if row is not None and parameters.get(ROLE) == DOOR and name == row.name:
-            engine = parameters_at(repository, row.stream_name) or {}
-            if engine.get(VLM_ID) == row.id:
+        if row is not None and parameters.get(ROLE) == SINGLE_RESPONSE and name == row.name:
+            streaming = parameters_at(repository, row.stream_name) or {}
+            if streaming.get(VLM_ID) == row.id:
                 found[name] = row
     return found
 
 
 def own_checkpoint(spec: VlmSpec, repository: Path) -> Path | None:
-    """The user's folder that a model in a repository is served from; None where it is the catalogue's checkpoint."""
+    """The user's own checkpoint of a model in a repository; None if it is the catalogue's."""
     checkpoint = (parameters_at(repository, spec.stream_name) or {}).get(CHECKPOINT)
     return Path(checkpoint) if checkpoint else None
 
@@ -57,37 +65,37 @@ def write_vlm(spec: VlmSpec, repository: Path, checkpoint: Path | None = None) -
     """Writes a model's two folders and returns their names.
 
     Args:
-        checkpoint: a user's own folder, whose whole content is looked at here; None for the catalogue's checkpoint.
+        checkpoint: the user's own folder, which is checked here; None for the catalogue's checkpoint.
     """
     if checkpoint is not None:
         checkpoint = user_folder(spec, checkpoint)
-    _refuse_strangers(spec, repository)
-    with writing(repository) as workshop:
+    _refuse_to_overwrite(spec, repository)
+    with writing(repository) as writer:
         for name, (config, source) in _contents(spec, checkpoint).items():
-            workshop.write_model(name, _VERSION, {"model.py": source}, config)
+            writer.write_model(name, _VERSION, {"model.py": source}, config)
     return [spec.name, spec.stream_name]
 
 
 def remove_vlm(spec: VlmSpec, repository: Path) -> list[str]:
-    """Removes a model's folders and returns their names; folders of others that have these names stay."""
+    """Removes a model's folders and returns their names; folders with these names that are not ours stay."""
     ours = [name for name in (spec.name, spec.stream_name) if _is_ours(spec, repository, name)]
     if ours:
-        with writing(repository) as workshop:
+        with writing(repository) as writer:
             for name in ours:
-                workshop.remove_model(name)
+                writer.remove_model(name)
     return ours
 
 
 def _contents(spec: VlmSpec, checkpoint: Path | None) -> dict[str, tuple[str, str]]:
-    """Folder -> (config, model.py). The door comes last: when it is there, all of the model is."""
+    """Folder -> (config, model.py). The streaming model comes first: once the other exists, the model is complete."""
     path = "" if checkpoint is None else str(checkpoint)
     return {
-        spec.stream_name: (config_text(engine_config(spec, path)), _SOURCE.format(module="vlm")),
-        spec.name: (config_text(door_config(spec, path)), _SOURCE.format(module="vlm_door")),
+        spec.stream_name: (config_text(streaming_config(spec, path)), _SOURCE.format(module="vlm")),
+        spec.name: (config_text(single_response_config(spec, path)), _SOURCE.format(module="vlm_door")),
     }
 
 
-def _refuse_strangers(spec: VlmSpec, repository: Path) -> None:
+def _refuse_to_overwrite(spec: VlmSpec, repository: Path) -> None:
     for name in (spec.name, spec.stream_name):
         if (repository / name).exists() and not _is_ours(spec, repository, name):
             raise SetupError(

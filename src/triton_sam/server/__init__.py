@@ -1,5 +1,6 @@
-"""The embedded Triton as a process: found, started, watched, restarted, stopped.
+"""The Triton server process: finding, starting, supervising, updating and stopping it.
 
-From outside: ``supervisor`` and ``process``; ``host`` checks the machine; ``in_flight`` counts requests across a kill.
-It does not know what the models compute.
+From outside: ``supervisor``, ``process`` and ``pings``; ``host`` checks the machine; ``in_flight`` counts the requests
+of a model's process so that the count survives a kill; ``interrupts`` turns Ctrl-C into a flag. It does not know what
+the models compute.
 """

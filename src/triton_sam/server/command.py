@@ -1,4 +1,4 @@
-"""How a Triton is to be started: its options, and the command that says them."""
+"""Options of a Triton server, and the command line that they become."""
 
 from __future__ import annotations
 
@@ -22,18 +22,15 @@ _LOG_FLAGS = {
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
-    """Where a server listens and what it loads.
-
-    Attributes:
-        models: Triton names to load at the start; the repository may hold more.
-        state: folder for logs and run-time files.
-    """
+    """Addresses, models and limits of one server."""
 
     repository: Path
     models: tuple[str, ...]
+    """Triton names to load at the start; the repository may hold more."""
     state: Path
+    """Folder for logs and run-time files."""
     needed: tuple[str, ...] = ()
-    """Those without all of which there is nothing to serve; none named: all models."""
+    """The start fails if all of these fail to load; empty: all models."""
     host: str = "127.0.0.1"
     http_port: int = 8000
     grpc_port: int = 8001
@@ -41,13 +38,13 @@ class ServerOptions:
     log_level: str = "warning"
     ready_seconds: float = 120.0
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Variables for the server and its models, over those of this process."""
+    """Variables for the server and its models, which override those of this process."""
     installation: Path | None = None
     """Folder of the Triton to run; None: the embedded one."""
     max_request_bytes: int = 128 * 1024 * 1024
-    """Largest HTTP request that such a Triton shall take; the embedded one has no limit."""
+    """Largest HTTP request that a Triton of ``installation`` accepts; the embedded one has no limit."""
     traces_url: str | None = None
-    """Where Triton sends its own part of a trace, by OTLP over HTTP; None: nowhere."""
+    """Address to which Triton sends its spans, by OTLP over HTTP; None: no traces."""
 
     @property
     def reach(self) -> str:
@@ -63,11 +60,12 @@ def command_line(
     shm_prefix: str,
     admin_key: str,
 ) -> list[str]:
-    """
+    """The command that starts a server, without the flags that not every Triton knows.
+
     Args:
-        models: what is loaded at the start.
-        backends: folder with a backend in each folder.
-        admin_key: whoever sends it in KEY_HEADER may use what is closed to others.
+        models: loaded at the start.
+        backends: folder with one folder for each backend.
+        admin_key: requests with it in KEY_HEADER may use the admin APIs, which are closed otherwise.
     """
     closed = f"{_CLOSED_APIS}:{KEY_HEADER}={admin_key}"
     return [
@@ -92,12 +90,12 @@ def command_line(
 
 
 def further_flags(options: ServerOptions) -> list[str]:
-    """What not every Triton knows, and each serves without."""
+    """Flags that not every Triton knows; each serves without them."""
     flags = []
-    if options.installation is not None:  # later ones than the embedded refuse more than 64 MiB
+    if options.installation is not None:  # newer releases than the embedded one refuse more than 64 MiB
         flags.append(f"--http-max-input-size={options.max_request_bytes}")
     if options.traces_url is not None:
-        # Requests that come with a trace's id, and no others: for these Triton looks at neither rate nor count.
+        # Only requests that carry a trace id are traced: for these Triton ignores rate and count.
         settings = ("mode=opentelemetry", f"opentelemetry,url={options.traces_url}", "level=TIMESTAMPS", "count=0")
         flags += [f"{TRACE_FLAG}={setting}" for setting in settings]
     return flags

@@ -1,4 +1,7 @@
-"""What the embedded server needs from this machine, each need with its mend. Shared by ``serve`` and ``doctor``."""
+"""Checks of what the embedded server needs from this machine; each error names the fix.
+
+Shared by ``serve`` and ``doctor``. A "stub" is Triton's name for the program that runs one Python model.
+"""
 
 from __future__ import annotations
 
@@ -26,19 +29,16 @@ _LINKED_PYTHON = re.compile(rb"libpython(\d\.\d+)\.so")
 
 @dataclass(frozen=True, slots=True)
 class TritonFiles:
-    """The parts of the nvidia-pytriton wheel, or of another Triton, that we use.
-
-    Attributes:
-        stub_source: this Python's stub; it stands in ``python_backend`` already where the Triton is another.
-    """
+    """The parts of the nvidia-pytriton wheel, or of another Triton, that we use."""
 
     binary: Path
     python_backend: Path
     stub_source: Path
+    """The stub for this Python version; another Triton has it in ``python_backend`` already."""
 
 
 def check_platform() -> None:
-    """The wheel's server is a Linux program."""
+    """SetupError unless this is Linux, which the wheel's server needs."""
     if sys.platform != "linux":
         raise SetupError(
             f"the embedded server is for Linux and this is {platform.system()}: start it on a Linux machine "
@@ -71,18 +71,18 @@ def find_triton(installation: Path | None = None) -> TritonFiles:
 
 
 def _find_other_triton(installation: Path) -> TritonFiles:
-    """A Triton that was installed with its own stub, as in NVIDIA's container; nothing is written there."""
+    """A Triton that is installed with its own stub, as in NVIDIA's container; nothing is written there."""
     backend = installation / "backends" / "python"
     files = TritonFiles(installation / "bin" / "tritonserver", backend, backend / _STUB)
     for part in (files.binary, files.stub_source):
         if not part.exists():
             raise SetupError(
-                f"{part} is missing: TRITON_SAM_TRITONSERVER names a folder with a whole Triton in it, "
+                f"{part} is missing: TRITON_SAM_TRITONSERVER must name a folder with a complete Triton, "
                 "such as /opt/tritonserver in NVIDIA's container; unset it for the embedded server"
             )
     linked = _LINKED_PYTHON.search(files.stub_source.read_bytes())
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    # A stub takes its packages from an environment of its own version only, and finds none in ours otherwise.
+    # A stub imports packages only from an environment of its own Python version.
     if linked and linked[1].decode() != version:
         raise SetupError(
             f"the Triton in {installation} runs models with Python {linked[1].decode()} and this is {version}: "
@@ -92,17 +92,17 @@ def _find_other_triton(installation: Path) -> TritonFiles:
 
 
 def known_flags(binary: Path, flags: Sequence[str]) -> list[str]:
-    """Those of the flags that a Triton's --help names: releases and builds differ, and an unknown one ends a start."""
+    """The flags that a Triton's --help lists: releases and builds differ, and an unknown flag makes the start fail."""
     try:
-        told = subprocess.run([binary, "--help"], capture_output=True, timeout=60, check=False)
+        done = subprocess.run([binary, "--help"], capture_output=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise SetupError(f"{binary} does not run ({error}): is it a Triton for this machine?") from None
-    named = (told.stdout + told.stderr).decode(errors="replace")
-    return [flag for flag in flags if flag.partition("=")[0] in named]
+    text = (done.stdout + done.stderr).decode(errors="replace")
+    return [flag for flag in flags if flag.partition("=")[0] in text]
 
 
 def install_stub(files: TritonFiles) -> None:
-    """Puts this Python's stub into the wheel's own backend folder: only from there it finds its libraries."""
+    """Copies the stub for this Python into the wheel's backend folder: it finds its libraries only from there."""
     target = files.python_backend / _STUB
     if files.stub_source == target:
         return
@@ -119,12 +119,12 @@ def install_stub(files: TritonFiles) -> None:
     except OSError as error:
         raise SetupError(
             f"cannot prepare the server's files in {files.python_backend} ({error.strerror}): "
-            "install triton-sam in a virtual environment of your own"
+            "install triton-sam in a virtual environment that you can write to"
         ) from None
 
 
 def find_libpython() -> Path:
-    """The shared library of the running Python, which the backend's stub loads."""
+    """The shared library of the running Python, which the stub loads."""
     name = f"libpython{sys.version_info.major}.{sys.version_info.minor}.so.1.0"
     configured = sysconfig.get_config_var("LIBDIR") or ""
     multiarch = sysconfig.get_config_var("MULTIARCH") or f"{platform.machine()}-linux-gnu"
@@ -144,7 +144,7 @@ def find_libpython() -> Path:
 
 
 def check_numpy() -> str:
-    """The numpy version of this environment, which is the backend's too; SetupError for numpy 2."""
+    """The numpy version of this environment, which the backend shares; SetupError for numpy 2."""
     try:
         version = importlib.metadata.version("numpy")
     except importlib.metadata.PackageNotFoundError:
@@ -158,7 +158,7 @@ def check_numpy() -> str:
 
 
 def check_runtime() -> str:
-    """The packages that the backend's process imports."""
+    """SetupError unless the packages that a model process imports are installed."""
     for module, package in (("onnxruntime", "onnxruntime"), ("cv2", "opencv-python-headless")):
         if importlib.util.find_spec(module) is None:
             raise SetupError(f"{package} is not installed: pip install 'triton-sam[server]'")
@@ -166,7 +166,7 @@ def check_runtime() -> str:
 
 
 def check_vlm_runtime() -> str:
-    """The packages that the process of a vision-language model imports; none is imported here."""
+    """SetupError unless the packages of vision-language models are installed; none is imported here."""
     for module in ("torch", "transformers", "safetensors", "jinja2"):
         if importlib.util.find_spec(module) is None:
             raise SetupError(
@@ -184,15 +184,15 @@ def check_shared_memory() -> int:
     if free < _SHARED_MEMORY_NEEDED:
         raise SetupError(
             f"{SHARED_MEMORY} has {free / 1e6:.0f} MB free and {_SHARED_MEMORY_NEEDED / 1e6:.0f} MB are needed: "
-            "make room, or start the container with --shm-size=1g"
+            "free some, or start the container with --shm-size=1g"
         )
     return free
 
 
 def check_port(host: str, port: int, name: str) -> None:
-    """ServerError where somebody listens there already."""
+    """ServerError if the port is in use."""
     if not 0 <= port <= 65535:
-        raise ServerError(f"{port} is no port: choose one below 65536 with --{name}-port")
+        raise ServerError(f"{port} is not a port: choose one below 65536 with --{name}-port")
     try:
         address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(address[0], socket.SOCK_STREAM) as probe:
@@ -206,7 +206,7 @@ def check_port(host: str, port: int, name: str) -> None:
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """A port that nobody uses at this moment."""
+    """A port that is free at this moment."""
     with socket.socket() as probe:
         probe.bind((host, 0))
         return int(probe.getsockname()[1])
@@ -222,12 +222,12 @@ def process_alive(pid: int) -> bool:
 
 
 def process_known(pid: int) -> bool:
-    """Whether the kernel still has it, be it as a zombie that its parent has taken no notice of."""
+    """Whether the kernel still lists a process, even as a zombie that its parent has not reaped."""
     return Path(f"/proc/{pid}").exists()
 
 
 def sweep_shared_memory(prefix: str) -> list[str]:
-    """Deletes what dead servers of ours left behind; region names carry the pid of their owner."""
+    """Deletes the regions of our dead servers and returns their names, which contain the pid of their owner."""
     swept = []
     for region in SHARED_MEMORY.glob(f"{prefix}*"):
         owner = region.name.removeprefix(prefix).partition("_")[0]

@@ -1,4 +1,4 @@
-"""Starting a program that never outlives us."""
+"""Starts a program that never outlives this process."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from typing import IO
 
 from triton_sam.errors import ServerError
 
-#: Runs between fork and exec in a process of its own (a function there would run in a copy of a threaded process).
-#: prctl(PR_SET_PDEATHSIG, SIGKILL), and a look whether the parent died before it. Then the stack: Triton's HTTP server
-#: parses bodies that curl labels as forms on it, and with the usual 8 MiB a large base64 image ends the whole server.
-#: A process group of its own: a Ctrl-C at the terminal reaches us, and we stop the server in order. No session of its
-#: own: Linux weighs the threads of two sessions without a look at their niceness, and the models would hold up /health.
+#: Runs before exec in a separate process, because a preexec function would run in a copy of a threaded process.
+#: setpgid: a Ctrl-C at the terminal reaches only us, and we stop the server in order. No setsid: Linux divides the CPU
+#: between two sessions regardless of niceness, and the models would delay /health.
+#: prctl(PR_SET_PDEATHSIG, SIGKILL), then a check whether the parent died before that call.
+#: RLIMIT_STACK: Triton's HTTP server parses bodies that curl labels as forms on the stack, and with the usual 8 MiB a
+#: large base64 image crashes the whole server.
 _LAUNCHER = """
 import ctypes, os, resource, sys
 os.setpgid(0, 0)
@@ -29,7 +30,7 @@ os.execv(sys.argv[2], sys.argv[2:])
 
 
 def spawn(command: Sequence[str], environment: dict[str, str], output: IO[bytes]) -> subprocess.Popen[bytes]:
-    """Starts ``command`` so that the kernel kills it when the calling thread ends, however that happens."""
+    """Starts ``command``; the kernel kills it when the calling thread ends, however that happens."""
     launcher = [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid())]
     try:
         return subprocess.Popen(

@@ -1,6 +1,6 @@
-"""The embedded Triton: start, wait until ready, control its models, stop. One object is one server process.
+"""One tritonserver process: start it, wait until it is ready, load and unload models, stop it.
 
-:mod:`triton_sam.server.supervisor` keeps it alive; this module only knows a single life.
+:mod:`triton_sam.server.supervisor` restarts it; this module knows a single process only.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from triton_sam.repository.configs import pinned_json
 from triton_sam.repository.model_folders import ModelState
 from triton_sam.server import host
 from triton_sam.server.command import EXIT_SECONDS, KEY_HEADER, TRACE_FLAG, ServerOptions, command_line, further_flags
-from triton_sam.server.in_flight import FLIGHT_DIR_VARIABLE, VLM_DIR_VARIABLE, requests_held
+from triton_sam.server.in_flight import IN_FLIGHT_DIR_VARIABLE, VLM_DIR_VARIABLE, requests_in_flight
 from triton_sam.server.launcher import spawn
 
 log = logging.getLogger(__name__)
 
 _SHM_PREFIX = "triton_sam_"
 _IDLE_SECONDS = 3.0
-#: What every start without a GPU writes, and what is written where nobody collects traces.
+#: Log lines of every start without a GPU, and of every start without a trace collector.
 _HARMLESS = re.compile(r"cuda|pinned memory|\[OTLP ", re.IGNORECASE)
-#: A proxy of the user's is for the world, not for our own server.
+#: The user's proxy is not for our own server.
 _without_proxy = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 _ONNX_BACKEND_SOURCE = '''"""Written by triton-sam; the code lives in its package."""
@@ -49,7 +49,7 @@ from triton_sam.backend.onnx_model import TritonPythonModel  # noqa: F401
 
 @dataclass(slots=True)
 class TritonProcess:
-    """One life of tritonserver and of the stubs below it."""
+    """A tritonserver process and the processes of its Python models."""
 
     options: ServerOptions
     process: subprocess.Popen[bytes]
@@ -58,30 +58,30 @@ class TritonProcess:
     shm_prefix: str
     admin_key: str
     models: set[str] = field(default_factory=set)
-    """Triton names of what is loaded."""
+    """Triton names of the loaded models."""
     pins: Mapping[str, ModelState] = field(default_factory=dict)
-    """What to load at the start of some models instead of their newest version."""
-    stubs: dict[int, str] = field(default_factory=dict)
-    """pid -> Triton name of the model that the stub runs."""
+    """Triton name -> version to load at the start instead of the newest."""
+    model_pids: dict[int, str] = field(default_factory=dict)
+    """pid of a model's process -> Triton name."""
     retiring: dict[int, str] = field(default_factory=dict)
-    """The same of stubs that Triton ends as soon as they have answered what they hold."""
+    """The same for processes that Triton ends as soon as they have answered their requests."""
     failed: dict[str, str] = field(default_factory=dict)
-    """Triton name -> why a model of the options did not load at the start, where others did."""
-    _stub_lock: threading.Lock = field(default_factory=threading.Lock)
+    """Triton name -> reason why a model failed to load at the start, if others loaded."""
+    _pids_lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def alive(self) -> bool:
         return self.process.poll() is None
 
     @property
-    def flight_folder(self) -> Path:
+    def in_flight_folder(self) -> Path:
         return self.runtime / "flight"
 
     def load(self, model: str, pinned: ModelState | None = None) -> None:
-        """Loads (or loads anew) a model; ServerError with Triton's reason, and what served before then serves on.
+        """Loads or reloads a model; ServerError with Triton's reason, and the previous version keeps serving.
 
-        Triton ends the process of the version before as soon as the new one is ready, which may be before this
-        returns: from the beginning on that process is expected to end.
+        Triton ends the process of the previous version as soon as the new one is ready, which may be before this
+        returns. Its end is therefore expected from the beginning.
 
         Args:
             pinned: the version and the config to load instead of the newest.
@@ -94,33 +94,33 @@ class TritonProcess:
             self._bring_back(before)
             raise
         self.models.add(model)
-        self.find_stubs()
-        if before and model not in self.stubs.values():  # nothing was new to Triton
+        self.find_model_pids()
+        if before and model not in self.model_pids.values():  # Triton found nothing new
             self._bring_back(before)
 
     def unload(self, model: str) -> None:
-        """Unloads a model; its process is no longer missed from here on."""
+        """Unloads a model; the end of its process is no longer a failure from here on."""
         self.models.discard(model)
         self._retire(model)
         self._control("unload_model", model)
 
     def _retire(self, model: str) -> dict[int, str]:
-        with self._stub_lock:
-            leaving = {pid: name for pid, name in self.stubs.items() if name == model}
-            self.stubs = {pid: name for pid, name in self.stubs.items() if name != model}
+        with self._pids_lock:
+            leaving = {pid: name for pid, name in self.model_pids.items() if name == model}
+            self.model_pids = {pid: name for pid, name in self.model_pids.items() if name != model}
             self.retiring = self.retiring | leaving
         return leaving
 
-    def _bring_back(self, stubs: Mapping[int, str]) -> None:
-        """Those that died meanwhile too: their death is then noticed."""
-        with self._stub_lock:
-            self.retiring = {pid: name for pid, name in self.retiring.items() if pid not in stubs}
-            self.stubs = self.stubs | dict(stubs)
+    def _bring_back(self, pids: Mapping[int, str]) -> None:
+        """Watches processes again, also those that died meanwhile, so that their death is noticed."""
+        with self._pids_lock:
+            self.retiring = {pid: name for pid, name in self.retiring.items() if pid not in pids}
+            self.model_pids = self.model_pids | dict(pids)
 
     def forget_retired(self, pids: Iterable[int]) -> None:
-        """No longer watches processes that have ended as expected."""
+        """Stops watching processes that have ended as expected."""
         gone = set(pids)
-        with self._stub_lock:
+        with self._pids_lock:
             self.retiring = {pid: name for pid, name in self.retiring.items() if pid not in gone}
 
     def _control(self, call: str, model: str, **options: str) -> None:
@@ -137,7 +137,7 @@ class TritonProcess:
                 raise ServerError(f"{call.replace('_', ' ')} {model} failed: {one_line(error.message())}") from None
 
     def index(self) -> dict[str, tuple[str, str]]:
-        """Triton name -> (state, reason) of every model in the repository; of a version that is ready, if any is."""
+        """Triton name -> (state, reason) of every model in the repository; a version that is ready has precedence."""
         states: dict[str, tuple[str, str]] = {}
         for row in self.post("/v2/repository/index", {}, timeout=5):
             if states.get(row["name"], ("", ""))[0] != "READY":
@@ -160,40 +160,41 @@ class TritonProcess:
         try:
             with _without_proxy.open(request, timeout=timeout) as response:
                 return json.loads(response.read())
-        except HTTPException as error:  # an answer that was cut short is no OSError
+        except HTTPException as error:  # a response that was cut short is not an OSError
             raise ConnectionError(str(error)) from None
 
-    def find_stubs(self) -> None:
-        """Learns the pids of the models' processes.
+    def find_model_pids(self) -> None:
+        """Finds the pids of the models' processes.
 
-        A stub's command line has the shared-memory region at place 2 and the instance (``sam2_0_0``) at place 8. Stubs
+        Their command line has the shared-memory region at index 2 and the instance (``sam2_0_0``) at index 8. Processes
         that Triton starts to complete a config carry the bare name; they end by themselves and are not watched.
         """
         instances = {model: re.compile(rf"{re.escape(model)}_\d+_\d+") for model in self.models}
-        with self._stub_lock:
+        with self._pids_lock:
             found: dict[int, str] = {}
-            for words, pid in self._our_stubs():
+            for words, pid in self._own_model_processes():
                 owner = next((model for model, instance in instances.items() if instance.fullmatch(words[8])), None)
                 if owner is not None and pid not in self.retiring:
                     found[pid] = owner
-            self.stubs = found
+            self.model_pids = found
 
-    def _our_stubs(self) -> Iterator[tuple[list[str], int]]:
+    def _own_model_processes(self) -> Iterator[tuple[list[str], int]]:
+        """(command line, pid) of each process that this server has started for a model."""
         for entry in Path("/proc").glob("[0-9]*/cmdline"):
             with contextlib.suppress(OSError):
                 words = entry.read_text(errors="replace").split("\0")
                 if len(words) > 8 and words[2].startswith(self.shm_prefix):
                     yield words, int(entry.parent.name)
 
-    def wait_ready(self, shall_stop: Callable[[], bool] = lambda: False) -> None:
-        """Returns when every model of the options is loaded or will not be, which ``failed`` tells then.
+    def wait_ready(self, should_stop: Callable[[], bool] = lambda: False) -> None:
+        """Returns when every model of the options has loaded or failed to; ``failed`` has the reasons.
 
-        ServerError with the reason when none of them loads: there is nothing to serve.
+        ServerError with the reason if all needed models fail: there is nothing to serve.
         """
         at_start = [name for name in self.options.models if name not in self.pins]
         deadline = time.monotonic() + self.options.ready_seconds
         while time.monotonic() < deadline:
-            if shall_stop():
+            if should_stop():
                 raise ServerError("the start was interrupted")
             if not self.alive:
                 raise ServerError(f"tritonserver ended at its start: {self.last_error()}")
@@ -207,13 +208,13 @@ class TritonProcess:
                     self.failed = failed
                     for name, pinned in self.pins.items():
                         self._load_pinned(name, pinned)
-                    self.find_stubs()
+                    self.find_model_pids()
                     return
             time.sleep(0.05)
         raise ServerError(f"tritonserver was not ready after {self.options.ready_seconds:.0f} s: see {self.log_path}")
 
     def _load_pinned(self, name: str, state: ModelState) -> None:
-        """Loads an older version; where that fails the others serve, unless there are none."""
+        """Loads an older version; if that fails, the other models serve, unless there are none."""
         try:
             self.load(name, state)
         except ServerError as error:
@@ -222,13 +223,13 @@ class TritonProcess:
             self.failed[name] = one_line(str(error))
 
     def stop(self, *, drain: bool = True) -> None:
-        """Ends the server and all its stubs; with ``drain`` the requests in flight are finished first."""
+        """Ends the server and its model processes; with ``drain`` the requests in flight are finished first."""
         if drain and self.alive:
             self.process.terminate()
             self._wait_until_drained()
         self.process.kill()
         self.process.wait()
-        for _, pid in self._our_stubs():
+        for _, pid in self._own_model_processes():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         for region in host.SHARED_MEMORY.glob(f"{self.shm_prefix}*"):
@@ -236,14 +237,14 @@ class TritonProcess:
         shutil.rmtree(self.runtime, ignore_errors=True)
 
     def _wait_until_drained(self) -> None:
-        """Until the server has ended, or has had nothing to do for a while.
+        """Returns when the server has ended, or has been idle for a while.
 
-        After SIGTERM Triton also waits for idle keep-alive connections, for as long as it may; nobody gains by that.
+        After SIGTERM Triton also waits for idle keep-alive connections, until its timeout. That helps no client.
         """
         deadline = time.monotonic() + EXIT_SECONDS
         idle_since = time.monotonic()
         while self.alive and time.monotonic() < deadline:
-            if any((requests_held(self.flight_folder, model) or 0) > 0 for model in self.models):
+            if any((requests_in_flight(self.in_flight_folder, model) or 0) > 0 for model in self.models):
                 idle_since = time.monotonic()
             elif time.monotonic() - idle_since > _IDLE_SECONDS:
                 return
@@ -251,23 +252,23 @@ class TritonProcess:
                 self.process.wait(timeout=0.05)
 
     def last_error(self) -> str:
-        """The last line of the log that says what went wrong, without Triton's decoration."""
+        """The last line of the log that names an error, without Triton's prefix."""
         with contextlib.suppress(OSError):
             lines = self.log_path.read_text(errors="replace").splitlines()
             lines = [line for line in lines if not _HARMLESS.search(line)]
-            telling = [line for line in lines if re.match(r"^E\d{4} |.*(error|failed|cannot)", line, re.IGNORECASE)]
-            if telling or lines:
-                return one_line((telling or lines)[-1])
+            errors = [line for line in lines if re.match(r"^E\d{4} |.*(error|failed|cannot)", line, re.IGNORECASE)]
+            if errors or lines:
+                return one_line((errors or lines)[-1])
         return f"see {self.log_path}"
 
 
 def start(options: ServerOptions, pins: Mapping[str, ModelState] | None = None) -> TritonProcess:
-    """Starts a server after every check that can be made before; does not wait until it is ready.
+    """Checks the machine and starts a server; does not wait until it is ready.
 
-    The calling thread must outlive the server: the kernel ends the server when that thread ends.
+    The calling thread must outlive the server: the kernel kills the server when that thread ends.
 
     Args:
-        pins: models of the options that shall not load their newest version, and what they load instead.
+        pins: Triton name -> version to load instead of the newest.
     """
     pins = pins or {}
     files = host.find_triton(options.installation)
@@ -291,23 +292,28 @@ def start(options: ServerOptions, pins: Mapping[str, ModelState] | None = None) 
     backends = _make_runtime(runtime, files)
     log_path = options.state / "logs" / f"triton-{options.http_port}.log"
     log_path.parent.mkdir(parents=True, exist_ok=True)
-    if log_path.exists():  # the life before this one may have ended badly, and its last words are wanted
+    if log_path.exists():  # the previous server may have failed, and its log says why
         log_path.replace(log_path.with_suffix(".previous.log"))
     admin_key = secrets.token_urlsafe(24)
     shm_prefix = f"{_SHM_PREFIX}{token}_"
+    with log_path.open("wb") as output:
+        at_start = [model for model in options.models if model not in pins]
+        command = command_line(files, options, at_start, backends, shm_prefix, admin_key)
+        environment = _environment(options, runtime, libpython)
+        process = spawn([*command, *_known_further_flags(files, options)], environment, output)
+    return TritonProcess(options, process, runtime, log_path, shm_prefix, admin_key, set(options.models), pins)
+
+
+def _environment(options: ServerOptions, runtime: Path, libpython: Path) -> dict[str, str]:
     environment = os.environ | {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
         "LD_LIBRARY_PATH": f"{libpython.parent}{os.pathsep}{os.environ.get('LD_LIBRARY_PATH', '')}".rstrip(os.pathsep),
-        FLIGHT_DIR_VARIABLE: str(runtime / "flight"),
+        IN_FLIGHT_DIR_VARIABLE: str(runtime / "flight"),
         VLM_DIR_VARIABLE: str(runtime / "vlm"),
         **options.environment,
     }
     environment.pop("PYTHONHOME", None)
-    with log_path.open("wb") as output:
-        at_start = [model for model in options.models if model not in pins]
-        command = command_line(files, options, at_start, backends, shm_prefix, admin_key)
-        process = spawn([*command, *_known_further_flags(files, options)], environment, output)
-    return TritonProcess(options, process, runtime, log_path, shm_prefix, admin_key, set(options.models), pins)
+    return environment
 
 
 def _known_further_flags(files: host.TritonFiles, options: ServerOptions) -> list[str]:
@@ -316,7 +322,7 @@ def _known_further_flags(files: host.TritonFiles, options: ServerOptions) -> lis
         return flags
     known = host.known_flags(files.binary, flags)
     if any(flag.startswith(TRACE_FLAG) for flag in set(flags) - set(known)):
-        log.warning("this Triton was built without traces: those of the service end at the call of it")
+        log.warning("this Triton was built without tracing: traces end at the service's call to it")
     return known
 
 

@@ -1,7 +1,7 @@
-"""Newer versions of served models: notices them in the repository and brings them into the running server.
+"""Loads newer versions of served models into the running server when they appear in the repository.
 
-Triton loads a version beside the one that serves and switches when it is ready, so requests go on meanwhile. A version
-that does not load leaves everything as it was; it is tried again only when the repository changes.
+Triton loads a version beside the one that serves and switches when it is ready, so requests are answered meanwhile. A
+version that fails to load changes nothing; it is tried again only when the repository changes.
 """
 
 from __future__ import annotations
@@ -18,55 +18,55 @@ log = logging.getLogger(__name__)
 
 
 class Updates:
-    """What is loaded, what stands in the repository, and the way from the one to the other.
+    """Tracks what is loaded and what the repository holds, and loads the difference.
 
-    All but the load itself happens on the supervising thread; the load takes seconds and has a thread of its own.
+    All but the load itself runs on the supervising thread; the load takes seconds and has its own thread.
     """
 
     def __init__(self, repository: Path, models: Sequence[str]) -> None:
         self._repository = repository
         self._models = models
-        #: What the server has loaded for certain, and what it was last asked to load.
+        # What the server has certainly loaded, and what it was last asked to load.
         self._loaded: dict[str, ModelState] = {}
         self._tried: dict[str, ModelState] = {}
         self._seen: dict[str, ModelState] = {}
         self._thread: threading.Thread | None = None
         self.problems: dict[str, str] = {}
-        """Triton name -> why its newest version does not serve."""
+        """Triton name -> reason why its newest version does not serve."""
         self.versions: dict[str, str] = {}
         """Triton name -> the version that serves."""
         self.missing: frozenset[str] = frozenset()
-        """Triton names of what did not load at the start, and has not since."""
+        """Triton names of models that failed to load at the start and have not loaded since."""
 
-    def begin_life(self) -> dict[str, ModelState]:
-        """To be called before a server starts; what it shall load instead of the newest versions.
+    def prepare_start(self) -> dict[str, ModelState]:
+        """Call before each start of the server; returns what to load instead of the newest versions.
 
-        A server that must come back comes back with what it served before: a newer version that is broken would keep it
-        from starting at all. The newer ones are loaded afterwards, as always.
+        After a failure the server starts with the versions that served before: a newer version that is broken could
+        prevent the start. Newer ones are loaded afterwards, as always.
         """
         self._join()
         self._seen = {}
-        now = self._look()
+        now = self._states()
         if not self._loaded:
             self._loaded, self._tried = dict(now), dict(now)
         known = self._loaded.items()
         return {name: state for name, state in known if now.get(name) != state and self._has(name, state.version)}
 
     def pinned(self, model: str) -> ModelState | None:
-        """What a model that is loaded again must load; None for its newest version."""
+        """The version that a reload of a model must load; None for its newest one."""
         state = self._loaded.get(model)
         if state is None or self._state_of(model) == state or not self._has(model, state.version):
             return None
         return state
 
-    def look_and_load(self, process: TritonProcess) -> None:
-        """Begins to load one model that has changed, if any has and none is being loaded.
+    def check_and_load(self, process: TritonProcess) -> None:
+        """Starts to load one model that has changed, unless a load is in progress.
 
-        A change counts when two looks in a row see the same: a writer may be between a version and its config.
+        A change counts when two checks in a row see the same: a writer may be between a version and its config.
         """
         if self._thread is not None and self._thread.is_alive():
             return
-        before, self._seen = self._seen, self._look()
+        before, self._seen = self._seen, self._states()
         for name, state in self._seen.items():
             if state != self._tried.get(name) and state == before.get(name):
                 self._thread = threading.Thread(
@@ -76,10 +76,10 @@ class Updates:
                 return
 
     def note_failures(self, failed: Mapping[str, str]) -> None:
-        """Remembers what did not load at the start of a life, and why; it is tried again when its folder changes.
+        """Records which models failed to load at a start, and why; they are tried again when their folders change.
 
-        What served in the life before is tried once more as it is: the reason may be gone soon, as memory that the last
-        life still had.
+        A model that served before the restart is tried once more as it is: the cause may be gone soon, for example
+        memory that the previous server process still held.
         """
         self.missing = frozenset(failed)
         for name, reason in failed.items():
@@ -89,7 +89,7 @@ class Updates:
             log.error("%s %s", name, self.problems[name])
 
     def note_versions(self, process: TritonProcess) -> bool:
-        """Asks the server which versions serve; False, and nothing changes, where it does not answer."""
+        """Asks the server which versions serve; False, and nothing changes, if it does not answer."""
         try:
             ready = process.versions()
         except (OSError, ValueError, LookupError, TypeError):
@@ -102,11 +102,11 @@ class Updates:
         try:
             process.load(name)
         except Exception as error:  # whatever it is, the supervisor goes on with what serves
-            if not self.note_versions(process):  # the server's end, not the model's fault: tried in its next life
+            if not self.note_versions(process):  # the server ended, not the model's fault: tried after its restart
                 log.warning("%s: version %d was not loaded: %s", name, state.version, error)
                 return
             self._tried[name] = state
-            others = "the other models serve" if name in self.missing else "the one before serves on"
+            others = "the other models serve" if name in self.missing else "the previous version still serves"
             self.problems[name] = f"version {state.version} does not load, {others}: {error}"
             log.error("%s: %s", name, self.problems[name])
         else:
@@ -117,11 +117,11 @@ class Updates:
             log.info("%s: version %d serves", name, state.version)
 
     def _join(self) -> None:
-        """Waits for a load under way; it ends with the server that it asked."""
+        """Waits for a load in progress; it fails when its server has ended."""
         if self._thread is not None:
             self._thread.join()
 
-    def _look(self) -> dict[str, ModelState]:
+    def _states(self) -> dict[str, ModelState]:
         states = {name: self._state_of(name) for name in self._models}
         return {name: state for name, state in states.items() if state is not None}
 

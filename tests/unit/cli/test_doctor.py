@@ -63,15 +63,15 @@ def test_everything_that_serving_needs_is_looked_at(settings: Settings) -> None:
 
 
 @pytest.mark.parametrize("name", CHECKS)
-def test_what_does_not_work_is_wrong_and_has_its_mend(
+def test_what_does_not_work_is_wrong_and_has_its_fix(
     name: str, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
-        raise SetupError("it is broken: mend it")
+        raise SetupError("it is broken: fix it")
 
     monkeypatch.setattr(host, CHECKS[name], fail)
     report = found(settings)
-    assert report[name] == Finding(name, WRONG, "it is broken: mend it")
+    assert report[name] == Finding(name, WRONG, "it is broken: fix it")
     assert [finding.name for finding in report.values() if finding.state == WRONG] == [name]
 
 
@@ -116,13 +116,13 @@ def test_the_gpu(
 
 
 @pytest.mark.parametrize(
-    ("answer", "where"), [("H200, 143771 MiB", "a GPU"), (None, "the processor: large ones take minutes for an answer")]
+    ("answer", "where"), [("H200, 143771 MiB", "a GPU"), (None, "the CPU, where large ones need minutes for an answer")]
 )
 def test_where_vision_language_models_run(
     answer: str | None, where: str, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(doctor, "_run", lambda *_: answer)
-    text = f"torch and transformers are there; answers come from {where}"
+    text = f"torch and transformers are installed; models run on {where}"
     assert found(settings)["vlm"] == Finding("vlm", FINE, text)
 
 
@@ -138,7 +138,7 @@ def test_without_torch_only_vision_language_models_are_missed(
 
 @pytest.mark.parametrize(
     ("answer", "state", "text"),
-    [("27.1", FINE, "engine 27.1"), ("", NOTE, "no engine answers"), (None, NOTE, "not installed")],
+    [("27.1", FINE, "engine 27.1"), ("", NOTE, "no engine responds"), (None, NOTE, "not installed")],
 )
 def test_docker(answer: str | None, state: str, text: str, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "_run", lambda *_: answer)

@@ -5,17 +5,16 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from tests.unit.cli import test_app as shared
+from tests.unit.cli.helpers import assert_one_sentence, run_main
 from triton_sam import console
 from triton_sam.cli import app
 from triton_sam.models.vlm_catalog import VLM_CATALOG, get_vlm
 from triton_sam.models.vlm_specs import VlmSpec
 from triton_sam.models.vlm_weights import VlmStore, bundled_folder
-from triton_sam.repository import setup
+from triton_sam.repository import setup_models
 from triton_sam.repository.vlms import find_vlms, own_checkpoint, write_vlm
 
 runner = CliRunner()
-home = shared.home  # the fixture: a cache of each test's own
 SHAPES, LLAVA = get_vlm("vlm:shapes"), get_vlm("vlm:llava")
 
 
@@ -50,8 +49,8 @@ def test_errors_are_one_sentence_and_leave_nothing(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(setup, "set_up", lambda *_, **__: pytest.fail("set up"))
-    shared.assert_one_sentence(shared.run_main(*words, monkeypatch=monkeypatch, capsys=capsys), told)
+    monkeypatch.setattr(setup_models, "set_up", lambda _: pytest.fail("set up"))
+    assert_one_sentence(run_main(*words, monkeypatch=monkeypatch, capsys=capsys), told)
     assert not home.exists()
 
 
@@ -77,7 +76,7 @@ def test_setup_writes_the_folders_only(home: Path) -> None:
     assert done.output.splitlines() == [
         f"vlm:shapes is ready to serve: shapes, shapes_stream in {repository}",
         f"vlm:llava is ready to serve: llava, llava_stream in {repository}",
-        "its first answer downloads 14.1 GB from the Hugging Face Hub; `triton-sam pull vlm:llava` does so before",
+        "its first answer downloads 14.1 GB from the Hugging Face Hub; `triton-sam pull vlm:llava` downloads them now",
     ]
 
 
@@ -93,7 +92,7 @@ def test_setup_with_a_checkpoint_and_a_repository_of_ones_own(tmp_path: Path, ho
 
 def test_setup_of_both_kinds(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
-    monkeypatch.setattr(setup, "set_up", lambda spec, *_, **__: made.append(spec.id) or ["sam2"])
+    monkeypatch.setattr(setup_models, "set_up", lambda request: made.append(request.spec.id) or ["sam2"])
     done = runner.invoke(app.app, ["setup", "sam2:tiny", "vlm:shapes"])
     assert done.exit_code == 0, done.output
     assert made == ["sam2:tiny"]
@@ -101,7 +100,7 @@ def test_setup_of_both_kinds(home: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_all_means_segmenters(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(setup, "set_up", lambda *_, **__: ["some"])
+    monkeypatch.setattr(setup_models, "set_up", lambda _: ["some"])
     assert runner.invoke(app.app, ["setup", "all"]).exit_code == 0
     assert find_vlms(home / "model_repository") == {}
 
@@ -133,7 +132,7 @@ def test_pull_of_the_one_that_comes_with_the_package(home: Path) -> None:
     [
         (LLAVA, 14_000_000_000, False, "removed vlm:llava, 14000 MB are free again"),
         (LLAVA, 0, False, "removed llava, llava_stream"),
-        (LLAVA, 0, True, "vlm:llava is no longer served; its files are not of `triton-sam pull` and stay"),
+        (LLAVA, 0, True, "vlm:llava is no longer served; `triton-sam pull` did not download its files"),
         (SHAPES, 0, False, "removed shapes, shapes_stream"),
     ],
 )

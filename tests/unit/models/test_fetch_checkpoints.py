@@ -115,15 +115,15 @@ def test_alternatives_are_tried_in_order(server: FileServer, store: WeightStore)
     assert server.requests == []
 
 
-def test_the_error_tells_what_every_source_said_and_the_mends(server: FileServer, store: WeightStore) -> None:
+def test_the_error_has_the_reason_of_each_source_and_the_fixes(server: FileServer, store: WeightStore) -> None:
     first = checkpoint(HttpSource(server.add("/a", Served(status=404))), HttpSource(server.add("/b", b"lies")))
     second = checkpoint(HttpSource(server.add("/c", Served(status=500))), content=b"x", name="second.pt")
     told = fails(store, spec_of(first, second, access=ACCESS))
     for words in (
-        "model.pt could not be had",
+        "model.pt could not be downloaded",
         f"{server.url}/a: the server answered 404",
         f"{server.url}/b: model.pt has the wrong checksum",
-        "second.pt could not be had",
+        "second.pt could not be downloaded",
         f"{server.url}/c: the server answered 500",
         ACCESS,
         "--checkpoint FILE",
@@ -270,7 +270,7 @@ def test_a_source_that_offers_no_checksum_is_refused(server: FileServer, store: 
 
 
 @pytest.mark.usefixtures("_hub")
-def test_a_gated_checkpoint_names_every_mend(server: FileServer, store: WeightStore) -> None:
+def test_a_gated_checkpoint_names_every_fix(server: FileServer, store: WeightStore) -> None:
     add_hub_file(server, HUB, Served(status=401, headers={"X-Error-Code": "GatedRepo"}))
     told = fails(store, spec_of(unsigned(HUB), access=ACCESS))
     for words in ("owner/models is gated", "HF_TOKEN", ACCESS, "--checkpoint FILE"):

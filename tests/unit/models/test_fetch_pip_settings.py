@@ -77,7 +77,7 @@ def test_a_pip_that_lies_about_where_we_stand_is_not_run(tmp_path: Path, monkeyp
     assert "trap" not in read_pip_settings(tmp_path / "work").indexes[0]
 
 
-def test_without_pip_the_mend_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_pip_the_fix_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pip_settings.importlib.util, "find_spec", lambda _name: None)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(WeightsError, match=r"pip is not installed.*python -m ensurepip"):

@@ -269,7 +269,7 @@ def test_credentials_go_to_the_index_and_to_no_other_host(
 
 
 @pytest.mark.parametrize("trouble", ["refused", "closed port", "cut", "malformed", "not an address", "damaged"])
-def test_no_error_and_no_log_tells_a_password(
+def test_no_error_and_no_log_contains_a_password(
     trouble: str,
     server: FileServer,
     tmp_path: Path,

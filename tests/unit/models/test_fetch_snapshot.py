@@ -170,7 +170,7 @@ def test_files_that_were_copied_without_their_links_are_replaced(server: FileSer
 # refusals
 
 
-def test_a_gated_repository_names_the_mend(server: FileServer) -> None:
+def test_a_gated_repository_names_the_fix(server: FileServer) -> None:
     refusal = {"X-Error-Code": "GatedRepo", "X-Error-Message": "Access to model owner/talker is restricted"}
     add_repository(server, refusal=Served(status=403, headers=refusal))
     told = fails()
@@ -222,7 +222,7 @@ def test_a_hub_that_never_answers(home: Path, monkeypatch: pytest.MonkeyPatch) -
         assert "connection failed" in fails()
 
 
-def test_without_the_library_the_mend_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_library_the_fix_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     assert "pip install huggingface_hub" in fails()
     assert find_snapshot(SOURCE) is None
@@ -313,7 +313,7 @@ def test_an_index_that_is_damaged(tmp_path: Path) -> None:
     assert missing_files(tmp_path) == ["model.safetensors.index.json"]
 
 
-def test_offline_mode_asks_nobody(server: FileServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offline_mode_uses_no_network(server: FileServer, monkeypatch: pytest.MonkeyPatch) -> None:
     add_repository(server)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     assert "HF_HUB_OFFLINE is set" in fails()
@@ -353,7 +353,7 @@ def test_a_file_that_cannot_be_read(server: FileServer, home: Path, monkeypatch:
     folder = fill_cache(home)
     add_repository(server)
     refusing("open", checksum(WEIGHTS, FILES[WEIGHTS]), monkeypatch)
-    assert fails() == "model.safetensors in the Hub's cache cannot be read (Permission denied): see to its rights"
+    assert fails() == "model.safetensors in the Hub's cache cannot be read (Permission denied): check its permissions"
     assert (folder / WEIGHTS).is_file()
 
 

@@ -149,9 +149,9 @@ def test_nothing_there_and_no_network(store: VlmStore, offline: None) -> None:
     with pytest.raises(WeightsError) as caught:
         store.pull(SPEC)
     told = str(caught.value)
-    assert told.startswith("vlm:llava could not be had; Hugging Face owner/talker")
+    assert told.startswith("vlm:llava could not be downloaded; Hugging Face owner/talker")
     assert "HF_HUB_OFFLINE is set" in told
-    assert "`triton-sam pull vlm:llava` where there is a network" in told
+    assert "`triton-sam pull vlm:llava` fills the cache" in told
     assert "`triton-sam setup vlm:llava --checkpoint FOLDER`" in told
     assert "\n" not in told
 
@@ -166,7 +166,7 @@ def test_a_gated_repository(store: VlmStore, server: FileServer) -> None:
 def test_a_home_that_cannot_be_written(tmp_path: Path, server: FileServer) -> None:
     (tmp_path / "file").write_text("")
     add_repository(server)
-    with pytest.raises(WeightsError, match="set TRITON_SAM_HOME to a folder of yours"):
+    with pytest.raises(WeightsError, match="set TRITON_SAM_HOME to a writable folder"):
         VlmStore(tmp_path / "file" / "home").pull(SPEC)
     assert downloaded(server) == set()
 
@@ -268,7 +268,7 @@ def test_the_bundled_checkpoint(store: VlmStore) -> None:
 def test_where_the_bundled_checkpoint_is(wheel: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package = tmp_path / "src" / "triton_sam"
     monkeypatch.setattr(vlm_weights, "_PACKAGE", package)
-    with pytest.raises(SetupError, match="install triton-sam anew"):
+    with pytest.raises(SetupError, match="reinstall triton-sam"):
         bundled_folder(SHAPES)
     folder = package / "bundled" / "shapes" if wheel else tmp_path / "training" / "shapes" / "model"
     folder.mkdir(parents=True)

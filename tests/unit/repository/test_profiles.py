@@ -119,7 +119,7 @@ def test_one_model_of_a_profile(model_id: str, world: World) -> None:
 def test_a_model_that_the_tool_does_not_call(world: World) -> None:
     with pytest.raises(InvalidInput) as caught:
         world.set_up(["sam1:vit_h", "sam2:tiny"])
-    assert str(caught.value) == "Paintera 1.14 does not call sam2:tiny: it knows sam1:vit_h, sam2.1:large, sam3:tracker"
+    assert str(caught.value) == "Paintera 1.14 does not call sam2:tiny: it calls sam1:vit_h, sam2.1:large, sam3:tracker"
     assert world.exported == []
     assert not world.repository.exists()
 

@@ -15,7 +15,7 @@ from triton_sam.models.weights import WeightStore
 from triton_sam.repository import setup
 from triton_sam.repository.export_cache import ExportRequest
 from triton_sam.repository.segmenters import find_segmenters
-from triton_sam.repository.setup import set_up, tear_down, write_exported
+from triton_sam.repository.setup import SetupRequest, set_up, uninstall, write_exported
 
 ENCODER, DECODER = b"an encoder", b"a decoder, longer"
 
@@ -82,7 +82,7 @@ def test_from_a_source_to_a_repository(store: WeightStore, repository: Path, mon
 
     with FileServer() as files:
         urls = files.add("/encoder.onnx", ENCODER), files.add("/decoder.onnx", DECODER)
-        names = set_up(small_model(urls=urls), store, repository, progress)
+        names = set_up(SetupRequest(small_model(urls=urls), store, repository, progress))
     assert names == ["sam2", "sam2_encoder", "sam2_decoder"]
     assert content_of(repository) == EXPECTED
     assert all((repository / name / "config.pbtxt").is_file() for name in names)
@@ -93,13 +93,13 @@ def test_from_a_source_to_a_repository(store: WeightStore, repository: Path, mon
 def test_installed_files_are_taken_without_a_source(store: WeightStore, repository: Path) -> None:
     spec = small_model()
     install(spec, store)
-    set_up(spec, store, repository)
+    set_up(SetupRequest(spec, store, repository))
     assert content_of(repository) == EXPECTED
 
 
 def test_a_model_that_cannot_be_had_leaves_no_repository(store: WeightStore, repository: Path) -> None:
-    with pytest.raises(WeightsError, match=r"encoder\.onnx could not be had"):
-        set_up(small_model(urls=("ftp://nowhere", "ftp://nowhere")), store, repository)
+    with pytest.raises(WeightsError, match=r"encoder\.onnx could not be downloaded"):
+        set_up(SetupRequest(small_model(urls=("ftp://nowhere", "ftp://nowhere")), store, repository))
     assert not repository.exists()
 
 
@@ -119,7 +119,7 @@ def test_the_conversion_is_used(store: WeightStore, repository: Path, monkeypatc
         return target
 
     monkeypatch.setattr(convert, "as_onnx", as_onnx)
-    set_up(spec, store, repository)
+    set_up(SetupRequest(spec, store, repository))
     assert asked == [store.path(file) for file in spec.files]
     assert content_of(repository)["sam2/1/encoder.onnx"] == b"converted"
     assert content_of(repository)["sam2_encoder/1/model.onnx"] == b"raw: converted"
@@ -129,7 +129,7 @@ def test_a_damaged_graph_leaves_no_repository(store: WeightStore, repository: Pa
     spec = small_model(encoder_name="encoder.ort")
     install(spec, store)
     with pytest.raises(SetupError, match="could not be converted"):
-        set_up(spec, store, repository)
+        set_up(SetupRequest(spec, store, repository))
     assert not repository.exists()
 
 
@@ -144,7 +144,7 @@ def test_without_onnxruntime(store: WeightStore, repository: Path, monkeypatch: 
     monkeypatch.setattr(builtins, "__import__", refuse)
     monkeypatch.setattr(setup, "write_models", lambda *_: pytest.fail("wrote"))
     with pytest.raises(SetupError, match=r"pip install 'triton-sam\[server\]'"):
-        set_up(small_model(), store, repository)
+        set_up(SetupRequest(small_model(), store, repository))
     assert not store.home.exists()
 
 
@@ -171,11 +171,11 @@ def test_what_is_not_ready_made_is_exported(
     monkeypatch.setattr(setup, "write_exported", lambda *_, **__: ["written"])
     monkeypatch.setattr(WeightStore, "pull", lambda *_: (_ for _ in ()).throw(WeightsError("pulled")))
     if exported:
-        assert set_up(get_spec(model_id), store, repository, request=request_) == ["written"]
+        assert set_up(SetupRequest(get_spec(model_id), store, repository, export=request_)) == ["written"]
         assert asked == [request_]
     else:
         with pytest.raises(WeightsError, match="pulled"):
-            set_up(get_spec(model_id), store, repository, request=request_)
+            set_up(SetupRequest(get_spec(model_id), store, repository, export=request_))
 
 
 # exports
@@ -213,7 +213,7 @@ def test_an_export_over_ready_made_graphs_is_the_next_version(
 ) -> None:
     spec = small_model()
     install(spec, store)
-    set_up(spec, store, repository)
+    set_up(SetupRequest(spec, store, repository))
     write_exported(spec, export(tmp_path / "e", get_spec("sam2.1:tiny"), "fine-tuned"), repository)
     assert (repository / "sam2/2/encoder.onnx").read_bytes() == ENCODER + b"fine-tuned"
     assert (repository / "sam2/1/encoder.onnx").read_bytes() == ENCODER
@@ -243,13 +243,13 @@ def test_a_damaged_export(repository: Path, tmp_path: Path) -> None:
 def test_everything_of_a_model_goes(store: WeightStore, repository: Path) -> None:
     spec = small_model()
     install(spec, store)
-    set_up(spec, store, repository)
+    set_up(SetupRequest(spec, store, repository))
     conversions = [store.home / "converted" / f"{store.path(file).stem}.onnx" for file in spec.files]
     bystanders = [store.home / "converted" / "another.onnx", repository / "mine" / "config.pbtxt"]
     for path in (*conversions, *bystanders):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"x")
-    assert tear_down(spec, store, repository) == len(ENCODER) + len(DECODER)
+    assert uninstall(spec, store, repository) == len(ENCODER) + len(DECODER)
     assert not store.is_installed(spec)
     assert not any(path.exists() for path in conversions)
     assert all(path.exists() for path in bystanders)
@@ -261,14 +261,14 @@ def test_a_model_goes_under_whatever_name_it_has(store: WeightStore, repository:
     large, small = get_spec("sam2.1:large"), get_spec("sam2.1:small")
     write_exported(large, export(tmp_path / "e", large), repository)
     write_exported(small, export(tmp_path / "s", small), repository)
-    tear_down(small, store, repository)
+    uninstall(small, store, repository)
     assert find_segmenters(repository) == {"sam2": large}
     assert len(list(repository.iterdir())) == 3
 
 
 def test_nothing_to_tear_down(store: WeightStore, repository: Path) -> None:
-    assert tear_down(small_model(), store, repository) == 0
-    assert tear_down(small_model(), store, repository) == 0
+    assert uninstall(small_model(), store, repository) == 0
+    assert uninstall(small_model(), store, repository) == 0
 
 
 def pretend_to_make(monkeypatch: pytest.MonkeyPatch, outcome: str = "made") -> list[Path]:
@@ -305,10 +305,10 @@ def test_a_fast_half_is_made_once(
     spec = small_model()
     install(spec, store)
     for _ in range(2):
-        set_up(spec, store, repository, **{option: True})
+        set_up(SetupRequest(spec, store, repository, **{option: True}))
     assert content_of(repository) == EXPECTED | {f"sam2/1/{file}.onnx": content}
     assert len(asked) == 1
-    tear_down(spec, store, repository)
+    uninstall(spec, store, repository)
     assert not list((store.home / "converted").iterdir())
 
 
@@ -318,9 +318,9 @@ def test_8_bits_go_with_the_next_set_up_that_does_not_ask_for_them(
     pretend_to_make(monkeypatch)
     spec = small_model()
     install(spec, store)
-    set_up(spec, store, repository, cpu_encoder=True, fast_encoder=True)
+    set_up(SetupRequest(spec, store, repository, cpu_encoder=True, fast_encoder=True))
     assert {"sam2/1/encoder_cpu_float32.onnx", "sam2/1/encoder_cpu_8bit.onnx"} <= set(content_of(repository))
-    set_up(spec, store, repository, cpu_encoder=True)
+    set_up(SetupRequest(spec, store, repository, cpu_encoder=True))
     assert (repository / "sam2/2/encoder_cpu_float32.onnx").is_file()
     assert not (repository / "sam2/2/encoder_cpu_8bit.onnx").exists()
 
@@ -331,9 +331,9 @@ def test_another_recipe_is_another_file(store: WeightStore, repository: Path, mo
     install(spec, store)
     for recipe in (1, 2):
         monkeypatch.setattr(cpu_encoder, "RECIPE", recipe)
-        set_up(spec, store, repository, fast_encoder=True)
+        set_up(SetupRequest(spec, store, repository, fast_encoder=True))
     assert len(asked) == 2
-    tear_down(spec, store, repository)
+    uninstall(spec, store, repository)
     assert not list((store.home / "converted").iterdir())
 
 
@@ -348,7 +348,7 @@ def test_without_a_fast_half_the_plain_one_is_served(
     lines: list[str] = []
     spec = small_model()
     install(spec, store)
-    set_up(spec, store, repository, **{option: True}, say=lines.append)
+    set_up(SetupRequest(spec, store, repository, **{option: True}, say=lines.append))
     assert content_of(repository) == EXPECTED
     assert lines == ([f"the plain {half} is served: too far off"] if outcome == "refused" else [])
 

@@ -89,7 +89,7 @@ def test_no_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("system", ["darwin", "win32"])
-def test_other_systems_are_told_where_to_go(system: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_systems_get_an_alternative(system: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", system)
     for step in (host.check_platform, host.find_triton):
         with pytest.raises(SetupError, match=r"Linux.*TRITON_URL"):
@@ -204,7 +204,7 @@ def test_a_right_stub_is_not_written_again(wheel: Path) -> None:
 def test_a_stub_that_cannot_be_installed(wheel: Path) -> None:
     files = host.find_triton()
     files.python_backend.rmdir()
-    with pytest.raises(SetupError, match="virtual environment of your own"):
+    with pytest.raises(SetupError, match="virtual environment that you can write to"):
         host.install_stub(files)
 
 
@@ -245,7 +245,7 @@ def test_a_triton_for_another_python(other_triton: Path) -> None:
     ("says", "flags"),
     [("  --http-max-input-size <integer>", ["--http-max-input-size=1000"]), ("  --http-port <integer>", [])],
 )
-def test_a_triton_is_told_what_it_knows(says: str, flags: list[str], tmp_path: Path) -> None:
+def test_only_flags_that_a_triton_knows_are_passed(says: str, flags: list[str], tmp_path: Path) -> None:
     binary = tmp_path / "tritonserver"
     binary.write_text(f"#!/bin/sh\necho '{says}' >&2\nexit 1\n")
     binary.chmod(0o755)

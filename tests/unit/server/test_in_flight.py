@@ -8,72 +8,72 @@ from pathlib import Path
 
 import pytest
 
-from triton_sam.server.in_flight import FLIGHT_DIR_VARIABLE, FlightCounter, requests_held
+from triton_sam.server.in_flight import IN_FLIGHT_DIR_VARIABLE, InFlightCounter, requests_in_flight
 
 
 def test_the_count_can_be_read_from_outside(tmp_path: Path) -> None:
-    counter = FlightCounter("sam2", str(tmp_path))
-    assert requests_held(tmp_path, "sam2") == 0
+    counter = InFlightCounter("sam2", str(tmp_path))
+    assert requests_in_flight(tmp_path, "sam2") == 0
     counter.add(3)
-    assert requests_held(tmp_path, "sam2") == 3
+    assert requests_in_flight(tmp_path, "sam2") == 3
     counter.add(-1)
-    assert requests_held(tmp_path, "sam2") == 2
+    assert requests_in_flight(tmp_path, "sam2") == 2
 
 
 def test_the_folder_may_come_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(FLIGHT_DIR_VARIABLE, str(tmp_path))
-    FlightCounter("sam2").add(5)
-    assert requests_held(tmp_path, "sam2") == 5
+    monkeypatch.setenv(IN_FLIGHT_DIR_VARIABLE, str(tmp_path))
+    InFlightCounter("sam2").add(5)
+    assert requests_in_flight(tmp_path, "sam2") == 5
 
 
 def test_models_are_counted_apart(tmp_path: Path) -> None:
-    FlightCounter("sam1", str(tmp_path)).add(1)
-    FlightCounter("sam2", str(tmp_path)).add(2)
-    assert requests_held(tmp_path, "sam1") == 1
-    assert requests_held(tmp_path, "sam2") == 2
+    InFlightCounter("sam1", str(tmp_path)).add(1)
+    InFlightCounter("sam2", str(tmp_path)).add(2)
+    assert requests_in_flight(tmp_path, "sam1") == 1
+    assert requests_in_flight(tmp_path, "sam2") == 2
 
 
 def test_names_that_begin_alike_are_counted_apart(tmp_path: Path) -> None:
-    FlightCounter("sam2.1_large", str(tmp_path)).add(3)
-    FlightCounter("sam2", str(tmp_path)).add(2)
-    assert requests_held(tmp_path, "sam2") == 2
-    assert requests_held(tmp_path, "sam2.1_large") == 3
+    InFlightCounter("sam2.1_large", str(tmp_path)).add(3)
+    InFlightCounter("sam2", str(tmp_path)).add(2)
+    assert requests_in_flight(tmp_path, "sam2") == 2
+    assert requests_in_flight(tmp_path, "sam2.1_large") == 3
 
 
 def test_two_processes_of_one_model_do_not_disturb_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    old = FlightCounter("sam2", str(tmp_path))
+    old = InFlightCounter("sam2", str(tmp_path))
     old.add(7)
     mine = os.getpid()
     monkeypatch.setattr(os, "getpid", lambda: 4711)
-    new = FlightCounter("sam2", str(tmp_path))
+    new = InFlightCounter("sam2", str(tmp_path))
     new.add(2)
-    assert requests_held(tmp_path, "sam2", mine) == 7
-    assert requests_held(tmp_path, "sam2", 4711) == 2
-    assert requests_held(tmp_path, "sam2", 4712) is None
-    assert requests_held(tmp_path, "sam2") == 9
+    assert requests_in_flight(tmp_path, "sam2", mine) == 7
+    assert requests_in_flight(tmp_path, "sam2", 4711) == 2
+    assert requests_in_flight(tmp_path, "sam2", 4712) is None
+    assert requests_in_flight(tmp_path, "sam2") == 9
 
 
 def test_an_end_in_order_leaves_no_count(tmp_path: Path) -> None:
-    counter = FlightCounter("sam2", str(tmp_path))
+    counter = InFlightCounter("sam2", str(tmp_path))
     counter.add(1)
     counter.close()
-    assert requests_held(tmp_path, "sam2") == 1, "an unanswered request is never forgotten"
+    assert requests_in_flight(tmp_path, "sam2") == 1, "an unanswered request is never forgotten"
     counter.add(-1)
     counter.close()
-    assert requests_held(tmp_path, "sam2") is None
+    assert requests_in_flight(tmp_path, "sam2") is None
     counter.add(1)  # too late to count, and no harm
 
 
 def test_a_new_process_starts_at_zero(tmp_path: Path) -> None:
-    FlightCounter("sam2", str(tmp_path)).add(7)
-    FlightCounter("sam2", str(tmp_path))
-    assert requests_held(tmp_path, "sam2") == 0
+    InFlightCounter("sam2", str(tmp_path)).add(7)
+    InFlightCounter("sam2", str(tmp_path))
+    assert requests_in_flight(tmp_path, "sam2") == 0
 
 
 def test_without_a_folder_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(FLIGHT_DIR_VARIABLE, raising=False)
+    monkeypatch.delenv(IN_FLIGHT_DIR_VARIABLE, raising=False)
     monkeypatch.chdir(tmp_path)
-    FlightCounter("sam2").add(1)
+    InFlightCounter("sam2").add(1)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -81,12 +81,12 @@ def test_without_a_folder_nothing_is_written(tmp_path: Path, monkeypatch: pytest
 def test_no_count_is_none_and_not_zero(content: bytes | None, tmp_path: Path) -> None:
     if content is not None:
         (tmp_path / "sam2.7").write_bytes(content)
-    assert requests_held(tmp_path, "sam2") is None
-    assert requests_held(tmp_path, "sam2", 7) is None
+    assert requests_in_flight(tmp_path, "sam2") is None
+    assert requests_in_flight(tmp_path, "sam2", 7) is None
 
 
 def test_threads_do_not_lose_counts(tmp_path: Path) -> None:
-    counter = FlightCounter("sam2", str(tmp_path))
+    counter = InFlightCounter("sam2", str(tmp_path))
 
     def work() -> None:
         for _ in range(2000):
@@ -98,13 +98,13 @@ def test_threads_do_not_lose_counts(tmp_path: Path) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert requests_held(tmp_path, "sam2") == 4 * 2000
+    assert requests_in_flight(tmp_path, "sam2") == 4 * 2000
 
 
 def test_the_count_outlives_a_killed_process(tmp_path: Path) -> None:
     code = (
-        "import sys; from triton_sam.server.in_flight import FlightCounter; "
-        "counter = FlightCounter('sam2', sys.argv[1]); "
+        "import sys; from triton_sam.server.in_flight import InFlightCounter; "
+        "counter = InFlightCounter('sam2', sys.argv[1]); "
         "counter.add(3); sys.stdout.write('counted'); sys.stdout.flush(); sys.stdin.read()"
     )
     with subprocess.Popen(
@@ -114,4 +114,4 @@ def test_the_count_outlives_a_killed_process(tmp_path: Path) -> None:
         assert child.stdout.read(len("counted")) == b"counted"
         child.kill()
         assert child.wait() == -9
-    assert requests_held(tmp_path, "sam2") == 3
+    assert requests_in_flight(tmp_path, "sam2") == 3

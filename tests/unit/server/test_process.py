@@ -18,7 +18,7 @@ from triton_sam.repository.model_folders import ModelState
 from triton_sam.server import host
 from triton_sam.server import process as process_module
 from triton_sam.server.command import ServerOptions, command_line, further_flags
-from triton_sam.server.in_flight import FLIGHT_DIR_VARIABLE, VLM_DIR_VARIABLE
+from triton_sam.server.in_flight import IN_FLIGHT_DIR_VARIABLE, VLM_DIR_VARIABLE
 from triton_sam.server.process import TritonProcess
 
 PINNED = ModelState(1, config_text(segmenter_config(get_spec(DEFAULT_MODEL), "sam2")))
@@ -28,7 +28,7 @@ class Triton:
     """The other side: stubs as /proc shows them, and what a control call does."""
 
     def __init__(self) -> None:
-        self.stubs = {11: "sam2_0_0", 12: "sam2.1_large_0_0"}
+        self.model_pids = {11: "sam2_0_0", 12: "sam2.1_large_0_0"}
         self.next_pid = 20
         self.failure: Exception | None = None
         self.lazy = False
@@ -37,15 +37,15 @@ class Triton:
 
     def control(self, process: TritonProcess, call: str, model: str, **options: str) -> None:
         self.calls.append((call, model, options))
-        self.during = {"stubs": dict(process.stubs), "retiring": dict(process.retiring)}
+        self.during = {"model_pids": dict(process.model_pids), "retiring": dict(process.retiring)}
         if self.failure is not None:
             raise self.failure
         if call == "load_model" and not self.lazy:
-            self.stubs[self.next_pid] = f"{model}_0_0"
+            self.model_pids[self.next_pid] = f"{model}_0_0"
             self.next_pid += 1
 
-    def our_stubs(self, _: TritonProcess) -> Iterator[tuple[list[str], int]]:
-        for pid, instance in self.stubs.items():
+    def model_processes(self, _: TritonProcess) -> Iterator[tuple[list[str], int]]:
+        for pid, instance in self.model_pids.items():
             yield [""] * 8 + [instance], pid
 
 
@@ -53,7 +53,7 @@ class Triton:
 def triton(monkeypatch: pytest.MonkeyPatch) -> Triton:
     made = Triton()
     monkeypatch.setattr(TritonProcess, "_control", lambda *words, **options: made.control(*words, **options))
-    monkeypatch.setattr(TritonProcess, "_our_stubs", lambda process: made.our_stubs(process))
+    monkeypatch.setattr(TritonProcess, "_own_model_processes", lambda process: made.model_processes(process))
     return made
 
 
@@ -62,33 +62,35 @@ def process(triton: Triton, tmp_path: Path) -> TritonProcess:
     popen: Any = None
     options = ServerOptions(tmp_path, ("sam2", "sam2.1_large"), tmp_path)
     made = TritonProcess(options, popen, tmp_path, tmp_path / "log", "prefix", "key", set(options.models))
-    made.find_stubs()
-    assert made.stubs == {11: "sam2", 12: "sam2.1_large"}
+    made.find_model_pids()
+    assert made.model_pids == {11: "sam2", 12: "sam2.1_large"}
     return made
 
 
 def test_a_newer_version_takes_over(process: TritonProcess, triton: Triton) -> None:
     process.load("sam2")
-    assert triton.during == {"stubs": {12: "sam2.1_large"}, "retiring": {11: "sam2"}}, "its end is expected from now on"
-    assert process.stubs == {20: "sam2", 12: "sam2.1_large"}
+    assert triton.during == {"model_pids": {12: "sam2.1_large"}, "retiring": {11: "sam2"}}, (
+        "its end is expected from now on"
+    )
+    assert process.model_pids == {20: "sam2", 12: "sam2.1_large"}
     assert process.retiring == {11: "sam2"}
-    process.find_stubs()
-    assert process.stubs == {20: "sam2", 12: "sam2.1_large"}
+    process.find_model_pids()
+    assert process.model_pids == {20: "sam2", 12: "sam2.1_large"}
     process.forget_retired([11])
     assert process.retiring == {}
 
 
 def test_the_old_process_may_be_gone_before_the_load_returns(process: TritonProcess, triton: Triton) -> None:
-    del triton.stubs[11]
+    del triton.model_pids[11]
     process.load("sam2")
-    assert process.stubs == {20: "sam2", 12: "sam2.1_large"}
+    assert process.model_pids == {20: "sam2", 12: "sam2.1_large"}
 
 
 def test_a_load_that_fails_leaves_the_old_process_in_charge(process: TritonProcess, triton: Triton) -> None:
     triton.failure = ServerError("broken")
     with pytest.raises(ServerError, match="broken"):
         process.load("sam2")
-    assert process.stubs == {11: "sam2", 12: "sam2.1_large"}
+    assert process.model_pids == {11: "sam2", 12: "sam2.1_large"}
     assert process.retiring == {}
 
 
@@ -106,21 +108,21 @@ def test_even_one_that_died_and_was_forgotten_meanwhile(process: TritonProcess, 
     triton.control = control  # type: ignore[method-assign]
     with pytest.raises(Broken):
         process.load("sam2")
-    assert 11 in process.stubs, "the watch finds it dead and mends that"
+    assert 11 in process.model_pids, "the supervisor finds it dead and recovers"
 
 
 def test_a_load_with_nothing_new(process: TritonProcess, triton: Triton) -> None:
     triton.lazy = True
     process.load("sam2")
-    assert process.stubs == {11: "sam2", 12: "sam2.1_large"}
+    assert process.model_pids == {11: "sam2", 12: "sam2.1_large"}
     assert process.retiring == {}
 
 
 def test_an_unloaded_model_is_not_missed(process: TritonProcess, triton: Triton) -> None:
     process.unload("sam2")
-    assert process.stubs == {12: "sam2.1_large"}
+    assert process.model_pids == {12: "sam2.1_large"}
     process.load("sam2")  # the old process is still about
-    assert process.stubs == {20: "sam2", 12: "sam2.1_large"}
+    assert process.model_pids == {20: "sam2", 12: "sam2.1_large"}
 
 
 def test_a_pinned_version_is_sent_with_its_config(process: TritonProcess, triton: Triton) -> None:
@@ -158,10 +160,10 @@ def test_pinned_models_are_loaded_when_the_server_is_there(
         options, popen, tmp_path, tmp_path / "log", "prefix", "key", set(options.models), {"sam2": PINNED}
     )
     rows(made, monkeypatch, {"name": "sam2"}, {"name": "sam2.1_large", "version": "1", "state": "READY"})
-    del triton.stubs[11]
+    del triton.model_pids[11]
     made.wait_ready()
     assert [(call, model) for call, model, _ in triton.calls] == [("load_model", "sam2")]
-    assert made.stubs == {12: "sam2.1_large", 20: "sam2"}
+    assert made.model_pids == {12: "sam2.1_large", 20: "sam2"}
 
 
 def test_what_does_not_load_hinders_only_itself(
@@ -205,7 +207,7 @@ def test_the_servers_processes_have_folders_to_agree_in(tmp_path: Path, monkeypa
     (tmp_path / "models" / "sam2").mkdir(parents=True)
     (tmp_path / "models" / "sam2" / "config.pbtxt").touch()
     started = process_module.start(ServerOptions(tmp_path / "models", ("sam2",), tmp_path / "state"))
-    for variable in (FLIGHT_DIR_VARIABLE, VLM_DIR_VARIABLE):
+    for variable in (IN_FLIGHT_DIR_VARIABLE, VLM_DIR_VARIABLE):
         folder = Path(told[variable])
         assert folder.is_dir()
         assert folder.parent == started.runtime
@@ -233,7 +235,7 @@ def test_a_triton_without_traces_serves_all_the_same(
     monkeypatch.setattr(host, "known_flags", lambda _binary, flags: [flag for flag in flags if "trace" not in flag])
     options = ServerOptions(tmp_path, ("sam2",), tmp_path, installation=tmp_path, traces_url="http://collector")
     assert process_module._known_further_flags(files, options) == [f"--http-max-input-size={options.max_request_bytes}"]
-    assert "built without traces" in caplog.text
+    assert "built without tracing" in caplog.text
 
 
 def test_a_collector_that_is_gone_is_no_reason_of_an_end(process: TritonProcess) -> None:
@@ -248,4 +250,4 @@ def test_bookkeeping_by_several_threads(process: TritonProcess, triton: Triton) 
         thread.start()
     for thread in threads:
         thread.join()
-    assert not set(process.stubs) & set(process.retiring)
+    assert not set(process.model_pids) & set(process.retiring)

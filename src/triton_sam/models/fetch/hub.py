@@ -1,7 +1,7 @@
 """Files of the Hugging Face Hub, through the user's own huggingface_hub and its settings (HF_HOME, HF_TOKEN, ...).
 
-The library answers where a file is and what its checksum is; the bytes come through our own download, because the
-library forgets what it has when a download is broken off.
+The library finds a file's address and checksum; the bytes come through our own download, because the library starts
+again from the beginning after an interrupted download.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from triton_sam.models.fetch.archive import copy_file
 from triton_sam.models.fetch.http import CONNECT_SECONDS, Access, Progress, check_reachable, download, redact
 from triton_sam.models.specs import HubSource
 
-NO_HUB = "the answer is not one of a Hugging Face Hub: check HF_ENDPOINT and the proxy"
+NO_HUB = "the response is not from a Hugging Face Hub: check HF_ENDPOINT and the proxy"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 def fetch_from_hub(source: HubSource, target: Path, work: Path, progress: Progress, sha256: str | None) -> str:
-    """Brings the file to ``target`` and returns the checksum it must have; the Hub's own where ``sha256`` is None."""
+    """Downloads the file to ``target`` and returns the checksum it must have: ``sha256``, or else the Hub's own."""
     try:
         from huggingface_hub import constants
     except ImportError:
@@ -51,7 +51,7 @@ def fetch_from_hub(source: HubSource, target: Path, work: Path, progress: Progre
 
 
 def _cached(source: HubSource, sha256: str | None) -> tuple[Path, str] | None:
-    """The file in the Hub's cache and its checksum, if it is there unharmed; a blob's name is the Hub's checksum."""
+    """The file in the Hub's cache and its checksum, if it is intact; a blob's name is the Hub's checksum."""
     from huggingface_hub import try_to_load_from_cache
 
     found = try_to_load_from_cache(source.repo, source.file, revision=source.revision)
@@ -81,21 +81,21 @@ def _look_up(source: HubSource) -> tuple[str, str, int | None]:
 
 
 def answer_seconds() -> float:
-    """How long the Hub may take for an answer about a file: the user's own limit, else the short one."""
+    """Timeout of a metadata request to the Hub: the user's own, else the short one."""
     from huggingface_hub import constants
 
-    asked_for = float(constants.HF_HUB_ETAG_TIMEOUT)
-    return CONNECT_SECONDS if asked_for == constants.DEFAULT_ETAG_TIMEOUT else asked_for
+    configured = float(constants.HF_HUB_ETAG_TIMEOUT)
+    return CONNECT_SECONDS if configured == constants.DEFAULT_ETAG_TIMEOUT else configured
 
 
 @contextmanager
 def hub_errors(repo: str, revision: str, file: str = "", gated: bool = False) -> Iterator[None]:
-    """What the library raises, as a WeightsError of one sentence."""
+    """Turns errors of the library into a WeightsError of one sentence."""
     try:
         yield
     except WeightsError:
         raise
-    except Exception as error:  # which library makes the connections differs between versions
+    except Exception as error:  # the HTTP library, and its errors, differ between versions
         raise WeightsError(_sentence(error, repo, revision, file, gated)) from None
 
 
@@ -103,7 +103,7 @@ def _sentence(error: BaseException, repo: str, revision: str, file: str, gated: 
     from huggingface_hub import errors
 
     if isinstance(error, errors.LocalEntryNotFoundError) and error.__cause__ is not None:
-        return _sentence(error.__cause__, repo, revision, file, gated)  # it looked here only because the Hub failed
+        return _sentence(error.__cause__, repo, revision, file, gated)  # the Hub itself failed
     if isinstance(error, errors.GatedRepoError):
         return _gated(repo)
     if isinstance(error, errors.RevisionNotFoundError):

