@@ -40,9 +40,9 @@ PAGE_RESULT = ROOT / "docs" / "page.json"
 VLM_RESULT = ROOT / "docs" / "vlm.json"
 COMPARE_RESULT = ROOT / "docs" / "compare.json"
 CPU_ENCODER_RESULT = ROOT / "docs" / "cpu_encoder.json"
-HALVES_RESULT = ROOT / "docs" / "halves.json"
+HALF_PRECISION_RESULT = ROOT / "docs" / "half_precision.json"
 GPU_RESULT = ROOT / "docs" / "gpu.json"
-GPU_HALVES_RESULT = ROOT / "docs" / "halves_gpu.json"
+GPU_HALF_PRECISION_RESULT = ROOT / "docs" / "half_precision_gpu.json"
 CLICK_RESULT = ROOT / "docs" / "click.json"
 MEMORY_RESULT = ROOT / "docs" / "memory.json"
 TUNING_RESULT = ROOT / "docs" / "tuning.json"
@@ -137,7 +137,7 @@ def _shape(shape: tuple[int, ...]) -> str:
 
 
 def exports_table() -> str:
-    """The latest full-size run of `python -m triton_sam.bench.exports`."""
+    """The latest full-size run of `python -m benchmarks exports`."""
     rows = [
         "| id | export | memory, exporting | opset | encoder + decoder | largest difference, share of the deviation |",
         "|---|---|---|---|---|---|",
@@ -173,12 +173,12 @@ def performance_table() -> str:
 
 
 def service_table() -> str:
-    """The latest recorded runs of `triton-sam bench hover` and `service`."""
+    """The latest recorded runs of `triton-sam bench hover` and `python -m benchmarks service`."""
     return "\n".join(_recorded(path) for path in SERVICE_RESULTS)
 
 
 def page_table() -> str:
-    """The latest recorded run of `triton-sam bench page`."""
+    """The latest recorded run of `python -m benchmarks page`."""
     return _recorded(PAGE_RESULT)
 
 
@@ -188,7 +188,7 @@ def compare_table() -> str:
 
 
 def cpu_encoder_table() -> str:
-    """The latest recorded run of `triton-sam bench cpu-encoder`."""
+    """The latest recorded run of `python -m benchmarks cpu-encoder`."""
     return _recorded(CPU_ENCODER_RESULT)
 
 
@@ -197,14 +197,14 @@ def gpu_table() -> str:
     return _recorded(GPU_RESULT)
 
 
-def gpu_halves_table() -> str:
-    """The same as :func:`halves_table`, on a GPU."""
-    return _recorded(GPU_HALVES_RESULT)
+def gpu_half_precision_table() -> str:
+    """The same as :func:`half_precision_table`, on a GPU."""
+    return _recorded(GPU_HALF_PRECISION_RESULT)
 
 
-def halves_table() -> str:
-    """The latest recorded run of `triton-sam bench halves`."""
-    return _recorded(HALVES_RESULT)
+def half_precision_table() -> str:
+    """The latest recorded run of `python -m benchmarks half-precision`."""
+    return _recorded(HALF_PRECISION_RESULT)
 
 
 def click_table() -> str:
@@ -218,7 +218,7 @@ def memory_table() -> str:
 
 
 def tuning_table() -> str:
-    """The latest recorded run of scripts/bench_tuning.py."""
+    """The latest recorded run of `python -m benchmarks tuning`."""
     return _recorded(TUNING_RESULT)
 
 
@@ -228,7 +228,7 @@ def throughput_table() -> str:
 
 
 def vlm_table() -> str:
-    """The latest recorded run of `triton-sam bench vlm` on a GPU."""
+    """The latest recorded run of `python -m benchmarks vlm` on a GPU."""
     return _recorded(VLM_RESULT)
 
 
@@ -281,9 +281,9 @@ PARTS = {
     "vlm": vlm_table,
     "compare": compare_table,
     "cpu_encoder": cpu_encoder_table,
-    "halves": halves_table,
+    "half_precision": half_precision_table,
     "gpu": gpu_table,
-    "gpu_halves": gpu_halves_table,
+    "gpu_half_precision": gpu_half_precision_table,
     "click": click_table,
     "memory": memory_table,
     "faults": faults_table,

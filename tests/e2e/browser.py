@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import pytest
 
-from triton_sam.bench.chromium import chromium
+from testkit.chromium import chromium
 from triton_sam.errors import SetupError, WeightsError
 from triton_sam.models.fetch.npm import fetch_from_npm
 from triton_sam.models.specs import NpmSource

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from testkit.page_traffic import Traffic
 from tests.e2e.browser import OpenPage, PageLog, axe_source, browser_or_skip, new_context
-from triton_sam.bench.traffic import Traffic
 from triton_sam.settings import get_settings
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""What triton_sam.bench.traffic counts, on a page and a server of the test's own."""
+"""What testkit.page_traffic counts, on a page and a server of the test's own."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.server import ServerConnection, serve
 
+from testkit.page_traffic import Traffic
 from tests.e2e.browser import OpenPage, wait_until
-from triton_sam.bench.traffic import Traffic
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from testkit.page_traffic import Traffic
 from tests.e2e.browser import OpenPage, PageLog, wait_until
 from tests.e2e.page_helpers import CUP, NEAR_CUP, SAUCER, SPOON, TABLE, Mask, Screen, service_of
-from triton_sam.bench.traffic import Traffic
 from triton_sam.core.masks import decode
 from triton_sam.models.specs import ModelSpec
 from triton_sam.serving import Ports, RunningServer, ServingOptions, serving

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from testkit.page_traffic import Traffic
 from tests.e2e.browser import OpenPage, wait_until
 from tests.e2e.page_helpers import COFFEE, CUP, Screen
-from triton_sam.bench.traffic import Traffic
 from triton_sam.serving import RunningServer
 
 if TYPE_CHECKING:

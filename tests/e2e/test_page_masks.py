@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from testkit.page_traffic import Traffic
 from tests.e2e.browser import OpenPage, wait_until
 from tests.e2e.page_helpers import COFFEE, CUP, CUP_BOX, NEAR_CUP, SAUCER, SPOON, TABLE, Screen, picture_in
-from triton_sam.bench.traffic import Traffic
 from triton_sam.serving import RunningServer
 
 if TYPE_CHECKING:

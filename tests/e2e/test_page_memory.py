@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from testkit.page_traffic import Traffic
 from tests.e2e.browser import OpenPage, wait_until
 from tests.e2e.page_helpers import COFFEE, CUP, SAUCER, SPOON, TABLE, Screen
-from triton_sam.bench.traffic import Traffic
 from triton_sam.serving import RunningServer
 
 if TYPE_CHECKING:

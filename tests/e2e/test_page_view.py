@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import pytest
 
+from testkit.page_traffic import Traffic
 from tests.e2e.browser import OpenPage, wait_until
 from tests.e2e.page_helpers import COFFEE, CUP, PATIENCE, SPOON, TABLE, Screen, picture_in
 from tests.integration.serve_folder import serve_folder
-from triton_sam.bench.traffic import Traffic
 from triton_sam.models.catalog import get_spec
 from triton_sam.models.specs import ModelSpec
 from triton_sam.repository.segmenters import write_models

@@ -19,8 +19,8 @@ from tests.analytic import expected_mask
 from tests.conftest import ServerFactory
 from tests.faults.figures import record
 from tests.faults.unhurt import Stopwatch, png, vitals
+from tests.server_readings import counters
 from triton_sam import SAM2TritonClient
-from triton_sam.bench.observe import counters
 from triton_sam.core.masks import decode
 from triton_sam.errors import QueueFull, Unavailable
 from triton_sam.serving import RunningServer

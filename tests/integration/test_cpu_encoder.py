@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from testkit.encoder_agreement import EXACT_IOU, UNSEEN, Agreement, agreement, pictures
 from tests.integration.conftest import ExportTrial
 from tests.integration.reference import iou
 from tests.integration.serve_folder import serve_folder
 from triton_sam import SAM2TritonClient
-from triton_sam.bench.cpu_encoder import EXACT_IOU, UNSEEN, Agreement, agreement, pictures
 from triton_sam.core.cpu_features import has_dot_products
 from triton_sam.export.completeness import IncompleteRewrite
 from triton_sam.export.convert import as_onnx

@@ -13,8 +13,8 @@ from PIL import Image
 
 from tests.analytic import png, slow_picture, slowed
 from tests.conftest import ServerFactory
+from tests.server_readings import counters
 from triton_sam import SAM2TritonClient
-from triton_sam.bench.observe import counters
 from triton_sam.client import wire
 from triton_sam.client.transport import Transport, connect
 from triton_sam.errors import Cancelled, ImageExpired, TritonSamError, Unavailable

@@ -21,9 +21,9 @@ import pytest
 import websockets
 from PIL import Image
 
+from testkit.slow_senders import slow_senders
 from tests.analytic import assert_mask, expected_mask, slow_picture
-from triton_sam.bench.observe import counters
-from triton_sam.bench.service import slow_senders
+from tests.server_readings import counters
 from triton_sam.core.masks import decode
 from triton_sam.core.rle import from_rle
 from triton_sam.serving import RunningServer
@@ -262,8 +262,8 @@ def _hang_up(client: httpx.Client, number: int) -> None:
         client.post("/v1/images", files={"image": slow_picture(3000 + number)})
 
 
-def test_slow_senders_do_not_keep_others_out(running: RunningServer, service: httpx.Client, image_key: str) -> None:
-    """How much they slow others down is measured by ``triton-sam bench service``."""
+def test_slow_senders_do_not_keep_others_out(running: Running, service: httpx.Client, image_key: str) -> None:
+    """How much they slow others down is measured by ``python -m benchmarks service``."""
     with slow_senders(running.urls["service"], 100):
         answer = service.post("/v1/segment", json={"image_key": image_key, "points": [SPOON], "format": "rle"})
         assert answer.status_code == 200

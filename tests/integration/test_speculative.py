@@ -19,9 +19,8 @@ import pytest
 from PIL import Image
 
 from tests.analytic import expected_logits, png, slow_picture, slowed
+from tests.server_readings import counters, counters_so_far, own_bytes, server_bytes
 from triton_sam import SAM2TritonClient, SpeculativeSAM2Client, queue_multiple_requests, wait_for_latest_result
-from triton_sam.bench.hover import Load, hover
-from triton_sam.bench.observe import counters, counters_so_far, own_bytes, server_bytes
 from triton_sam.client.speculative import Prediction
 from triton_sam.errors import InvalidInput
 from triton_sam.serving import RunningServer
@@ -29,6 +28,7 @@ from triton_sam.serving import RunningServer
 pytestmark = pytest.mark.triton
 PROTOCOLS = ("HTTP", "gRPC")
 SPOON = [365, 290]
+HOVERS = 40
 CANCELS = int(os.environ.get("TRITON_SAM_TEST_CANCELS", "400"))
 
 
@@ -147,18 +147,27 @@ def test_an_encode_that_nobody_waits_for_is_not_computed(running: RunningServer,
     run(body())
 
 
+async def mouse(client: SpeculativeSAM2Client, session: str, y: float) -> list[Prediction | None]:
+    """Moves along a line, 60 hovers a second, each superseding the one before; returns all predictions."""
+    client.configure_session(session, latest_wins=True)
+    tasks = []
+    for step in range(HOVERS):
+        tasks.append(asyncio.create_task(client.predict_async([[20 + 14 * step, y]], [1], session)))
+        await asyncio.sleep(1 / 60)
+    return await asyncio.wait_for(asyncio.gather(*tasks), 60)
+
+
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_mice_that_move_faster_than_the_server_decodes(running: RunningServer, protocol: str, picture: Path) -> None:
     async def body() -> None:
         async with speculative(running, protocol, picture) as client:
-            load = Load(sessions=6, hovers=40, rate=60.0, size=(600, 400))
             before = counters(running, "sam2")
-            outcome = await hover(client, load)
+            mice = await asyncio.gather(*(mouse(client, f"mouse {number}", y=60 + 50 * number) for number in range(6)))
             grown = growth(running, before)
-            assert len(outcome.last_seconds) == load.sessions, "every session's last hover is answered"
-            assert outcome.pending == 0
-            assert grown["decodes_total"] == outcome.answered, "what is computed is shown"
-            assert grown["decodes_total"] < outcome.requested / 2
+            assert all(predictions[-1] is not None for predictions in mice), "every session's last hover is answered"
+            answered = sum(prediction is not None for predictions in mice for prediction in predictions)
+            assert grown["decodes_total"] == answered, "what is computed is shown"
+            assert grown["decodes_total"] < 6 * HOVERS / 2
 
     run(body())
 

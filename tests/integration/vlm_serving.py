@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from triton_sam.bench.observe import counters
+from tests.server_readings import counters
 from triton_sam.models.specs import ModelSpec
 from triton_sam.models.vlm_catalog import get_vlm
 from triton_sam.repository.vlms import find_vlms, write_vlm

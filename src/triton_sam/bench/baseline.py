@@ -1,4 +1,4 @@
-"""A run against an earlier one: what became worse, and by how much."""
+"""Comparison of a run with an earlier one: regressions, and their size."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from triton_sam.console import err, out
 
 #: How much worse a figure may be before it counts as a regression.
 TOLERANCE = 0.10
-#: What two runs must share for their figures to be compared without a warning.
+#: Facts that must be equal in both runs; otherwise a warning says that they may not be comparable.
 _MODEL_FACTS = ("model", "weights", "image")
 _MACHINE_FACTS = ("gpu", "cpu")
 
@@ -31,7 +31,7 @@ class Change:
 
     @property
     def ratio(self) -> float | None:
-        """now / before; None where the one before is not above 0, and no ratio says anything."""
+        """now / before; None if the earlier value is not positive."""
         return self.now / self.before if self.before > 0 else None
 
     @property
@@ -43,9 +43,11 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Attributes:
-    missing: figures of the earlier run that this one does not have; new: the other way round.
-    warnings: why the two may not be comparable: a sentence each.
+    """All changes between two runs.
+
+    Attributes:
+        missing: figures of the earlier run only; new: figures of this run only.
+        warnings: why the two may not be comparable, a sentence each.
     """
 
     changes: list[Change]
@@ -59,7 +61,7 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """One sentence."""
+        """The outcome in one sentence."""
         if not self.regressions:
             return f"no figure is more than {TOLERANCE:.0%} worse than in the baseline"
         named = "; ".join(f"{change.name} ({change.ratio:.2f} x)" for change in self.regressions)
@@ -67,23 +69,23 @@ class Comparison:
 
 
 def compare(now: Result, before: Result) -> Comparison:
-    """Of all figures that have a direction."""
-    mine = {figure.name: figure for figure in now.figures}
-    theirs = {figure.name: figure for figure in before.figures}
+    """Compares all figures that have a direction."""
+    current = {figure.name: figure for figure in now.figures}
+    earlier = {figure.name: figure for figure in before.figures}
     changes = [
-        Change(name, figure.unit, theirs[name].value, figure.value, figure.better)
-        for name, figure in mine.items()
-        if name in theirs and figure.better is not None
+        Change(name, figure.unit, earlier[name].value, figure.value, figure.better)
+        for name, figure in current.items()
+        if name in earlier and figure.better is not None
     ]
     warnings = []
     if before.name and before.name != now.name:
-        warnings.append(f"the baseline is of `bench {before.name}`, and this is `bench {now.name}`")
+        warnings.append(f"the baseline is a result of `bench {before.name}`, this run is `bench {now.name}`")
     here, there = {**now.machine, **now.about}, {**before.machine, **before.about}
     for fact in (*_MODEL_FACTS, *_MACHINE_FACTS):
         if here.get(fact) != there.get(fact):
-            theirs_is, mine_is = there.get(fact, "unknown"), here.get(fact, "unknown")
-            warnings.append(f"the baseline has another {fact} ({theirs_is}) than this run ({mine_is})")
-    return Comparison(changes, _only_in(theirs, mine), _only_in(mine, theirs), warnings)
+            values = f"{there.get(fact, 'unknown')}, not {here.get(fact, 'unknown')}"
+            warnings.append(f"the baseline was measured with another {fact}: {values}")
+    return Comparison(changes, _only_in(earlier, current), _only_in(current, earlier), warnings)
 
 
 def _only_in(here: Mapping[str, Figure], there: Mapping[str, Figure]) -> list[str]:
@@ -91,7 +93,7 @@ def _only_in(here: Mapping[str, Figure], there: Mapping[str, Figure]) -> list[st
 
 
 def show(comparison: Comparison) -> None:
-    """Prints the table, what could not be compared, and the verdict."""
+    """Prints the table, the figures that could not be compared, and the verdict."""
     for warning in comparison.warnings:
         err.print(f"warning: {warning}")
     table = Table("what", "baseline", "now", "now / baseline", "better")

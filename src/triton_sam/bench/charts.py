@@ -1,4 +1,4 @@
-"""Plots as data: what a result keeps, so that they can be drawn where and when there is something to draw with."""
+"""Plots as data. A result stores them, so that they can be drawn later on a machine that has matplotlib."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-#: lines: y over x; bars: side by side for each label; stacked: upon each other for each label.
+#: lines: y over x; bars: side by side for each label; stacked: on top of each other for each label.
 Kind = Literal["lines", "bars", "stacked"]
 Style = Literal["solid", "dashed", "points"]
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """One thing in a panel.
+    """One data series in a panel.
 
     Attributes:
-        x: for lines, as many as ``y``; else the panel's labels stand for it.
-        low, high: ends of an error bar for each ``y``, or nothing.
+        x: for lines, as many as ``y``; for bars it is empty, and the panel's labels are used.
+        low, high: the ends of an error bar for each ``y``; empty for none.
     """
 
     name: str
@@ -30,11 +30,11 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One pair of axes; what they say has its unit in it.
+    """One pair of axes; their labels include the unit.
 
     Attributes:
         labels: of the bars, one for each ``y`` of every curve.
-        doubling: whether x grows by factors of two.
+        doubling: whether the x axis is logarithmic with base 2.
     """
 
     x_label: str
@@ -47,7 +47,7 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """One picture; ``name`` is its file's without a suffix."""
+    """One image file; ``name`` is the file name without a suffix."""
 
     name: str
     title: str

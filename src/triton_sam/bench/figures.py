@@ -1,4 +1,4 @@
-"""What every measurement gives."""
+"""A measured figure: the unit of every result table."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ class Figure:
     """One line of the table.
 
     Attributes:
-        bar: what ``value`` may be at most; least: what it must be at least. None where nothing is asked.
-        better: which way is an improvement; None for what is told but not compared with an earlier run.
+        bar: the largest ``value`` that passes; least: the smallest. None if there is no such bar.
+        better: which direction is an improvement; None if the figure is not compared with a baseline.
     """
 
     name: str
@@ -31,5 +31,5 @@ class Figure:
 
 
 def short(value: float) -> str:
-    """Three figures, without an exponent."""
+    """Three significant digits, without an exponent."""
     return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"

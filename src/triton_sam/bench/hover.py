@@ -1,9 +1,10 @@
-"""Moving mice: many sessions that hover faster than any server can decode, and what becomes of their last hover."""
+"""Hovering: many sessions move the mouse faster than a server can decode; when is each last hover answered?"""
 
 from __future__ import annotations
 
 import asyncio
 import math
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,20 +13,20 @@ import numpy as np
 
 from triton_sam.bench.charts import Chart, Curve, Panel
 from triton_sam.bench.figures import Better, Figure
-from triton_sam.bench.observe import counters, own_bytes, server_bytes
 from triton_sam.bench.pictures import SIDE
 from triton_sam.bench.results import Result
 from triton_sam.bench.samples import Series
 from triton_sam.bench.target import Target
 from triton_sam.client.speculative import SpeculativeSAM2Client
+from triton_sam.server.metrics import resident_bytes, server_bytes, settled_counters
 
-#: Pools and arenas have grown to their size then: onnxruntime keeps memory for each number of prompts it has seen.
+#: Until pools and arenas have their final size: onnxruntime keeps memory for each number of prompts it has seen.
 _WARM_UP_ROUNDS = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
-    """How much is hovered: ``hovers`` per session, ``rate`` of them a second, on an image of ``size``."""
+class HoverLoad:
+    """How much to hover: ``hovers`` per session, ``rate`` of them a second, on an image of ``size`` (width, height)."""
 
     sessions: int = 20
     hovers: int = 100
@@ -34,12 +35,13 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """What the hovers of one round came to.
+class HoverOutcome:
+    """The outcome of one round of hovers.
 
     Attributes:
-        last_seconds: for each session whose last hover was answered, how long that took.
-        answered: hovers that got a mask; pending: those without any answer at the end.
+        last_seconds: seconds from the last hover to its mask, for each session whose last hover was answered.
+        answered: hovers that got a mask.
+        pending: hovers that had not ended at the end of the round.
     """
 
     requested: int
@@ -48,8 +50,8 @@ class Outcome:
     last_seconds: list[float]
 
 
-async def hover(client: SpeculativeSAM2Client, load: Load) -> Outcome:
-    """All sessions at once, each a mouse on a path of its own; returns when every last hover has its answer."""
+async def hover(client: SpeculativeSAM2Client, load: HoverLoad) -> HoverOutcome:
+    """Runs all sessions at once, each a mouse on its own circle; returns when every last hover is answered."""
     tasks: list[asyncio.Task[bool]] = []
 
     async def one(x: float, y: float, session: str) -> bool:
@@ -58,7 +60,9 @@ async def hover(client: SpeculativeSAM2Client, load: Load) -> Outcome:
     async def mouse(number: int) -> float | None:
         session = f"mouse {number}"
         client.configure_session(session, latest_wins=True)
-        begin = time.perf_counter() + number / load.sessions / load.rate  # mice are not in step
+        begin = (
+            time.perf_counter() + number / load.sessions / load.rate
+        )  # so that the mice do not move at the same moments
         for step in range(load.hovers):
             await asyncio.sleep(max(0.0, begin + step / load.rate - time.perf_counter()))
             angle = 2 * math.pi * (step / load.hovers + number / load.sessions)
@@ -70,19 +74,19 @@ async def hover(client: SpeculativeSAM2Client, load: Load) -> Outcome:
         return time.perf_counter() - started if await newest else None
 
     last = await asyncio.gather(*(mouse(number) for number in range(load.sessions)))
-    await asyncio.wait(tasks, timeout=5.0)  # superseded ones end with the hover that superseded them
+    await asyncio.wait(tasks, timeout=5.0)  # a superseded hover ends with the one that superseded it
     done = [task for task in tasks if task.done()]
     answered = sum(task.result() for task in done)
-    return Outcome(len(tasks), answered, len(tasks) - len(done), [spent for spent in last if spent is not None])
+    return HoverOutcome(len(tasks), answered, len(tasks) - len(done), [spent for spent in last if spent is not None])
 
 
 def _on_circle(angle: float) -> tuple[float, float]:
     return math.cos(angle), math.sin(angle)
 
 
-def measure_hover(target: Target, load: Load, protocols: Sequence[str]) -> Result:
-    """Rounds to warm up and an equal one that counts; executed means decoded by the server, by its own counters."""
-    target.own("hovering")
+def measure_hover(target: Target, load: HoverLoad, protocols: Sequence[str]) -> Result:
+    """Warm-up rounds and one that counts. "Executed" means decoded, according to the server's counters."""
+    target.started_server("hovering")
     result = target.result("hover")
     for protocol in protocols:
         outcome, grown = asyncio.run(_rounds(target, load, protocol))
@@ -100,12 +104,13 @@ def measure_hover(target: Target, load: Load, protocols: Sequence[str]) -> Resul
     return result
 
 
-async def _rounds(target: Target, load: Load, protocol: str) -> tuple[Outcome, dict[str, float]]:
-    """The round that counts, and by how much the server's counters and the memory of both sides grew in it."""
-    running = target.own("hovering")
+async def _rounds(target: Target, load: HoverLoad, protocol: str) -> tuple[HoverOutcome, dict[str, float]]:
+    """The round that counts, and the growth of the server's counters and of both processes' memory in it."""
+    running = target.started_server("hovering")
 
-    def look() -> dict[str, float]:
-        return counters(running, target.name) | {"server": server_bytes(running), "client": own_bytes()}
+    def readings() -> dict[str, float]:
+        memory = {"server": server_bytes(running.supervisor.process), "client": resident_bytes(os.getpid())}
+        return settled_counters(running.urls["metrics"], target.name) | memory
 
     client = SpeculativeSAM2Client(target.urls[protocol], target.name)
     try:
@@ -113,21 +118,21 @@ async def _rounds(target: Target, load: Load, protocol: str) -> tuple[Outcome, d
         await client.image_ready()
         for _ in range(_WARM_UP_ROUNDS):
             await hover(client, load)
-        before = look()
+        before = readings()
         outcome = await hover(client, load)
-        after = look()
+        after = readings()
         return outcome, {name: after[name] - before[name] for name in after}
     finally:
         await client.aclose()
 
 
-def _report(result: Result, load: Load, protocol: str, outcome: Outcome, grown: dict[str, float]) -> None:
+def _report(result: Result, load: HoverLoad, protocol: str, outcome: HoverOutcome, grown: dict[str, float]) -> None:
     detail = f"{load.sessions} sessions x {load.hovers} hovers, {load.rate:g} a second each, {protocol}"
     executed = grown["decodes_total"]
-    share, said = executed / outcome.requested, f"{executed:.0f} of {outcome.requested}: {detail}"
+    share, counts = executed / outcome.requested, f"{executed:.0f} of {outcome.requested}: {detail}"
     unanswered = load.sessions - len(outcome.last_seconds)
     result.figures += [
-        Figure(f"executed / requested, {protocol}", share, "", None, said),
+        Figure(f"executed / requested, {protocol}", share, "", None, counts),
         Figure(f"last hovers without an answer, {protocol}", unanswered, "", 0, f"of {load.sessions} sessions"),
     ]
     if outcome.last_seconds:

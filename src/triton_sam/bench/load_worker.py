@@ -1,11 +1,12 @@
-"""One client of a load, in a process of its own. Run as a script, it imports nothing but the standard library.
+"""One load-generating client in its own process. Run as a script; imports only the standard library.
 
-A process that imports the package takes a third of a second and 40 MB to start, and tritonclient a millisecond for each
-request: sixty-four such clients would measure themselves. This one sends bytes that were made before, over one
-connection that it keeps, and reads just enough of the answer to know its end.
+A process that imports the package takes a third of a second and 40 MB to start, and tritonclient needs a millisecond
+for each request: sixty-four such clients would measure themselves. This one sends prebuilt bytes over one connection
+that it keeps open, and reads just enough of the response to find its end.
 
-Standard input, a line of JSON each: first the :class:`load.Job`, then one ``{"begin", "start", "stop"}`` for every run,
-by the machine's monotonic clock, which all processes share. Standard output: ``ready``, then one line for every run.
+Standard input, a line of JSON each: first the :class:`load_clients.RepeatedRequest`, then one ``{"begin", "start",
+"stop"}`` for every run, in seconds of the monotonic clock, which all processes of a machine share. Standard output:
+``ready``, then one line for every run.
 """
 
 from __future__ import annotations
@@ -19,35 +20,35 @@ from typing import Any
 
 _CHUNK = 2**18
 _TIMEOUT_SECONDS = 300.0
-#: A client that was refused waits so long before it asks again, as a person or a patient program would.
+#: The pause of a refused client before its next request.
 _REFUSED_SECONDS = 0.05
 _REFUSED = 503
 
 
 class Connection:
-    """HTTP/1.1 by hand: requests that are bytes already, answers that have a Content-Length."""
+    """A minimal HTTP/1.1 connection: prebuilt requests, responses with a Content-Length."""
 
     def __init__(self, host: str, port: int) -> None:
         self._address = (host, port)
         self._socket: socket.socket | None = None
         self._buffer = bytearray(_CHUNK)
 
-    def ask(self, request: bytes | bytearray, *, keep: bool = False) -> tuple[int, bytes]:
-        """Sends a request; returns the status and, of a failure or to ``keep`` it, the body.
+    def send(self, request: bytes | bytearray, *, keep_body: bool = False) -> tuple[int, bytes]:
+        """Sends a request; returns the status, and the body of a failure or with ``keep_body``.
 
-        Raises OSError where the connection is lost.
+        Raises OSError if the connection is lost.
         """
         if self._socket is None:
             self._socket = socket.create_connection(self._address, timeout=_TIMEOUT_SECONDS)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
             self._socket.sendall(request)
-            return self._answer(self._socket, keep)
+            return self._receive(self._socket, keep_body)
         except OSError:
             self.close()
             raise
 
-    def _answer(self, connection: socket.socket, keep: bool) -> tuple[int, bytes]:
+    def _receive(self, connection: socket.socket, keep_body: bool) -> tuple[int, bytes]:
         head = b""
         while b"\r\n\r\n" not in head:
             data = connection.recv(_CHUNK)
@@ -56,18 +57,18 @@ class Connection:
             head += data
         head, _, body = head.partition(b"\r\n\r\n")
         status = int(head[9:12])
-        # With the line's start: Triton has an Inference-Header-Content-Length too.
+        # With the start of the line: Triton also sends an Inference-Header-Content-Length.
         length = head.lower().split(b"\r\ncontent-length:", 1)[1].split(b"\r\n", 1)[0]
         left = int(length) - len(body)
-        keep = keep or status != 200
+        keep_body = keep_body or status != 200
         while left > 0:
             count = connection.recv_into(self._buffer, min(left, _CHUNK))
             if not count:
                 raise ConnectionError("the server closed the connection")
-            if keep:
+            if keep_body:
                 body += self._buffer[:count]
             left -= count
-        return status, bytes(body) if keep else b""
+        return status, bytes(body) if keep_body else b""
 
     def close(self) -> None:
         if self._socket is not None:
@@ -75,22 +76,22 @@ class Connection:
             self._socket = None
 
 
-def run(connection: Connection, job: dict[str, Any], number: int, times: dict[str, float]) -> dict[str, Any]:
-    """Requests from ``begin`` to ``stop``; counted is what was answered between ``start`` and ``stop``."""
-    request = bytearray(base64.b64decode(job["request"]))
-    at, digits = job["number_at"], job["digits"]
+def run(connection: Connection, repeated: dict[str, Any], number: int, times: dict[str, float]) -> dict[str, Any]:
+    """Sends requests from ``begin`` to ``stop``; counts the responses between ``start`` and ``stop``."""
+    request = bytearray(base64.b64decode(repeated["request"]))
+    at, digits = repeated["number_at"], repeated["digits"]
     answered: list[float] = []
     failed: dict[str, list[Any]] = {}
     time.sleep(max(0.0, times["begin"] - time.monotonic()))
     cpu = time.process_time()
-    asked = 0
+    sent = 0
     while (begun := time.monotonic()) < times["stop"]:
         if digits:
             number += 1
             request[at : at + digits] = b"%0*d" % (digits, number)
-        asked += 1
+        sent += 1
         try:
-            status, body = connection.ask(request)
+            status, body = connection.send(request)
         except OSError as error:
             status, body = 0, str(error).encode()
         ended = time.monotonic()
@@ -103,18 +104,18 @@ def run(connection: Connection, job: dict[str, Any], number: int, times: dict[st
             failed.setdefault(str(status), [0, body.decode(errors="replace")[:300]])[0] += 1
         if status in (0, _REFUSED):
             time.sleep(_REFUSED_SECONDS)
-    spent = (time.process_time() - cpu) / max(1, asked)
+    spent = (time.process_time() - cpu) / max(1, sent)
     return {"answered": answered, "failed": failed, "cpu_seconds": spent, "number": number}
 
 
 def main() -> None:
-    job = json.loads(sys.stdin.readline())
-    connection = Connection(job["host"], job["port"])
-    number = job["first_number"]
+    repeated = json.loads(sys.stdin.readline())
+    connection = Connection(repeated["host"], repeated["port"])
+    number = repeated["first_number"]
     sys.stdout.write("ready\n")
     sys.stdout.flush()
     for line in sys.stdin:
-        outcome = run(connection, job, number, json.loads(line))
+        outcome = run(connection, repeated, number, json.loads(line))
         number = outcome["number"]
         sys.stdout.write(json.dumps(outcome) + "\n")
         sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""What figures depend on: the machine, its GPU, the versions, the state of the code."""
+"""Description of the machine: CPU, GPU, versions of packages, commit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MIB = 2**20
 
 
 def machine(packages: Sequence[str] = _PACKAGES) -> dict[str, str]:
-    """What the figures depend on; without an entry for what is not there."""
+    """CPU, GPU and versions; what is not installed has no entry."""
     cpu = platform.processor() or platform.machine()
     for line in Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []:
         if line.startswith("model name"):
@@ -39,22 +39,22 @@ def machine(packages: Sequence[str] = _PACKAGES) -> dict[str, str]:
 
 
 def gpu() -> str | None:
-    """Name and driver of the first GPU; None where there is none."""
-    asked = _ask_gpu("name,driver_version")
-    if asked is not None:
-        name, _, driver = asked.partition(", ")
+    """Name and driver of the first GPU; None if there is no GPU."""
+    found = _query_gpu("name,driver_version")
+    if found is not None:
+        name, _, driver = found.partition(", ")
         return f"{name}, driver {driver}"
-    torch = sys.modules.get("torch")  # not imported for this: it takes seconds
+    torch = sys.modules.get("torch")  # not imported here, because that takes seconds
     return str(torch.cuda.get_device_name()) if torch is not None and torch.cuda.is_available() else None
 
 
 def gpu_bytes() -> int | None:
-    """Memory of the first GPU that is taken, by whomever; None where there is none."""
-    asked = _ask_gpu("memory.used")
-    return int(asked) * _MIB if asked is not None and asked.isdecimal() else None
+    """Memory in use on the first GPU, by all processes; None if there is no GPU."""
+    found = _query_gpu("memory.used")
+    return int(found) * _MIB if found is not None and found.isdecimal() else None
 
 
-def _ask_gpu(fields: str) -> str | None:
+def _query_gpu(fields: str) -> str | None:
     command = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits", "--id=0"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
@@ -64,7 +64,7 @@ def _ask_gpu(fields: str) -> str | None:
 
 
 def commit() -> str | None:
-    """The state of the code where it runs out of a checkout, with ``-dirty`` where it was changed since."""
+    """The commit if the package runs from a checkout, with ``-dirty`` if files were changed since."""
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--exclude=*"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)

@@ -1,4 +1,4 @@
-"""What the server adds to the bare engine, whom encodes disturb, and how soon it comes back after a kill."""
+"""What the server adds to its engine, how encodes slow down clicks, and how soon it recovers from a kill."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from dataclasses import replace
 from statistics import median
 from typing import Any
 
-from triton_sam.bench.bare import Bare
+from triton_sam.bench.click import click_call, wire_bytes
 from triton_sam.bench.figures import Figure
-from triton_sam.bench.latency import wire_bytes
+from triton_sam.bench.local_engine import LocalEngine
 from triton_sam.bench.results import Result
 from triton_sam.bench.samples import Plan, in_turns, ratio, seconds, timed
 from triton_sam.bench.target import Target
@@ -25,7 +25,7 @@ from triton_sam.errors import TritonSamError
 from triton_sam.serving import RunningServer
 
 _START_BAR, _ENCODE_BAR = 10.0, 1.05
-#: Form and protocol of a click -> milliseconds that it may take beyond the bare decoder.
+#: Form and protocol of a click -> milliseconds that it may take in addition to the decoder.
 _CLICK_BARS = {
     ("logits", "HTTP"): 4.0,
     ("logits", "gRPC"): 4.0,
@@ -33,30 +33,30 @@ _CLICK_BARS = {
     ("png", "HTTP"): 12.0,
     ("rle", "HTTP"): 12.0,
 }
-_SAID = {"bits": "packed bits", "png": "PNG", "rle": "RLE"}
-_KILLED_SECONDS = 120
+_FORM_NAMES = {"bits": "packed bits", "png": "PNG", "rle": "RLE"}
+_RECOVERY_SECONDS = 120
 
 
 def measure_overhead(target: Target, plan: Plan) -> Result:
-    """All figures of docs/performance.md's first table, one after the other.
+    """All figures of the first table in docs/performance.md.
 
     Args:
-        plan: of the clicks; encodes are three fifths as many.
+        plan: of the clicks; there are three fifths as many encodes.
     """
-    running = target.own("this")
+    running = target.started_server("this")
     result = target.result("server")
     result.figures.append(Figure("start until ready", target.ready_seconds, "s", _START_BAR, "model installed"))
-    bare = Bare(target)
-    _encode(result, target, bare, replace(plan, samples=max(1, plan.samples * 3 // 5), warm_up=1))
-    _click(result, target, bare, plan)
+    engine = LocalEngine(target)
+    _encode(result, target, engine, replace(plan, samples=max(1, plan.samples * 3 // 5), warm_up=1))
+    _click(result, target, engine, plan)
     result.figures += _click_during_encode(target, plan.rounds * plan.samples)
     result.figures += _recovery(target, running)
     return result
 
 
-def _encode(result: Result, target: Target, bare: Bare, plan: Plan) -> None:
-    """A new image through the server against the bare encoder."""
-    prepared = bare.prepare(target.pictures.jpeg())
+def _encode(result: Result, target: Target, engine: LocalEngine, plan: Plan) -> None:
+    """A new image through the server against the encoder alone."""
+    prepared = engine.prepare(target.pictures.jpeg())
     numbers = itertools.count(2)
     with target.client("HTTP") as client:
 
@@ -64,27 +64,27 @@ def _encode(result: Result, target: Target, bare: Bare, plan: Plan) -> None:
             image = target.pictures.jpeg(next(numbers))
             return seconds(lambda: client.set_image(image))
 
-        both = in_turns({"bare": lambda: bare.encode_seconds(prepared), "served": send_new_image}, plan)
+        both = in_turns({"bare": lambda: engine.encode_seconds(prepared), "served": send_new_image}, plan)
     series = ratio("served encode / bare encode", both["served"], both["bare"])
     detail = f"{both['served'].median:.0f} ms served, {both['bare'].median:.0f} ms bare; {series.detail}"
     result.add(series, Figure(series.name, series.median, "x", _ENCODE_BAR, detail, better="lower"))
 
 
-def _click(result: Result, target: Target, bare: Bare, plan: Plan) -> None:
-    """A click through the server against the bare decoder, by form of the answer, and its bytes on the wire."""
+def _click(result: Result, target: Target, engine: LocalEngine, plan: Plan) -> None:
+    """A click through the server against the decoder alone, by form of the mask, and its bytes on the wire."""
     point = target.pictures.point()
-    embedding = bare.encode(bare.prepare(target.pictures.jpeg()))
+    embedding = engine.encode(engine.prepare(target.pictures.jpeg()))
     with target.client("HTTP") as http, target.client("gRPC") as grpc:
         clients = {"HTTP": http, "gRPC": grpc}
         for client in clients.values():
             client.set_image(target.pictures.jpeg())
-        ways = {
-            f"{_SAID.get(form, form)}, {protocol}": timed(_asking(clients[protocol], form, point))
+        clicks = {
+            f"{_FORM_NAMES.get(form, form)}, {protocol}": timed(click_call(clients[protocol], form, [list(point)]))
             for form, protocol in _CLICK_BARS
         }
-        measured = in_turns({"bare": lambda: bare.decode_seconds(embedding, point), **ways}, plan)
+        measured = in_turns({"bare": lambda: engine.decode_seconds(embedding, point), **clicks}, plan)
     alone = measured["bare"].median
-    for name, bar in zip(ways, _CLICK_BARS.values(), strict=True):
+    for name, bar in zip(clicks, _CLICK_BARS.values(), strict=True):
         series = measured[name]
         detail = f"{series.median:.1f} ms served, {alone:.1f} ms bare; {series.detail}"
         result.add(series, Figure(f"click minus bare decode, {name}", series.median - alone, "ms", bar, detail))
@@ -94,13 +94,8 @@ def _click(result: Result, target: Target, bare: Bare, plan: Plan) -> None:
         result.figures.append(Figure(f"{form.upper()} click on the wire", sent, "kB", 100.0, size, better="lower"))
 
 
-def _asking(client: SAM2TritonClient, form: str, point: tuple[float, float]) -> Callable[[], object]:
-    points = [list(point)]
-    return (lambda: client.predict(points, [1])) if form == "logits" else lambda: client.segment(points, format=form)
-
-
 def _click_during_encode(target: Target, clicks: int) -> Iterator[Figure]:
-    """One user's clicks while another user's images are encoded, against the same clicks on an idle server."""
+    """One client's clicks while another client's images are encoded, against the same clicks on an idle server."""
     points = [list(target.pictures.point())]
     with target.client("HTTP") as client:
         client.set_image(target.pictures.jpeg())
@@ -121,7 +116,7 @@ def _click_during_encode(target: Target, clicks: int) -> Iterator[Figure]:
 
 @contextmanager
 def _endless_encodes(target: Target) -> Iterator[Callable[[], int]]:
-    """Another client that sends one new image after the other; yields a count of those that are done."""
+    """Another client sends one new image after the other; yields a function that counts the finished ones."""
     stop = threading.Event()
     done: list[str] = []
 
@@ -141,8 +136,8 @@ def _endless_encodes(target: Target) -> Iterator[Callable[[], int]]:
             sending.result()
 
 
-def _recovery(target: Target, running: RunningServer) -> Iterator[Figure]:
-    """kill -9 until a right mask is served again, less what the image's own encode takes."""
+def _recovery(target: Target, running: Running) -> Iterator[Figure]:
+    """Seconds from kill -9 until the right mask is served again, minus the time of the image's encode."""
     points = [list(target.pictures.point())]
     load_seconds = target.ready_seconds
     with target.client("HTTP") as client:
@@ -151,8 +146,8 @@ def _recovery(target: Target, running: RunningServer) -> Iterator[Figure]:
         encoding = seconds(lambda: client.set_image(target.pictures.jpeg(77)))
         client.set_image(target.pictures.jpeg())
         for name, find_pid in (("the model's process", _segmenter_pid), ("tritonserver", _server_pid)):
-            os.kill(find_pid(running), signal.SIGKILL)  # found only now: the kill before may have cost a restart
-            spent = seconds(lambda: _until_right(client, points, expected)) - encoding
+            os.kill(find_pid(running), signal.SIGKILL)  # looked up here: the previous kill may have caused a restart
+            spent = seconds(lambda: _wait_for_mask(client, points, expected)) - encoding
             detail = f"model load and start {load_seconds:.1f} s, the image's encode ({encoding:.1f} s) not counted"
             yield Figure(f"right masks after kill -9 of {name}", spent, "s", 5.0 + load_seconds, detail)
 
@@ -165,12 +160,12 @@ def _server_pid(running: RunningServer) -> int:
     return running.supervisor.process.process.pid
 
 
-def _until_right(client: SAM2TritonClient, points: list[list[float]], expected: Any) -> None:
-    deadline = time.monotonic() + _KILLED_SECONDS
+def _wait_for_mask(client: SAM2TritonClient, points: list[list[float]], expected: Any) -> None:
+    deadline = time.monotonic() + _RECOVERY_SECONDS
     while time.monotonic() < deadline:
         try:
             if (client.segment(points).masks.masks == expected).all():
                 return
         except TritonSamError:
             time.sleep(0.02)
-    raise TimeoutError(f"no right mask within {_KILLED_SECONDS} s")
+    raise TimeoutError(f"the server did not return the expected mask within {_RECOVERY_SECONDS} s")

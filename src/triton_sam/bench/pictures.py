@@ -1,4 +1,4 @@
-"""The image that is measured with, as many different files as are wanted."""
+"""The test image, as any number of different files."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from triton_sam.errors import InvalidInput, SetupError
 SIDE = 1024
 _QUALITY = 92
 _DIGITS = 12
-#: Where a click hits something on the sample photograph, as shares of its width and height.
-_PLACE = (0.6055, 0.7227)
+#: A point on an object of the sample photograph, as fractions of width and height.
+_POINT = (0.6055, 0.7227)
 _START_OF_IMAGE = b"\xff\xd8"
 _COMMENT = b"\xff\xfe"
 
@@ -27,13 +27,13 @@ _COMMENT = b"\xff\xfe"
 class Pictures:
     """One photograph as a JPEG; files with different numbers are different images to a server.
 
-    Only a comment tells them apart, so that they cost the same, and none is compressed anew for it.
+    Only a comment differs, so that they cost the same, and no image is compressed again.
     """
 
     def __init__(self, image: Path | None = None, side: int = SIDE) -> None:
         """
         Args:
-            image: a file, taken as it is where it is a JPEG; None for the sample photograph at ``side`` x ``side`` px.
+            image: a file, sent unchanged if it is a JPEG; None for the sample photograph, ``side`` x ``side`` px.
         """
         if image is None:
             picture, source = _sample(side)
@@ -42,8 +42,8 @@ class Pictures:
                 data = image.read_bytes()
                 with Image.open(io.BytesIO(data)) as opened:
                     is_jpeg, picture = opened.format == "JPEG", to_rgb(opened).copy()
-            except UnidentifiedImageError:  # its own words name an object of Python's
-                raise InvalidInput(f"the image {image} is no known format: give a PNG or JPEG file") from None
+            except UnidentifiedImageError:  # its own message names a Python object
+                raise InvalidInput(f"the image {image} has an unknown format: give a PNG or JPEG file") from None
             except OSError as error:
                 raise InvalidInput(f"cannot read the image {image}: {error}") from None
             source = image.name
@@ -54,7 +54,6 @@ class Pictures:
         self.picture = picture
         self.width, self.height = picture.size
         self._data = data
-        #: For people.
         self.size = f"{self.width} x {self.height} px"
         self.about = f"{source}, {self.size}, JPEG of {len(data) / 1e3:.0f} kB"
 
@@ -65,18 +64,18 @@ class Pictures:
         return self._data[:2] + segment + self._data[2:]
 
     def point(self, number: int = 0) -> tuple[float, float]:
-        """xy in pixels of a click; other numbers are other places, all inside."""
-        x, y = _PLACE
+        """A click, xy in original pixels; each number gives another point inside the image."""
+        x, y = _POINT
         return ((x + 0.381966 * number) % 1 * (self.width - 1), (y + 0.618034 * number) % 1 * (self.height - 1))
 
 
 def fresh_numbers() -> Iterator[int]:
-    """Rising numbers that no other run has used: a server that runs already has the images of earlier ones."""
+    """Rising numbers that no other run has used: a running server may have cached the images of earlier runs."""
     return itertools.count(secrets.randbelow(10 ** (_DIGITS - 1)))
 
 
 def number_at(data: bytes) -> slice:
-    """Where a file of :meth:`Pictures.jpeg` has its number, so that a copy can be renumbered in place."""
+    """The position of the number in a file of :meth:`Pictures.jpeg`, so that a copy can be renumbered in place."""
     end = len(_START_OF_IMAGE) + len(_COMMENT) + 2 + len("image ") + _DIGITS
     return slice(end - _DIGITS, end)
 
@@ -84,7 +83,7 @@ def number_at(data: bytes) -> slice:
 def _sample(side: int) -> tuple[Image.Image, str]:
     try:
         path = sample_photograph()
-    except SetupError:  # no scikit-image here: something that compresses as a photograph does
+    except SetupError:  # without scikit-image: noise that compresses like a photograph
         coarse = np.random.default_rng(0).integers(0, 256, (side // 16, side // 16, 3), dtype=np.uint8)
         return Image.fromarray(coarse).resize((side, side), Image.Resampling.BICUBIC), "coloured noise"
     with Image.open(path) as opened:

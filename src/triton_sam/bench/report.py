@@ -1,4 +1,4 @@
-"""Figures for people."""
+"""Figures as tables: on the terminal, and in Markdown."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from triton_sam.console import err, out
 
 
 def show(figures: Sequence[Figure]) -> None:
-    """Prints the table, and which bars were missed."""
+    """Prints the table, and the names of missed bars."""
     table = Table("what", "measured", "bar", "detail")
     for figure in figures:
         measured = Text(f"{short(figure.value)} {figure.unit}", style="green" if figure.reached else "red")
@@ -24,7 +24,7 @@ def show(figures: Sequence[Figure]) -> None:
 
 
 def markdown(figures: Sequence[Figure], about: Mapping[str, str]) -> str:
-    """The table of docs/performance.md."""
+    """A table as in docs/performance.md, with ``about`` in a line below it."""
     rows = ["| what | measured | bar | detail |", "|---|---|---|---|"]
     for figure in figures:
         bar = f"{_bar(figure)} {figure.unit}".strip() if _bar(figure) else ""

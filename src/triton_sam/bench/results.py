@@ -1,4 +1,4 @@
-"""A whole run: what was measured, of what, on what, and the same as a folder on disk."""
+"""The result of one run of a benchmark, in memory and as files."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ RESULT = "result.json"
 TABLE = "result.md"
 
 
-def _command() -> str:
-    """As it was typed, but for where things lie on this machine."""
-    return shlex.join(["triton-sam", *(Path(word).name if Path(word).is_absolute() else word for word in sys.argv[1:])])
+def command_line(program: str = "triton-sam") -> str:
+    """The command as it was typed; absolute paths are reduced to their last part."""
+    words = (Path(word).name if Path(word).is_absolute() else word for word in sys.argv[1:])
+    return f"{program} {shlex.join(words)}"
 
 
 def _now() -> str:
@@ -35,12 +36,12 @@ def _now() -> str:
 
 @dataclass(slots=True)
 class Result:
-    """One run of one command; filled as it goes.
+    """The result of one run of one command; filled while it runs.
 
     Attributes:
-        about: what the figures are of: model, weights, image, server; each in a few words.
-        notes: what was left out, and why: a sentence each.
-        series: what the figures were made of, as it came.
+        about: what was measured (model, weights, image, server), each in a few words.
+        notes: what was left out and why, a sentence each.
+        series: the raw measurements behind the figures.
     """
 
     name: str
@@ -50,7 +51,7 @@ class Result:
     notes: list[str] = field(default_factory=list)
     about: dict[str, str] = field(default_factory=dict)
     machine: Mapping[str, str] = field(default_factory=machine)
-    command: str = field(default_factory=_command)
+    command: str = field(default_factory=command_line)
     date: str = field(default_factory=_now)
     commit: str | None = field(default_factory=commit)
 
@@ -59,22 +60,22 @@ class Result:
         return all(figure.reached for figure in self.figures)
 
     def add(self, series: Series, figure: Figure | None = None) -> None:
-        """Keeps a series, and its median as a figure unless another is given."""
+        """Adds a series, and a figure: its median unless another is given."""
         self.series.append(series)
         self.figures.append(figure or series.figure())
 
 
 def document(result: Result) -> dict[str, Any]:
-    """As JSON has it; ``figures`` and ``machine`` are what scripts/generate_docs.py reads."""
+    """The contents of ``result.json``; scripts/generate_docs.py reads ``figures`` and ``machine``."""
     whole = asdict(result)
     whole["figures"] = [asdict(figure) | {"reached": figure.reached} for figure in result.figures]
-    for series in whole["series"]:  # six figures are more than any clock is good for
+    for series in whole["series"]:  # six digits are more than any clock resolves
         series["rounds"] = [[float(f"{value:.6g}") for value in values] for values in series["rounds"]]
     return whole
 
 
 def _readable(whole: dict[str, Any]) -> str:
-    """JSON with one figure or series on a line: a load leaves tens of thousands of numbers."""
+    """JSON with one figure or series on a line: a throughput run has tens of thousands of numbers."""
 
     def text(value: Any) -> str:
         if isinstance(value, list) and value:
@@ -88,26 +89,26 @@ _RESULT = TypeAdapter(Result)
 
 
 def read(path: Path) -> Result:
-    """The inverse; a folder stands for its file. InvalidInput where it is none."""
+    """Reads a ``result.json``, or that of a folder. Raises InvalidInput if it is not a result."""
     file = path / RESULT if path.is_dir() else path
     try:
         whole = json.loads(file.read_text())
         for figure in whole["figures"]:
             figure.pop("reached", None)
-        # Older files have the figures and the machine alone.
+        # Older files have only the figures and the machine.
         unknown = {"name": "", "command": "", "date": "", "commit": None}
         return _RESULT.validate_python(unknown | whole)
     except OSError as error:
         raise InvalidInput(f"cannot read the result {file}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError, AttributeError, ValidationError):
-        raise InvalidInput(f"{file} is no result of `triton-sam bench`") from None
+        raise InvalidInput(f"{file} is not a result of `triton-sam bench`: give its result.json or folder") from None
 
 
 def write(result: Result, path: Path) -> str | None:
-    """Writes ``result.json``, ``result.md`` and the plots into a folder; a sentence where there are no plots.
+    """Writes ``result.json``, ``result.md`` and the plots to a folder. Returns a message if plots could not be drawn.
 
     Args:
-        path: the folder; or a name that ends in ``.json``, for that file alone.
+        path: the folder; a name that ends in ``.json`` writes only that file.
     """
     text = _readable(document(result))
     if path.suffix == ".json":
@@ -125,7 +126,7 @@ def write(result: Result, path: Path) -> str | None:
 
 
 def _page(result: Result) -> str:
-    lines = [f"# triton-sam bench {result.name}", ""]
+    lines = [f"# Benchmark: {result.name}", ""]
     lines += [f"- {name}: {value}" for name, value in result.about.items()]
     lines += [f"- `{result.command}`, {result.date}" + (f", commit {result.commit}" if result.commit else "")]
     lines += [f"- {note}" for note in result.notes]

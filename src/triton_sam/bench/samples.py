@@ -1,4 +1,4 @@
-"""Times of one thing, taken in rounds, and what is said of them."""
+"""Measurements taken in rounds and in turns, and their statistics."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ Clock = Callable[[], float]
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """What was measured, as it came.
+    """The raw measurements of one thing.
 
     Attributes:
-        rounds: of each round its values, in ``unit``. Rounds lie apart in time, so what differs between them is the
-            machine's drift, and what differs inside one is its noise.
+        rounds: the values of each round, in ``unit``. Rounds are apart in time: differences between rounds are the
+            machine's drift, differences within a round are noise.
     """
 
     name: str
@@ -30,7 +30,7 @@ class Series:
 
     @property
     def values(self) -> list[float]:
-        """Those of all rounds, in order."""
+        """The values of all rounds, in order."""
         return [value for values in self.rounds for value in values]
 
     @property
@@ -38,12 +38,12 @@ class Series:
         return median(self.values)
 
     def percentile(self, percent: float) -> float:
-        """Interpolated between neighbours: of few values the 99th is nearly the largest."""
+        """Interpolated between neighbours: with few values the 99th is nearly the largest."""
         return float(np.percentile(self.values, percent))
 
     @property
     def spread(self) -> tuple[float, float]:
-        """The smallest and the largest of the rounds' medians."""
+        """The smallest and the largest median of a round."""
         medians = [median(values) for values in self.rounds if values]
         return min(medians), max(medians)
 
@@ -54,20 +54,19 @@ class Series:
         return f"{tail}; {len(self.values)} in {len(self.rounds)} rounds (medians {low} to {high})"
 
     def figure(self, name: str | None = None, *, bar: float | None = None, detail: str = "") -> Figure:
-        """The median as a line of the table; of times the lower is the better."""
-        said = "; ".join(part for part in (self.detail, detail) if part)
-        return Figure(name or self.name, self.median, self.unit, bar, said, better="lower")
+        """The median as a figure of which lower is better."""
+        details = "; ".join(part for part in (self.detail, detail) if part)
+        return Figure(name or self.name, self.median, self.unit, bar, details, better="lower")
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much is measured.
+    """How much to measure.
 
     Attributes:
-        rounds: how often everything is gone through.
         samples: measurements of each kind in a round.
-        warm_up: measurements of each kind before, which do not count.
-        settle: seconds of rest before each.
+        warm_up: measurements of each kind before the first round, which do not count.
+        settle: seconds of rest before each measurement.
     """
 
     rounds: int = 5
@@ -84,15 +83,15 @@ def seconds(action: Callable[[], object]) -> float:
 
 
 def timed(action: Callable[[], object]) -> Clock:
-    """A call as something that says how many seconds it took."""
+    """Wraps a call so that it returns how many seconds it took."""
     return lambda: seconds(action)
 
 
 def in_turns(actions: Mapping[str, Clock], plan: Plan) -> dict[str, Series]:
-    """Name -> milliseconds; each action gives its own seconds.
+    """Measures actions in turns. Each action returns its own seconds; the result is name -> milliseconds.
 
-    The order is another one every time, and each waits until the machine is idle: onnxruntime's threads go on
-    spinning for tens of milliseconds after a run, and whoever came next would pay for it.
+    The order is shuffled for every turn, and the machine rests before each action: onnxruntime's threads spin for
+    tens of milliseconds after a run, which would slow down the next action.
     """
     order = list(actions)
     shuffle = random.Random(0).shuffle
@@ -114,9 +113,9 @@ def in_turns(actions: Mapping[str, Clock], plan: Plan) -> dict[str, Series]:
 
 
 def ratio(name: str, above: Series, below: Series) -> Series:
-    """Of two that were measured in turns, the ratio of each pair."""
+    """The ratio of each pair of values of two series that were measured in turns."""
     pairs = zip(above.rounds, below.rounds, strict=True)
-    rounds = (tuple(one / other for one, other in zip(mine, theirs, strict=True)) for mine, theirs in pairs)
+    rounds = (tuple(top / bottom for top, bottom in zip(tops, bottoms, strict=True)) for tops, bottoms in pairs)
     return Series(name, "x", tuple(rounds))
 
 
@@ -132,7 +131,7 @@ class Line:
 
 
 def fitted(x: Sequence[float], y: Sequence[float]) -> Line:
-    """Least squares; one point alone lies on a level line."""
+    """The least-squares line; horizontal if all x are equal."""
     if len(set(x)) < 2:
         return Line(float(np.mean(y)), 0.0)
     slope, start = np.polyfit(x, y, 1)

@@ -1,4 +1,4 @@
-"""What is measured: a server of our own, or one that runs already."""
+"""The server to measure: one that is started for the benchmark, or one that runs already."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from typing import Any
 from triton_sam.bench.machine import gpu
 from triton_sam.bench.pictures import SIDE, Pictures
 from triton_sam.bench.results import Result
-from triton_sam.bench.samples import Plan
 from triton_sam.client import wire
 from triton_sam.client.link import ModelLink
 from triton_sam.client.sync_client import SAM2TritonClient
@@ -30,19 +29,20 @@ from triton_sam.serving import ModelSelection, Ports, RunningServer, ServingOpti
 from triton_sam.settings import Settings, get_settings
 
 _TIMEOUT_SECONDS = 300.0
-#: For threads that spin after a run. On a GPU one request follows the other, as in the figures it is compared with.
+#: On a CPU, until onnxruntime's threads stop spinning. On a GPU requests follow each other at once, as in the published
+#: figures that they are compared with.
 _CPU_REST_SECONDS, _GPU_REST_SECONDS = 0.1, 0.0
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """What a user asks to be measured.
+class TargetOptions:
+    """What to measure.
 
     Attributes:
         model: an id, or a family for its default model.
-        urls: of a server that runs already; none starts one.
-        repository: the user's own; None for the one that ``setup`` writes.
-        random_weights: a repository of its own with random weights, which is gone afterwards.
+        urls: addresses of a running server; if empty, a server is started.
+        repository: None for the one that ``setup`` writes.
+        random_weights: use a temporary repository with random weights.
     """
 
     model: str = DEFAULT_MODEL
@@ -59,14 +59,14 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A server with the model that is measured.
+    """A server with the model to measure.
 
     Attributes:
         urls: "HTTP" and "gRPC", or one of them -> address.
         name: of the segmenter on the server.
-        folder: the segmenter's version folder, for the bare engine; None where it is not on this machine.
-        running: None where the server is not ours.
-        ready_seconds: from the start to ready, of a server of ours.
+        folder: the segmenter's version folder, for :class:`LocalEngine`; None if it is not on this machine.
+        running: the server that was started for the benchmark; None if it ran already.
+        ready_seconds: from its start until it was ready.
     """
 
     urls: Mapping[str, str]
@@ -80,29 +80,29 @@ class Target:
     ready_seconds: float = 0.0
 
     def client(self, protocol: str) -> SAM2TritonClient:
-        """As users have it, but without patience: what is refused shall be seen."""
+        """A user's client, but without retries: refused requests must show up."""
         return SAM2TritonClient(self.urls[protocol], self.name, timeout=_TIMEOUT_SECONDS, retries=0)
 
     def link(self, protocol: str) -> ModelLink:
-        """The part of a client that gives the server's own words."""
+        """The part of a client that returns the server's raw outputs."""
         return _link(self.urls[protocol], self.name)
 
     @property
     def raw_folders(self) -> bool:
-        """Whether the plain encoder and decoder are in the repository too."""
+        """Whether the raw encoder and decoder models are in the repository too."""
         if self.folder is None:
             return False
         repository = self.folder.parent.parent
         return all((repository / f"{self.name}_{role}").is_dir() for role in ("encoder", "decoder"))
 
-    def own(self, what: str) -> RunningServer:
-        """Our server; InvalidInput where it is somebody else's."""
+    def started_server(self, what: str) -> Running:
+        """The server that was started for the benchmark. Raises InvalidInput if it ran already."""
         if self.running is None:
-            raise InvalidInput(f"{what} needs a server of its own: leave --url away")
+            raise InvalidInput(f"{what} needs a server of its own: omit --url")
         return self.running
 
     def result(self, name: str) -> Result:
-        """An empty one that says what is measured."""
+        """An empty result that describes this target."""
         weights = "random" if self.random_weights else "as set up"
         about = {"model": self.spec.id, "weights": weights, "image": self.pictures.about}
         if self.running is None:
@@ -112,57 +112,42 @@ class Target:
 
     @property
     def settle(self) -> float:
-        """Rest before each measurement, seconds."""
+        """Seconds of rest before each measurement."""
         return _CPU_REST_SECONDS if gpu() is None else _GPU_REST_SECONDS
 
 
-def planned(target: Target, rounds: int, samples: int, warm_up: int, rest: float | None = None) -> Plan:
-    """A plan with the rest that is asked for, or that this machine needs."""
-    return Plan(rounds, samples, warm_up, target.settle if rest is None else rest)
-
-
 @contextlib.contextmanager
-def opened(
-    choice: Choice, *, raw: bool = False, service: bool = False, environment: Mapping[str, str] | None = None
+def open_target(
+    options: TargetOptions, *, raw: bool = False, service: bool = False, environment: Mapping[str, str] | None = None
 ) -> Iterator[Target]:
-    """The server to measure; one of our own is stopped at the end.
+    """The server to measure. One that is started here is stopped at the end.
 
     Args:
-        raw: load the plain encoder and decoder too, where they are.
-        service: start the service too, in this process; who does not ask it shall not share an interpreter with it.
+        raw: load the raw encoder and decoder models too, if they are in the repository.
+        service: start the service too. It runs in this process and shares its interpreter.
         environment: settings of the server's processes, for example TRITON_SAM_CACHE_BYTES.
     """
-    spec = choice.spec  # first of all: an unknown model is told before anything is made
-    pictures = Pictures(choice.image, choice.side)
+    spec = options.spec  # first: an unknown model is reported before anything is set up
+    pictures = Pictures(options.image, options.side)
     settings = get_settings()
-    if choice.urls:
-        urls = {("gRPC" if wire.Address.parse(url).grpc else "HTTP"): url for url in choice.urls}
-        first = next(iter(urls.values()))
-        link = _link(first, spec.id)
-        name = link.name()
-        link.transport.close()
-        repository = choice.repository or settings.repository
-        there = find_name(spec, repository)
-        folder = None if there is None else _version_folder(repository, there)
-        yield Target(urls, name, spec, pictures, settings, folder, random_weights=choice.random_weights)
+    if options.urls:
+        yield _connect(options, spec, pictures, settings)
         return
     with contextlib.ExitStack() as stack:
-        served = _served(choice, spec, settings, stack)
+        served = _set_up(options, spec, settings, stack)
         name = next(iter(served.segmenters))
         folder = _version_folder(served.repository, name)
         started = time.perf_counter()
-        plain = Target({}, name, spec, pictures, settings, folder).raw_folders
+        has_raw_models = Target({}, name, spec, pictures, settings, folder).raw_folders
         running = stack.enter_context(
             serving(
-                ServingOptions(
-                    served.repository,
-                    served.segmenters,
-                    settings,
-                    ports=Ports(0, 0, 0, 0),
-                    raw=raw and plain,
-                    with_service=service,
-                    environment=environment or {},
-                )
+                served.repository,
+                served.segmenters,
+                settings,
+                ports=Ports(0, 0, 0, 0),
+                raw=raw and has_raw_models,
+                with_service=service,
+                environment=environment,
             )
         )
         urls = {protocol: running.urls[protocol] for protocol in ("HTTP", "gRPC")}
@@ -174,20 +159,33 @@ def opened(
             settings,
             folder,
             running,
-            choice.random_weights,
+            options.random_weights,
             time.perf_counter() - started,
         )
 
 
-def _served(choice: Choice, spec: ModelSpec, settings: Settings, stack: contextlib.ExitStack) -> ModelSelection:
-    if not choice.random_weights:
-        return prepare([spec.id], settings, choice.repository)
+def _connect(options: TargetOptions, spec: ModelSpec, pictures: Pictures, settings: Settings) -> Target:
+    """A server that runs already."""
+    urls = {("gRPC" if wire.Address.parse(url).grpc else "HTTP"): url for url in options.urls}
+    link = _link(next(iter(urls.values())), spec.id)
+    name = link.name()
+    link.transport.close()
+    repository = options.repository or settings.repository
+    found = find_name(spec, repository)
+    folder = None if found is None else _version_folder(repository, found)
+    return Target(urls, name, spec, pictures, settings, folder, random_weights=options.random_weights)
+
+
+def _set_up(options: TargetOptions, spec: ModelSpec, settings: Settings, stack: contextlib.ExitStack) -> Served:
+    """The repository to serve; a temporary one is removed with ``stack``."""
+    if not options.random_weights:
+        return prepare([spec.id], settings, options.repository)
     repository = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="triton-sam-bench-")))
     set_up_random(spec, repository)
     found = {name: row for name, row in find_segmenters(repository).items() if row.id == spec.id}
     if not found:
-        raise SetupError(f"no model with random weights could be made of {spec.id}")
-    return ModelSelection(repository, found)
+        raise SetupError(f"{spec.id} cannot be set up with random weights: choose another model")
+    return Served(repository, found)
 
 
 def _version_folder(repository: Path, name: str) -> Path:
@@ -205,8 +203,8 @@ def _triton_version(urls: Mapping[str, str]) -> str | None:
     scheme = "https" if address.tls else "http"
     with (
         contextlib.suppress(OSError, ValueError),
-        urllib.request.urlopen(f"{scheme}://{address.target}/v2", timeout=10) as answer,
+        urllib.request.urlopen(f"{scheme}://{address.target}/v2", timeout=10) as response,
     ):
-        about: dict[str, Any] = json.load(answer)
+        about: dict[str, Any] = json.load(response)
         return str(about.get("version", "")) or None
     return None

@@ -1,8 +1,9 @@
-"""More and more clients at a time, until a queue refuses: clicks on images of their own, and new images."""
+"""Throughput: clicks and new images a second, with more and more concurrent clients until a queue is full."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import time
 import uuid
@@ -11,28 +12,28 @@ from dataclasses import dataclass
 
 from triton_sam.bench.charts import Chart, Curve, Panel
 from triton_sam.bench.figures import Figure
-from triton_sam.bench.load import Crowd, Job, Step, crowd, http_job
+from triton_sam.bench.load_clients import LoadClients, LoadStep, RepeatedRequest, infer_request, load_clients
 from triton_sam.bench.pictures import fresh_numbers, number_at
 from triton_sam.bench.results import Result
 from triton_sam.bench.samples import Series
 from triton_sam.bench.target import Target
 from triton_sam.errors import InvalidInput, TritonSamError
 
-#: Seconds at least, latencies, and at most times the length of a step.
+#: The ramp of a step: at least so many seconds, as many latencies, at most so many times the length of the step.
 _RAMP_SECONDS, _RAMP_LATENCIES, _RAMP_MOST = 1.0, 1.5, 4.0
-#: Numbers of images: those that are clicked on, then those of each client that sends new ones.
+#: Offsets of image numbers: images to click on, new images of the first client, numbers of each client.
 _CLICKED, _SENT, _EACH = 1, 1_000_000, 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
-    """How much is sent.
+class ThroughputLoad:
+    """How much load to generate.
 
     Attributes:
-        most: clients at a time, at most; they are doubled from 1 on.
-        seconds: that every step lasts.
-        form: of the clicks' answers.
-        least_clicks, least_images: what must be reached a second, with 32 and 16 clients; None where nothing is asked.
+        most: the largest number of concurrent clients; they are doubled from 1 on.
+        seconds: length of every step.
+        form: how masks are returned.
+        least_clicks, least_images: bars, per second, with 32 and 16 clients; None for no bar.
     """
 
     most: int = 64
@@ -46,30 +47,35 @@ class Load:
         doubled = [2**power for power in range(self.most.bit_length())]
         return [count for count in doubled if count <= self.most]
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """Settings of the server: each client clicks on its own image, and all of them must fit into the cache."""
+        return {"TRITON_SAM_CACHE_BYTES": str(max(2**30, self.most * 40_000_000))}
 
-#: Clients at which the bars are asked for.
+
+#: Numbers of clients at which the bars apply.
 CLICK_CLIENTS, IMAGE_CLIENTS = 32, 16
 
 
-def measure_throughput(target: Target, load: Load) -> Result:
-    """Clicks first: the images that they need are still cached then."""
+def measure_throughput(target: Target, load: ThroughputLoad) -> Result:
+    """Clicks first, while the images that they need are still cached."""
     if "HTTP" not in target.urls:
         raise InvalidInput("a load is sent over plain HTTP: give --url http://host:port")
     result = target.result("throughput")
-    run = uuid.uuid4().hex[:8]  # another run's sessions must not be taken for these
+    run = uuid.uuid4().hex[:8]  # other runs on the same server must have other sessions
     link = target.link("HTTP")
     base = next(fresh_numbers())
 
-    def click_job(client: int) -> Job:
+    def click_request(client: int) -> RepeatedRequest:
         key = link.encode(target.pictures.jpeg(base + _CLICKED + client))
         prompt = {"points": [list(target.pictures.point(client))], "labels": [1], "format": load.form}
         inputs = {"image_key": key.encode(), "prompt_json": json.dumps(prompt).encode()}
         outputs = ("masks", "scores") if load.form == "bits" else ("result_json",)
-        return http_job(target.urls["HTTP"], target.name, inputs, outputs, session=f"{run} click {client}")
+        return infer_request(target.urls["HTTP"], target.name, inputs, outputs, session=f"{run} click {client}")
 
-    def image_job(client: int) -> Job:
+    def image_request(client: int) -> RepeatedRequest:
         data = target.pictures.jpeg()
-        return http_job(
+        return infer_request(
             target.urls["HTTP"],
             target.name,
             {"image": data},
@@ -79,75 +85,79 @@ def measure_throughput(target: Target, load: Load) -> Result:
             first_number=base + _SENT + client * _EACH,
         )
 
-    def withdraw(kind: str, clients: int) -> None:
-        """What still waits when the time is over need not be computed."""
+    def cancel(kind: str, clients: int) -> None:
+        """Cancels requests that are still queued at the end of a step."""
         for client in range(clients):
             session: dict[str, str | int | bool] = {"session_id": f"{run} {kind} {client}", "cancel": True}
             with contextlib.suppress(TritonSamError):
                 link.infer({}, ("result_json",), session)
 
     try:
-        for kind, make, least, at in (
-            ("click", click_job, load.least_clicks, CLICK_CLIENTS),
-            ("image", image_job, load.least_images, IMAGE_CLIENTS),
+        for kind, make_request, least, at in (
+            ("click", click_request, load.least_clicks, CLICK_CLIENTS),
+            ("image", image_request, load.least_images, IMAGE_CLIENTS),
         ):
-            steps = _rise(make, load, lambda clients, kind=kind: withdraw(kind, clients))  # type: ignore[misc]
+            steps = _increase(make_request, load, functools.partial(cancel, kind))
             _report(result, target, load, kind, steps, {at: least} if least is not None else {})
     finally:
         link.transport.close()
     return result
 
 
-def _rise(make: Callable[[int], Job], load: Load, withdraw: Callable[[int], None]) -> list[Step]:
-    """Step after step until one is refused."""
-    steps: list[Step] = []
-    with crowd() as clients:
+def _increase(
+    make_request: Callable[[int], RepeatedRequest], load: ThroughputLoad, cancel: Callable[[int], None]
+) -> list[LoadStep]:
+    """Runs step after step until requests are refused."""
+    steps: list[LoadStep] = []
+    with load_clients() as clients:
         for count in load.steps:
-            _fill(clients, count, make)
+            _add_clients(clients, count, make_request)
             stop = clients.begin(count, load.seconds, _ramp(count, load.seconds, steps))
             time.sleep(max(0.0, stop - time.monotonic()))
-            withdraw(count)
+            cancel(count)
             steps.append(clients.outcome(count, load.seconds))
             if steps[-1].refused:
                 break
     return steps
 
 
-def _ramp(clients: int, seconds: float, steps: Sequence[Step]) -> float:
-    """How long a step goes on before it counts: until each client has had an answer, by the rate so far.
+def _ramp(clients: int, seconds: float, steps: Sequence[LoadStep]) -> float:
+    """Seconds of a step that do not count: until each client has had a response, at the best rate so far.
 
-    Without it only the quickest of the first answers would lie inside a short window, and latencies be told too small.
+    Without it a short window would contain only the fastest of the first responses, and latencies would be too small.
     """
     rate = max((step.rate for step in steps), default=0.0)
     expected = _RAMP_LATENCIES * clients / rate if rate else 0.0
     return min(max(_RAMP_SECONDS, expected), _RAMP_MOST * seconds)
 
 
-def _fill(clients: Crowd, count: int, make: Callable[[int], Job]) -> None:
+def _add_clients(clients: LoadClients, count: int, make_request: Callable[[int], RepeatedRequest]) -> None:
+    """Adds clients until there are ``count``."""
     before = len(clients)
     for number in range(before, count):
-        clients.add(make(number))
+        clients.add(make_request(number))
     clients.wait_until_ready(before)
 
 
 def _report(
-    result: Result, target: Target, load: Load, kind: str, steps: Sequence[Step], least: dict[int, float]
+    result: Result, target: Target, load: ThroughputLoad, kind: str, steps: Sequence[LoadStep], least: dict[int, float]
 ) -> None:
+    """``least``: number of clients -> the bar on the rate."""
     for step in steps:
         name = f"{kind}s a second, {step.clients} client{'s' if step.clients > 1 else ''}"
         result.figures.append(
-            Figure(name, step.rate, f"{kind}s/s", None, step.said, least.get(step.clients), better="higher")
+            Figure(name, step.rate, f"{kind}s/s", None, step.detail, least.get(step.clients), better="higher")
         )
         milliseconds = tuple(spent * 1e3 for spent in step.latencies)
         result.series.append(Series(f"{kind}, {step.clients} clients", "ms", (milliseconds,)))
     last = steps[-1]
     if last.refused:
-        said = f"{kind}s: with {last.clients} clients the queue refused {last.refused} requests"
+        note = f"{kind}s: with {last.clients} clients the queue refused {last.refused} requests"
     else:
-        said = f"{kind}s: {last.clients} clients were not refused (--most)"
-    result.notes.append(said)
+        note = f"{kind}s: {last.clients} clients were not refused (--most)"
+    result.notes.append(note)
     cost = max(step.cpu_seconds for step in steps) * 1e3
-    detail = "of the load's own client, at most: it must stay far below the latency"
+    detail = "of the load-generating client, at most: it must stay far below the latency"
     result.figures.append(Figure(f"processor time of a client for one {kind}", cost, "ms", detail=detail))
     shown = [step for step in steps if step.latencies]
     counts = [step.clients for step in steps]
@@ -177,6 +187,6 @@ def _report(
     )
 
 
-def _refused(last: Step) -> list[Curve]:
-    """A mark on the step at which the queue was full."""
+def _refused(last: LoadStep) -> list[Curve]:
+    """A mark on the step at which the queue was full, if there is one."""
     return [Curve("the queue refuses more", [last.rate], [last.clients], "points")] if last.refused else []

@@ -1,4 +1,4 @@
-"""Bytes on the wire, of whatever protocol: a forwarder between a client and a server that counts."""
+"""Bytes on the wire for any protocol: a counting proxy between a client and a server."""
 
 from __future__ import annotations
 
@@ -6,17 +6,20 @@ import contextlib
 import socket
 import threading
 import urllib.parse
+from collections.abc import Callable
 from types import TracebackType
 
 from triton_sam.client.wire import Address
 
 _CHUNK = 2**18
+#: How often a call is repeated to take the mean of its bytes.
+COUNTED_CALLS = 5
 
 
 class WireCounter:
-    """Listens on this machine and forwards to a server; ``count`` grows by what goes either way.
+    """Listens on this machine and forwards to a server; ``count`` is the number of bytes in both directions.
 
-    Headers, frames and window updates are in it, what TCP and IP add is not. Nothing is timed through it.
+    It includes headers, frames and window updates, but not the overhead of TCP and IP. Not for timing.
     """
 
     def __init__(self, url: str) -> None:
@@ -27,7 +30,7 @@ class WireCounter:
         self._sockets: list[socket.socket] = [self._listener]
         self._lock = threading.Lock()
         self.count = 0
-        #: The server's address by this way.
+        #: The proxy's address.
         self.url = f"{'grpc' if address.grpc else 'http'}://127.0.0.1:{self._listener.getsockname()[1]}"
 
     def __enter__(self) -> WireCounter:
@@ -44,13 +47,13 @@ class WireCounter:
                 each.close()
 
     def _accept(self) -> None:
-        with contextlib.suppress(OSError):  # closed: the end
+        with contextlib.suppress(OSError):  # the listener was closed
             while True:
-                near, _ = self._listener.accept()
-                far = socket.create_connection(self._target)
+                client, _ = self._listener.accept()
+                server = socket.create_connection(self._target)
                 with self._lock:
-                    self._sockets += [near, far]
-                for source, sink in ((near, far), (far, near)):
+                    self._sockets += [client, server]
+                for source, sink in ((client, server), (server, client)):
                     source.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                     threading.Thread(target=self._forward, args=(source, sink), daemon=True).start()
 
@@ -61,3 +64,11 @@ class WireCounter:
                     self.count += len(data)
                 sink.sendall(data)
             sink.shutdown(socket.SHUT_WR)
+
+
+def bytes_per_call(counter: WireCounter, call: Callable[[], object]) -> float:
+    """Mean bytes of a call that goes through the counter."""
+    before = counter.count
+    for _ in range(COUNTED_CALLS):
+        call()
+    return (counter.count - before) / COUNTED_CALLS

@@ -1,157 +1,145 @@
-"""``triton-sam bench``: figures of this machine."""
+"""``triton-sam bench``: measure a model on this machine, or on a running server."""
 
 from __future__ import annotations
 
+import enum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from triton_sam.cli import bench_speed
-from triton_sam.cli.bench_speed import BaselineOption, OutputOption, finish
-from triton_sam.models.catalog import DEFAULT_MODEL
+from triton_sam.cli.bench_options import BenchOptions, with_options
+from triton_sam.console import err, out
 
 bench_app = typer.Typer(help="Measure this machine; each command starts a server of its own.", no_args_is_help=True)
-for command in (
-    bench_speed.encode,
-    bench_speed.click,
-    bench_speed.session,
-    bench_speed.hover,
-    bench_speed.throughput,
-    bench_speed.memory,
-    bench_speed.compare,
-    bench_speed.server,
-    bench_speed.plot,
-):
-    bench_app.command()(command)
 
-ModelOption = Annotated[str, typer.Option(help="Id of the model.")]
+
+class Protocol(str, enum.Enum):
+    """How the client calls Triton."""
+
+    http = "HTTP"
+    grpc = "gRPC"
 
 
 @bench_app.command()
-def service(
-    rounds: Annotated[int, typer.Option(min=1, help="Clicks of each kind.")] = 100,
-    model: ModelOption = DEFAULT_MODEL,
-    output: OutputOption = None,
-    baseline: BaselineOption = None,
+@with_options
+def encode(options: BenchOptions) -> None:
+    """Latency of a new image by every protocol, by step of the server, and of the encoder alone."""
+    from triton_sam.bench.encode import measure_encode
+
+    options.run(lambda target: measure_encode(target, options.plan(target, samples=4)))
+
+
+@bench_app.command()
+@with_options
+def click(options: BenchOptions) -> None:
+    """Latency of a click on a cached image by form and protocol, its bytes, and how it grows with the prompts."""
+    from triton_sam.bench.click import measure_click
+
+    options.run(lambda target: measure_click(target, options.plan(target, samples=12)))
+
+
+@bench_app.command()
+@with_options
+def session(options: BenchOptions) -> None:
+    """Latency of a user's session: a new image and ten masks on it, one after the other."""
+    from triton_sam.bench.session import measure_session
+
+    options.run(lambda target: measure_session(target, options.plan(target, samples=2)))
+
+
+@bench_app.command()
+@with_options
+def hover(
+    options: BenchOptions,
+    sessions: Annotated[int, typer.Option(min=1, help="Mice that move at the same time.")] = 20,
+    hovers: Annotated[int, typer.Option(min=1, help="Predictions that each of them begins.")] = 100,
+    rate: Annotated[float, typer.Option(min=0.1, help="Hovers a second, of each.")] = 60.0,
+    protocol: Annotated[list[Protocol] | None, typer.Option(help="Default: both.")] = None,
 ) -> None:
-    """What the service adds to a click, and whether slow senders disturb others."""
-    from triton_sam.bench.service import measure_service
-    from triton_sam.bench.target import Choice, opened
+    """Hover faster than the server can decode: what is executed, and how soon the last hover is answered.
 
-    with opened(Choice(model), service=True) as target:
-        result = measure_service(target, rounds)
-    finish(result, output, baseline)
+    Two rounds warm up and one counts: --rounds, --samples and --warm-up have no effect here.
+    """
+    from triton_sam.bench.hover import HoverLoad, measure_hover
+
+    protocols = [each.value for each in protocol or list(Protocol)]
+    options.run(
+        lambda target: measure_hover(target, HoverLoad(sessions, hovers, rate, target.pictures.picture.size), protocols)
+    )
 
 
 @bench_app.command()
-def page(
-    rounds: Annotated[int, typer.Option(min=1, help="Hovers of each kind.")] = 60,
-    model: ModelOption = DEFAULT_MODEL,
-    output: OutputOption = None,
-    baseline: BaselineOption = None,
+@with_options
+def throughput(
+    options: BenchOptions,
+    most: Annotated[int, typer.Option(min=1, max=1024, help="Clients at a time, at most; doubled from 1 on.")] = 64,
+    seconds: Annotated[float, typer.Option(min=0.5, help="How long each step lasts.")] = 5.0,
+    form: Annotated[str, typer.Option(help="How masks are returned: bits, rle, png.")] = "bits",
+    least_clicks: Annotated[float | None, typer.Option(help="A bar: clicks a second with 32 clients.")] = None,
+    least_images: Annotated[float | None, typer.Option(help="A bar: images a second with 16 clients.")] = None,
 ) -> None:
-    """What the web page adds to the server's time, in a real Chromium (needs the extra "dev")."""
-    from triton_sam.bench.page import measure_page
-    from triton_sam.bench.target import Choice, opened
+    """Clicks and images a second, with more and more concurrent clients until the queue is full.
 
-    with opened(Choice(model), service=True) as target:
-        result = measure_page(target, rounds)
-    finish(result, output, baseline)
+    Each client is a process. Every step lasts --seconds, after a ramp: --rounds, --samples and --warm-up have no
+    effect here.
+    """
+    from triton_sam.bench.throughput import ThroughputLoad, measure_throughput
+
+    load = ThroughputLoad(most, seconds, form, least_clicks, least_images)
+    options.run(lambda target: measure_throughput(target, load), environment=load.environment)
 
 
 @bench_app.command()
-def cpu_encoder(
-    rounds: Annotated[int, typer.Option(min=1, help="Encodes of each kind, in turns.")] = 9,
-    model: ModelOption = DEFAULT_MODEL,
-    output: OutputOption = None,
-    baseline: BaselineOption = None,
+@with_options
+def memory(
+    options: BenchOptions,
+    images: Annotated[int, typer.Option(min=0, help="Different images through a small cache; 0: none.")] = 100,
+    cache_bytes: Annotated[int, typer.Option(min=1, help="Size of that cache.")] = 200_000_000,
+    cached: Annotated[int, typer.Option(min=0, help="Images in a cache that keeps them all; 0: none.")] = 24,
+    many: Annotated[bool, typer.Option("--many", help="Shorthand for --cached 200.")] = False,
 ) -> None:
-    """The encoders that were made for CPUs against the plain graph: time, and how far their masks agree."""
-    import tempfile
+    """Whether memory stays level when images come and go, and how it grows with the cached images.
 
-    from triton_sam.bench.cpu_encoder import Encoders, measure_cpu_encoder
-    from triton_sam.bench.results import Result
-    from triton_sam.errors import SetupError
-    from triton_sam.models.catalog import get_spec
-    from triton_sam.models.specs import CPU_ENCODER_FILE, DECODER_FILE, EIGHT_BIT_ENCODER_FILE, ENCODER_FILE
-    from triton_sam.models.weights import WeightStore
-    from triton_sam.repository.setup import SetupRequest, set_up
-    from triton_sam.settings import get_settings
+    Image after image, once: --rounds, --samples and --warm-up have no effect here.
+    """
+    from triton_sam.bench.memory import measure_memory
 
-    spec = get_spec(model)
-    result = Result("cpu-encoder", about={"model": model})
-    # In a repository of its own: 8 bits that are measured were not asked for elsewhere.
-    with tempfile.TemporaryDirectory(prefix="triton-sam-bench-") as repository:
-        store = WeightStore(get_settings().home)
-        name = set_up(SetupRequest(spec, store, Path(repository), cpu_encoder=True, fast_encoder=True))[0]
-        folder = Path(repository) / name / "1"
-        files = [folder / file for file in (ENCODER_FILE, CPU_ENCODER_FILE, EIGHT_BIT_ENCODER_FILE)]
-        if not all(file.is_file() for file in files):
-            raise SetupError(f"{model} has no encoders for CPUs: choose a ready-made model, and pip install onnx")
-        result.figures += measure_cpu_encoder(Encoders(*files), folder / DECODER_FILE, spec, rounds)
-    finish(result, output, baseline)
+    options.finish(measure_memory(options.target, images, 200 if many else cached, cache_bytes, err.print))
 
 
 @bench_app.command()
-def halves(
-    checkpoint: Annotated[Path, typer.Option(help="Real weights of the model: random ones prove nothing here.")],
-    model: ModelOption = DEFAULT_MODEL,
-    photographs: Annotated[int, typer.Option(min=1, max=8, help="How many of the photographs.")] = 4,
-    output: OutputOption = None,
-    baseline: BaselineOption = None,
-) -> None:
-    """What half precision does to the torch engine's masks, against float32."""
-    from triton_sam.bench.halves import measure_halves
-    from triton_sam.bench.results import Result
-    from triton_sam.models.catalog import get_spec
-
-    result = Result("halves", about={"model": model, "weights": checkpoint.name})
-    result.figures += measure_halves(get_spec(model), checkpoint, photographs)
-    finish(result, output, baseline)
-
-
-@bench_app.command()
-def vlm(
-    model: Annotated[str, typer.Option(help="Id of a model that transformers itself generates with.")] = "vlm:shapes",
-    checkpoint: Annotated[Path | None, typer.Option(help="A folder in place of the catalogue's checkpoint.")] = None,
-    random_llava: Annotated[
-        Path | None, typer.Option(help="Write LLaVA 1.5 7B with random weights there first (14 GB), and take that.")
+@with_options
+def compare(
+    options: BenchOptions,
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="Weights of (d), a file or folder; default: those downloaded, or random ones.")
     ] = None,
-    layers: Annotated[int | None, typer.Option(help="Of the random one, for a try on a small machine.")] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds in turns, after two to warm up.")] = 5,
-    tokens: Annotated[int, typer.Option(min=2, help="Of each answer.")] = 128,
-    batch: Annotated[list[int] | None, typer.Option(help="Questions at a time; default 1 and 8.")] = None,
-    output: OutputOption = None,
-    baseline: BaselineOption = None,
 ) -> None:
-    """A vision-language model, served against bare transformers: first text, tokens a second."""
-    import tempfile
+    """In turns: (a) the engine alone, (b) this server, (c) the two-stage design, (d) transformers in eager mode."""
+    from triton_sam.bench.compare import measure_compare
 
-    from triton_sam.bench import vlm as bench
-    from triton_sam.bench.results import Result
-    from triton_sam.bench.vlm_random import make_random_llava
-    from triton_sam.models.vlm_catalog import get_vlm
-    from triton_sam.models.vlm_weights import checkpoint_folder
-    from triton_sam.repository.vlms import write_vlm
-    from triton_sam.serving import Ports, ServingOptions, serving
-    from triton_sam.settings import get_settings
+    options.run(
+        lambda target: measure_compare(
+            target, options.plan(target, samples=5), options.plan(target, samples=8), checkpoint
+        ),
+        raw=True,
+    )
 
-    settings = get_settings()
-    spec = get_vlm("vlm:llava" if random_llava is not None else model)
-    if random_llava is not None:
-        checkpoint = make_random_llava(random_llava, layers=layers)
-    folder = checkpoint_folder(spec, str(checkpoint or ""))
-    with tempfile.TemporaryDirectory() as repository:
-        write_vlm(spec, Path(repository), checkpoint)
-        ports = Ports(0, 0, 0, 0)
-        options = ServingOptions(
-            Path(repository), {}, settings, vlms={spec.name: spec}, ports=ports, with_service=False
-        )
-        with serving(options) as running:
-            figures = list(
-                bench.measure_vlm(
-                    running.urls["HTTP"], spec, folder, settings, rounds=rounds, tokens=tokens, batches=batch or [1, 8]
-                )
-            )
-    finish(Result("vlm", figures, about={"model": spec.id}, machine=bench.about()), output, baseline)
+
+@bench_app.command()
+@with_options
+def server(options: BenchOptions) -> None:
+    """What the server adds to its engine, how encodes slow down clicks, and how soon it recovers from a kill."""
+    from triton_sam.bench.overhead import measure_overhead
+
+    options.run(lambda target: measure_overhead(target, options.plan(target, samples=8)))
+
+
+@bench_app.command()
+def plot(folder: Annotated[Path, typer.Argument(help="Of an earlier run: where its result.json is.")]) -> None:
+    """Draw the plots of an earlier run, for example one on a machine without matplotlib."""
+    from triton_sam.bench import plots, results
+
+    for path in plots.draw(results.read(folder).charts, folder if folder.is_dir() else folder.parent):
+        out.print(f"written: {path}")

@@ -4,6 +4,7 @@ import contextlib
 import logging
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,9 +12,12 @@ import typer
 from typer.testing import CliRunner
 
 from tests.unit.bench.helpers import result
-from triton_sam.bench import latency, results, target
+from triton_sam.bench import results, target
+from triton_sam.bench import session as session_bench
 from triton_sam.bench.figures import Figure
-from triton_sam.cli import bench, bench_speed
+from triton_sam.bench.samples import Plan
+from triton_sam.cli import bench
+from triton_sam.cli.bench_options import BenchOptions
 from triton_sam.errors import InvalidInput
 
 COMMANDS = ("encode", "click", "session", "hover", "throughput", "memory", "compare", "server")
@@ -38,22 +42,21 @@ def test_all_take_the_common_options(name: str) -> None:
 
 @pytest.fixture
 def measured(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Lets ``bench session`` measure nothing; what it was asked for."""
-    asked: list[Any] = []
+    """Replaces the measurement of ``bench session``; returns the options and the plan that it got."""
+    given: list[Any] = []
 
     @contextlib.contextmanager
-    def opened(choice: target.Choice, **_: object) -> Iterator[Any]:
-        asked.append(choice)
-        yield None
+    def open_target(options: target.TargetOptions, **_: object) -> Iterator[Any]:
+        given.append(options)
+        yield SimpleNamespace(settle=0.5)
 
     def measure(_: object, plan: object) -> results.Result:
-        asked.append(plan)
+        given.append(plan)
         return result(Figure("session", 2.0, "ms", better="lower"), name="session")
 
-    monkeypatch.setattr(target, "opened", opened)
-    monkeypatch.setattr(target, "planned", lambda *numbers: numbers[1:])
-    monkeypatch.setattr(latency, "measure_session", measure)
-    return asked
+    monkeypatch.setattr(target, "open_target", open_target)
+    monkeypatch.setattr(session_bench, "measure_session", measure)
+    return given
 
 
 def test_options_arrive(measured: list[Any], tmp_path: Path) -> None:
@@ -61,9 +64,10 @@ def test_options_arrive(measured: list[Any], tmp_path: Path) -> None:
     words += ["--url", "host:8000", "--url", "grpc://host:8001", "--output", str(tmp_path / "out")]
     done = RUNNER.invoke(bench.bench_app, words)
     assert done.exit_code == 0, done.output
-    choice, plan = measured
-    assert choice.spec.id == "sam2.1:base_plus"
-    assert (choice.side, choice.urls, plan) == (256, ("host:8000", "grpc://host:8001"), (3, 7, 0, None))
+    options, plan = measured
+    assert options.spec.id == "sam2.1:base_plus"
+    assert (options.side, options.urls) == (256, ("host:8000", "grpc://host:8001"))
+    assert plan == Plan(rounds=3, samples=7, warm_up=0, settle=0.5)
     assert results.read(tmp_path / "out").name == "session"
 
 
@@ -75,7 +79,7 @@ def test_a_regression_is_exit_code_1(measured: list[Any], tmp_path: Path, before
     assert ("worse than the baseline" in done.output) is (code == 1)
 
 
-def test_a_baseline_that_cannot_be_read_is_told_before_anything_is_measured(measured: list[Any]) -> None:
+def test_an_unreadable_baseline_is_reported_before_anything_is_measured(measured: list[Any]) -> None:
     done = RUNNER.invoke(bench.bench_app, ["session", "--baseline", "/nowhere.json"])
     assert isinstance(done.exception, InvalidInput)
     assert measured == []
@@ -83,7 +87,7 @@ def test_a_baseline_that_cannot_be_read_is_told_before_anything_is_measured(meas
 
 def test_a_missed_bar_is_exit_code_1() -> None:
     with pytest.raises(typer.Exit) as caught:
-        bench_speed.finish(result(Figure("click", 2.0, "ms", 1.0)), None, None)
+        BenchOptions().finish(result(Figure("click", 2.0, "ms", 1.0)))
     assert caught.value.exit_code == 1
 
 
@@ -98,7 +102,10 @@ def test_plots_can_be_drawn_later(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("model", ["sam9", "vlm:shapes"])
 def test_only_segmenters_are_measured(model: str) -> None:
-    with pytest.raises(InvalidInput, match=f"there is no model '{model}'"), target.opened(target.Choice(model)):
+    with (
+        pytest.raises(InvalidInput, match=f"there is no model '{model}'"),
+        target.open_target(target.TargetOptions(model)),
+    ):
         pytest.fail("served")
 
 

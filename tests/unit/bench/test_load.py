@@ -1,4 +1,4 @@
-"""The load's clients and the byte counter, against a server that answers by hand."""
+"""Load-generating clients and the byte counter, against a small HTTP server of the test."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from triton_sam.bench.load import Step, crowd, http_job
+from triton_sam.bench.load_clients import LoadStep, infer_request, load_clients
 from triton_sam.bench.pictures import Pictures, number_at
-from triton_sam.bench.throughput import Load, _ramp
+from triton_sam.bench.throughput import ThroughputLoad, _ramp
 from triton_sam.bench.wire_counter import WireCounter
 from triton_sam.errors import InvalidInput
 
@@ -63,14 +63,14 @@ def address(server: _Server) -> str:
     return f"http://127.0.0.1:{server.server_address[1]}"
 
 
-def run(server: _Server, clients: int, seconds: float = 2.0, **options: Any) -> Step:
-    with crowd() as everyone:
-        for number in range(clients):
+def run(server: _Server, count: int, seconds: float = 2.0, **options: Any) -> LoadStep:
+    with load_clients() as clients:
+        for number in range(count):
             inputs = {"image_key": b"abc", "prompt_json": b"{}"}
-            everyone.add(http_job(address(server), "sam2", inputs, ("masks",), session=f"s{number}", **options))
-        everyone.wait_until_ready()
-        everyone.begin(clients, seconds, 0.0)
-        return everyone.outcome(clients, seconds)
+            clients.add(infer_request(address(server), "sam2", inputs, ("masks",), session=f"s{number}", **options))
+        clients.wait_until_ready()
+        clients.begin(count, seconds, 0.0)
+        return clients.outcome(count, seconds)
 
 
 @pytest.mark.part("bench")
@@ -81,7 +81,7 @@ def test_clients_ask_again_and_again_and_say_how_long_it_took(server: _Server) -
     assert step.rate == len(step.latencies) / 2
     assert (step.refused, step.errors) == (0, {})
     assert 0 < step.percentile(50) <= step.percentile(99)
-    assert f"{len(step.latencies)} answers in 2 s" in step.said
+    assert f"{len(step.latencies)} answers in 2 s" in step.detail
 
 
 @pytest.mark.part("bench")
@@ -103,9 +103,9 @@ def test_a_request_is_in_tritons_binary_form(server: _Server) -> None:
 def test_every_image_is_another_one(server: _Server) -> None:
     pictures = Pictures(side=64)
     data = pictures.jpeg()
-    with crowd() as everyone:
-        everyone.add(
-            http_job(
+    with load_clients() as clients:
+        clients.add(
+            infer_request(
                 address(server),
                 "sam2",
                 {"image": data},
@@ -115,10 +115,10 @@ def test_every_image_is_another_one(server: _Server) -> None:
                 first_number=40,
             )
         )
-        everyone.wait_until_ready()
+        clients.wait_until_ready()
         for _ in range(2):  # the numbers go on in the next run
-            everyone.begin(1, 0.3, 0.0)
-            everyone.outcome(1, 0.3)
+            clients.begin(1, 0.3, 0.0)
+            clients.outcome(1, 0.3)
     size = int(server.heads[0]["Inference-Header-Content-Length"])
     assert [body[size:] for body in server.bodies] == [
         pictures.jpeg(number) for number in range(41, 41 + len(server.bodies))
@@ -138,52 +138,52 @@ def test_refusals_and_errors_are_told_apart(server: _Server) -> None:
     assert step.refused >= 1
     assert set(step.errors) == {"ImageExpired", "InternalError"}
     assert step.latencies
-    assert "refused" in step.said
+    assert "refused" in step.detail
 
 
 @pytest.mark.part("bench")
 def test_a_server_that_goes_away_is_an_error_and_no_hang(server: _Server) -> None:
-    job = http_job("127.0.0.1:9", "sam2", {"image_key": b"k"}, ("masks",), session="s")
-    with crowd() as everyone:
-        everyone.add(job)
-        everyone.wait_until_ready()
-        everyone.begin(1, 0.3, 0.0)
-        step = everyone.outcome(1, 0.3)
+    request = infer_request("127.0.0.1:9", "sam2", {"image_key": b"k"}, ("masks",), session="s")
+    with load_clients() as clients:
+        clients.add(request)
+        clients.wait_until_ready()
+        clients.begin(1, 0.3, 0.0)
+        step = clients.outcome(1, 0.3)
     assert set(step.errors) == {"connection lost"}
     assert step.rate == 0
 
 
 @pytest.mark.part("bench")
 def test_what_was_answered_before_the_window_does_not_count(server: _Server) -> None:
-    with crowd() as everyone:
-        everyone.add(http_job(address(server), "sam2", {"image_key": b"k"}, ("masks",), session="s"))
-        everyone.wait_until_ready()
-        everyone.begin(1, 0.0, 0.5)
-        assert everyone.outcome(1, 1.0).latencies == []
+    with load_clients() as clients:
+        clients.add(infer_request(address(server), "sam2", {"image_key": b"k"}, ("masks",), session="s"))
+        clients.wait_until_ready()
+        clients.begin(1, 0.0, 0.5)
+        assert clients.outcome(1, 1.0).latencies == []
 
 
 @pytest.mark.parametrize("url", ["grpc://host:8001", "https://host"])
 def test_a_load_needs_plain_http(url: str) -> None:
     with pytest.raises(InvalidInput, match="plain HTTP"):
-        http_job(url, "sam2", {"image_key": b"k"}, ("masks",), session="s")
+        infer_request(url, "sam2", {"image_key": b"k"}, ("masks",), session="s")
 
 
 @pytest.mark.parametrize(("most", "steps"), [(1, [1]), (2, [1, 2]), (24, [1, 2, 4, 8, 16]), (32, [1, 2, 4, 8, 16, 32])])
 def test_clients_are_doubled(most: int, steps: list[int]) -> None:
-    assert Load(most).steps == steps
+    assert ThroughputLoad(most).steps == steps
 
 
 def test_a_step_settles_as_long_as_a_client_waits_for_its_answer() -> None:
     assert _ramp(1, 5.0, []) == 1.0
-    before = [Step(1, 5.0, [0.1] * 50), Step(2, 5.0, [0.2] * 40)]  # 10 and 8 a second
+    before = [LoadStep(1, 5.0, [0.1] * 50), LoadStep(2, 5.0, [0.2] * 40)]  # 10 and 8 a second
     assert _ramp(4, 5.0, before) == 1.0
     assert _ramp(64, 5.0, before) == pytest.approx(9.6)
     assert _ramp(1024, 5.0, before) == 20.0
 
 
 def test_latencies_that_a_short_step_cut_are_told() -> None:
-    assert "by the rate" not in Step(2, 2.0, [0.1] * 40).said
-    assert "32000 ms by the rate" in Step(64, 2.0, [1.0] * 4).said
+    assert "by the rate" not in LoadStep(2, 2.0, [0.1] * 40).detail
+    assert "32000 ms by the rate" in LoadStep(64, 2.0, [1.0] * 4).detail
 
 
 def test_bytes_are_counted_both_ways(server: _Server) -> None:

@@ -57,7 +57,7 @@ def test_clicks_are_inside_and_apart() -> None:
 
 def test_what_is_no_image(tmp_path: Path) -> None:
     (tmp_path / "no.jpg").write_text("no")
-    with pytest.raises(InvalidInput, match=r"no\.jpg is no known format: give a PNG"):
+    with pytest.raises(InvalidInput, match=r"no\.jpg has an unknown format: give a PNG"):
         Pictures(tmp_path / "no.jpg")
     with pytest.raises(InvalidInput, match=r"cannot read the image .*missing\.jpg"):
         Pictures(tmp_path / "missing.jpg")

@@ -47,7 +47,7 @@ def test_a_file_has_a_line_for_each_thing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"figures": [{"name": "x"}], "machine": {}}'])
 def test_what_is_no_result_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "result.json").write_text(text)
-    with pytest.raises(InvalidInput, match="is no result of `triton-sam bench`"):
+    with pytest.raises(InvalidInput, match="is not a result of `triton-sam bench`"):
         read(tmp_path)
 
 
@@ -69,7 +69,7 @@ def test_plots_are_pictures(tmp_path: Path) -> None:
     assert plots.draw(read(tmp_path).charts, tmp_path) == [tmp_path / "click.png"]
 
 
-def test_without_matplotlib_the_rest_is_written_and_the_mend_said(
+def test_without_matplotlib_the_rest_is_written_and_a_message_returned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
@@ -84,13 +84,13 @@ def test_without_matplotlib_the_rest_is_written_and_the_mend_said(
 
 def test_the_gpu_and_its_driver_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = {"name,driver_version": "NVIDIA H200, 550.54", "memory.used": "1024"}
-    monkeypatch.setattr(machine, "_ask_gpu", answers.get)
+    monkeypatch.setattr(machine, "_query_gpu", answers.get)
     assert machine.machine()["gpu"] == "NVIDIA H200, driver 550.54"
     assert machine.gpu_bytes() == 2**30
 
 
 def test_a_machine_without_a_gpu_has_no_entry_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "_ask_gpu", lambda fields: None)
+    monkeypatch.setattr(machine, "_query_gpu", lambda fields: None)
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     about = machine.machine()
     assert "gpu" not in about

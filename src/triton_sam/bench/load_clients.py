@@ -1,4 +1,4 @@
-"""Many clients at a time, each a process of its own, and what became of their requests."""
+"""Concurrent load-generating clients, each in its own process, and the outcome of their requests."""
 
 from __future__ import annotations
 
@@ -21,18 +21,19 @@ from triton_sam.client.wire import Address
 from triton_sam.errors import InternalError, InvalidInput, Unavailable, from_status
 
 _WORKER = Path(__file__).with_name("load_worker.py")
-#: From the word to the first request: until the slowest process has read the word.
+#: From the command to the first request: enough for the slowest process to read the command.
 _NOTICE_SECONDS = 0.3
 _CONNECTION_LOST = "connection lost"
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
-    """What one client sends again and again: see load_worker.py.
+class RepeatedRequest:
+    """A request that one client sends again and again: see load_worker.py.
 
     Attributes:
         request: base64 of a whole HTTP request.
-        number_at, digits: where the image's number stands in it, which grows with every request; no digits: nowhere.
+        number_at, digits: position and length of the image's number, which grows with every request; 0 digits for a
+            request without a number.
     """
 
     host: str
@@ -44,13 +45,14 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """What a number of clients got done in a time.
+class LoadStep:
+    """The outcome of one step: a number of concurrent clients for a number of seconds.
 
     Attributes:
         latencies: seconds of each request that was answered in that time.
-        refused: requests that a full queue refused; errors: others that failed, by the name of our exception.
-        cpu_seconds: processor time of a client for a request.
+        refused: requests that a full queue refused.
+        errors: name of our exception -> other requests that failed.
+        cpu_seconds: CPU time of a client for one request.
     """
 
     clients: int
@@ -66,14 +68,14 @@ class Step:
         return len(self.latencies) / self.seconds
 
     def percentile(self, percent: float) -> float:
-        """Milliseconds; nan where nothing was answered."""
+        """Milliseconds; nan if nothing was answered."""
         return float(np.percentile(self.latencies, percent)) * 1e3 if self.latencies else float("nan")
 
     @property
-    def said(self) -> str:
-        """What happened besides."""
+    def detail(self) -> str:
+        """Latencies, refusals and errors in one line."""
         parts = [f"p50 {self.percentile(50):.1f} ms, p99 {self.percentile(99):.1f} ms"] if self.latencies else []
-        # Each client has one request under way, so by Little's law their mean latency is clients / rate.
+        # Each client has one request in flight, so by Little's law their mean latency is clients / rate.
         mean = self.clients / self.rate * 1e3 if self.latencies and not self.refused else 0.0
         if mean > 2 * self.percentile(50):
             parts.append(f"latencies are cut by the length of the step: {mean:.0f} ms by the rate")
@@ -83,8 +85,8 @@ class Step:
         return ", ".join(parts)
 
 
-class Crowd:
-    """Clients that wait for their word. Made by :func:`crowd`."""
+class LoadClients:
+    """Client processes that wait for the command to start. Made by :func:`load_clients`."""
 
     def __init__(self) -> None:
         self._processes: list[subprocess.Popen[str]] = []
@@ -92,42 +94,42 @@ class Crowd:
     def __len__(self) -> int:
         return len(self._processes)
 
-    def add(self, job: Job) -> None:
-        """Starts one more."""
-        # Isolated and without site-packages: it needs nothing of them, and starts in 20 ms.
+    def add(self, request: RepeatedRequest) -> None:
+        """Starts one more client."""
+        # Isolated and without site-packages, so that it starts in 20 ms.
         command = [sys.executable, "-I", "-S", str(_WORKER)]
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self._processes.append(process)
-        self._tell(process, asdict(job))
+        self._write(process, asdict(request))
 
     def wait_until_ready(self, since: int = 0) -> None:
-        """Until those from number ``since`` on have started."""
+        """Waits until the clients from number ``since`` on have started."""
         for process in self._processes[since:]:
-            self._hear(process)
+            self._read(process)
 
     def begin(self, clients: int, seconds: float, ramp: float) -> float:
-        """Lets the first ``clients`` of them go for ``ramp`` and then for ``seconds``; returns when they will stop."""
+        """Starts the first ``clients`` for ``ramp`` and then ``seconds``; returns the monotonic time when they stop."""
         begin = time.monotonic() + _NOTICE_SECONDS
         start = begin + ramp
         times = {"begin": begin, "start": start, "stop": start + seconds}
         for process in self._processes[:clients]:
-            self._tell(process, times)
+            self._write(process, times)
         return times["stop"]
 
-    def outcome(self, clients: int, seconds: float) -> Step:
-        """What came of it; returns when the last of them has its last answer."""
-        every = [json.loads(self._hear(process)) for process in self._processes[:clients]]
+    def outcome(self, clients: int, seconds: float) -> LoadStep:
+        """Collects the results; returns when the last client has its last response."""
+        every = [json.loads(self._read(process)) for process in self._processes[:clients]]
         latencies = [spent for one in every for spent in one["answered"]]
         failed: Counter[str] = Counter()
         refused = 0
         for one in every:
             for status, (count, text) in one["failed"].items():
-                name = _class_of(int(status), text)
+                name = _error_name(int(status), text)
                 if name is None:
                     refused += count
                 else:
                     failed[name] += count
-        return Step(
+        return LoadStep(
             clients, seconds, latencies, refused, dict(failed), float(np.mean([one["cpu_seconds"] for one in every]))
         )
 
@@ -135,7 +137,7 @@ class Crowd:
         for process in self._processes:
             assert process.stdin is not None
             with contextlib.suppress(OSError):
-                process.stdin.close()  # the word to end
+                process.stdin.close()  # the command to end
         for process in self._processes:
             try:
                 process.wait(timeout=2)
@@ -145,21 +147,21 @@ class Crowd:
             assert process.stdout is not None
             process.stdout.close()
 
-    def _tell(self, process: subprocess.Popen[str], what: Any) -> None:
+    def _write(self, process: subprocess.Popen[str], document: Any) -> None:
         assert process.stdin is not None
-        process.stdin.write(json.dumps(what) + "\n")
+        process.stdin.write(json.dumps(document) + "\n")
         process.stdin.flush()
 
-    def _hear(self, process: subprocess.Popen[str]) -> str:
+    def _read(self, process: subprocess.Popen[str]) -> str:
         assert process.stdout is not None
         line = process.stdout.readline()
         if not line:
-            raise InternalError(f"a client of the load has ended with code {process.wait()}")
+            raise InternalError(f"a load-generating client ended with code {process.wait()}")
         return line
 
 
-def _class_of(status: int, text: str) -> str | None:
-    """The name of our exception for an answer; None for a queue that refused."""
+def _error_name(status: int, text: str) -> str | None:
+    """The name of our exception for a response; None if a full queue refused the request."""
     if status == 0:
         return _CONNECTION_LOST
     with contextlib.suppress(ValueError, TypeError, KeyError):
@@ -169,16 +171,16 @@ def _class_of(status: int, text: str) -> str | None:
 
 
 @contextlib.contextmanager
-def crowd() -> Iterator[Crowd]:
-    """An empty one; all its processes are gone at the end."""
-    clients = Crowd()
+def load_clients() -> Iterator[LoadClients]:
+    """No clients at first; all processes are ended on exit."""
+    clients = LoadClients()
     try:
         yield clients
     finally:
         clients.close()
 
 
-def http_job(
+def infer_request(
     url: str,
     model: str,
     inputs: Mapping[str, bytes],
@@ -187,12 +189,12 @@ def http_job(
     session: str,
     number: slice | None = None,
     first_number: int = 0,
-) -> Job:
-    """A request in Triton's binary form, as bytes.
+) -> RepeatedRequest:
+    """Builds an infer request in Triton's binary form.
 
     Args:
-        inputs: name -> bytes; ``image`` goes as UINT8, the others as text. What is numbered comes last.
-        number: where in the last input the number stands that grows with every request.
+        inputs: name -> bytes; ``image`` is sent as UINT8, the others as BYTES. A numbered input comes last.
+        number: the position, in the last input, of the number that grows with every request.
     """
     address = Address.parse(url)
     if address.grpc or address.tls:
@@ -225,4 +227,4 @@ def http_job(
     at = len(start) + last + number.start if number is not None else 0
     digits = number.stop - number.start if number is not None else 0
     request = base64.b64encode(start + binary).decode()
-    return Job(parts.hostname or "", parts.port or 80, request, at, digits, first_number)
+    return RepeatedRequest(parts.hostname or "", parts.port or 80, request, at, digits, first_number)

@@ -1,4 +1,4 @@
-"""What the web page adds to the server's time, measured in a real browser by the page's own clock."""
+"""What does the web page add to the server's time? Measured in a real browser by the page's own clock."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 from PIL import Image
 
-from triton_sam.bench.chromium import chromium
+from testkit.chromium import chromium
+from testkit.page_traffic import Traffic
 from triton_sam.bench.figures import Figure
 from triton_sam.bench.results import Result
-from triton_sam.bench.target import Target
-from triton_sam.bench.traffic import Traffic
+from triton_sam.bench.target import Target, TargetOptions, open_target
 from triton_sam.core.samples import sample_photograph
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _LARGE = (6000, 4000)
 _MOVES_A_SECOND = 60
 _BAR_MS = 25.0
-#: The page measures every hover, from the mouse's own time stamp to the drawn mask; answers that it knew are left out.
+#: The page measures every hover, from the mouse event's time stamp to the drawn mask. Cache hits are left out.
 _OBSERVE = """() => {
   window.hovers = [];
   const take = (list) => {
@@ -44,10 +44,16 @@ _TAKE = "() => window.hovers.splice(0)"
 _IS_SHOWN = "() => document.querySelector('#surface').dataset.scale !== undefined"
 
 
+def run_page(model: str, rounds: int) -> Result:
+    """Starts a server with the service, and measures the page."""
+    with open_target(TargetOptions(model), service=True) as target:
+        return measure_page(target, rounds)
+
+
 def measure_page(target: Target, rounds: int) -> Result:
     """Hovers over a photograph and over a large one, one by one and with a mouse that does not stop."""
     result = target.result("page")
-    result.figures += _figures(target.own("the page").urls["service"], sample_photograph(), rounds)
+    result.figures += _figures(target.started_server("the page").urls["service"], sample_photograph(), rounds)
     return result
 
 
@@ -79,7 +85,7 @@ def _figures(url: str, sample: Path, rounds: int) -> Iterator[Figure]:
 
 
 def _figure(name: str, hovers: list[tuple[float, float]]) -> Figure:
-    """``hovers``: (from the move to the drawn mask, of that in the server), milliseconds."""
+    """``hovers``: (time from the move to the drawn mask, the server's part of it), milliseconds."""
     extra = median(whole - server for whole, server in hovers)
     whole, server = median(whole for whole, _ in hovers), median(server for _, server in hovers)
     detail = f"{whole:.0f} ms from the move to the drawn mask, server {server:.0f} ms; medians of {len(hovers)}"
@@ -87,7 +93,7 @@ def _figure(name: str, hovers: list[tuple[float, float]]) -> Figure:
 
 
 def _open(page: Page, name: str, data: bytes) -> None:
-    """Opens an image; returns when it is encoded, which the first hover's answer tells."""
+    """Opens an image; returns when it is encoded, that is after the first hover's response."""
     page.set_input_files("#file", {"name": name, "mimeType": "image/jpeg", "buffer": data})
     page.wait_for_function(f"() => document.querySelector('#picture-name').textContent === {name!r}")
     page.wait_for_function(_IS_SHOWN)
@@ -103,7 +109,7 @@ def _middle(page: Page) -> tuple[float, float]:
 
 
 def _until(page: Page, move: Callable[[], None]) -> None:
-    """Moves until a hover was answered and drawn."""
+    """Moves the mouse until a hover was answered and drawn."""
     before = page.evaluate(_COUNT)
     deadline = time.monotonic() + 60
     while page.evaluate(_COUNT) == before:
@@ -114,7 +120,7 @@ def _until(page: Page, move: Callable[[], None]) -> None:
 
 
 def _single_moves(page: Page, rounds: int) -> list[tuple[float, float]]:
-    """Each move waits for the mask of the one before, as a person does who looks."""
+    """Each move waits for the previous move's mask."""
     x, y = _middle(page)
     for step in range(rounds):
         before = page.evaluate(_COUNT)
@@ -124,7 +130,7 @@ def _single_moves(page: Page, rounds: int) -> list[tuple[float, float]]:
 
 
 def _walk(page: Page, rounds: int) -> list[tuple[float, float]]:
-    """The mouse never stops; most of its places are never asked about. Some clicks between, which are kept."""
+    """The mouse never stops, so that most positions are never requested; a few clicks come in between."""
     x, y = _middle(page)
     started = time.monotonic()
     for step in range(4 * rounds):

@@ -1,7 +1,7 @@
-"""Every variant at full size with random weights: does it export, how exactly, how long, in how much memory.
+"""Does every model export at full size, how exactly, how long, and in how much memory? With random weights.
 
-``python -m triton_sam.bench.exports [ID...]`` writes docs/exports.json, from which docs/models.md is made. Each variant
-runs in a process of its own, so that its peak memory is its own.
+``python -m benchmarks exports [ID...]`` writes docs/exports.json, from which docs/models.md is generated. Each step
+runs in its own process, so that its peak memory is measured alone.
 """
 
 from __future__ import annotations
@@ -12,36 +12,34 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from triton_sam.models.catalog import CATALOG, get_spec
+from triton_sam.models.specs import ModelSpec
 
 RESULT = Path("docs") / "exports.json"
 _ROUNDS = 6
 _REST_SECONDS = 0.2
 
 
-def main() -> int:
-    if sys.argv[1:2] in (["--export"], ["--serve"]):
-        row = _export(sys.argv[2], Path(sys.argv[3])) if sys.argv[1] == "--export" else _serve(*sys.argv[2:4])
-        sys.stdout.write(json.dumps(row) + "\n")
-        return 0
-    ids = sys.argv[1:] or list(CATALOG)
+def run_exports(model_ids: Sequence[str] | None) -> None:
+    """Measures the models with these ids, or all, and updates their rows of docs/exports.json."""
     rows = json.loads(RESULT.read_text()) if RESULT.exists() else {}
-    for model_id in ids:
+    for model_id in model_ids or list(CATALOG):
+        get_spec(model_id)  # an unknown id is reported before anything runs
         with tempfile.TemporaryDirectory(prefix="triton-sam-export-") as folder:
-            rows[model_id] = _in_a_process("--export", model_id, folder) | _in_a_process("--serve", model_id, folder)
+            _in_a_process("make-checkpoint", model_id, folder)
+            rows[model_id] = _in_a_process("export", model_id, folder) | _in_a_process("serve", model_id, folder)
         RESULT.write_text(json.dumps({key: rows[key] for key in CATALOG if key in rows}, indent=2) + "\n")
         sys.stdout.write(f"{model_id}: {json.dumps(rows[model_id])}\n")
         sys.stdout.flush()
-    return 0
 
 
-def _in_a_process(*arguments: str) -> dict[str, Any]:
-    command = [sys.executable, "-m", "triton_sam.bench.exports", *arguments]
+def _in_a_process(step: str, model_id: str, folder: str) -> dict[str, Any]:
+    command = [sys.executable, "-m", "benchmarks.exports", step, model_id, folder]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     row: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return row
@@ -51,25 +49,25 @@ def _peak_gib() -> float:
     return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 2)
 
 
-def _export(model_id: str, folder: Path) -> dict[str, Any]:
-    """An export as a user would run it, from a checkpoint file of random weights."""
-    from triton_sam.export.run import export_checkpoint
+def _make_checkpoint(model_id: str, folder: Path) -> dict[str, Any]:
+    """Writes a checkpoint with random weights; it takes memory that must not count for the export."""
     from triton_sam.export.trial import randomise, save_as_folder
     from triton_sam.networks.segmenters import build
 
     spec = get_spec(model_id)
-    checkpoint = folder / "checkpoint"
-    if not checkpoint.exists():  # in a process of its own again: the weights' making is no part of the export
-        if "--make" not in sys.argv:
-            command = [sys.executable, "-m", "triton_sam.bench.exports", "--export", model_id, str(folder), "--make"]
-            subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
-        else:
-            network = build(spec.architecture, spec.side)
-            randomise(network)
-            save_as_folder(network, checkpoint)
-            return {}
+    network = build(spec.architecture, spec.side)
+    randomise(network)
+    save_as_folder(network, folder / "checkpoint")
+    return {}
+
+
+def _export(model_id: str, folder: Path) -> dict[str, Any]:
+    """Exports the checkpoint as a user would."""
+    from triton_sam.export.run import export_checkpoint
+
+    spec = get_spec(model_id)
     started = time.monotonic()
-    exported = export_checkpoint(spec, checkpoint, folder / "export")
+    exported = export_checkpoint(spec, folder / "checkpoint", folder / "export")
     return {
         "seconds": round(time.monotonic() - started, 1),
         "export_gib": _peak_gib(),
@@ -81,8 +79,8 @@ def _export(model_id: str, folder: Path) -> dict[str, Any]:
     }
 
 
-def _encoder_ratio(spec: Any, folder: Path) -> dict[str, float]:
-    """Seconds of the encoder in ONNX Runtime and in torch as transformers has it, on the same threads, in turn."""
+def _encoder_ratio(spec: ModelSpec, folder: Path) -> dict[str, float]:
+    """Seconds of the encoder in ONNX Runtime and in torch (transformers), with as many threads, in turns."""
     import onnxruntime
     import torch
 
@@ -92,7 +90,7 @@ def _encoder_ratio(spec: Any, folder: Path) -> dict[str, float]:
     network = build(spec.architecture, spec.side)
     load_weights(network, folder / "checkpoint", spec)
     mean, std = normalisation(spec.architecture)
-    # As both come: the server's own session lets its threads sleep, which costs an encode to spare the clicks.
+    # Default options on both sides: the server's session lets threads sleep, which slows encodes in favour of clicks.
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     session = onnxruntime.InferenceSession(str(folder / "export" / "encoder.onnx"), options)
@@ -103,23 +101,23 @@ def _encoder_ratio(spec: Any, folder: Path) -> dict[str, float]:
         for _ in range(_ROUNDS + 1):
             ours.append(_seconds(lambda: session.run(None, {name: pixels.numpy()})))
             theirs.append(_seconds(lambda: network.get_image_embeddings((pixels - mean) / std)))
-    pairs = list(zip(ours, theirs, strict=True))[1:]  # the first one warms up
+    pairs = list(zip(ours, theirs, strict=True))[1:]  # the first pair warms up
     return {
         "onnx_s": round(median(pair[0] for pair in pairs), 2),
         "torch_s": round(median(pair[1] for pair in pairs), 2),
-        "ratio": round(median(onnx / eager for onnx, eager in pairs), 2),
+        "ratio": round(median(onnx / torch_s for onnx, torch_s in pairs), 2),
     }
 
 
 def _seconds(action: Callable[[], object]) -> float:
-    time.sleep(_REST_SECONDS)  # threads of the one before may still be spinning
+    time.sleep(_REST_SECONDS)  # threads of the previous run may still be spinning
     started = time.perf_counter()
     action()
     return time.perf_counter() - started
 
 
-def _serve(model_id: str, folder: str) -> dict[str, Any]:
-    """Peak memory of a process that loads both graphs, encodes one picture and answers one click."""
+def _serve(model_id: str, folder: Path) -> dict[str, Any]:
+    """Peak memory of a process that loads both graphs, encodes one image and decodes one click."""
     import dataclasses
     import io
 
@@ -133,7 +131,7 @@ def _serve(model_id: str, folder: str) -> dict[str, Any]:
     from triton_sam.models.specs import graphs_from_json
     from triton_sam.settings import get_settings
 
-    export, settings = Path(folder) / "export", get_settings()
+    export, settings = folder / "export", get_settings()
     graphs = graphs_from_json((export / "graphs.json").read_bytes())
     engine = load_engine(dataclasses.replace(get_spec(model_id), graphs=graphs), export, settings)
     picture = io.BytesIO()
@@ -145,5 +143,12 @@ def _serve(model_id: str, folder: str) -> dict[str, Any]:
     return {"serve_gib": _peak_gib()}
 
 
+_STEPS: dict[str, Callable[[str, Path], dict[str, Any]]] = {
+    "make-checkpoint": _make_checkpoint,
+    "export": _export,
+    "serve": _serve,
+}
+
 if __name__ == "__main__":
-    sys.exit(main())
+    name, model, path = sys.argv[1:]
+    sys.stdout.write(json.dumps(_STEPS[name](model, Path(path))) + "\n")

@@ -1,13 +1,14 @@
-"""A vision-language model through Triton against the same checkpoint in bare transformers, in one run, in turns.
+"""How much does serving a vision-language model cost? Triton against transformers alone, in one run and in turns.
 
-Both sides go the whole way, from the bytes of a JPEG to text: decoding, processor, ``generate``, detokenizing. What is
-served also goes through HTTP and is sent token by token.
+Both start with the bytes of a JPEG and end with text: decoding, processor, ``generate``, detokenizing. The served
+answer also goes through HTTP, and is sent token by token.
 """
 
 from __future__ import annotations
 
 import asyncio
 import io
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -21,23 +22,37 @@ from PIL import Image
 
 from triton_sam.bench.figures import Figure
 from triton_sam.bench.machine import machine
+from triton_sam.bench.results import Result
 from triton_sam.client.vlm_calls import collected, vlm_call
 from triton_sam.client.vlm_client import AsyncTritonVLMClient
 from triton_sam.engines.vlm.loading import choose_placement
+from triton_sam.models.vlm_catalog import get_vlm
 from triton_sam.models.vlm_specs import VlmSpec
-from triton_sam.settings import Settings
+from triton_sam.models.vlm_weights import checkpoint_folder
+from triton_sam.repository.vlms import write_vlm
+from triton_sam.serving import Ports, serving
+from triton_sam.settings import Settings, get_settings
 
-#: Served at least this share of the bare rate.
-BAR = 0.95
+#: The least served rate, as a fraction of that of transformers alone.
+_LEAST_RATIO = 0.95
 _QUESTION = "Describe this image in detail."
 _SIZE = (1024, 768)
-#: Kernels are chosen and memory is taken then.
+#: In these rounds kernels are chosen and memory is allocated.
 _WARM_UP_ROUNDS = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Timing:
-    """Of one batch: seconds until the first text of its slowest row, seconds in all, tokens of all rows."""
+class VlmPlan:
+    """How much to measure: rounds, new tokens of each answer, and the batch sizes."""
+
+    rounds: int
+    tokens: int
+    batches: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchTiming:
+    """Times of one batch: seconds until the first text of its slowest row, seconds in all, tokens of all rows."""
 
     first: float
     total: float
@@ -49,8 +64,8 @@ class Timing:
         return self.tokens / self.total
 
 
-class BareModel:
-    """The checkpoint in transformers, with nothing of ours around it."""
+class TransformersModel:
+    """The checkpoint in transformers, without a server."""
 
     def __init__(self, spec: VlmSpec, folder: Path, settings: Settings) -> None:
         placement = choose_placement(spec, folder, settings, lambda device: 2**62)
@@ -66,10 +81,10 @@ class BareModel:
         """Seconds to the first token of every row."""
         return self._generate(images, 1)[0]
 
-    def measure(self, images: Sequence[bytes], tokens: int) -> Timing:
+    def measure(self, images: Sequence[bytes], tokens: int) -> BatchTiming:
         first = self.first_text(images)
         total, count = self._generate(images, tokens)
-        return Timing(first, total, count)
+        return BatchTiming(first, total, count)
 
     def _generate(self, images: Sequence[bytes], tokens: int) -> tuple[float, int]:
         message = [{"type": "image"}, {"type": "text", "text": _QUESTION}]
@@ -80,15 +95,15 @@ class BareModel:
         inputs = inputs.to(self._network.device, self._network.dtype)
         with torch.inference_mode():
             out = self._network.generate(**inputs, do_sample=False, max_new_tokens=tokens)
-        said = out[:, inputs["input_ids"].shape[1] :].tolist()  # the copy waits for the GPU
-        self._processor.batch_decode(said, skip_special_tokens=True)
+        generated = out[:, inputs["input_ids"].shape[1] :].tolist()  # the copy waits for the GPU
+        self._processor.batch_decode(generated, skip_special_tokens=True)
         spent = time.perf_counter() - started
         ends = {self._network.generation_config.pad_token_id, self._network.generation_config.eos_token_id}
-        return spent, sum(token not in ends for row in said for token in row)
+        return spent, sum(token not in ends for row in generated for token in row)
 
 
-async def measure_served(client: AsyncTritonVLMClient, model: str, images: Sequence[bytes], tokens: int) -> Timing:
-    """All questions at once, each a stream of its own."""
+async def measure_served(client: AsyncTritonVLMClient, model: str, images: Sequence[bytes], tokens: int) -> BatchTiming:
+    """Sends all questions at once, each as its own stream."""
     started = time.perf_counter()
 
     async def one(image: bytes) -> tuple[float, int]:
@@ -99,43 +114,57 @@ async def measure_served(client: AsyncTritonVLMClient, model: str, images: Seque
         return first, collected(pieces).completion_tokens
 
     rows = await asyncio.gather(*(one(image) for image in images))
-    return Timing(max(first for first, _ in rows), time.perf_counter() - started, sum(count for _, count in rows))
+    return BatchTiming(max(first for first, _ in rows), time.perf_counter() - started, sum(count for _, count in rows))
 
 
-def measure_vlm(
-    url: str, spec: VlmSpec, folder: Path, settings: Settings, *, rounds: int, tokens: int, batches: Sequence[int]
-) -> Iterator[Figure]:
-    """Rates and times to the first text, bare and served in turns; the bar is on the rate."""
-    bare = BareModel(spec, folder, settings)
+def run_vlm(model: str, checkpoint: Path | None, plan: VlmPlan) -> Result:
+    """Serves a model from a temporary repository, and measures it.
 
-    async def all_rounds(images: Sequence[bytes]) -> tuple[list[Timing], list[Timing]]:
+    Args:
+        checkpoint: a folder in place of the catalogue's checkpoint.
+    """
+    settings = get_settings()
+    spec = get_vlm(model)
+    folder = checkpoint_folder(spec, str(checkpoint or ""))
+    about = machine(("torch", "transformers", "numpy", "nvidia-pytriton"))
+    result = Result("vlm", about={"model": spec.id}, machine=about)
+    with tempfile.TemporaryDirectory() as repository:
+        write_vlm(spec, Path(repository), checkpoint)
+        with serving(
+            Path(repository), {}, settings, vlms={spec.name: spec}, ports=Ports(0, 0, 0, 0), with_service=False
+        ) as running:
+            alone = TransformersModel(spec, folder, settings)
+            result.figures += measure_vlm(running.urls["HTTP"], spec, alone, plan)
+    return result
+
+
+def measure_vlm(url: str, spec: VlmSpec, transformers_model: TransformersModel, plan: VlmPlan) -> Iterator[Figure]:
+    """Rates and times to the first text, of transformers alone and served, in turns; the bar is on the rate."""
+    tokens, rounds = plan.tokens, plan.rounds
+
+    async def all_rounds(images: Sequence[bytes]) -> tuple[list[BatchTiming], list[BatchTiming]]:
         async with AsyncTritonVLMClient(url) as client:
             pairs = [
-                (bare.measure(images, tokens), await measure_served(client, spec.name, images, tokens))
+                (transformers_model.measure(images, tokens), await measure_served(client, spec.name, images, tokens))
                 for _ in range(_WARM_UP_ROUNDS + rounds)
             ]
         kept = pairs[_WARM_UP_ROUNDS:]
         return [pair[0] for pair in kept], [pair[1] for pair in kept]
 
-    for batch in batches:
+    for batch in plan.batches:
         alone, served = asyncio.run(all_rounds([_photograph(number) for number in range(batch)]))
-        detail = f"{bare.about}, {tokens} new tokens, median of {rounds} rounds in turns"
+        detail = f"{transformers_model.about}, {tokens} new tokens, median of {rounds} rounds in turns"
         name = f"{spec.name}, batch {batch}"
         for side, timings in (("bare transformers", alone), ("served", served)):
             yield Figure(f"{name}: {side}, first text", median(t.first for t in timings) * 1e3, "ms", None, detail)
             yield Figure(f"{name}: {side}, rate", median(t.rate for t in timings), "tokens/s", None, detail)
-        ratios = [mine.rate / theirs.rate for mine, theirs in zip(served, alone, strict=True)]
+        ratios = [ours.rate / theirs.rate for ours, theirs in zip(served, alone, strict=True)]
         spread = f"rounds from {min(ratios):.3f} to {max(ratios):.3f}"
-        yield Figure(f"{name}: rate served / bare", median(ratios), "", None, spread, BAR)
-
-
-def about() -> dict[str, str]:
-    """What these figures depend on."""
-    return machine(("torch", "transformers", "numpy", "nvidia-pytriton"))
+        yield Figure(f"{name}: rate served / bare", median(ratios), "", None, spread, _LEAST_RATIO)
 
 
 def _photograph(number: int) -> bytes:
-    """A JPEG of 1024 x 768 that no other number has."""
+    """A JPEG of 1024 x 768 px, different for each number."""
     rng = np.random.default_rng(number)
     coarse = rng.integers(0, 256, (12, 16, 3), dtype=np.uint8)
     buffer = io.BytesIO()

@@ -1,4 +1,4 @@
-"""What a page has under way, for measuring and testing the web page."""
+"""Requests and WebSocket frames of a page that are in flight, to test and measure the web page."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ if TYPE_CHECKING:
 
 
 class Traffic:
-    """What one page asks of the service: requests to ``/v1/*`` and frames of ``/v1/hover``.
+    """Counts one page's requests to ``/v1/*`` and its frames on ``/v1/hover``.
 
-    In flight are the requests whose answer is not there in full, and the frames without an answer: the service
-    answers every frame with one (docs/service.md). Sockets that a worker opens are not seen.
+    A request is in flight until its response is complete, a frame until the service has sent one back: it answers
+    every frame with one (docs/service.md). Sockets that a worker opens are not seen.
 
     Attributes:
-        requests: "POST /v1/segment", in the order in which they began.
-        most_in_flight: the maximum so far; assign 0 to begin anew.
+        requests: for example "POST /v1/segment", in the order in which they began.
+        most_in_flight: the maximum so far; assign 0 to start over.
     """
 
     def __init__(self, page: Page) -> None:
@@ -35,7 +35,7 @@ class Traffic:
 
     @property
     def in_flight(self) -> int:
-        """Now, as far as the events have come: see ``wait_until``."""
+        """Now, according to the events that have arrived: Playwright delivers them only while it runs."""
         return len(self._open) + sum(self._unanswered.values())
 
     def _count(self) -> None:
@@ -68,7 +68,7 @@ class Traffic:
             self._unanswered[socket] = max(0, self._unanswered[socket] - 1)
 
         def closed(_: WebSocket) -> None:
-            self._unanswered[socket] = 0  # nobody will answer these any more
+            self._unanswered[socket] = 0  # these will get no response
 
         socket.on("framesent", sent)
         socket.on("framereceived", received)

@@ -1,4 +1,4 @@
-"""The engine in this process, with nothing of a server around it."""
+"""The engine in this process, without a server: what the server is compared with."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from triton_sam.core.rle import BoolArray
 from triton_sam.engines.base import Embedding, Row
 from triton_sam.engines.priority import run_lowered
 
-NO_FOLDER = "the bare engine was left out: the model's files are not on this machine (--model-repository names them)"
+NO_MODEL_FILES = "the bare engine was left out: the model's files are not on this machine; give --model-repository"
 
 
-class Bare:
-    """The engine that the server has, loaded from the same folder with the same settings."""
+class LocalEngine:
+    """The server's engine, loaded from the same folder with the same settings."""
 
     def __init__(self, target: Target) -> None:
         from triton_sam.engines.loading import load_engine
 
-        assert target.folder is not None  # the caller leaves the engine out then, and says so
+        assert target.folder is not None  # callers check, and add NO_MODEL_FILES to the notes
         self._engine = load_engine(target.spec, target.folder, target.settings)
         self._settings = target.settings
         self.most_images = self._engine.capacity.image_batches[-1]
 
     def prepare(self, data: bytes) -> Any:
-        """A file's bytes -> what the encoder takes."""
+        """Decodes and preprocesses a file for the encoder."""
         limits = self._settings
         image = EncodedImage(data, max_bytes=limits.max_image_bytes, max_pixels=limits.max_image_pixels)
         return self._engine.prepare(image)
@@ -41,14 +41,14 @@ class Bare:
         return self._engine.encode([prepared])[0]
 
     def encode_seconds(self, prepared: Any, images: int = 1) -> float:
-        """Seconds for each of as many images in one call."""
+        """Seconds per image of one call with so many images."""
         batch = [prepared] * images
 
         def spent() -> float:
             return device_seconds(lambda: self._engine.encode(batch)) / images
 
-        # At the priority that its own threads have, as the server calls it: a caller above them waits for them twice
-        # as long as soon as anybody else wants a core.
+        # At the priority of the engine's own threads, as in the server: a caller with a higher priority waits for them
+        # twice as long as soon as another process needs a core.
         return run_lowered(spent) if self._engine.capacity.lowers_encodes else spent()
 
     def click(self, embedding: Embedding, point: tuple[float, float]) -> BoolArray:
@@ -61,7 +61,7 @@ class Bare:
         return masks.full_size(decoded.logits[0], embedding.frame)
 
     def decode_seconds(self, embedding: Embedding, point: tuple[float, float]) -> float:
-        """Seconds of one run of the decoder for one point, up to the low-resolution logits."""
+        """Seconds of one decoder run for one point, up to the low-resolution logits."""
         rows = [_row(embedding, point)]
         return device_seconds(lambda: self._engine.decode(rows))
 
@@ -72,7 +72,7 @@ def _row(embedding: Embedding, point: tuple[float, float], *, logits: bool = Tru
 
 
 def device_seconds(action: Callable[[], object]) -> float:
-    """How long a call takes, until a GPU has done what it was told."""
+    """Seconds of a call, including the GPU work that it has queued."""
     started = time.perf_counter()
     action()
     torch = sys.modules.get("torch")

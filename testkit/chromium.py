@@ -1,4 +1,4 @@
-"""A Chromium without a window, for measuring and testing the web page. Needs Playwright: the extra ``dev``."""
+"""A headless Chromium, to test and measure the web page. Needs Playwright: the extra ``dev``."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from triton_sam.errors import SetupError
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-#: As scripts/install_browser.sh looks for them, after $CHROMIUM.
+#: The names that scripts/install_browser.sh tries, after $CHROMIUM.
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-#: Nothing of it goes anywhere by itself: what is seen on the network is the page's.
+#: Chromium sends nothing of its own: all traffic on the network is the page's.
 _ARGUMENTS = (
     "--headless",
     "--no-sandbox",
@@ -30,7 +30,7 @@ _ARGUMENTS = (
 
 
 def find_chromium() -> str | None:
-    """The path of a Chromium that runs. Nothing is installed here: that is scripts/install_browser.sh."""
+    """The path of a Chromium that runs, or None. It installs nothing: scripts/install_browser.sh does."""
     for name in (os.environ.get("CHROMIUM", ""), *_NAMES):
         path = shutil.which(name) if name else None
         if path and _works(path):
@@ -39,7 +39,7 @@ def find_chromium() -> str | None:
 
 
 def _works(path: str) -> bool:
-    """Ubuntu has a ``chromium-browser`` that only says how to install one."""
+    """Whether it starts: Ubuntu has a ``chromium-browser`` that only explains how to install one."""
     try:
         return subprocess.run([path, "--version"], capture_output=True, timeout=60, check=False).returncode == 0
     except (OSError, subprocess.TimeoutExpired):
@@ -48,14 +48,14 @@ def _works(path: str) -> bool:
 
 @contextlib.contextmanager
 def chromium() -> Iterator[Browser]:
-    """A browser of its own, of which nothing is left afterwards; SetupError where there can be none.
+    """Starts a browser, and closes it at the end. Raises SetupError if none can be started.
 
-    While it is open this thread has a running event loop, and ``asyncio.run`` raises here: Playwright's synchronous
-    interface keeps its loop suspended in a greenlet.
+    While it is open, ``asyncio.run`` raises in this thread: Playwright's synchronous interface keeps an event loop
+    suspended in a greenlet.
     """
     path = find_chromium()
     if path is None:
-        raise SetupError("no Chromium here: scripts/install_browser.sh installs one, CHROMIUM=/path names one")
+        raise SetupError("no Chromium found: run scripts/install_browser.sh, or set CHROMIUM=/path/to/chromium")
     try:
         from playwright.sync_api import Error, sync_playwright
     except ImportError:

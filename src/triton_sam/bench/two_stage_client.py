@@ -1,7 +1,7 @@
-"""The classic two-stage design, as a rival: encoder and decoder are Triton models, embeddings travel with every click.
+"""A client of the two-stage design, to compare with: encoder and decoder are separate Triton models.
 
-A real client of it: it decodes, resizes and normalises the image, keeps the embeddings, sends them with each click and
-makes the mask of the logits. Written apart from the engines on purpose: this is what users had to write.
+It decodes, resizes and normalises the image, keeps the embeddings, sends them with each click and computes the mask
+from the logits. It shares no code with the engines on purpose: users of that design have to write this themselves.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from triton_sam.repository.configs import raw_names
 _TIMEOUT_SECONDS = 300.0
 
 
-class ClassicClient:
-    """One connection to the two models; what it holds of an image is megabytes."""
+class TwoStageClient:
+    """One connection to the two models; it holds the embeddings of one image, which are megabytes."""
 
     def __init__(self, url: str, segmenter: str, spec: ModelSpec) -> None:
         self._transport = connect(wire.Address.parse(url), _TIMEOUT_SECONDS, {})
@@ -37,7 +37,7 @@ class ClassicClient:
         self._embeddings: Mapping[str, npt.NDArray[Any]] = {}
 
     def set_image(self, data: bytes) -> None:
-        """A file's bytes -> embeddings, which stay here."""
+        """Encodes a file's bytes, and keeps the embeddings."""
         spec = self._spec
         with Image.open(io.BytesIO(data)) as opened:
             picture = opened.convert("RGB")
@@ -59,16 +59,16 @@ class ClassicClient:
             inputs[names.mask] = np.zeros((1, 1, side, side), np.float32)
         if names.mask_flag not in names.optional:
             inputs[names.mask_flag] = np.zeros(1, np.float32)
-        answer = self._transport.infer(wire.Call(self._decoder, inputs, (names.masks, names.scores)))
-        best = int(np.argmax(answer[names.scores][0]))
-        return masks.full_size(np.ascontiguousarray(answer[names.masks][0, best]), self._frame)
+        outputs = self._transport.infer(wire.Call(self._decoder, inputs, (names.masks, names.scores)))
+        best = int(np.argmax(outputs[names.scores][0]))
+        return masks.full_size(np.ascontiguousarray(outputs[names.masks][0, best]), self._frame)
 
     def close(self) -> None:
         self._transport.close()
 
 
 def _pixels(picture: Image.Image, frame: Frame, spec: ModelSpec) -> npt.NDArray[np.float32]:
-    """[1,3,side,side] float32, as the plain encoder takes it."""
+    """[1,3,side,side] float32, the input of the raw encoder."""
     small = np.asarray(picture.resize(frame.resized, Image.Resampling.BILINEAR), np.float32) / 255
     if spec.encoder.mean is not None and spec.encoder.std is not None:
         small = (small - np.array(spec.encoder.mean, np.float32)) / np.array(spec.encoder.std, np.float32)

@@ -1,4 +1,4 @@
-"""Plain transformers in eager mode, as a rival: the network in this process, as its own documentation uses it."""
+"""A model in transformers' eager mode, to compare with: used as in the documentation of transformers."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ from triton_sam.models.specs import ModelSpec
 from triton_sam.networks.segmenters import build, normalisation
 
 
-class EagerModel:
-    """One network on the GPU, where there is one, in bfloat16; else on the cores in float32."""
+class TransformersModel:
+    """One network, on the GPU in bfloat16 if there is one, otherwise on the CPU in float32."""
 
     def __init__(self, spec: ModelSpec, checkpoint: Path | None, name: str = "") -> None:
         """
         Args:
-            checkpoint: None for random weights; name: of it, for the table.
+            checkpoint: None for random weights.
+            name: of the checkpoint in the table; default: its file name.
         """
         self._spec = spec
         self._network = build(spec.architecture, spec.side)
@@ -44,7 +45,7 @@ class EagerModel:
 
     @torch.inference_mode()
     def set_image(self, picture: Image.Image) -> None:
-        """A decoded picture, mode RGB -> embeddings on the device."""
+        """Encodes a picture, mode RGB; the embeddings stay on the device."""
         frame = self._frame = Frame(*picture.size, self._spec.side, self._spec.resize)
         small = np.array(picture.resize(frame.resized, Image.Resampling.BILINEAR))
         pixels = torch.from_numpy(small).to(self._device).permute(2, 0, 1) / 255
@@ -58,12 +59,12 @@ class EagerModel:
     def click(self, point: tuple[float, float]) -> BoolArray:
         """[H,W] bool: the mask of one point."""
         frame = self._frame
-        places = torch.from_numpy(frame.to_model([[[point]]])).to(self._device, self._dtype)
+        points = torch.from_numpy(frame.to_model([[[point]]])).to(self._device, self._dtype)
         labels = torch.ones(1, 1, 1, dtype=torch.int64, device=self._device)
-        answer = self._network(
-            image_embeddings=self._embeddings, input_points=places, input_labels=labels, multimask_output=False
+        output = self._network(
+            image_embeddings=self._embeddings, input_points=points, input_labels=labels, multimask_output=False
         )
-        planes = answer.pred_masks[0].float()
+        planes = output.pred_masks[0].float()
         if frame.policy is ResizePolicy.PAD:
             across, down = frame.resized
             square = (frame.side, frame.side)

@@ -1,4 +1,4 @@
-"""LLaVA 1.5 at its full size with random weights: as quick and as large as the real one, and as wise as dice."""
+"""LLaVA 1.5 at full size with random weights: as fast and as large as the real one; its text is noise."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-#: The text's own, after which LLaVA 1.5 pads its embedding to a multiple of 64.
+#: Tokens of the text, and rows of LLaVA 1.5's embedding, which is padded to a multiple of 64.
 _VOCABULARY, _ROWS = 32_002, 32_064
 _TEMPLATE = (
     "{% for message in messages %}{{ message['role'] | upper }}: "
@@ -19,10 +19,10 @@ _TEMPLATE = (
 
 
 def make_random_llava(folder: Path, *, layers: int | None = None) -> Path:
-    """Writes a checkpoint in bfloat16, as ``from_pretrained`` takes it.
+    """Writes a checkpoint in bfloat16 that ``from_pretrained`` loads.
 
     Args:
-        layers: of the language model, for a try on a small machine; None for all 32.
+        layers: of the language model, to try a small machine; None for all 32.
     """
     device = "cuda" if torch.cuda.is_available() else "cpu"
     tokenizer = _tokenizer()
@@ -73,7 +73,7 @@ def make_random_llava(folder: Path, *, layers: int | None = None) -> Path:
 
 
 def _tokenizer() -> transformers.PreTrainedTokenizerFast:
-    """Bytes, and words that nobody wrote up to the real number of tokens, so that decoding costs what it costs."""
+    """Bytes, and made-up words up to the real number of tokens, so that decoding costs as much as the real one."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     words = ["<pad>", "<s>", "</s>", "<unk>", "<image>", *alphabet]
     words += [f"w{number}" for number in range(_VOCABULARY - len(words))]
