@@ -26,7 +26,7 @@ from triton_sam.errors import SetupError
 from triton_sam.models.catalog import get_spec
 from triton_sam.models.specs import CPU_ENCODER_FILE, DECODER_FILE, EIGHT_BIT_ENCODER_FILE, ENCODER_FILE, ModelSpec
 from triton_sam.models.weights import WeightStore
-from triton_sam.repository.setup import set_up
+from triton_sam.repository.setup import SetupRequest, set_up
 from triton_sam.settings import get_settings
 
 _MOST_RATIO = 0.7
@@ -50,7 +50,7 @@ def run_cpu_encoder(model: str, rounds: int) -> Result:
     # Not in the user's repository: it would serve the 8-bit encoder from then on.
     with tempfile.TemporaryDirectory(prefix="triton-sam-bench-") as repository:
         store = WeightStore(get_settings().home)
-        name = set_up(spec, store, Path(repository), cpu_encoder=True, fast_encoder=True)[0]
+        name = set_up(SetupRequest(spec, store, Path(repository), cpu_encoder=True, fast_encoder=True))[0]
         folder = Path(repository) / name / "1"
         names = (ENCODER_FILE, CPU_ENCODER_FILE, EIGHT_BIT_ENCODER_FILE, DECODER_FILE)
         files = [folder / file for file in names]

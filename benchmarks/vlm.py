@@ -30,7 +30,7 @@ from triton_sam.models.vlm_catalog import get_vlm
 from triton_sam.models.vlm_specs import VlmSpec
 from triton_sam.models.vlm_weights import checkpoint_folder
 from triton_sam.repository.vlms import write_vlm
-from triton_sam.serving import Ports, serving
+from triton_sam.serving import Ports, ServingOptions, serving
 from triton_sam.settings import Settings, get_settings
 
 #: The least served rate, as a fraction of that of transformers alone.
@@ -130,9 +130,10 @@ def run_vlm(model: str, checkpoint: Path | None, plan: VlmPlan) -> Result:
     result = Result("vlm", about={"model": spec.id}, machine=about)
     with tempfile.TemporaryDirectory() as repository:
         write_vlm(spec, Path(repository), checkpoint)
-        with serving(
+        options = ServingOptions(
             Path(repository), {}, settings, vlms={spec.name: spec}, ports=Ports(0, 0, 0, 0), with_service=False
-        ) as running:
+        )
+        with serving(options) as running:
             alone = TransformersModel(spec, folder, settings)
             result.figures += measure_vlm(running.urls["HTTP"], spec, alone, plan)
     return result

@@ -136,7 +136,7 @@ def _endless_encodes(target: Target) -> Iterator[Callable[[], int]]:
             sending.result()
 
 
-def _recovery(target: Target, running: Running) -> Iterator[Figure]:
+def _recovery(target: Target, running: RunningServer) -> Iterator[Figure]:
     """Seconds from kill -9 until the right mask is served again, minus the time of the image's encode."""
     points = [list(target.pictures.point())]
     load_seconds = target.ready_seconds

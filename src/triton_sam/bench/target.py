@@ -95,7 +95,7 @@ class Target:
         repository = self.folder.parent.parent
         return all((repository / f"{self.name}_{role}").is_dir() for role in ("encoder", "decoder"))
 
-    def started_server(self, what: str) -> Running:
+    def started_server(self, what: str) -> RunningServer:
         """The server that was started for the benchmark. Raises InvalidInput if it ran already."""
         if self.running is None:
             raise InvalidInput(f"{what} needs a server of its own: omit --url")
@@ -141,13 +141,15 @@ def open_target(
         has_raw_models = Target({}, name, spec, pictures, settings, folder).raw_folders
         running = stack.enter_context(
             serving(
-                served.repository,
-                served.segmenters,
-                settings,
-                ports=Ports(0, 0, 0, 0),
-                raw=raw and has_raw_models,
-                with_service=service,
-                environment=environment,
+                ServingOptions(
+                    served.repository,
+                    served.segmenters,
+                    settings,
+                    ports=Ports(0, 0, 0, 0),
+                    raw=raw and has_raw_models,
+                    with_service=service,
+                    environment=environment or {},
+                )
             )
         )
         urls = {protocol: running.urls[protocol] for protocol in ("HTTP", "gRPC")}
@@ -176,7 +178,7 @@ def _connect(options: TargetOptions, spec: ModelSpec, pictures: Pictures, settin
     return Target(urls, name, spec, pictures, settings, folder, random_weights=options.random_weights)
 
 
-def _set_up(options: TargetOptions, spec: ModelSpec, settings: Settings, stack: contextlib.ExitStack) -> Served:
+def _set_up(options: TargetOptions, spec: ModelSpec, settings: Settings, stack: contextlib.ExitStack) -> ModelSelection:
     """The repository to serve; a temporary one is removed with ``stack``."""
     if not options.random_weights:
         return prepare([spec.id], settings, options.repository)
@@ -185,7 +187,7 @@ def _set_up(options: TargetOptions, spec: ModelSpec, settings: Settings, stack: 
     found = {name: row for name, row in find_segmenters(repository).items() if row.id == spec.id}
     if not found:
         raise SetupError(f"{spec.id} cannot be set up with random weights: choose another model")
-    return Served(repository, found)
+    return ModelSelection(repository, found)
 
 
 def _version_folder(repository: Path, name: str) -> Path:
