@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from triton_sam.backend.jobs import Job, Needs
+from triton_sam.backend.jobs import Needs, SegmentJob
 from triton_sam.core import masks
 from triton_sam.core.geometry import Frame
 from triton_sam.core.prompts import Prompt
@@ -58,7 +58,9 @@ class Answerer:
         return {"model": self.model_id, "model_version": self.version, "encoder": self.encoder}
 
 
-def build_reply(job: Job, decoded: list[Decoded], answerer: Answerer, wanted: Set[str]) -> dict[str, npt.NDArray[Any]]:
+def build_reply(
+    job: SegmentJob, decoded: list[Decoded], answerer: Answerer, wanted: Set[str]
+) -> dict[str, npt.NDArray[Any]]:
     """Output name -> array.
 
     ``scores`` [O,M] and ``low_res_logits`` [O,M,h,w] float32 for O objects with M masks each; ``masks``
@@ -145,7 +147,7 @@ def _entry(
     return head | {"data": base64.b64encode(logits.astype("<f4").tobytes()).decode("ascii")}
 
 
-def _result(job: Job, entries: list[dict[str, Any]], answerer: Answerer) -> Mapping[str, Any]:
+def _result(job: SegmentJob, entries: list[dict[str, Any]], answerer: Answerer) -> Mapping[str, Any]:
     result: dict[str, Any] = {
         "image_key": job.image_key,
         **answerer.about(),

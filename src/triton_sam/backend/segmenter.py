@@ -22,7 +22,7 @@ from PIL import Image
 
 from triton_sam.backend import triton_io
 from triton_sam.backend.cache import EmbeddingCache, content_key
-from triton_sam.backend.jobs import Job, Needs, QueueLimits
+from triton_sam.backend.jobs import Needs, QueueLimits, SegmentJob
 from triton_sam.backend.metrics import TritonMetrics
 from triton_sam.backend.replies import Answerer, build_reply, needs_of, wanted_outputs
 from triton_sam.backend.scheduler import Scheduler
@@ -60,7 +60,7 @@ class _TritonReply:
         self.request_id = triton_io.request_id_of(request)
         self.wanted = wanted_outputs(set(request.requested_output_names()))
 
-    def succeed(self, job: Job, decoded: list[Decoded]) -> None:
+    def succeed(self, job: SegmentJob, decoded: list[Decoded]) -> None:
         outputs = build_reply(job, decoded, self._model.answerer, self.wanted)
         if "embedding" in self.wanted:
             outputs["embedding"] = self._model.hand_out_embedding(job)
@@ -119,10 +119,10 @@ class TritonPythonModel:
         refuse_other_config(config, self.spec)
         self._engine = load_engine(self.spec, folder, settings)
         self.answerer = Answerer(self.spec.id, args["model_version"], self._engine.encoder_numbers)
-        if not self._engine.capacity.lowers_encodes:
-            sys.setswitchinterval(_SWITCH_SECONDS)
-        if self._engine.capacity.lowers_encodes:  # on a GPU masks are enlarged there
+        if self._engine.capacity.on_cpu:  # on a GPU masks are resized there
             masks.full_size(np.zeros((2, 2), np.float32), Frame(2, 2, 2, self.spec.resize))  # loads OpenCV
+        else:
+            sys.setswitchinterval(_SWITCH_SECONDS)
         self._settings: Settings = settings
         self._limits = PromptLimits.of(settings, self.spec.decoder.mask_side)
         room = self._engine.capacity.cache_bytes
@@ -184,8 +184,8 @@ class TritonPythonModel:
         prompt = self._prompt(tensors)
         needs = Needs() if prompt is None else needs_of(prompt, reply.wanted)
 
-        def job(key: str, embedding: Embedding | None = None) -> Job:
-            return Job(
+        def job(key: str, embedding: Embedding | None = None) -> SegmentJob:
+            return SegmentJob(
                 reply,
                 prompt,
                 key,
@@ -221,7 +221,7 @@ class TritonPythonModel:
         prompt.check_kinds(self.spec.prompts, self.spec.id)
         return prompt
 
-    def _submit_image(self, job: Callable[[str], Job], image: bytes, prompt: Prompt | None) -> None:
+    def _submit_image(self, job: Callable[[str], SegmentJob], image: bytes, prompt: Prompt | None) -> None:
         encoded = EncodedImage(
             image, max_bytes=self._settings.max_image_bytes, max_pixels=self._settings.max_image_pixels
         )
@@ -231,7 +231,7 @@ class TritonPythonModel:
         self._metrics.count("cache_hits" if self._cache.get(key) is not None else "cache_misses")
         self._scheduler.submit_image(job(key), encoded)
 
-    def _submit_cached(self, job: Callable[..., Job], key: str, prompt: Prompt | None) -> None:
+    def _submit_cached(self, job: Callable[..., SegmentJob], key: str, prompt: Prompt | None) -> None:
         try:
             embedding = self._cache.require(key)
         except TritonSamError:
@@ -243,7 +243,9 @@ class TritonPythonModel:
         self._scheduler.submit_click(job(key, embedding))
         self._metrics.count("cache_hits")
 
-    def _submit_embedding(self, job: Callable[..., Job], array: npt.NDArray[np.float32], prompt: Prompt | None) -> None:
+    def _submit_embedding(
+        self, job: Callable[..., SegmentJob], array: npt.NDArray[np.float32], prompt: Prompt | None
+    ) -> None:
         if prompt is None:
             raise InvalidInput("an embedding without prompt_json asks for nothing: add a prompt")
         known = self._cache.find_alias(_embedding_hash(array))
@@ -279,7 +281,7 @@ class TritonPythonModel:
         tensors[self.spec.encoder.embedding] = array
         return self._engine.adopt(Frame(*prompt.image_size, self.spec.side, self.spec.resize), tensors)
 
-    def hand_out_embedding(self, job: Job) -> npt.NDArray[np.float32]:
+    def hand_out_embedding(self, job: SegmentJob) -> npt.NDArray[np.float32]:
         """[1,256,64,64] of a job's image; remembered by its hash, so that it finds its image when it comes back."""
         assert job.embedding is not None  # jobs without one have failed before
         array = job.embedding.array(self.spec.encoder.embedding)

@@ -49,7 +49,7 @@ class Bare:
 
         # At the priority that its own threads have, as the server calls it: a caller above them waits for them twice
         # as long as soon as anybody else wants a core.
-        return run_lowered(spent) if self._engine.capacity.lowers_encodes else spent()
+        return run_lowered(spent) if self._engine.capacity.on_cpu else spent()
 
     def click(self, embedding: Embedding, point: tuple[float, float]) -> BoolArray:
         """[H,W] bool: the best mask of one point at the image's size."""

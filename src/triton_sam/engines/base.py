@@ -101,9 +101,9 @@ class Capacity:
         preparers: threads that may call ``prepare``.
         rows: most rows in one call of ``decode``.
         mixes_images: whether rows of several images in one call are quicker than one image after the other.
-        lowers_encodes: whether encodes take the cores that clicks need, and so run at a lower priority.
-        answers_at_once: whether a row is decoded so quickly that waking another thread for it would be felt.
-        cache_bytes: what embeddings may take where the engine keeps them; None where it does not matter to it.
+        on_cpu: whether it runs on the CPU, and so competes for the cores with everything else.
+        answers_at_once: whether decoding a row takes less time than waking another thread.
+        cache_bytes: the limit for embeddings in the engine's memory; None if the engine sets no limit.
     """
 
     image_batches: tuple[int, ...] = (1,)
@@ -111,7 +111,7 @@ class Capacity:
     preparers: int = 1
     rows: int = 8
     mixes_images: bool = False
-    lowers_encodes: bool = True
+    on_cpu: bool = True
     answers_at_once: bool = False
     cache_bytes: int | None = None
 

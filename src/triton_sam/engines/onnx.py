@@ -106,7 +106,7 @@ class OnnxEngine:
         self.spec = spec
         self.encoder_numbers = encoder_numbers
         self._device = None if tuple(providers) == (_CPU,) else "cuda"
-        self.capacity = Capacity(rows=max_batch, lowers_encodes=self._device is None)
+        self.capacity = Capacity(rows=max_batch, on_cpu=self._device is None)
         self._encoder = run_lowered(lambda: open_session(encoder, threads, providers=providers))
         # Its many small steps wait for each other: threads that sleep in between cost 3 ms of a 45 ms click.
         # The encoder's steps are long; spinning there would only take the cores from a click.

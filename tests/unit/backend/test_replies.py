@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from triton_sam.backend.jobs import Job
+from triton_sam.backend.jobs import SegmentJob
 from triton_sam.backend.replies import ALL_OUTPUTS, DEFAULT_OUTPUTS, Answerer, build_reply, wanted_outputs
 from triton_sam.core.geometry import Frame, ResizePolicy
 from triton_sam.core.masks import FORMATS, decode, full_size, unpack_bits
@@ -24,7 +24,7 @@ POINT = ObjectPrompt(np.zeros((1, 2), np.float32), np.ones(1, np.int32))
 
 
 class NoReply:
-    def succeed(self, job: Job, decoded: list[Decoded]) -> None:
+    def succeed(self, job: SegmentJob, decoded: list[Decoded]) -> None:
         raise AssertionError
 
     def fail(self, error: TritonSamError) -> None:
@@ -34,9 +34,9 @@ class NoReply:
         return False
 
 
-def job(form: str | None, objects: int = 1) -> Job:
+def job(form: str | None, objects: int = 1) -> SegmentJob:
     prompt = None if form is None else Prompt((POINT,) * objects, format=form)
-    made = Job(NoReply(), prompt, "the key", embedding=HostEmbedding(FRAME, {}))
+    made = SegmentJob(NoReply(), prompt, "the key", embedding=HostEmbedding(FRAME, {}))
     made.timings["decode"] = 1.23456
     return made
 

@@ -169,7 +169,7 @@ class TorchEngine:
             preparers=_PREPARERS if on_gpu else 1,
             rows=RowRunner.MOST_ROWS,
             mixes_images=True,
-            lowers_encodes=not on_gpu,
+            on_cpu=not on_gpu,
             answers_at_once=on_gpu,
         )
         decoder = RowDecoder(network, spec.architecture, self.layout).cast(options.device, options.row_dtype)
