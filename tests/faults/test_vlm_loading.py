@@ -80,7 +80,7 @@ def test_a_hundred_first_questions_load_once_and_nobody_asking_unloads(
         assert figure(running, "shapes", "loads") == 1
         assert server_log(running).count("shapes: loading from") == 1
         eventually(lambda: figure(running, "shapes", "unloads") == 1, "unloading")
-        assert "shapes: unloaded, because nobody has asked it for" in server_log(running)
+        assert "shapes: unloaded (idle for" in server_log(running)
         image, text, right = scenes[0]
         with TritonVLMClient(running.urls["HTTP"]) as client:
             assert client.infer("shapes", image, text) == right
@@ -102,7 +102,7 @@ def test_two_that_do_not_fit_together_take_turns(
             assert client.infer("llava", png(picture(1)), QUESTION, max_new_tokens=8) == right_llava
             assert figure(running, "shapes", "unloads") == turn
         assert [figure(running, name, "loads") for name in ("shapes", "llava")] == [2, 2]
-        assert "unloaded, because another model needs the memory" in server_log(running)
+        assert "unloaded (another model needs the memory)" in server_log(running)
 
 
 def test_what_cannot_be_loaded_says_why_and_the_others_serve_on(

@@ -86,7 +86,9 @@ class Responder:
         late = [job for job in jobs if job.received < oldest and job not in gone]
         self.cancel(gone)
         for job in late:
-            self.fail(job, Unavailable(f"no turn came within {self._limits.seconds:g} s: try again in a moment"))
+            self.fail(
+                job, Unavailable(f"the request waited {self._limits.seconds:g} s in the queue: try again in a moment")
+            )
         self._metrics.count("rejected", len(late))
         return [job for job in jobs if job not in gone and job not in late]
 

@@ -20,7 +20,7 @@ from triton_sam.backend import triton_io
 from triton_sam.backend.metrics import VLM_COUNTERS, TritonMetrics
 from triton_sam.backend.vlm_memory import MemoryLedger, free_memory
 from triton_sam.backend.vlm_requests import VlmRequest
-from triton_sam.backend.vlm_worker import Job, VlmWorker
+from triton_sam.backend.vlm_worker import VlmJob, VlmWorker
 from triton_sam.engines.vlm.base import Ending, Engine
 from triton_sam.errors import InternalError, InvalidInput, TritonSamError
 from triton_sam.logs import about
@@ -151,7 +151,7 @@ class TritonPythonModel:
         asked = VlmRequest(arrays, self._settings)
         if ticket is not None:
             reply.enter(ticket)
-        self._worker.submit(Job(asked.question, reply, request_id=reply.request_id))
+        self._worker.submit(VlmJob(asked.question, reply, request_id=reply.request_id))
 
     def _cancel(self, ticket: str, reply: _TritonReply) -> None:
         asked = self._tickets.get(ticket)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from triton_sam.backend.vlm_worker import Job, VlmWorker
+from triton_sam.backend.vlm_worker import VlmJob, VlmWorker
 from triton_sam.engines.vlm.base import Ending
 from triton_sam.settings import Settings
 
@@ -43,8 +43,8 @@ class Asker:
     def is_gone(self) -> bool:
         return self.gone
 
-    def job(self) -> Job:
-        return Job(lambda: self.name, self)
+    def job(self) -> VlmJob:
+        return VlmJob(lambda: self.name, self)
 
     def wait(self) -> Asker:
         assert self.done.wait(PATIENCE), "no answer came"
