@@ -144,7 +144,7 @@ def test_what_cannot_be_loaded_says_why_and_the_others_serve_on(
         assert refused.startswith("Unavailable: llava needs 1 MB on cpu and 0 MB are free"), refused
         assert "(loaded: shapes): set TRITON_SAM_VLM_WHEN_FULL=evict" in refused
         damaged, gone = told("kosmos2"), told("moondream2")
-        assert "model.safetensors is damaged: get the checkpoint again" in damaged
+        assert "model.safetensors is damaged: download the checkpoint again" in damaged
         assert "moondream2" in gone
         assert "\n" not in damaged + gone
         answer = httpx.post(**chat(running, text="x"), timeout=30, trust_env=False)

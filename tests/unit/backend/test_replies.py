@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 
 from triton_sam.backend.jobs import SegmentJob
-from triton_sam.backend.replies import ALL_OUTPUTS, DEFAULT_OUTPUTS, Answerer, build_reply, wanted_outputs
+from triton_sam.backend.replies import ALL_OUTPUTS, DEFAULT_OUTPUTS, ModelInfo, build_reply, wanted_outputs
 from triton_sam.core.geometry import Frame, ResizePolicy
 from triton_sam.core.masks import FORMATS, decode, full_size, unpack_bits
 from triton_sam.core.prompts import ObjectPrompt, Prompt
@@ -19,7 +19,7 @@ from triton_sam.errors import TritonSamError
 
 WIDTH, HEIGHT, SIDE = 13, 7, 8
 FRAME = Frame(WIDTH, HEIGHT, 32, ResizePolicy.SQUASH)
-WHO = Answerer("sam2:tiny", "7", "8-bit")
+WHO = ModelInfo("sam2:tiny", "7", "8-bit")
 POINT = ObjectPrompt(np.zeros((1, 2), np.float32), np.ones(1, np.int32))
 
 

@@ -99,20 +99,20 @@ REFUSED = {
     "no prompt": (arrays(prompt=None), "exactly one of prompt and messages_json"),
     "two prompts": (arrays(messages_json=chat(("user", "x"))), "not both"),
     "an empty prompt": (arrays(prompt=text(" \n")), "the prompt is empty"),
-    "no UTF-8": (arrays(prompt=text(b"\xff")), "prompt is no UTF-8 text"),
+    "no UTF-8": (arrays(prompt=text(b"\xff")), "prompt is not valid UTF-8"),
     "no JSON": (arrays(prompt=None, messages_json=text("{")), "messages_json is a list like"),
     "deep JSON": (arrays(prompt=None, messages_json=text("[" * 199)), "messages_json is a list like"),
     "a number": (arrays(prompt=None, messages_json=text("3")), "messages_json is a list like"),
     "no roles": (arrays(prompt=None, messages_json=text('[{"content": "x"}]')), "messages_json is a list like"),
     "texts": (arrays(prompt=None, messages_json=text('["x"]')), "messages_json is a list like"),
-    "an empty list": (arrays(prompt=None, messages_json=text("[]")), "come in turn"),
-    "only the system": (arrays(prompt=None, messages_json=chat(("system", "x"))), "come in turn"),
-    "another role": (arrays(prompt=None, messages_json=chat(("tool", "x"))), "a message has a role"),
-    "a role that is a list": (arrays(prompt=None, messages_json=chat((["user"], "x"))), "a message has a role"),  # type: ignore[arg-type]
-    "content that is no text": (arrays(prompt=None, messages_json=chat(("user", [1]))), "a message has a role"),
-    "assistant first": (arrays(prompt=None, messages_json=chat(("assistant", "x"), ("user", "y"))), "come in turn"),
-    "assistant last": (arrays(prompt=None, messages_json=chat(("user", "x"), ("assistant", "y"))), "come in turn"),
-    "user twice": (arrays(prompt=None, messages_json=chat(("user", "x"), ("user", "y"))), "come in turn"),
+    "an empty list": (arrays(prompt=None, messages_json=text("[]")), "must alternate"),
+    "only the system": (arrays(prompt=None, messages_json=chat(("system", "x"))), "must alternate"),
+    "another role": (arrays(prompt=None, messages_json=chat(("tool", "x"))), "a message needs a role"),
+    "a role that is a list": (arrays(prompt=None, messages_json=chat((["user"], "x"))), "a message needs a role"),  # type: ignore[arg-type]
+    "content that is no text": (arrays(prompt=None, messages_json=chat(("user", [1]))), "a message needs a role"),
+    "assistant first": (arrays(prompt=None, messages_json=chat(("assistant", "x"), ("user", "y"))), "must alternate"),
+    "assistant last": (arrays(prompt=None, messages_json=chat(("user", "x"), ("assistant", "y"))), "must alternate"),
+    "user twice": (arrays(prompt=None, messages_json=chat(("user", "x"), ("user", "y"))), "must alternate"),
     "an empty last word": (
         arrays(prompt=None, messages_json=chat(("user", "x"), ("assistant", "y"), ("user", " "))),
         "the prompt is empty",
@@ -130,7 +130,7 @@ REFUSED = {
     "an empty stop": (arrays(stop=np.array([b""], dtype=object)), "stop has at most 8 texts"),
     "a long stop": (arrays(stop=np.array([b"x" * 201], dtype=object)), "stop has at most 8 texts"),
     "many stops": (arrays(stop=np.array([b"x"] * 9, dtype=object)), "stop has at most 8 texts"),
-    "a stop that is no text": (arrays(stop=np.array([b"\xff"], dtype=object)), "stop is no UTF-8 text"),
+    "a stop that is no text": (arrays(stop=np.array([b"\xff"], dtype=object)), "stop is not valid UTF-8"),
 }
 
 
