@@ -86,8 +86,8 @@ class Settings(BaseSettings):
     )
     fast_encoder: bool | None = Field(
         default=None,
-        description="set up and serve ready-made models with an encoder partly in 8 bits, on CPUs with VNNI, AMX or ARM's "
-        "dot products; about 2 % of clicks get another mask; unset: only if `setup --fast` wrote it",
+        description="set up and serve ready-made models with an encoder partly in 8 bits, on CPUs with VNNI, AMX or "
+        "ARM's dot products; about 2 % of clicks get another mask; unset: only if `setup --fast` wrote it",
     )
     cpu_encoder: bool = Field(
         default=True,
@@ -140,8 +140,8 @@ class Settings(BaseSettings):
     )
     tokens_file: Path | None = Field(
         default=None,
-        description="file of further tokens with names and rate limits: lines `name token [per minute [burst]]`; read again "
-        "when it changes",
+        description="file of further tokens with names and rate limits: lines `name token [per minute [burst]]`; read "
+        "again when it changes",
     )
     rate: float = Field(
         default=0.0,

@@ -15,7 +15,7 @@ from torch import Tensor
 from triton_sam.core.geometry import ResizePolicy
 from triton_sam.engines.base import Decoded, FloatArray, Row
 from triton_sam.engines.torch.decoder import Masks, RowDecoder
-from triton_sam.engines.torch.fetching import Fetcher, DeviceMasks
+from triton_sam.engines.torch.fetching import DeviceMasks, Fetcher
 from triton_sam.engines.torch.graphs import StepMaker, Steps, bucket
 from triton_sam.engines.torch.layout import Layout
 from triton_sam.engines.torch.slots import Point, fill_slots, row_points

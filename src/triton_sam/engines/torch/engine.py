@@ -259,7 +259,8 @@ class TorchEngine:
         if not bool(all_finite.all()):
             wider = "bfloat16" if self._options.dtype is torch.float16 else "float32"
             raise InternalError(
-                f"{self.spec.id} overflows its precision on this image: set TRITON_SAM_TORCH_DTYPE={wider} on the server"
+                f"{self.spec.id} overflows its precision on this image: "
+                f"set TRITON_SAM_TORCH_DTYPE={wider} on the server"
             )
         return [TorchEmbedding(image.frame, row, self.layout) for image, row in zip(prepared, kept, strict=True)]
 
