@@ -1,4 +1,4 @@
-"""The scheduler with an engine that likes many at a time: batches of images and of rows, and what waits ahead."""
+"""The scheduler with an engine that batches: batches of images and of rows, and images prepared ahead."""
 
 from __future__ import annotations
 
@@ -182,19 +182,19 @@ def test_closing_finishes_what_is_prepared(make: MakeScheduler, engine: Preparin
     assert not closing.is_alive()
 
 
-def test_a_gpu_that_is_full_is_told_as_such(make: MakeScheduler, engine: Preparing) -> None:
+def test_a_gpu_out_of_memory_is_reported_as_unavailable(make: MakeScheduler, engine: Preparing) -> None:
     scheduler = make()
     engine.failure = Unavailable("the GPU's memory is full")
     assert isinstance(click(scheduler, Inbox(), embedding()).get(), Unavailable)
 
 
-def test_who_comes_for_an_image_that_was_just_given_up_gets_it(make: MakeScheduler, engine: Preparing) -> None:
-    """Between the last one's leaving and the task's end somebody else may ask for the same image."""
+def test_a_request_for_an_image_that_was_just_dropped_is_answered(make: MakeScheduler, engine: Preparing) -> None:
+    """Another request for the same image may arrive between the last cancellation and the task's end."""
     late = Inbox()
 
     class Leaving(Inbox):
         def is_cancelled(self) -> bool:
-            # The scheduler asks without its lock: now the other one comes.
+            # The scheduler calls this without its lock: now the other request arrives.
             if late.empty:
                 scheduler.submit_image(SegmentJob(late, None, "same"), image())
             return True

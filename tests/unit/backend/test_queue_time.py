@@ -1,4 +1,4 @@
-"""How long requests waited is counted by the model itself: Triton's own queue time ends where our queues begin."""
+"""The model counts queue times itself: Triton's own queue time ends where our queues begin."""
 
 from __future__ import annotations
 

@@ -183,7 +183,7 @@ def test_too_many_images_are_refused_at_once(make: MakeScheduler, engine: GatedE
         expect_answer(inbox)
 
 
-def test_who_waited_too_long_is_refused_and_not_computed(
+def test_a_request_that_waited_too_long_is_refused_and_not_computed(
     make: MakeScheduler, engine: GatedEngine, counts: Counts
 ) -> None:
     scheduler = make(seconds=30)

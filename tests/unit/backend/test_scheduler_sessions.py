@@ -1,4 +1,4 @@
-"""Requests of a session by number: what arrives late, what was cancelled before it came, and whose turn it stays."""
+"""Sequence numbers of a session: late requests, requests cancelled before they arrive, and kept turns."""
 
 from __future__ import annotations
 
@@ -102,8 +102,8 @@ def test_an_encode_that_nobody_waits_for_any_more_is_dropped(make: MakeScheduler
     assert engine.encodes == 2
 
 
-def test_who_replaces_his_own_hover_keeps_his_turn(make: MakeScheduler, engine: GatedEngine) -> None:
-    """With a place at the end of the round for each new hover, a moving mouse would never see a mask."""
+def test_a_session_that_replaces_its_own_request_keeps_its_turn(make: MakeScheduler, engine: GatedEngine) -> None:
+    """If each new hover went to the end of the round, a moving mouse would never see a mask."""
     scheduler = make()
     hold_decoder(engine, scheduler)
     order: list[str] = []

@@ -1,4 +1,4 @@
-"""Who clicks alone is told from a crowd."""
+"""A single user's clicks are decoded at once; clicks of several users are queued and batched."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_one_user_is_alone_from_the_first_click_on_and_on_every_new_image() -> N
             assert detector.click(("me", image), next(times) * 0.002)
 
 
-def test_users_in_turns_are_a_crowd_until_they_are_gone() -> None:
+def test_alternating_users_share_the_server_until_they_are_gone() -> None:
     detector = SingleUserDetector()
     first_round = [detector.click(("user", number), number * 0.001) for number in range(4)]
     second_round = [detector.click(("user", number), 0.004 + number * 0.001) for number in range(4)]
@@ -46,14 +46,14 @@ def test_users_in_turns_are_a_crowd_until_they_are_gone() -> None:
     assert detector.click(("user", 3), 0.007 + SHARED_SECONDS)
 
 
-def test_a_crowd_that_is_served_slowly_is_still_one() -> None:
+def test_users_that_are_served_slowly_still_share_the_server() -> None:
     detector = SingleUserDetector()
     users, each = 32, RETURN_SECONDS / 40
     alone = [detector.click(number % users, number * each) for number in range(3 * users)]
     assert not any(alone[users:])
 
 
-def test_who_has_waited_while_another_was_answered_is_a_crowd() -> None:
+def test_a_click_that_waited_during_a_response_is_a_second_client() -> None:
     detector = SingleUserDetector()
     assert detector.click("same", 1.0)
     detector.answered(1.001)
@@ -64,7 +64,7 @@ def test_who_has_waited_while_another_was_answered_is_a_crowd() -> None:
     assert detector.click("same", later + 0.001 + 2 * TURNAROUND_SECONDS), "a client that is quick, and still alone"
 
 
-def test_what_is_remembered_has_an_end() -> None:
+def test_the_number_of_remembered_clients_is_bounded() -> None:
     detector = SingleUserDetector()
     for number in range(10_000):
         detector.click(number, number * 1e-6)
@@ -79,7 +79,7 @@ def engine() -> Preparing:
 
 
 def lone_click(scheduler: Scheduler) -> Inbox:
-    """A click whose answer only has to be put together."""
+    """A click whose response only has to be assembled."""
     inbox = Inbox()
     scheduler.submit_click(
         SegmentJob(inbox, dataclasses.replace(prompt(7.0), format="bits"), "key", embedding=embedding())
@@ -180,7 +180,7 @@ def test_it_stops_while_a_lone_image_is_encoded(make: MakeScheduler, engine: Pre
     assert expect_answer(inbox) == []
 
 
-def test_who_shares_a_batch_with_one_that_fails_still_gets_his_mask(make: MakeScheduler, engine: Preparing) -> None:
+def test_a_failing_click_does_not_fail_its_batch(make: MakeScheduler, engine: Preparing) -> None:
     scheduler = make(rows=8)
     decode = engine.decode
 
