@@ -106,7 +106,7 @@ def attend(qkv: Tensor, heads: int, pools: bool, by_cudnn: bool = False) -> Tens
 
 
 def cudnn_attends(device: torch.device, dtype: torch.dtype, dim: int) -> bool:
-    """Whether cuDNN's attention runs on a device; only for Hopper and later, where it is faster."""
+    """Whether cuDNN's attention runs on a device; only for Hopper and later, whose instructions it uses."""
     if device.type != "cuda" or dtype not in _HALF_PRECISION:
         return False
     if torch.cuda.get_device_capability(device) < _HOPPER:
