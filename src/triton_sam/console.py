@@ -1,9 +1,9 @@
-"""The two consoles of the command line: results go to ``out`` (stdout), everything else to ``err`` (stderr)."""
+"""The consoles of the command line: results go to ``out`` (stdout), everything else to ``err`` (stderr)."""
 
 from __future__ import annotations
 
 from rich.console import Console
 
-#: Text is printed as it is: paths, addresses and `triton-sam[server]` are no markup.
+#: Text is printed unchanged: paths, addresses and `triton-sam[server]` are not markup.
 out = Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
 err = Console(stderr=True, highlight=False, soft_wrap=True, markup=False, emoji=False)

@@ -1,6 +1,6 @@
-"""The whole exception tree, and its two maps: to and from Triton status codes, and to HTTP status.
+"""All exceptions of this package, with their Triton status codes and HTTP statuses.
 
-Every message is one sentence that says what is wrong and, where there is one, the mend.
+Every message is one sentence that says what is wrong and, if there is one, the fix.
 """
 
 from __future__ import annotations
@@ -9,31 +9,31 @@ import re
 
 
 class TritonSamError(Exception):
-    """Base of everything this package raises on purpose."""
+    """Base class of this package's exceptions."""
 
-    #: Name of the Triton status (``pb_utils.TritonError`` and gRPC use the same words).
+    #: Name of the Triton status (``pb_utils.TritonError`` and gRPC use the same names).
     triton_code = "INTERNAL"
     http_status = 500
-    #: Stands at the end of a server's message where the status code alone is ambiguous.
+    #: Appended to a server's message if the status code alone is ambiguous.
     marker: str | None = None
-    #: The field of the request that it is about, where one field is to blame: ``messages[0].content``.
+    #: The field of the request that caused it, if there is one: ``messages[0].content``.
     field: str | None = None
-    #: Seconds after which it is worth trying again, where they are known.
+    #: Seconds after which a retry makes sense, if they are known.
     retry_after: float | None = None
 
     @property
     def wire_message(self) -> str:
-        """The message as the server sends it, with the marker that tells twins with one status apart."""
+        """The message as the server sends it, with the marker that distinguishes classes with the same status."""
         return f"{self} [{self.marker}]" if self.marker else str(self)
 
     @property
     def stream_message(self) -> str:
-        """The same inside a stream of answers, where Triton has no status for it at all: always with a marker."""
+        """The message inside a stream, where Triton sends no status: always with a marker."""
         return f"{self} [{self.marker or spelled(type(self), '-')}]"
 
 
 class InvalidInput(TritonSamError):
-    """The request is wrong and stays wrong: an image, a prompt or an option that cannot be used."""
+    """The request is not valid: an image, a prompt or an option that cannot be used. A retry does not help."""
 
     triton_code = "INVALID_ARG"
     http_status = 400
@@ -58,21 +58,21 @@ class NotAuthorised(TritonSamError):
 
 
 class Forbidden(TritonSamError):
-    """A web page that may not use the service."""
+    """The request comes from a web page that may not use the service."""
 
     triton_code = "PERMISSION_DENIED"
     http_status = 403
 
 
 class MethodNotAllowed(TritonSamError):
-    """The service has this path, but not for this method."""
+    """The service does not have this method for this path."""
 
     triton_code = "UNSUPPORTED"
     http_status = 405
 
 
 class RequestTimeout(TritonSamError):
-    """The body of a request to the service stopped coming."""
+    """The body of a request to the service stopped arriving."""
 
     triton_code = "DEADLINE_EXCEEDED"
     http_status = 408
@@ -82,18 +82,18 @@ class Unsupported(TritonSamError):
     """The request is well formed, but this model or this build cannot do it."""
 
     triton_code = "UNSUPPORTED"
-    http_status = 422  # Triton itself says 501, but nothing of ours has failed
+    http_status = 422  # Triton itself says 501, but the server has not failed
 
 
 class NotFound(TritonSamError):
-    """The named model or file is not there."""
+    """The named model or file does not exist."""
 
     triton_code = "NOT_FOUND"
     http_status = 404
 
 
 class ModelNotFound(NotFound):
-    """The service has no vision-language model of this name; its code is the one that OpenAI's clients know."""
+    """The service has no vision-language model of this name. OpenAI's clients know its error code."""
 
     field = "model"
 
@@ -105,21 +105,21 @@ class ImageExpired(NotFound):
 
 
 class Unavailable(TritonSamError):
-    """The server is up but will not take this request now (queue full, model loading): try again."""
+    """The server runs but cannot take this request now (queue full, model loading): try again."""
 
     triton_code = "UNAVAILABLE"
     http_status = 503
 
 
 class QueueFull(Unavailable):
-    """Too many requests wait already: try again in a moment, or send fewer at a time."""
+    """Too many requests are waiting already: try again in a moment, or send fewer at a time."""
 
     marker = "queue-full"
     http_status = 429
 
 
 class RateLimited(Unavailable):
-    """A caller of the service has sent more than its rate allows; the service's own, Triton never says it."""
+    """A caller has exceeded its rate limit. Only the service raises it, never Triton."""
 
     http_status = 429
 
@@ -137,18 +137,18 @@ class Cancelled(TritonSamError):
 
 
 class DeadlineExceeded(TritonSamError):
-    """No answer within the client's time limit."""
+    """No response within the client's timeout."""
 
     triton_code = "DEADLINE_EXCEEDED"
     http_status = 504
 
 
 class InternalError(TritonSamError):
-    """A fault of the server itself; its log has the traceback."""
+    """An error of the server itself; its log has the traceback."""
 
 
 class ServerUnreachable(TritonSamError):
-    """No server answers at the address, or the connection was lost before the answer."""
+    """No server responds at the address, or the connection was lost before the response."""
 
     triton_code = "UNAVAILABLE"
     http_status = 502
@@ -159,15 +159,15 @@ class SetupError(TritonSamError):
 
 
 class WeightsError(SetupError):
-    """A model file could not be fetched or does not have the right checksum."""
+    """A model file could not be downloaded or has the wrong checksum."""
 
 
 class InterruptedDownload(WeightsError):
-    """A download that had begun well; what came is kept and the next try goes on from there."""
+    """A download was interrupted. Its part is kept, and the next attempt resumes it."""
 
 
 class ServerError(SetupError):
-    """The embedded server did not start or stopped by itself."""
+    """The embedded server did not start or stopped unexpectedly."""
 
 
 _WIRE_CLASSES: tuple[type[TritonSamError], ...] = (
@@ -189,12 +189,12 @@ _BY_HTTP_STATUS = {cls.http_status: cls for cls in _WIRE_CLASSES} | {
     413: TooLarge,
     429: QueueFull,
     501: Unsupported,
-    502: Unavailable,  # a proxy whose server is gone for the moment; a 504 is the deadline's own
+    502: Unavailable,  # a proxy whose server is unreachable for the moment; 504 is the deadline's own
 }
 
 
 def spelled(cls: type[TritonSamError], between: str) -> str:
-    """The name of a kind of error for others than Python: ``NotFound`` -> ``not-found``, ``not_found``."""
+    """A class's name for use outside Python: ``NotFound`` -> ``not-found`` or ``not_found``."""
     return re.sub(r"(?<!^)(?=[A-Z])", between, cls.__name__).lower()
 
 
@@ -204,11 +204,11 @@ _BY_MARKER = {spelled(cls, "-"): cls for cls in _WIRE_CLASSES} | {
 
 
 def from_status(status: str | int | None, message: str) -> TritonSamError:
-    """The exception for a server's answer.
+    """The exception for a server's error response.
 
     Args:
         status: a Triton or gRPC status name (``"NOT_FOUND"``, ``"StatusCode.NOT_FOUND"``) or an HTTP status.
-        message: the server's sentence; a marker at its end is taken off and decides the class.
+        message: the server's message; a marker at its end is removed and decides the class.
     """
     for marker, marked_class in _BY_MARKER.items():
         if message.endswith(f" [{marker}]"):

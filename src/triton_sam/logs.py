@@ -1,4 +1,4 @@
-"""Lines of a log that say which request they are about, for people or for machines."""
+"""Log formats, as text or JSON, with the id of the request."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from triton_sam.settings import Settings
 
-#: The id of the request that is being worked on; None where there is none. Tasks and threads of it inherit it.
+#: The id of the current request; None outside of one. Its tasks and threads inherit it.
 REQUEST_ID: ContextVar[str | None] = ContextVar("request_id", default=None)
 #: The logger with a line for each request to the service, at the level INFO.
 REQUESTS_LOG = "triton_sam.service.requests"
@@ -21,33 +21,33 @@ _ODD = re.compile(r"[^A-Za-z0-9._,/:-]")
 
 
 def about(*request_ids: str | None) -> dict[str, Any]:
-    """``extra`` of a line about requests whose ids are known otherwise: ``log.error("...", extra=about(job.id))``."""
+    """``extra`` of a line about requests other than the current one: ``log.error("...", extra=about(job.id))``."""
     known = [request_id for request_id in request_ids if request_id]
     return {"request_id": ",".join(known)} if known else {}
 
 
 def request_id_of(record: logging.LogRecord) -> str | None:
-    """Looked up when a line is written, and only then. Whoever calls Triton directly chooses any id: a sane form."""
+    """The request's id of a log line, with odd characters replaced: clients of Triton may choose any id."""
     found = getattr(record, "request_id", None) or REQUEST_ID.get()
     return None if found is None else ",".join(_ODD.sub("_", part)[:_LONGEST_ID] for part in str(found).split(",")[:64])
 
 
 def set_up(settings: Settings) -> None:
-    """Gives the lines of this process the form of the settings, where logging has been set up already."""
+    """Sets this process's log format and level from the settings, after logging has been configured."""
     root = logging.getLogger()
     if settings.log_format == "json":
         handler = logging.StreamHandler(sys.stderr)
         handler.setFormatter(JsonFormatter())
         logging.basicConfig(level=root.level, handlers=[handler], force=True)
     else:
-        for handler_there in root.handlers:
-            handler_there.setFormatter(TextFormatter("%(message)s"))
+        for existing in root.handlers:
+            existing.setFormatter(TextFormatter("%(message)s"))
     wanted = settings.log_requests == "on" or (settings.log_requests == "auto" and settings.log_format == "json")
     logging.getLogger(REQUESTS_LOG).setLevel(logging.INFO if wanted else logging.WARNING)
 
 
 class TextFormatter(logging.Formatter):
-    """The usual line, and after its message the request's id."""
+    """A plain line with the request's id at its end."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
         line = super().formatMessage(record)
@@ -56,13 +56,16 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: ``time`` (UTC), ``level``, ``logger``, ``message``, ``request_id`` (null where there is
-    none), what was given as ``extra={"fields": {...}}``, and ``exception``."""
+    """One JSON object per line.
+
+    Its fields: ``time`` (UTC), ``level``, ``logger``, ``message``, ``request_id`` (null if there is none), those of
+    ``extra={"fields": {...}}``, and ``exception``.
+    """
 
     def __init__(self, **fixed: str) -> None:
         """
         Args:
-            fixed: stands in every line, for example which model this process is of.
+            fixed: fields of every line, for example the model of this process.
         """
         super().__init__()
         self._fixed = fixed
@@ -83,18 +86,18 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line, default=str)
 
 
-class Sparingly:
-    """Lets so many lines a second into the log: a client that asks wrongly in a loop must not fill the disk."""
+class LogRateLimit:
+    """Limits log lines per second: a client that sends invalid requests in a loop must not fill the disk."""
 
-    def __init__(self, most: int = 10) -> None:
-        self._most = most
+    def __init__(self, per_second: int = 10) -> None:
+        self._per_second = per_second
         self._second = 0
         self._count = 0
 
-    def __bool__(self) -> bool:
-        """Whether one more may be written; counts it."""
+    def allow(self) -> bool:
+        """Whether another line may be written now. Counts it."""
         second = int(time.monotonic())
         if second != self._second:
             self._second, self._count = second, 0
         self._count += 1
-        return self._count <= self._most
+        return self._count <= self._per_second

@@ -129,7 +129,7 @@ def test_nonsense_is_refused_at_once(slow: Slow, scheme: str) -> None:
         for image in (b"no image", b"", png(picture(1))[:300]):
             with told_quickly(), pytest.raises(InvalidInput):
                 client.infer("llava", image, QUESTION)
-        with told_quickly(), pytest.raises(TooLarge, match=r"1,000,000 bytes and 32,768 are allowed: ask shorter"):
+        with told_quickly(), pytest.raises(TooLarge, match=r"1,000,000 bytes and 32,768 are allowed: shorten it"):
             client.infer("llava", png(picture(1)), "x" * 1_000_000)
     slow.expect_right(scheme)
 

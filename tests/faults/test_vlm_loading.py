@@ -80,7 +80,7 @@ def test_a_hundred_first_questions_load_once_and_nobody_asking_unloads(
         assert figure(running, "shapes", "loads") == 1
         assert server_log(running).count("shapes: loading from") == 1
         eventually(lambda: figure(running, "shapes", "unloads") == 1, "unloading")
-        assert "shapes: unloaded, because nobody has asked it for" in server_log(running)
+        assert "shapes: unloaded (idle for" in server_log(running)
         image, text, right = scenes[0]
         with TritonVLMClient(running.urls["HTTP"]) as client:
             assert client.infer("shapes", image, text) == right
@@ -102,7 +102,7 @@ def test_two_that_do_not_fit_together_take_turns(
             assert client.infer("llava", png(picture(1)), QUESTION, max_new_tokens=8) == right_llava
             assert figure(running, "shapes", "unloads") == turn
         assert [figure(running, name, "loads") for name in ("shapes", "llava")] == [2, 2]
-        assert "unloaded, because another model needs the memory" in server_log(running)
+        assert "unloaded (another model needs the memory)" in server_log(running)
 
 
 def test_what_cannot_be_loaded_says_why_and_the_others_serve_on(
@@ -144,7 +144,7 @@ def test_what_cannot_be_loaded_says_why_and_the_others_serve_on(
         assert refused.startswith("Unavailable: llava needs 1 MB on cpu and 0 MB are free"), refused
         assert "(loaded: shapes): set TRITON_SAM_VLM_WHEN_FULL=evict" in refused
         damaged, gone = told("kosmos2"), told("moondream2")
-        assert "model.safetensors is damaged: get the checkpoint again" in damaged
+        assert "model.safetensors is damaged: download the checkpoint again" in damaged
         assert "moondream2" in gone
         assert "\n" not in damaged + gone
         answer = httpx.post(**chat(running, text="x"), timeout=30, trust_env=False)

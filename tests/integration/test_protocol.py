@@ -148,7 +148,7 @@ def test_both_protocols_give_the_same_mask(
 
 
 BAD_PROMPTS = {
-    "not json": ("{points", "no JSON"),
+    "not json": ("{points", "not JSON"),
     "a list": ("[1, 2]", "JSON object"),
     "nothing": ("{}", "empty"),
     "empty lists": ('{"points": [], "boxes": []}', "empty"),
@@ -156,10 +156,10 @@ BAD_PROMPTS = {
     "infinite": ('{"points": [[1, 1], [1, Infinity]]}', "entry 1"),
     "outside": ('{"points": [[10, 10], [601, 10]]}', "point 1 (601, 10) lies outside"),
     "labels": ('{"points": [[10, 10]], "labels": [1, 0]}', "one label for each point"),
-    "inside out": ('{"boxes": [[100, 10, 50, 90]]}', "inside out"),
+    "inside out": ('{"boxes": [[100, 10, 50, 90]]}', "inverted or empty"),
     "too many": (json.dumps({"points": [[1, 1]] * 10_000}), "10,000 points"),
     "unknown key": ('{"point": [[1, 1]]}', "'point'"),
-    "deep": ("[" * 100_000, "no JSON"),
+    "deep": ("[" * 100_000, "not JSON"),
 }
 
 
@@ -189,9 +189,9 @@ def bad_images(coffee: bytes) -> dict[str, tuple[bytes, str]]:
     return {
         "empty": (b"", "empty"),
         "truncated": (coffee[: len(coffee) // 2], "cut short"),
-        "not an image": (b"hello, this is text", "no known format"),
+        "not an image": (b"hello, this is text", "format is unknown"),
         "bomb": (bomb(), "pixels"),
-        "header only": (coffee[:60], "no known format"),
+        "header only": (coffee[:60], "format is unknown"),
     }
 
 
@@ -209,7 +209,7 @@ def test_bad_images_get_one_clear_sentence(server: RunningServer, coffee: bytes,
     [
         ([], 400, "this request has none"),
         ([text("image_b64", "***"), text("prompt_json", "{}")], 400, "empty"),
-        ([text("image_b64", "***")], 400, "no base64"),
+        ([text("image_b64", "***")], 400, "not base64"),
         ([text("image_key", "k" * 40), text("prompt_json", '{"points": [[1, 1]]}')], 404, "send the image again"),
         ([text("image_key", "k"), text("image_b64", "aGk=")], 400, "exactly one"),
         ([text("prompt_json", '{"points": [[1, 1]]}')], 400, "this request has none"),

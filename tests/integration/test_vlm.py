@@ -247,7 +247,7 @@ def test_a_seed_draws_the_same_in_any_company(vlm_server: RunningServer) -> None
         ({"stop": ["x"] * 9}, InvalidInput, "stop has at most 8"),
         ({"prompt": " "}, InvalidInput, "the prompt is empty"),
         ({"prompt": "What is <image>?"}, InvalidInput, "leave it out"),
-        ({"prompt": [{"role": "assistant", "content": "x"}]}, InvalidInput, "come in turn"),
+        ({"prompt": [{"role": "assistant", "content": "x"}]}, InvalidInput, "must alternate"),
         ({"prompt": "x" * 40_000}, TooLarge, "40,000 bytes and 32,768 are allowed"),
         ({"prompt": "x" * 2_000}, InvalidInput, "tokens with its image, and the model reads 1024"),
         ({"image": b"no image"}, InvalidInput, "image"),
@@ -270,9 +270,9 @@ def test_the_door_and_the_events_refuse_as_well(vlm_server: RunningServer) -> No
     """Over plain KServe the same sentence comes with a status, or as an event where there is none."""
     asked = {"image_b64": base64.b64encode(png(picture(1))).decode(), "prompt": " "}
     events = generate_stream(vlm_server, "llava", asked)
-    assert "the prompt is empty: ask something" in events[-1]["error"]
+    assert "the prompt is empty: send a question" in events[-1]["error"]
     inputs = [{"name": name, "shape": [1], "datatype": "BYTES", "data": [text]} for name, text in asked.items()]
     address = f"{vlm_server.urls['HTTP']}/v2/models/llava/infer"
     answer = httpx.post(address, json={"inputs": inputs}, timeout=30, trust_env=False)
     assert answer.status_code == 400
-    assert answer.json()["error"].startswith("the prompt is empty: ask something")
+    assert answer.json()["error"].startswith("the prompt is empty: send a question")

@@ -99,7 +99,7 @@ def test_when_there_is_a_line_for_each_request(options: dict[str, str], is_on: b
 def test_a_client_that_asks_wrongly_in_a_loop_does_not_fill_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 5.0
     monkeypatch.setattr(logs.time, "monotonic", lambda: now)
-    tells = logs.Sparingly(most=3)
-    assert [bool(tells) for _ in range(5)] == [True, True, True, False, False]
+    limit = logs.LogRateLimit(per_second=3)
+    assert [limit.allow() for _ in range(5)] == [True, True, True, False, False]
     now = 6.0
-    assert bool(tells)
+    assert limit.allow()

@@ -1,4 +1,4 @@
-"""Embeddings by content, bounded in bytes; the least recently used one goes first."""
+"""The LRU cache of embeddings, keyed by image content and bounded in bytes."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from triton_sam.errors import ImageExpired
 
 
 def content_key(model_id: str, version: str, encoder: str, data: bytes | memoryview) -> str:
-    """The ``image_key`` of an image file in front of one version of a model: equal content, equal key, everywhere.
+    """The ``image_key`` of an image file for one version of a model. Equal content gives the same key on every server.
 
     Args:
-        encoder: in which numbers it computes; others give other embeddings.
+        encoder: its dtype, because another one gives other embeddings.
     """
     digest = hashlib.sha256(f"{model_id}\0{version}\0{encoder}\0".encode())
     digest.update(data)
@@ -29,11 +29,11 @@ class EmbeddingCache:
         self.bytes = 0
         self._lock = threading.Lock()
         self._entries: OrderedDict[str, Embedding] = OrderedDict()
-        #: Hash of an embedding handed out -> image key, for tools that send embeddings back.
+        #: Hash of an embedding that was sent to a client -> image key, for tools that send embeddings back.
         self._aliases: dict[str, str] = {}
 
     def get(self, key: str) -> Embedding | None:
-        """The embedding, now the most recently used; None where there is none."""
+        """The embedding, now the most recently used; None if it is not cached."""
         with self._lock:
             entry = self._entries.get(key)
             if entry is not None:
@@ -41,14 +41,14 @@ class EmbeddingCache:
             return entry
 
     def require(self, key: str) -> Embedding:
-        """As :meth:`get`, but ImageExpired where there is none: never another image's embedding."""
+        """As :meth:`get`, but raises ImageExpired if it is not cached."""
         entry = self.get(key)
         if entry is None:
             raise ImageExpired(f"image_key {key[:40]!r} is unknown here or has expired: send the image again")
         return entry
 
     def put(self, key: str, embedding: Embedding) -> None:
-        """Stores it; an embedding larger than the whole cache is not kept at all."""
+        """Stores an embedding. One larger than the whole cache is not stored."""
         with self._lock:
             previous = self._entries.pop(key, None)
             if previous is not None:
@@ -63,13 +63,13 @@ class EmbeddingCache:
             self.bytes += embedding.nbytes
 
     def add_alias(self, alias: str, key: str) -> None:
-        """Lets :meth:`find_alias` lead from a handed-out embedding's hash to its image, while that is cached."""
+        """Makes an image findable by its embedding's hash while it is cached; see :meth:`find_alias`."""
         with self._lock:
             if key in self._entries:
                 self._aliases[alias] = key
 
     def find_alias(self, alias: str) -> tuple[str, Embedding] | None:
-        """(image key, embedding) of a handed-out embedding's hash."""
+        """(image key, embedding) for an embedding's hash; None if it is unknown."""
         key = self._aliases.get(alias)
         entry = self.get(key) if key is not None else None
         return None if key is None or entry is None else (key, entry)

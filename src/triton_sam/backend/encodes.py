@@ -1,76 +1,71 @@
-"""Images on their way through an engine: prepared by some threads, encoded by one, several at a time where that pays.
+"""Encodes images: several threads prepare them, one encodes them in batches.
 
-A batch is what is ready when the encoder becomes free; nobody waits for a partner that may never come. Only where
-other images are being prepared at that moment it waits for them, for a few milliseconds at most.
+A batch is what is ready when the encoder becomes free. If other images are being prepared at that moment, the encoder
+waits for them for a few milliseconds at most.
 """
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
-from triton_sam.backend.jobs import Job
+from triton_sam.backend.jobs import SegmentJob
+from triton_sam.backend.responder import Responder, internal_error
 from triton_sam.core.fair_queue import FairQueue
 from triton_sam.core.images import EncodedImage
 from triton_sam.engines.base import Embedding, Engine
 from triton_sam.engines.priority import lower_this_thread
-from triton_sam.errors import InternalError, TritonSamError
-from triton_sam.logs import about
-
-log = logging.getLogger(__name__)
+from triton_sam.errors import TritonSamError
 
 
 @dataclass(eq=False, slots=True)
 class EncodeTask:
-    """One image and all who wait for it.
+    """One image and the jobs that wait for it.
 
     Attributes:
-        begun, ready: when its preparation began and ended, by ``time.perf_counter``.
+        begun, ready: start and end of its preparation, by ``time.perf_counter``.
     """
 
     key: str
     image: EncodedImage
-    waiters: list[Job]
+    waiters: list[SegmentJob]
     prepared: Any = None
     begun: float = 0.0
     ready: float = 0.0
 
 
-class Owner(Protocol):
-    """Who asked for encodes. None of these is called under the lock."""
-
-    def still_wanted(self, jobs: list[Job]) -> list[Job]:
-        """Answers those that nobody waits for or that waited too long; returns the others."""
-
-    def encoded(self, task: EncodeTask, embedding: Embedding) -> None:
-        """Takes an embedding; must let the task end by :meth:`EncodePipeline.finish`."""
-
-    def encode_failed(self, task: EncodeTask, error: TritonSamError) -> None:
-        """Answers the waiters of a task that has ended."""
-
-
 class EncodePipeline:
-    """Owns the threads that prepare and encode. What has no underscore and no word on the lock takes it itself."""
+    """The queue of images and the threads that prepare and encode them."""
 
-    def __init__(self, engine: Engine, lock: threading.Lock, owner: Owner, *, waiting: int, window: float) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        lock: threading.Lock,
+        responder: Responder,
+        on_encoded: Callable[[EncodeTask, Embedding], None],
+        *,
+        capacity: int,
+        window: float,
+    ) -> None:
         """
         Args:
-            lock: the owner's.
-            waiting: images that may wait before others are refused.
+            lock: the scheduler's.
+            on_encoded: takes an embedding, and ends the task with :meth:`finish`; called without the lock.
+            capacity: of the queue.
             window: seconds for which the encoder waits for images that are being prepared.
         """
         self._engine = engine
-        self._owner = owner
+        self._responder = responder
+        self._on_encoded = on_encoded
         self._lock = lock
         self._window = window
         self._may_prepare = threading.Condition(lock)
         self._may_encode = threading.Condition(lock)
-        self.waiting: FairQueue[EncodeTask] = FairQueue(waiting)
+        self.waiting: FairQueue[EncodeTask] = FairQueue(capacity)
         #: By image key, from :meth:`add` to :meth:`finish`.
         self.tasks: dict[str, EncodeTask] = {}
         self._preparing = 0
@@ -78,11 +73,11 @@ class EncodePipeline:
         self._encoding = 0
         self._encode_started: float | None = None
         self._closing = False
-        # Only the arithmetic yields to clicks. Whoever talks to Triton holds its locks meanwhile, and a thread of low
-        # priority that is put aside in that moment would make all others wait.
-        self._background: ThreadPoolExecutor | None = None
-        if engine.capacity.lowers_encodes:
-            self._background = ThreadPoolExecutor(
+        # On a CPU encodes take the cores that clicks need, so they run at a lower priority. Only the arithmetic does: a
+        # thread that talks to Triton holds its locks, and if it were descheduled then, all others would wait.
+        self._low_priority: ThreadPoolExecutor | None = None
+        if engine.capacity.on_cpu:
+            self._low_priority = ThreadPoolExecutor(
                 engine.capacity.preparers + 1, thread_name_prefix="background", initializer=lower_this_thread
             )
         self._preparers = [
@@ -95,30 +90,30 @@ class EncodePipeline:
 
     @property
     def alive(self) -> bool:
-        """Whether all its threads run."""
+        """Whether all threads run."""
         return self._encoder.is_alive() and all(thread.is_alive() for thread in self._preparers)
 
     @property
     def encode_seconds(self) -> float:
-        """For how long the present image has been prepared or encoded; 0 when there is none."""
+        """For how long the current image has been prepared or encoded; 0 if there is none."""
         started = self._encode_started
         return 0.0 if started is None else time.perf_counter() - started
 
     @property
     def has_one(self) -> bool:
-        """Whether the image that is encoded is the only one."""
+        """Whether the image that is being encoded is the only one."""
         return self._encoding == 1 and not (self._preparing or self._ready or self.waiting)
 
-    # -- under the owner's lock ------------------------------------------------------------------------------
+    # -- under the scheduler's lock --------------------------------------------------------------------------
 
     def add(self, task: EncodeTask, turn: Hashable) -> None:
-        """Lets an image wait for its turn; the owner has looked at ``waiting.full``."""
+        """Queues an image. The caller has checked ``waiting.full``."""
         self.tasks[task.key] = task
         self.waiting.put(task, turn)
         self._may_prepare.notify()
 
-    def drop_waiters(self, unwanted: Callable[[Job], bool]) -> list[Job]:
-        """Takes out jobs, and images that were not begun and that nobody waits for any more."""
+    def drop_waiters(self, unwanted: Callable[[SegmentJob], bool]) -> list[SegmentJob]:
+        """Removes and returns waiting jobs. Queued images that no job waits for any more are removed too."""
         dropped = []
         for task in self.tasks.values():
             dropped += [job for job in task.waiters if unwanted(job)]
@@ -127,13 +122,13 @@ class EncodePipeline:
             self.finish(task)
         return dropped
 
-    def finish(self, task: EncodeTask) -> list[Job]:
-        """Ends a task and returns those who wait for it: from now on an equal image is a new one."""
+    def finish(self, task: EncodeTask) -> list[SegmentJob]:
+        """Ends a task and returns its waiters. From here on an equal image is a new task."""
         self.tasks.pop(task.key, None)
         return task.waiters
 
     def stop_taking(self) -> None:
-        """Lets the threads end when all that was accepted is done."""
+        """Lets the threads end as soon as all queued images are done."""
         self._closing = True
         self._may_prepare.notify_all()
         self._may_encode.notify_all()
@@ -144,13 +139,13 @@ class EncodePipeline:
         """Waits for the threads, after :meth:`stop_taking`."""
         for thread in (*self._preparers, self._encoder):
             thread.join()
-        if self._background is not None:
-            self._background.shutdown(wait=True)
+        if self._low_priority is not None:
+            self._low_priority.shutdown(wait=True)
 
     def _run(self, action: Callable[..., Any], *arguments: Any) -> Any:
-        if self._background is None:
+        if self._low_priority is None:
             return action(*arguments)
-        return self._background.submit(action, *arguments).result()
+        return self._low_priority.submit(action, *arguments).result()
 
     def _prepare_loop(self) -> None:
         while True:
@@ -166,10 +161,10 @@ class EncodePipeline:
             failure = self._prepare(task)
             with self._lock:
                 self._preparing -= 1
-                self._encode_started = time.perf_counter()  # something has moved
+                self._encode_started = time.perf_counter()  # progress was made
                 if failure is not None or not task.waiters:
                     self.finish(task)
-                elif task.prepared is None:  # somebody came for it just when nobody wanted it any more
+                elif task.prepared is None:  # a job joined just after the last one had left
                     self.waiting.put(task, task.waiters[0].turn)
                 else:
                     self._ready.append(task)
@@ -178,13 +173,13 @@ class EncodePipeline:
                 self._may_encode.notify()
                 self._may_prepare.notify()
             if failure is not None:
-                self._owner.encode_failed(task, failure)
+                self._fail(task, failure)
             if batch:
                 self._encode(batch)
             del task, failure, batch  # an idle thread keeps no image alive
 
     def _is_alone(self, task: EncodeTask) -> bool:
-        """Whether an image is encoded by the thread that has prepared it, instead of waking another one."""
+        """Whether the thread that prepared an image also encodes it, instead of waking another thread."""
         others = self._preparing or self._encoding or self.waiting
         return self._engine.capacity.answers_at_once and self._ready == [task] and not others
 
@@ -197,7 +192,7 @@ class EncodePipeline:
             self._encode_started = None
 
     def _prepare(self, task: EncodeTask) -> TritonSamError | None:
-        """Fills ``task.prepared`` where somebody still wants it; returns why it cannot be."""
+        """Fills ``task.prepared`` if a job still waits for it. Returns the error if that fails."""
         try:
             if not self._drop_unwanted(task):
                 return None
@@ -207,17 +202,21 @@ class EncodePipeline:
         except TritonSamError as error:
             return error
         except Exception as error:
-            return failed("reading the image", error, list(task.waiters))
+            return internal_error("reading the image", error, list(task.waiters))
         return None
 
     def _drop_unwanted(self, task: EncodeTask) -> bool:
-        """Whether anybody still waits."""
+        """Drops waiters that were cancelled or waited too long. Returns whether any job still waits."""
         with self._lock:
-            asked = list(task.waiters)
-        staying = self._owner.still_wanted(asked)
+            checked = list(task.waiters)
+        staying = self._responder.still_wanted(checked)
         with self._lock:
-            task.waiters = [job for job in task.waiters if job in staying or job not in asked]
+            task.waiters = [job for job in task.waiters if job in staying or job not in checked]
             return bool(task.waiters)
+
+    def _fail(self, task: EncodeTask, error: TritonSamError) -> None:
+        for job in task.waiters:
+            self._responder.fail(job, error)
 
     def _encode_loop(self) -> None:
         while True:
@@ -233,14 +232,14 @@ class EncodePipeline:
             del batch  # an idle thread keeps no image alive
 
     def _take_batch(self) -> list[EncodeTask]:
-        """Under the lock: what is encoded now."""
+        """Removes the next batch from the ready images. Under the lock."""
         batch, self._ready = self._next_batch()
         self._encoding = len(batch)
         self._encode_started = time.perf_counter()
         return batch
 
     def _encode(self, batch: list[EncodeTask]) -> None:
-        """Encodes what was taken, and hands it over."""
+        """Encodes a batch and hands it over."""
         embeddings: list[Embedding] = []
         failure: TritonSamError | None = None
         try:
@@ -249,7 +248,7 @@ class EncodePipeline:
         except TritonSamError as error:
             failure = error
         except Exception as error:
-            failure = failed("encoding", error, [job for task in batch for job in task.waiters])
+            failure = internal_error("encoding", error, [job for task in batch for job in task.waiters])
         self._hand_over(batch, embeddings, failure)
         with self._lock:
             self._encoding = 0
@@ -259,38 +258,32 @@ class EncodePipeline:
             self._may_encode.notify()
 
     def _await_others(self) -> None:
-        """Under the lock: waits a little for images that are on their way into this batch."""
+        """Waits briefly for images that are being prepared, so that they join this batch. Under the lock."""
         deadline = time.perf_counter() + self._window
         most = self._engine.capacity.image_batches[-1]
         while self._preparing and len(self._ready) < most and (left := deadline - time.perf_counter()) > 0:
             self._may_encode.wait(left)
 
     def _next_batch(self) -> tuple[list[EncodeTask], list[EncodeTask]]:
-        """Under the lock: (what is encoded now, what stays); images that nobody waits for any more are in neither."""
+        """(images to encode now, images that stay), without those that no job waits for. Under the lock."""
         for task in self._ready:
             if not task.waiters:
                 self.finish(task)
         wanted = [task for task in self._ready if task.waiters]
-        # Five at a time cost as much as eight where the engine knows batches of four and eight: four, then one.
+        # If the engine has batches of four and eight, five cost as much as eight: encode four, then one.
         count = max((size for size in self._engine.capacity.image_batches if size <= len(wanted)), default=0)
         return wanted[:count], wanted[count:]
 
     def _hand_over(self, batch: list[EncodeTask], embeddings: list[Embedding], failure: TritonSamError | None) -> None:
         for index, task in enumerate(batch):
             task.prepared = None
-            told = failure
-            if told is None:
+            reported = failure
+            if reported is None:
                 try:
-                    self._owner.encoded(task, embeddings[index])
+                    self._on_encoded(task, embeddings[index])
                     continue
                 except Exception as error:
-                    told = failed("keeping an embedding", error, list(task.waiters))
+                    reported = internal_error("caching an embedding", error, list(task.waiters))
             with self._lock:
                 self.finish(task)
-            self._owner.encode_failed(task, told)
-
-
-def failed(step: str, error: Exception, jobs: Iterable[Job]) -> InternalError:
-    """What a client is told of an error of ours; called where it was caught, and logs it with the requests' ids."""
-    log.exception("%s failed", step, extra=about(*(job.request_id for job in jobs)))
-    return InternalError(f"{step} failed on the server ({type(error).__name__}); its log says why")
+            self._fail(task, reported)

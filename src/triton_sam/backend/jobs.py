@@ -1,4 +1,4 @@
-"""What the scheduler handles: one request on its way, its way back, and how many may wait."""
+"""The scheduler's data types: a job, its reply channel, and the queue limits."""
 
 from __future__ import annotations
 
@@ -12,39 +12,39 @@ from triton_sam.engines.base import Decoded, Embedding, Row
 from triton_sam.errors import TritonSamError
 
 
-class Reply(Protocol):
-    """The way back to one client."""
+class SegmentReply(Protocol):
+    """Sends the response of one request."""
 
-    def succeed(self, job: Job, decoded: list[Decoded]) -> None:
-        """Sends the answer; may raise, the scheduler then sends :meth:`fail`."""
+    def succeed(self, job: SegmentJob, decoded: list[Decoded]) -> None:
+        """Sends the result. It may raise; :meth:`fail` is called then."""
 
     def fail(self, error: TritonSamError) -> None:
         """Sends the error; must not raise."""
 
     def is_cancelled(self) -> bool:
-        """Whether the transport knows that nobody waits any more."""
+        """Whether the client has cancelled the request, as far as the transport knows."""
 
 
 class Metrics(Protocol):
-    """Where counts go."""
+    """Takes counts and gauges."""
 
     def count(self, name: str, amount: int = 1) -> None: ...
 
     def set(self, name: str, value: float) -> None: ...
 
 
-#: Whoever asks for more at a time has an answer of megabytes.
-_FEW_OBJECTS = 4
+#: With more objects a response has megabytes.
+_MAX_LIGHT_OBJECTS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What an answer is made of.
+    """What a response is made of.
 
     Attributes:
         logits: the low-resolution logits.
         pixels: the full-size masks.
-        embedding: the image's embedding, which goes out too.
+        embedding: the image's embedding.
     """
 
     logits: bool = True
@@ -53,19 +53,19 @@ class Needs:
 
 
 @dataclass(eq=False, slots=True)
-class Job:
-    """One request on its way.
+class SegmentJob:
+    """One request to a segmenter.
 
     Attributes:
         prompt: None means "encode only".
         session: requests of one session are served in order and can be cancelled together.
-        sequence: the request's number in its session, growing; None where the client does not count.
-        latest_wins: supersedes every older request of its session.
-        needs: what its answer is made of.
-        request_id: the client's name for it, for the log; empty where it has none.
+        sequence: the request's number in its session, increasing; None if the client does not count.
+        latest_wins: whether it supersedes every older request of its session.
+        needs: what its response is made of.
+        request_id: the client's id for it, for the log; empty if it has none.
     """
 
-    reply: Reply
+    reply: SegmentReply
     prompt: Prompt | None
     image_key: str
     session: str | None = None
@@ -81,7 +81,7 @@ class Job:
 
     @property
     def turn(self) -> Hashable:
-        """Whose turn this job takes: its session's, or its own."""
+        """The key of its turn in a fair queue: its session, or itself."""
         return self.session if self.session is not None else id(self)
 
     @property
@@ -89,9 +89,9 @@ class Job:
         return self.prompt is not None and self.prompt.multimask
 
     def rows(self) -> list[Row]:
-        """What the decoder gets once the image is encoded: one row for each object."""
+        """The decoder's input, one row for each object. Needs the embedding."""
         if self._rows is None:
-            assert self.prompt is not None  # without one there is nothing to decode
+            assert self.prompt is not None  # otherwise there is nothing to decode
             assert self.embedding is not None
             self._rows = [
                 Row(self.embedding, prompt, self.prompt.multimask, self.needs.logits, self.needs.pixels)
@@ -100,25 +100,25 @@ class Job:
         return self._rows
 
     def is_light(self, decoded: Sequence[Decoded]) -> bool:
-        """Whether its answer only has to be put together: no pixel is to be made, nothing to compress or to hash."""
+        """Whether its response only has to be assembled: nothing to resize, to compress or to hash."""
         made = all(answer.packed is not None for answer in decoded) or not self.needs.pixels
-        few = len(decoded) <= _FEW_OBJECTS and not self.needs.embedding
+        few = len(decoded) <= _MAX_LIGHT_OBJECTS and not self.needs.embedding
         return made and few and self.prompt is not None and self.prompt.format in ("bits", "logits")
 
     def mark(self, step: str, started: float) -> None:
-        """Notes the milliseconds since ``started`` under ``step``."""
+        """Records the milliseconds since ``started`` under ``step``."""
         self.timings[step] = (time.perf_counter() - started) * 1e3
 
 
 @dataclass(frozen=True, slots=True)
 class QueueLimits:
-    """Capacities: beyond them a request is refused at once."""
+    """Queue capacities and times. A request beyond a capacity is refused at once."""
 
     encodes: int = 32
     clicks: int = 512
     seconds: float = 90.0
-    """Who has waited longer is refused after all: most likely nobody listens any more."""
+    """A request that has waited longer is refused: most likely its client has given up."""
     patience: float = 0.02
-    """Seconds after which it is asked whether somebody still waits."""
+    """Seconds after which a queued request is checked for cancellation."""
     window: float = 0.002
-    """Seconds for which the encoder waits for images that are being prepared, to take them along."""
+    """Seconds for which the encoder waits for images that are being prepared, so that they join its batch."""

@@ -1,4 +1,4 @@
-"""The models' own figures on Triton's metrics port."""
+"""The models' own counters and gauges on Triton's metrics port."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 import triton_python_backend_utils as pb_utils
 
 log = logging.getLogger(__name__)
-#: How old what Triton shows may be.
-TOLD_AFTER_SECONDS = 0.05
+#: How long changes are collected before they are reported to Triton.
+REPORT_SECONDS = 0.05
 
 _SEGMENTER_COUNTERS = {
     "encodes": "Images encoded",
@@ -47,9 +47,9 @@ class TritonMetrics:
     ) -> None:
         """
         Args:
-            counters, gauges: name -> what it counts.
+            counters, gauges: name -> description.
         """
-        # Families must outlive their metrics, so they are kept beside them.
+        # Families must outlive their metrics.
         self._families: list[Any] = []
         labels = {"model": model}
         self._metrics: dict[str, Any] = {
@@ -64,7 +64,7 @@ class TritonMetrics:
         self._levels: dict[str, float] = {}
         self._awake = False
         self._changed = threading.Condition()
-        threading.Thread(target=self._tell, name="metrics", daemon=True).start()
+        threading.Thread(target=self._report_loop, name="metrics", daemon=True).start()
 
     def _family(self, name: str, description: str, kind: Any) -> Any:
         family = pb_utils.MetricFamily(name=name, description=description, kind=kind)
@@ -72,13 +72,13 @@ class TritonMetrics:
         return family
 
     def count(self, name: str, amount: int = 1) -> None:
-        """Adds to a counter, soon."""
+        """Adds to a counter; reported to Triton a moment later."""
         with self._changed:
             self._counts[name] += amount
             self._wake()
 
     def set(self, name: str, value: float) -> None:
-        """Sets a gauge, soon."""
+        """Sets a gauge; reported to Triton a moment later."""
         with self._changed:
             self._levels[name] = value
             self._wake()
@@ -88,14 +88,13 @@ class TritonMetrics:
             self._awake = True
             self._changed.notify()
 
-    def _tell(self) -> None:
-        """Every change is a message to Triton and an answer, a fifth of what a click costs: they are added up for a
-        moment, and nobody but this thread waits."""
+    def _report_loop(self) -> None:
+        """Reports changes in groups: each report is a round trip to Triton, which costs a fifth of a click."""
         while True:
             with self._changed:
                 while not self._awake:
                     self._changed.wait()
-            time.sleep(TOLD_AFTER_SECONDS)
+            time.sleep(REPORT_SECONDS)
             with self._changed:
                 self._awake = False
                 counts, self._counts = self._counts, Counter()
@@ -105,5 +104,5 @@ class TritonMetrics:
                     self._metrics[name].increment(amount)
                 for name, value in levels.items():
                     self._metrics[name].set(value)
-            except Exception:  # a figure that cannot be kept is no reason to stop working
-                log.exception("telling Triton %s failed", ", ".join([*counts, *levels]))
+            except Exception:  # an error in a metric must not end this thread
+                log.exception("reporting %s to Triton failed", ", ".join([*counts, *levels]))

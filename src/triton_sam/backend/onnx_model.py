@@ -1,7 +1,7 @@
 """Triton's ``onnxruntime`` backend for the embedded server: plain ONNX models through the onnxruntime package.
 
-NVIDIA's container has a native backend of this name; the same model folders run on both. A config may be full,
-minimal or absent: what is missing is read from the graph.
+NVIDIA's container has a native backend of this name, and the same model folders run on both. A config may be full,
+minimal or absent: missing parts are read from the graph.
 """
 
 from __future__ import annotations
@@ -61,22 +61,22 @@ class TritonPythonModel:
         self._flight = InFlightCounter(args["model_name"])
 
     def _refuse_other_config(self, config: dict[str, Any]) -> None:
-        """A config that names other tensors than the graph would fail at every request; better at once."""
+        """Refuses a config that names other tensors than the graph: it would fail at every request."""
         known = {node.name for node in (*self._session.get_inputs(), *self._session.get_outputs())}
         known |= {node.name for node in self._session.get_overridable_initializers()}
         named = {tensor["name"] for tensor in (*config["input"], *config["output"])}
         if not named <= known:
             raise pb_utils.TritonModelException(
                 f"the config of {config['name']} names {sorted(named - known)[0]}, which its graph does not have: "
-                "write the model again"
+                "set up the model again"
             )
 
     def finalize(self) -> None:
-        """Forgets the count of requests: all are answered."""
+        """Removes the count of requests in flight: all are answered."""
         self._flight.close()
 
     def execute(self, requests: list[Any]) -> list[Any]:
-        """One run of the graph for each request; its error harms no other."""
+        """Runs the graph once for each request. An error affects only its own request."""
         self._flight.add(len(requests))
         try:
             return [self._answer(request) for request in requests]
@@ -102,7 +102,7 @@ def _model_file(folder: Path, config: dict[str, Any]) -> Path:
 
 
 def _folder_from_command_line() -> Path:
-    """The newest version folder: before ``initialize`` only the stub's own command line names the model's place."""
+    """The newest version folder. Before ``initialize`` only the stub's command line has the model's path."""
     model_file = Path(Path("/proc/self/cmdline").read_bytes().split(b"\0")[1].decode())
     return model_file.parent
 

@@ -1,4 +1,4 @@
-"""A decoded job -> the tensors and JSON of its answer. Pure: no Triton here."""
+"""Builds the tensors and JSON of a response from a decoded job. Pure: no Triton here."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from triton_sam.backend.jobs import Job, Needs
+from triton_sam.backend.jobs import Needs, SegmentJob
 from triton_sam.core import masks
 from triton_sam.core.geometry import Frame
 from triton_sam.core.prompts import Prompt
 from triton_sam.core.rle import BoolArray
 from triton_sam.engines.base import Decoded
 
-#: What a request without a list of outputs gets: Triton then asks for all, and JSON of a million floats helps nobody.
+#: The outputs of a request that lists none. Triton then requests all, and JSON of a million floats is useless.
 DEFAULT_OUTPUTS = frozenset({"result_json", "image_key", "scores"})
 ALL_OUTPUTS = DEFAULT_OUTPUTS | {"masks", "low_res_logits", "embedding"}
-#: Made of a mask's pixels; the others are made of the logits.
+#: Built from a mask's pixels; the others are built from the logits.
 _PIXEL_FORMS = frozenset({"png", "polygon", "bits"})
 
 
 def needs_of(prompt: Prompt, wanted: Set[str]) -> Needs:
-    """What a decoder has to give for the outputs in ``wanted``."""
+    """What a decoder has to return for the outputs in ``wanted``."""
     in_json = prompt.format if "result_json" in wanted else None
     pixels = "masks" in wanted or in_json in _PIXEL_FORMS
     logits = "low_res_logits" in wanted or in_json in ("logits", "rle") or not pixels
@@ -35,30 +35,32 @@ def needs_of(prompt: Prompt, wanted: Set[str]) -> Needs:
 
 
 def wanted_outputs(requested: Set[str]) -> frozenset[str]:
-    """The outputs to build: those asked for by name, or the default ones."""
+    """The outputs to build: those requested by name, or the default ones."""
     return DEFAULT_OUTPUTS if set(requested) >= ALL_OUTPUTS else frozenset(requested)
 
 
 @dataclass(frozen=True, slots=True)
-class Answerer:
-    """Who answers.
+class ModelInfo:
+    """What a response says about the model.
 
     Attributes:
         model_id: of the catalogue.
-        version: Triton's number of the version, as text.
-        encoder: in which numbers the encoder computes: float32, bfloat16, float16 or 8-bit.
+        version: Triton's version number, as text.
+        encoder: the encoder's precision: float32, bfloat16, float16 or 8-bit.
     """
 
     model_id: str
     version: str
     encoder: str
 
-    def about(self) -> dict[str, str]:
-        """As every ``result_json`` tells it."""
+    def as_json(self) -> dict[str, str]:
+        """As in every ``result_json``."""
         return {"model": self.model_id, "model_version": self.version, "encoder": self.encoder}
 
 
-def build_reply(job: Job, decoded: list[Decoded], answerer: Answerer, wanted: Set[str]) -> dict[str, npt.NDArray[Any]]:
+def build_reply(
+    job: SegmentJob, decoded: list[Decoded], info: ModelInfo, wanted: Set[str]
+) -> dict[str, npt.NDArray[Any]]:
     """Output name -> array.
 
     ``scores`` [O,M] and ``low_res_logits`` [O,M,h,w] float32 for O objects with M masks each; ``masks``
@@ -92,12 +94,12 @@ def build_reply(job: Job, decoded: list[Decoded], answerer: Answerer, wanted: Se
     job.mark("answer", started)
     job.timings["total"] = (time.perf_counter() - job.received) * 1e3
     if "result_json" in wanted:
-        outputs["result_json"] = _text(json.dumps(_result(job, entries, answerer)))
+        outputs["result_json"] = _text(json.dumps(_result(job, entries, info)))
     return outputs
 
 
 class _Pixels:
-    """One full-size mask, in the form in which the engine gave it and in the other one where that is asked for."""
+    """One full-size mask, in the form that the engine returned, and in the other one if it is needed."""
 
     def __init__(self, answer: Decoded, which: int, frame: Frame) -> None:
         self._frame = frame
@@ -120,14 +122,14 @@ class _Pixels:
 
 
 def _logits(answer: Decoded) -> npt.NDArray[np.float32]:
-    assert answer.logits is not None  # `needs_of` asked for them
+    assert answer.logits is not None  # `needs_of` requests them
     return answer.logits
 
 
 def _entry(
     form: str, logits: npt.NDArray[np.float32] | None, pixels: _Pixels | None, frame: Frame, wanted: Set[str]
 ) -> dict[str, Any]:
-    """The JSON form of one mask; data that travels as a tensor of the same answer is not sent twice."""
+    """The JSON form of one mask. Data that is also a tensor of the response is not sent twice."""
     head = {"encoding": form, "width": frame.width, "height": frame.height}
     if form == "bits" and "masks" in wanted:
         return head
@@ -145,10 +147,10 @@ def _entry(
     return head | {"data": base64.b64encode(logits.astype("<f4").tobytes()).decode("ascii")}
 
 
-def _result(job: Job, entries: list[dict[str, Any]], answerer: Answerer) -> Mapping[str, Any]:
+def _result(job: SegmentJob, entries: list[dict[str, Any]], info: ModelInfo) -> Mapping[str, Any]:
     result: dict[str, Any] = {
         "image_key": job.image_key,
-        **answerer.about(),
+        **info.as_json(),
         "timings_ms": {step: round(spent, 3) for step, spent in job.timings.items()},
     }
     if job.embedding is not None:

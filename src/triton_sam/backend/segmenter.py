@@ -1,6 +1,6 @@
-"""The Triton model ``sam1`` / ``sam2`` / ``sam3``: requests in, jobs to the scheduler, answers out.
+"""The Triton model ``sam1`` / ``sam2`` / ``sam3``: parses requests, schedules them, sends responses.
 
-``execute`` parses, submits and returns None; the answer goes out later through the request's response sender.
+``execute`` parses, submits and returns None. The response is sent later, through the request's response sender.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from PIL import Image
 
 from triton_sam.backend import triton_io
 from triton_sam.backend.cache import EmbeddingCache, content_key
-from triton_sam.backend.jobs import Job, Needs, QueueLimits
+from triton_sam.backend.jobs import Needs, QueueLimits, SegmentJob
 from triton_sam.backend.metrics import TritonMetrics
-from triton_sam.backend.replies import Answerer, build_reply, needs_of, wanted_outputs
+from triton_sam.backend.replies import ModelInfo, build_reply, needs_of, wanted_outputs
 from triton_sam.backend.scheduler import Scheduler
 from triton_sam.core import masks
 from triton_sam.core.geometry import Frame
@@ -33,7 +33,7 @@ from triton_sam.core.prompts import Prompt, PromptLimits, parse_prompt
 from triton_sam.engines.base import Decoded, Embedding
 from triton_sam.engines.loading import load_engine
 from triton_sam.errors import InternalError, InvalidInput, TritonSamError, Unavailable
-from triton_sam.logs import Sparingly, about
+from triton_sam.logs import LogRateLimit, about
 from triton_sam.models.catalog import get_spec
 from triton_sam.models.specs import ModelSpec
 from triton_sam.repository.model_folders import served_spec
@@ -43,33 +43,35 @@ from triton_sam.settings import Settings, get_settings
 
 log = logging.getLogger(__name__)
 _LONGEST_REASON = 300
-_SMALL_ANSWER = 16 * 1024 * 1024
-#: On a GPU a click is over in a millisecond: whoever brings the next one must not wait 5 ms for Python's lock.
+_SMALL_RESPONSE = 16 * 1024 * 1024
+#: On a GPU a click takes a millisecond: the thread that reads the next one must not wait 5 ms for Python's lock.
 _SWITCH_SECONDS = 0.0001
 
 
 class _TritonReply:
-    """One request's way back; counts the request out of the flight record when it is answered."""
+    """Sends the response of one request, and counts the request as answered."""
 
     def __init__(self, model: TritonPythonModel, request: Any) -> None:
         self._model = model
         self._sender = request.get_response_sender()
         self._lock = threading.Lock()
         self._sent = False
-        # A string that is here already. The request itself is not kept for it: that would keep its tensors.
+        # Only the id is kept: the request would keep its tensors in memory.
         self.request_id = triton_io.request_id_of(request)
         self.wanted = wanted_outputs(set(request.requested_output_names()))
 
-    def succeed(self, job: Job, decoded: list[Decoded]) -> None:
-        outputs = build_reply(job, decoded, self._model.answerer, self.wanted)
+    def succeed(self, job: SegmentJob, decoded: list[Decoded]) -> None:
+        outputs = build_reply(job, decoded, self._model.info, self.wanted)
         if "embedding" in self.wanted:
             outputs["embedding"] = self._model.hand_out_embedding(job)
         self.send_arrays(outputs)
 
     def send_arrays(self, outputs: dict[str, npt.NDArray[Any]]) -> None:
         size = sum(len(array[0]) if array.dtype == object else array.nbytes for array in outputs.values())
-        if size > _SMALL_ANSWER and size > shutil.disk_usage(SHARED_MEMORY).free // 2:
-            raise Unavailable(f"the answer's {size / 1e6:.0f} MB do not fit into shared memory now: ask for less")
+        if size > _SMALL_RESPONSE and size > shutil.disk_usage(SHARED_MEMORY).free // 2:
+            raise Unavailable(
+                f"the response of {size / 1e6:.0f} MB does not fit into shared memory now: request fewer objects"
+            )
         tensors = [pb_utils.Tensor(name, array) for name, array in outputs.items()]
         self._send(pb_utils.InferenceResponse(output_tensors=tensors))
 
@@ -92,15 +94,15 @@ class _TritonReply:
 
 
 class TritonPythonModel:
-    """What the Python backend loads; one process of it per device."""
+    """The class that Triton's Python backend loads: one process per device."""
 
     spec: ModelSpec
-    answerer: Answerer
+    info: ModelInfo
     flight: InFlightCounter
-    _tells = Sparingly()
+    _log_limit = LogRateLimit()
 
     def initialize(self, args: dict[str, str]) -> None:
-        """Loads the graphs; every reason not to is one sentence in Triton's log."""
+        """Loads the model. A failure is one sentence in Triton's log."""
         try:
             triton_io.set_up_log(args["model_name"], get_settings())
             self._load(json.loads(args["model_config"]), Path(args["model_repository"]), args)
@@ -111,18 +113,18 @@ class TritonPythonModel:
         refuse_numpy_2()
         refuse_several_instances(config)
         settings = get_settings()
-        # Our own limit on pixels replaces Pillow's, which stays as a second line at twice the size.
+        # Our own limit on pixels replaces Pillow's, which remains as a second check at twice the size.
         Image.MAX_IMAGE_PIXELS = settings.max_image_pixels
         parameters = triton_io.parameters_of(config)
         folder = repository / args["model_version"]
         self.spec = served_spec(get_spec(parameters["model_id"]), folder)
         refuse_other_config(config, self.spec)
         self._engine = load_engine(self.spec, folder, settings)
-        self.answerer = Answerer(self.spec.id, args["model_version"], self._engine.encoder_numbers)
-        if not self._engine.capacity.lowers_encodes:
-            sys.setswitchinterval(_SWITCH_SECONDS)
-        if self._engine.capacity.lowers_encodes:  # on a GPU masks are enlarged there
+        self.info = ModelInfo(self.spec.id, args["model_version"], self._engine.encoder_numbers)
+        if self._engine.capacity.on_cpu:  # on a GPU masks are resized there
             masks.full_size(np.zeros((2, 2), np.float32), Frame(2, 2, 2, self.spec.resize))  # loads OpenCV
+        else:
+            sys.setswitchinterval(_SWITCH_SECONDS)
         self._settings: Settings = settings
         self._limits = PromptLimits.of(settings, self.spec.decoder.mask_side)
         room = self._engine.capacity.cache_bytes
@@ -138,7 +140,7 @@ class TritonPythonModel:
         self._scheduler = Scheduler(self._engine, self._cache, self._metrics, limits)
 
     def execute(self, requests: list[Any]) -> None:
-        """Hands every request to the scheduler, or answers it at once where it is wrong."""
+        """Passes every request to the scheduler, or refuses it at once if it is not valid."""
         for request in requests:
             self.flight.add(1)
             reply = _TritonReply(self, request)
@@ -146,14 +148,14 @@ class TritonPythonModel:
                 self._accept(request, reply)
             except TritonSamError as error:
                 reply.fail(error)
-                if not isinstance(error, Unavailable) and self._tells:  # those are counted
+                if not isinstance(error, Unavailable) and self._log_limit.allow():  # those are counted
                     log.info("refused: %s", str(error)[:_LONGEST_REASON], extra=about(reply.request_id))
             except Exception as error:
                 log.exception("a request could not be read", extra=about(reply.request_id))
                 reply.fail(InternalError(f"reading the request failed on the server ({type(error).__name__})"))
 
     def finalize(self) -> None:
-        """Finishes what was accepted."""
+        """Finishes all admitted requests."""
         self._scheduler.close()
         self.flight.close()
 
@@ -163,7 +165,7 @@ class TritonPythonModel:
         if _flag(parameters, "ping"):
             self._scheduler.ping(lambda: self._answer_ping(reply))
         elif _flag(parameters, "about"):
-            reply.send_json(self.answerer.about())
+            reply.send_json(self.info.as_json())
         elif _flag(parameters, "cancel"):
             if session is None:
                 raise InvalidInput("a cancel request needs the parameter session_id")
@@ -184,8 +186,8 @@ class TritonPythonModel:
         prompt = self._prompt(tensors)
         needs = Needs() if prompt is None else needs_of(prompt, reply.wanted)
 
-        def job(key: str, embedding: Embedding | None = None) -> Job:
-            return Job(
+        def job(key: str, embedding: Embedding | None = None) -> SegmentJob:
+            return SegmentJob(
                 reply,
                 prompt,
                 key,
@@ -221,31 +223,33 @@ class TritonPythonModel:
         prompt.check_kinds(self.spec.prompts, self.spec.id)
         return prompt
 
-    def _submit_image(self, job: Callable[[str], Job], image: bytes, prompt: Prompt | None) -> None:
+    def _submit_image(self, job: Callable[[str], SegmentJob], image: bytes, prompt: Prompt | None) -> None:
         encoded = EncodedImage(
             image, max_bytes=self._settings.max_image_bytes, max_pixels=self._settings.max_image_pixels
         )
         if prompt is not None:
             self._check(prompt, *encoded.size)
-        key = content_key(self.spec.id, self.answerer.version, self.answerer.encoder, image)
+        key = content_key(self.spec.id, self.info.version, self.info.encoder, image)
         self._metrics.count("cache_hits" if self._cache.get(key) is not None else "cache_misses")
         self._scheduler.submit_image(job(key), encoded)
 
-    def _submit_cached(self, job: Callable[..., Job], key: str, prompt: Prompt | None) -> None:
+    def _submit_cached(self, job: Callable[..., SegmentJob], key: str, prompt: Prompt | None) -> None:
         try:
             embedding = self._cache.require(key)
         except TritonSamError:
             self._metrics.count("cache_misses")
             raise
         if prompt is None:
-            raise InvalidInput("an image_key without prompt_json asks for nothing: add a prompt")
+            raise InvalidInput("a request with image_key needs prompt_json: add a prompt")
         self._check(prompt, embedding.frame.width, embedding.frame.height)
         self._scheduler.submit_click(job(key, embedding))
         self._metrics.count("cache_hits")
 
-    def _submit_embedding(self, job: Callable[..., Job], array: npt.NDArray[np.float32], prompt: Prompt | None) -> None:
+    def _submit_embedding(
+        self, job: Callable[..., SegmentJob], array: npt.NDArray[np.float32], prompt: Prompt | None
+    ) -> None:
         if prompt is None:
-            raise InvalidInput("an embedding without prompt_json asks for nothing: add a prompt")
+            raise InvalidInput("a request with an embedding needs prompt_json: add a prompt")
         known = self._cache.find_alias(_embedding_hash(array))
         key, embedding = known if known is not None else ("", self._bare_embedding(array, prompt))
         if prompt.image_size is not None:  # images of one colour share an embedding whatever their size is
@@ -255,18 +259,18 @@ class TritonPythonModel:
         self._scheduler.submit_click(job(key, embedding))
 
     def _check(self, prompt: Prompt, width: int, height: int) -> None:
-        """InvalidInput for what lies outside the image, or would keep the server busy for too long."""
+        """Raises InvalidInput for prompts outside the image, or for more mask pixels than allowed."""
         prompt.check_inside(width, height)
         count = len(prompt.objects) * (self.spec.decoder.masks_per_prompt if prompt.multimask else 1)
         limit = self._settings.max_answer_pixels
         if prompt.format != "logits" and count * width * height > limit:
             raise InvalidInput(
                 f"{count} masks of {width} x {height} pixels are too much for one request: {limit:,} pixels in all "
-                "are allowed, so ask for fewer objects at a time, or for logits"
+                "are allowed, so send fewer objects at a time, or request logits"
             )
 
     def _bare_embedding(self, array: npt.NDArray[np.float32], prompt: Prompt) -> Embedding:
-        """An embedding that the cache does not know: high-resolution features are left out (zeros)."""
+        """An embedding that is not in the cache: its high-resolution features are zeros."""
         if prompt.image_size is None:
             raise InvalidInput("this embedding is not known here: add image_size [width, height] to prompt_json")
         outputs = dict(self.spec.encoder.outputs)
@@ -274,13 +278,13 @@ class TritonPythonModel:
             wanted = list(outputs[self.spec.encoder.embedding])
             raise InvalidInput(f"the embedding is float32 {wanted}, not {list(array.shape)}")
         if not np.isfinite(array).all():
-            raise InvalidInput("the embedding has numbers that are not finite")
+            raise InvalidInput("the embedding has values that are not finite")
         tensors = {name: np.zeros(shape, np.float32) for name, shape in outputs.items()}
         tensors[self.spec.encoder.embedding] = array
         return self._engine.adopt(Frame(*prompt.image_size, self.spec.side, self.spec.resize), tensors)
 
-    def hand_out_embedding(self, job: Job) -> npt.NDArray[np.float32]:
-        """[1,256,64,64] of a job's image; remembered by its hash, so that it finds its image when it comes back."""
+    def hand_out_embedding(self, job: SegmentJob) -> npt.NDArray[np.float32]:
+        """[1,256,64,64] of a job's image. Its hash is kept, so that a client can send the embedding back."""
         assert job.embedding is not None  # jobs without one have failed before
         array = job.embedding.array(self.spec.encoder.embedding)
         self._cache.add_alias(_embedding_hash(array), job.image_key)
@@ -288,7 +292,7 @@ class TritonPythonModel:
 
 
 def refuse_numpy_2() -> None:
-    """InternalError where the stub would hand out wrong data."""
+    """Raises InternalError for numpy 2, with which the stub returns wrong data."""
     if int(np.__version__.split(".")[0]) >= 2:
         raise InternalError(
             f"numpy {np.__version__} gives silently wrong tensors in this server's backend: pip install 'numpy<2'"
@@ -296,7 +300,7 @@ def refuse_numpy_2() -> None:
 
 
 def refuse_several_instances(config: dict[str, Any]) -> None:
-    """InternalError where a config would split the embedding cache over processes."""
+    """Raises InternalError if a config would split the embedding cache over processes."""
     instances = sum(
         int(group.get("count", 1)) * max(1, len(group.get("gpus", []))) for group in config.get("instance_group", [])
     )
@@ -308,7 +312,7 @@ def refuse_several_instances(config: dict[str, Any]) -> None:
 
 
 def refuse_other_config(config: dict[str, Any], spec: ModelSpec) -> None:
-    """InternalError where a config was written for other graphs: its writer was stopped before the end."""
+    """Raises InternalError if a config was written for other graphs: its setup was interrupted."""
     declared = {tensor["name"]: [int(size) for size in tensor["dims"]] for tensor in config.get("output", [])}
     embedding = list(dict(spec.encoder.outputs)[spec.encoder.embedding])
     side = spec.decoder.mask_side
@@ -319,7 +323,7 @@ def refuse_other_config(config: dict[str, Any], spec: ModelSpec) -> None:
 
 
 class _Turn:
-    """What a request says about its place among others."""
+    """The session parameters of a request."""
 
     def __init__(self, session: str | None, parameters: dict[str, Any]) -> None:
         self.session = session
@@ -358,7 +362,7 @@ def _text(tensors: Mapping[str, Any], name: str) -> str | None:
     try:
         return value.decode("utf-8") if isinstance(value, bytes) else str(value)
     except UnicodeDecodeError:
-        raise InvalidInput(f"{name} is no UTF-8 text") from None
+        raise InvalidInput(f"{name} is not valid UTF-8") from None
 
 
 def _image_bytes(tensors: Mapping[str, Any], max_bytes: int) -> bytes | None:

@@ -1,4 +1,4 @@
-"""What sessions have said about requests that may still be on their way."""
+"""Cancellations and sequence numbers per session, for requests that may arrive out of order."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ _SINGLES_KEPT = 256
 @dataclass(slots=True)
 class _Session:
     floor: int = 0
-    """Every smaller number is cancelled."""
+    """Every smaller sequence number is cancelled."""
     newest: int = 0
-    """The largest number that came with latest_wins."""
+    """The largest sequence number with latest_wins."""
     singles: OrderedDict[int, None] = field(default_factory=OrderedDict)
 
 
 class SessionBook:
-    """Requests and cancels travel on many connections and arrive in any order; their numbers put that right.
+    """Remembers which requests of a session are cancelled or superseded.
 
-    Bounded: the sessions that were silent for longest are forgotten first. Not thread-safe; the scheduler's lock
-    guards it.
+    Requests and cancellations use many connections and arrive in any order; sequence numbers restore it. Bounded: the
+    least recently used sessions are forgotten first. Not thread-safe; the scheduler's lock guards it.
     """
 
     def __init__(self, capacity: int = _SESSIONS_KEPT) -> None:
@@ -33,7 +33,7 @@ class SessionBook:
         return len(self._sessions)
 
     def cancel(self, session: str, *, before: int | None = None, only: int | None = None) -> None:
-        """Notes a cancel, for requests that come after it."""
+        """Records a cancellation, for requests that arrive after it."""
         if before is None and only is None:
             return
         entry = self._entry(session)
@@ -45,14 +45,14 @@ class SessionBook:
                 entry.singles.popitem(last=False)
 
     def is_cancelled(self, session: str, sequence: int | None) -> bool:
-        """Whether a request was cancelled by its number."""
+        """Whether a request was cancelled by its sequence number."""
         entry = self._sessions.get(session)
         if entry is None or sequence is None:
             return False
         return sequence < entry.floor or sequence in entry.singles
 
     def is_late(self, session: str, sequence: int | None, *, latest_wins: bool) -> bool:
-        """Whether a request that comes in now is cancelled already, or a newer one has passed it."""
+        """Whether a request that arrives now is already cancelled or superseded by a newer one."""
         if sequence is None:
             return False
         if self.is_cancelled(session, sequence):

@@ -1,4 +1,4 @@
-"""What all our Python models do alike with Triton: log, config, errors, and answers that must get through."""
+"""Shared helpers of the Python models: logging, config parameters, and responses through Triton."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 def set_up_log(model: str, settings: Settings) -> None:
-    """Lines go to the server's own log, in the form of the settings."""
+    """Logs to stderr, which is the server's log, in the format of the settings."""
     handler = logging.StreamHandler(sys.stderr)
     text = TextFormatter("%(levelname)s %(name)s: %(message)s")
     handler.setFormatter(JsonFormatter(model=model) if settings.log_format == "json" else text)
@@ -25,21 +25,25 @@ def set_up_log(model: str, settings: Settings) -> None:
 
 
 def parameters_of(config: dict[str, Any]) -> dict[str, str]:
-    """The parameters of a model's config, as ``initialize`` gets it."""
+    """The parameters of a model config, as ``initialize`` gets it."""
     return {name: entry["string_value"] for name, entry in config["parameters"].items()}
 
 
 def refusal(error: TritonSamError, message: str | None = None) -> Any:
-    """An error as a response; ``message`` in place of how it is told elsewhere."""
+    """An error as a response.
+
+    Args:
+        message: replaces the error's own wire message.
+    """
     code = getattr(pb_utils.TritonError, error.triton_code)
     return pb_utils.InferenceResponse(error=pb_utils.TritonError(message or error.wire_message, code))
 
 
 def send(sender: Any, response: Any = None, *, last: bool = True) -> None:
-    """Sends an answer, or only the end of a stream, or ends this process.
+    """Sends a response, or only the end of a stream. Ends this process if that fails.
 
-    A second try is refused by Triton, so that client would wait for ever. Ending with the request still counted makes
-    the supervisor restart the server, which tells every client at once.
+    Triton refuses a second attempt, so that client would hang. If the process ends while the request still counts as in
+    flight, the supervisor restarts the server, and every client gets an error at once.
     """
     flags = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL if last else 0
     try:
@@ -48,12 +52,12 @@ def send(sender: Any, response: Any = None, *, last: bool = True) -> None:
         else:
             sender.send(response, flags=flags)
     except Exception:
-        log.critical("an answer could not be sent: this process ends", exc_info=True)
+        log.critical("a response could not be sent: this process ends", exc_info=True)
         os._exit(1)
 
 
 def request_id_of(request: Any) -> str:
-    """The client's name for a request; none where it is no text, which Triton lets through."""
+    """The client's id for a request; empty if it is not valid UTF-8, which Triton does not check."""
     try:
         return str(request.request_id())
     except UnicodeDecodeError:
@@ -61,9 +65,9 @@ def request_id_of(request: Any) -> str:
 
 
 def is_cancelled(sender: Any) -> bool:
-    """Whether the client of a request is gone, as far as Triton knows."""
+    """Whether the client has cancelled its request, as far as Triton knows."""
     try:
         return bool(sender.is_cancelled())
     except Exception:
-        log.exception("asking whether a client is gone failed")
+        log.exception("checking a request for cancellation failed")
         return False

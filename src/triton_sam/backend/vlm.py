@@ -1,6 +1,6 @@
-"""The Triton model ``NAME_stream`` of a vision-language model: it has the network and answers piece by piece.
+"""The Triton model ``NAME_stream`` of a vision-language model: it runs the network and streams the answer.
 
-Nothing of torch is imported before the first question: a server with several models starts at once.
+torch is not imported before the first question, so that a server with several models starts at once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from triton_sam.backend import triton_io
 from triton_sam.backend.metrics import VLM_COUNTERS, TritonMetrics
 from triton_sam.backend.vlm_memory import MemoryLedger, free_memory
 from triton_sam.backend.vlm_requests import VlmRequest
-from triton_sam.backend.vlm_worker import Job, VlmWorker
+from triton_sam.backend.vlm_worker import VlmJob, VlmWorker
 from triton_sam.engines.vlm.base import Ending, Engine
 from triton_sam.errors import InternalError, InvalidInput, TritonSamError
 from triton_sam.logs import about
@@ -32,8 +32,8 @@ from triton_sam.settings import get_settings
 log = logging.getLogger(__name__)
 
 
-class _TritonReply:
-    """One request's way back, piece by piece; counts it out of the flight record at its end."""
+class _StreamReply:
+    """Streams the response of one request, and counts the request as answered at its end."""
 
     def __init__(self, model: TritonPythonModel, request: Any) -> None:
         self._model = model
@@ -45,7 +45,7 @@ class _TritonReply:
         self.ended = False
 
     def enter(self, ticket: str) -> None:
-        """Makes it known by a ticket, until its end."""
+        """Registers a ticket by which the request can be cancelled until its end."""
         self._model.enter(ticket, self)
         self._ticket = ticket
 
@@ -64,11 +64,11 @@ class _TritonReply:
         self._send(triton_io.refusal(error, error.stream_message), last=True)
 
     def acknowledge(self) -> None:
-        """Ends a request that asked for nothing to be said."""
+        """Ends a request that has no response, such as a cancel request."""
         self._send(None, last=True)
 
     def cancel(self) -> None:
-        """Whoever asked says that they do not wait any more."""
+        """Marks the request as cancelled by its client."""
         self._cancelled = True
 
     def is_gone(self) -> bool:
@@ -87,10 +87,10 @@ class _TritonReply:
 
 
 class TritonPythonModel:
-    """What the Python backend loads; one process for one vision-language model."""
+    """The class that Triton's Python backend loads: one process for one vision-language model."""
 
     def initialize(self, args: dict[str, str]) -> None:
-        """Gets ready to load; the weights themselves come with the first question."""
+        """Starts the worker. The first question loads the weights."""
         parameters = triton_io.parameters_of(json.loads(args["model_config"]))
         try:
             self._settings = get_settings()
@@ -102,7 +102,7 @@ class TritonPythonModel:
         self._checkpoint = parameters.get("checkpoint", "")
         self.metrics = TritonMetrics(self._spec.name, VLM_COUNTERS, {})
         self._flight = InFlightCounter(args["model_name"])
-        self._tickets: dict[str, _TritonReply] = {}
+        self._tickets: dict[str, _StreamReply] = {}
         folder = os.environ.get(VLM_DIR_VARIABLE) or str(self._settings.home / "run" / "vlm")
         self._memory = MemoryLedger(
             Path(folder),
@@ -114,10 +114,10 @@ class TritonPythonModel:
         self._worker = VlmWorker(self._spec.name, self._load, self._memory, self._settings, self.metrics.count)
 
     def execute(self, requests: list[Any]) -> None:
-        """Hands every question to the worker, or answers it at once where it is wrong."""
+        """Passes every question to the worker, or refuses it at once if it is not valid."""
         for request in requests:
             self._flight.add(1)
-            reply = _TritonReply(self, request)
+            reply = _StreamReply(self, request)
             try:
                 parameters = json.loads(request.parameters() or "{}")
                 if "cancel" in parameters:
@@ -131,36 +131,36 @@ class TritonPythonModel:
                 reply.fail(InternalError(f"reading the request failed on the server ({type(error).__name__})"))
 
     def finalize(self) -> None:
-        """Finishes what is being answered."""
+        """Finishes the answers in progress."""
         self._worker.close()
         self._flight.close()
 
     def forget(self, ticket: str | None) -> None:
-        """A request has had its answer."""
+        """Removes an answered request."""
         if ticket is not None:
             self._tickets.pop(ticket, None)
         self._flight.add(-1)
 
-    def enter(self, ticket: str, reply: _TritonReply) -> None:
-        """From here on a request can be cancelled by its ticket."""
+    def enter(self, ticket: str, reply: _StreamReply) -> None:
+        """Registers a request's ticket, by which it can be cancelled."""
         if self._tickets.setdefault(ticket, reply) is not reply:
-            raise InvalidInput("this ticket is in use already: make one for each request")
+            raise InvalidInput("this ticket is already in use: make a new one for each request")
 
-    def _accept(self, request: Any, reply: _TritonReply, ticket: str | None) -> None:
+    def _accept(self, request: Any, reply: _StreamReply, ticket: str | None) -> None:
         arrays = {tensor.name(): np.array(tensor.as_numpy()) for tensor in request.inputs()}
         asked = VlmRequest(arrays, self._settings)
         if ticket is not None:
             reply.enter(ticket)
-        self._worker.submit(Job(asked.question, reply, request_id=reply.request_id))
+        self._worker.submit(VlmJob(asked.question, reply, request_id=reply.request_id))
 
-    def _cancel(self, ticket: str, reply: _TritonReply) -> None:
+    def _cancel(self, ticket: str, reply: _StreamReply) -> None:
         asked = self._tickets.get(ticket)
         if asked is not None:
             asked.cancel()
         reply.acknowledge()
 
     def _load(self) -> Engine:
-        """On the worker's own thread; torch comes in here."""
+        """Loads the engine, on the loader's thread. This imports torch."""
         folder = checkpoint_folder(self._spec, self._checkpoint)
         log.info("%s: loading from %s", self._spec.name, folder)
         from triton_sam.engines.vlm.loading import choose_placement, load_engine
@@ -174,7 +174,7 @@ class TritonPythonModel:
                 placement.nbytes / 1e9,
                 placement.dtype,
                 placement.device,
-                f"; {', '.join(left)} left for it" if left else "",
+                f"; unloaded for it: {', '.join(left)}" if left else "",
             )
             engine = load_engine(
                 self._spec,

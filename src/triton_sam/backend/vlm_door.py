@@ -1,7 +1,7 @@
-"""The Triton model ``NAME`` of a vision-language model: one answer for one request.
+"""The Triton model ``NAME`` of a vision-language model: one response for one request.
 
-A Triton model either streams or answers once, and two processes with the same network would take twice the memory. So
-this one is a thin door: it asks ``NAME_stream`` through Triton itself and puts the pieces together.
+A Triton model either streams or responds once, and two processes with the same network would take twice the memory. So
+this one only forwards requests to ``NAME_stream``, through Triton, and joins the pieces.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ log = logging.getLogger(__name__)
 
 
 class TritonPythonModel:
-    """What the Python backend loads."""
+    """The class that Triton's Python backend loads."""
 
     def initialize(self, args: dict[str, str]) -> None:
-        """No weights here."""
+        """Starts the thread pool. It loads no weights."""
         config = json.loads(args["model_config"])
-        self._behind = args["model_name"] + STREAM_SUFFIX
+        self._target = args["model_name"] + STREAM_SUFFIX
         self._outputs = [tensor["name"] for tensor in config["output"]]
         self._flight = InFlightCounter(args["model_name"])
         settings = get_settings()
         triton_io.set_up_log(args["model_name"], settings)
-        self._most = settings.vlm_queue + settings.vlm_batch * settings.vlm_lanes
-        self._pool = ThreadPoolExecutor(self._most, thread_name_prefix="vlm-door")
-        self._inside = threading.Semaphore(self._most)
+        self._capacity = settings.vlm_queue + settings.vlm_batch * settings.vlm_lanes
+        self._pool = ThreadPoolExecutor(self._capacity, thread_name_prefix="vlm-forward")
+        self._slots = threading.Semaphore(self._capacity)
 
     def execute(self, requests: list[Any]) -> None:
-        """Each request waits on a thread of its own; batches are made behind the door."""
+        """Forwards each request on a thread of its own. ``NAME_stream`` batches them."""
         for request in requests:
             self._flight.add(1)
             sender = request.get_response_sender()
-            if not self._inside.acquire(blocking=False):
-                full = QueueFull(f"{self._most} questions are waiting already: try again in a moment")
+            if not self._slots.acquire(blocking=False):
+                full = QueueFull(f"{self._capacity} questions are waiting already: try again in a moment")
                 self._send(sender, triton_io.refusal(full))
                 continue
             inputs = [pb_utils.Tensor(tensor.name(), np.array(tensor.as_numpy())) for tensor in request.inputs()]
@@ -54,13 +54,13 @@ class TritonPythonModel:
             self._pool.submit(self._answer, sender, inputs, wanted, triton_io.request_id_of(request))
 
     def finalize(self) -> None:
-        """Waits for what is under way."""
+        """Waits for requests in flight."""
         self._pool.shutdown(wait=True)
         self._flight.close()
 
     def _answer(self, sender: Any, inputs: list[Any], wanted: set[str], request_id: str) -> None:
         try:
-            texts = self._ask(inputs, request_id)
+            texts = self._forward(inputs, request_id)
             tensors = [
                 pb_utils.Tensor(name, np.array([text.encode()], dtype=object))
                 for name, text in texts.items()
@@ -70,20 +70,20 @@ class TritonPythonModel:
         except TritonSamError as error:
             response = triton_io.refusal(error)
         except Exception as error:
-            log.exception("asking %s failed", self._behind, extra=about(request_id))
-            response = triton_io.refusal(InternalError(f"asking {self._behind} failed ({type(error).__name__})"))
+            log.exception("calling %s failed", self._target, extra=about(request_id))
+            response = triton_io.refusal(InternalError(f"calling {self._target} failed ({type(error).__name__})"))
         finally:
-            self._inside.release()
+            self._slots.release()
         self._send(sender, response)
 
     def _send(self, sender: Any, response: Any) -> None:
         triton_io.send(sender, response)
         self._flight.add(-1)
 
-    def _ask(self, inputs: list[Any], request_id: str) -> dict[str, str]:
-        """All outputs of the last piece, with the text of all pieces."""
+    def _forward(self, inputs: list[Any], request_id: str) -> dict[str, str]:
+        """The outputs of the last response, with the text of all responses."""
         question = pb_utils.InferenceRequest(
-            model_name=self._behind,
+            model_name=self._target,
             requested_output_names=self._outputs,
             inputs=inputs,
             request_id=request_id,
@@ -97,5 +97,5 @@ class TritonPythonModel:
                 last[tensor.name()] = tensor.as_numpy().reshape(-1)[0].decode()
             pieces.append(last.pop("generated_text", ""))
         if not last.get("finish_reason"):
-            raise InternalError(f"{self._behind} broke off before the end of its answer")
+            raise InternalError(f"{self._target} ended before its answer was complete")
         return {**last, "generated_text": "".join(pieces)}

@@ -1,8 +1,8 @@
-"""Who has which vision-language model in memory: the processes of one server agree through a folder.
+"""Shares memory between the processes of vision-language models, through files in a folder.
 
-Each loaded model has a file there with its size and when it was last used. A process that wants to load holds a lock
-until it has loaded, so that two never count the same memory as free; where its model does not fit, it asks the one that
-has not been used the longest to leave, and waits for that.
+Each loaded model has a file with its size and the time of its last use. A process holds a lock while it loads, so that
+two never count the same memory as free. If its model does not fit, it asks the least recently used one to unload, and
+waits for it.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Resident:
     """A model in memory.
 
     Attributes:
-        started: when its process did, in the kernel's ticks: a pid alone may be another process's by now.
-        used: time.monotonic() of its last request, which all processes of a machine share; infinite while it answers.
+        started: start time of its process, in kernel ticks; the pid alone may have been reused.
+        used: time.monotonic() of its last request, a clock that all processes of a machine share; infinite while busy.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Resident:
 
 
 class MemoryLedger:
-    """One process's view of the folder, and its own entry in it."""
+    """A process's access to the folder, and its own entry in it."""
 
     def __init__(
         self,
@@ -54,9 +54,9 @@ class MemoryLedger:
     ) -> None:
         """
         Args:
-            budget: bytes that all models may take together; 0 for what is free.
-            evicts: whether others are asked to leave where there is no room.
-            free: device -> free bytes there.
+            budget: bytes that all models may use together; 0 means all free memory.
+            evicts: whether other models are asked to unload if there is not enough memory.
+            free: device -> free bytes.
         """
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
@@ -69,13 +69,13 @@ class MemoryLedger:
 
     @contextlib.contextmanager
     def loading(self) -> Iterator[None]:
-        """One model at a time: whoever comes later waits here until the one before has loaded."""
+        """Lets one process load at a time; others wait here."""
         with (self._folder / "lock").open("a") as handle:
             fcntl.flock(handle.fileno(), fcntl.LOCK_EX)
             yield
 
     def available(self, device: str) -> int:
-        """Bytes that a model could take on a device, were all others asked to leave where that is allowed."""
+        """Bytes that a model could use on a device, after evicting all others if that is allowed."""
         others = sum(other.nbytes for other in self.others() if other.device == device)
         gone = others if self._evicts else 0
         if self._budget:
@@ -83,9 +83,12 @@ class MemoryLedger:
         return self._free(device) + gone
 
     def make_room(self, device: str, nbytes: int, shall_stop: Callable[[], bool] = lambda: False) -> list[str]:
-        """Names of those who left; Unavailable with the mend where there is no room. Only while loading."""
+        """Evicts models until there is enough memory, and returns their names. Call it within :meth:`loading`.
+
+        Raises Unavailable, with the fix, if there is not enough memory.
+        """
         left: list[str] = []
-        if self._room(device) < nbytes and self.available(device) < nbytes:  # nobody shall leave for nothing
+        if self._room(device) < nbytes and self.available(device) < nbytes:  # evict no model in vain
             raise Unavailable(self._refusal(device, nbytes, self._room(device)))
         while (room := self._room(device)) < nbytes:
             waiting = [other for other in self.others() if other.device == device and other.used != float("inf")]
@@ -97,17 +100,17 @@ class MemoryLedger:
         return left
 
     def arrive(self, device: str, nbytes: int) -> None:
-        """This process has its model in memory."""
+        """Registers this process's model as loaded."""
         self._notice.unlink(missing_ok=True)
         self._resident = Resident(self._name, os.getpid(), _started(os.getpid()), device, nbytes, time.monotonic())
         self._write(self._resident.used)
 
     def touch(self, *, busy: bool) -> None:
-        """It is used now; ``busy`` while it answers and may not be asked to leave."""
+        """Records a use. While it is ``busy`` it is not asked to unload."""
         self._write(float("inf") if busy else time.monotonic())
 
     def leave(self) -> None:
-        """It is gone."""
+        """Removes this process's entry: its model is unloaded."""
         self._entry.unlink(missing_ok=True)
         self._notice.unlink(missing_ok=True)
 
@@ -116,7 +119,7 @@ class MemoryLedger:
         return self._notice.exists()
 
     def others(self) -> list[Resident]:
-        """Models in other processes; what a killed process left behind is cleared away."""
+        """Models of other processes. Removes entries of dead processes."""
         found = []
         for path in self._folder.glob("*.json"):
             if path == self._entry:
@@ -141,21 +144,21 @@ class MemoryLedger:
         while any(other.pid == resident.pid for other in self.others()):
             if shall_stop() or time.monotonic() > deadline:
                 notice.unlink(missing_ok=True)
-                raise Unavailable(f"{resident.name} does not leave the memory that {self._name} needs: try again later")
+                raise Unavailable(f"{resident.name} did not free the memory that {self._name} needs: try again later")
             time.sleep(_LOOK_SECONDS)
 
     def _refusal(self, device: str, nbytes: int, room: int) -> str:
-        others = ", ".join(sorted(other.name for other in self.others())) or "nothing of ours"
-        mend = (
-            "they answer just now, so try again in a moment"
+        others = ", ".join(sorted(other.name for other in self.others())) or "no other model"
+        fix = (
+            "these models are busy, so try again in a moment"
             if self._evicts and self.others() and self.available(device) >= nbytes
-            else "stop other programs, or serve it where there is more memory"
+            else "stop other programs, or serve it on a machine with more memory"
             if self._evicts or not self.others()
-            else "set TRITON_SAM_VLM_WHEN_FULL=evict to let the least used one go"
+            else "set TRITON_SAM_VLM_WHEN_FULL=evict to unload the least recently used one"
         )
         return (
             f"{self._name} needs {nbytes / 1e6:,.0f} MB on {device} and {max(room, 0) / 1e6:,.0f} MB are free "
-            f"(loaded: {others}): {mend}"
+            f"(loaded: {others}): {fix}"
         )
 
     def _write(self, used: float) -> None:
@@ -165,7 +168,7 @@ class MemoryLedger:
 
 
 def _started(pid: int) -> int:
-    """When a process started, in ticks since the machine did; 0 where there is none."""
+    """Start time of a process, in kernel ticks since boot; 0 if there is no such process."""
     try:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
     except (OSError, ValueError, IndexError):

@@ -1,4 +1,4 @@
-"""Tensors of a request to a vision-language model -> a checked question. No Triton types: what it gets are arrays."""
+"""Parses and validates requests to a vision-language model. No Triton types: it takes arrays."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from triton_sam.settings import Settings
 _ROLES = ("user", "assistant", "system")
 _MOST_STOPS = 8
 _LONGEST_STOP = 200
-#: JSON may write a byte of text as six of its own.
+#: JSON may need six bytes to escape one byte of text.
 _JSON_OVERHEAD = 8
 Arrays = Mapping[str, npt.NDArray[Any]]
 
 
 class VlmRequest:
-    """A request whose words and numbers were checked; its image is decoded when its turn comes."""
+    """A validated request. Its image is decoded later, by :meth:`question`."""
 
     def __init__(self, arrays: Arrays, settings: Settings) -> None:
         data = _image_bytes(arrays, settings.max_image_bytes)
@@ -35,14 +35,14 @@ class VlmRequest:
         self._options = _options(arrays, settings)
 
     def question(self) -> Question:
-        """With the image's pixels; InvalidInput where they cannot be decoded."""
+        """The question with the image's pixels; InvalidInput if they cannot be decoded."""
         return Question(self._image.pixels(), self._image_key, self._messages, self._options)
 
 
 def _image_bytes(arrays: Arrays, max_bytes: int) -> bytes:
     raw, text = arrays.get("image"), _text(arrays, "image_b64")
     if (raw is None) == (text is None):
-        raise InvalidInput("send exactly one of image and image_b64" + (", not both" if text else ": there is none"))
+        raise InvalidInput("send exactly one of image and image_b64" + (", not both" if text else ": it has neither"))
     if raw is not None:
         check_size(raw.size, max_bytes)
         return bytes(raw.tobytes())
@@ -62,34 +62,34 @@ def _messages(arrays: Arrays, max_bytes: int) -> tuple[Message, ...]:
     try:
         size = sum(len(message.text.encode()) for message in messages)
     except UnicodeEncodeError:
-        raise InvalidInput("the prompt has half of a character in it: send well-formed Unicode") from None
+        raise InvalidInput("the prompt has an unpaired surrogate: send well-formed Unicode") from None
     if size > max_bytes:
         raise _too_long(size, max_bytes)
     if not messages[-1].text.strip():
-        raise InvalidInput("the prompt is empty: ask something")
+        raise InvalidInput("the prompt is empty: send a question")
     return tuple(messages)
 
 
 def _too_long(size: int, max_bytes: int) -> TooLarge:
-    return TooLarge(f"the prompt has {size:,} bytes and {max_bytes:,} are allowed: ask shorter")
+    return TooLarge(f"the prompt has {size:,} bytes and {max_bytes:,} are allowed: shorten it")
 
 
 def _conversation(document: str) -> list[Message]:
-    """User and assistant in turn, the user first and last; what the system says goes before the first question."""
+    """User and assistant in turn, the user first and last. System messages go before the first question."""
     try:
         entries = json.loads(document)
         turns = [(entry["role"], entry["content"]) for entry in entries]
     except (ValueError, LookupError, TypeError, RecursionError):
         raise InvalidInput('messages_json is a list like [{"role": "user", "content": "..."}]') from None
     if any(role not in _ROLES or not isinstance(text, str) for role, text in turns):
-        raise InvalidInput(f"a message has a role ({', '.join(_ROLES)}) and a content, which is a text")
-    said_first = [text for role, text in turns if role == "system"]
+        raise InvalidInput(f"a message needs a role ({', '.join(_ROLES)}) and a content, which is a text")
+    system = [text for role, text in turns if role == "system"]
     messages = [Message(role, text) for role, text in turns if role != "system"]
     expected = ["user", "assistant"] * (len(messages) // 2) + ["user"]
     if [message.role for message in messages] != expected:
-        raise InvalidInput("the messages of user and assistant come in turn, the user's first and last")
-    if said_first:
-        messages[0] = Message("user", "\n".join([*said_first, messages[0].text]))
+        raise InvalidInput("messages of user and assistant must alternate, with the user's first and last")
+    if system:
+        messages[0] = Message("user", "\n".join([*system, messages[0].text]))
     return messages
 
 
@@ -135,4 +135,4 @@ def _decoded(value: Any, name: str) -> str:
     try:
         return value.decode("utf-8") if isinstance(value, bytes) else str(value)
     except UnicodeDecodeError:
-        raise InvalidInput(f"{name} is no UTF-8 text") from None
+        raise InvalidInput(f"{name} is not valid UTF-8") from None

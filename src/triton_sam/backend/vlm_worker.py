@@ -1,13 +1,11 @@
-"""One vision-language model in one process: loads it when it is first asked, batches questions, lets it go again.
+"""Queue and batches of one vision-language model in one process.
 
-Threads: lanes, which answer batches; a loader while it loads; a housekeeper for everything that depends on time.
+Threads: lanes, which answer batches; a loader while the model loads; a housekeeper for timeouts and unloading.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import gc
 import logging
 import os
 import threading
@@ -16,31 +14,21 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from triton_sam.backend.vlm_loader import Memory, VlmLoader
 from triton_sam.engines.vlm.base import Ending, Engine, Question
-from triton_sam.errors import (
-    Cancelled,
-    InternalError,
-    NotFound,
-    QueueFull,
-    SetupError,
-    TritonSamError,
-    Unavailable,
-    WeightsError,
-)
+from triton_sam.errors import Cancelled, InternalError, QueueFull, TritonSamError, Unavailable
 from triton_sam.logs import about
 from triton_sam.settings import Settings
 
 log = logging.getLogger(__name__)
 _TICK_SECONDS = 0.1
 _PROGRESS_SECONDS = 5.0
-#: For so long a load that failed is not tried again: it takes minutes of disk and may have sent others away.
-_FAILED_SECONDS = 5.0
 _CUDA_ERROR = "CUDA error"
-_GONE = "nobody waits for this answer any more"
+_CANCELLED = "the client has cancelled this request"
 
 
-class Reply(Protocol):
-    """The way back to whoever asked. Any thread may call it; what comes after the end is dropped."""
+class VlmReply(Protocol):
+    """Sends the response of one question, piece by piece. Thread-safe; calls after the end are ignored."""
 
     def piece(self, text: str) -> None: ...
 
@@ -54,29 +42,18 @@ class Reply(Protocol):
     def ended(self) -> bool: ...
 
 
-class Memory(Protocol):
-    """What :class:`~triton_sam.backend.vlm_memory.MemoryLedger` is to a worker."""
-
-    def touch(self, *, busy: bool) -> None: ...
-
-    def leave(self) -> None: ...
-
-    @property
-    def asked_to_leave(self) -> bool: ...
-
-
 @dataclass(eq=False)
-class Job:
-    """A question that was taken in."""
+class VlmJob:
+    """A queued question."""
 
     question: Callable[[], Question]
-    reply: Reply
+    reply: VlmReply
     received: float = field(default_factory=time.monotonic)
     request_id: str = ""
 
 
 class VlmWorker:
-    """Questions in, answers out through their replies."""
+    """Queues questions and answers them in batches through their replies."""
 
     def __init__(
         self,
@@ -88,161 +65,103 @@ class VlmWorker:
     ) -> None:
         """
         Args:
-            load: makes the engine and enters it in ``memory``; takes minutes, and raises our errors.
-            count: gets the name of a metric and by how much it grows.
+            load: makes the engine and registers it in ``memory``; takes minutes, and raises our errors.
+            count: takes the name of a metric and its increment.
         """
         self._name = name
-        self._load_engine = load
         self._memory = memory
         self._settings = settings
         self._count = count
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
-        self._jobs: list[Job] = []
-        self._engine: Engine | None = None
-        self._loading_since: float | None = None
+        self._jobs: list[VlmJob] = []
         self._busy = 0
-        self._used = time.monotonic()
-        self._leaving = False
         self._closing = False
-        self._loader: threading.Thread | None = None
-        self._failed: TritonSamError | None = None
-        self._failed_until = 0.0
+        self._loader = VlmLoader(name, load, memory, self._changed, self._take_all, count)
         self._lanes = [
             threading.Thread(target=self._run_lane, args=(number,), name=f"vlm-lane-{number}", daemon=True)
             for number in range(settings.vlm_lanes)
         ]
-        self._keeper = threading.Thread(target=self._keep_house, name="vlm-keeper", daemon=True)
-        for thread in (*self._lanes, self._keeper):
+        self._housekeeper = threading.Thread(target=self._keep_house, name="vlm-housekeeper", daemon=True)
+        for thread in (*self._lanes, self._housekeeper):
             thread.start()
 
-    def submit(self, job: Job) -> None:
-        """Takes a question in; the first one begins to load the model."""
+    def submit(self, job: VlmJob) -> None:
+        """Queues a question. The first one starts loading the model."""
         with self._lock:
             if self._closing:
                 raise Unavailable("the server is stopping: try again on another one or in a moment")
-            if self._failed is not None and time.monotonic() < self._failed_until:
-                raise type(self._failed)(str(self._failed))
+            self._loader.raise_recent_failure()
             if len(self._jobs) >= self._settings.vlm_queue:
                 self._count("vlm_rejected", 1)
                 raise QueueFull(f"{len(self._jobs)} questions are waiting already: try again in a moment")
             self._jobs.append(job)
-            self._begin_to_load()
+            self._loader.start()
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Finishes what is being answered and loaded, refuses what waits, ends the threads."""
+        """Finishes the batches and the load in progress, refuses queued questions, and ends the threads."""
         with self._lock:
             self._closing = True
             waiting, self._jobs = self._jobs, []
             self._changed.notify_all()
         for job in waiting:
             job.reply.fail(Unavailable("the server is stopping: try again on another one or in a moment"))
-        for thread in (*self._lanes, self._keeper, *([self._loader] if self._loader else [])):
+        for thread in (*self._lanes, self._housekeeper):
             thread.join()
-        self._unload("the server stops")
+        self._loader.join()
+        self._loader.unload("the server is stopping")
 
     @property
     def closing(self) -> bool:
-        """Whether it shall end: whoever waits for something on its behalf need not go on."""
+        """Whether it is closing, so that a wait on its behalf can end."""
         return self._closing
 
     @property
     def loading_seconds(self) -> float | None:
-        """For how long it has been loading; None while it is not."""
-        since = self._loading_since
-        return None if since is None else time.monotonic() - since
+        """For how long the model has been loading; None if it is not."""
+        return self._loader.loading_seconds
 
-    # -- loading ---------------------------------------------------------------------------------------------
+    def _take_all(self) -> Callable[[TritonSamError], None]:
+        """Empties the queue, under the lock, and returns what fails those jobs, without it."""
+        taken, self._jobs = self._jobs, []
 
-    def _begin_to_load(self) -> None:
-        """Under the lock; does nothing while it is loaded or loading: one load, however many ask."""
-        if self._engine is None and self._loading_since is None and not self._leaving:
-            self._loading_since = time.monotonic()
-            self._loader = threading.Thread(target=self._load, args=(self._loader,), name="vlm-loader", daemon=True)
-            self._loader.start()
+        def fail_all(error: TritonSamError) -> None:
+            for job in taken:
+                job.reply.fail(error)
 
-    def _load(self, before: threading.Thread | None) -> None:
-        if before is not None:  # it failed, and may still give memory back
-            before.join()
-        engine: Engine | None = None
-        failure: TritonSamError | None = None
-        began = time.monotonic()
-        try:
-            engine = self._load_engine()
-        except WeightsError as error:  # what the machine lacks; callers are told as if they had asked for a file
-            failure = NotFound(str(error))
-        except SetupError as error:
-            failure = InternalError(str(error))
-        except TritonSamError as error:
-            failure = error
-        except BaseException as error:  # as in a lane
-            log.exception("loading %s failed", self._name)
-            failure = InternalError(f"loading {self._name} failed on the server ({type(error).__name__})")
-        with self._lock:
-            self._engine = engine
-            self._loading_since = None
-            if isinstance(failure, NotFound | InternalError):  # the next one would fail as well, and take as long
-                self._failed, self._failed_until = failure, time.monotonic() + _FAILED_SECONDS
-            self._used = time.monotonic()
-            failed, self._jobs = (self._jobs, []) if failure is not None else ([], self._jobs)
-            self._changed.notify_all()
-        if failure is None:
-            log.info("%s: ready after %.1f s", self._name, time.monotonic() - began)
-            self._count("vlm_loads", 1)
-            return
-        log.error("%s: not loaded: %s", self._name, failure)
-        for job in failed:
-            job.reply.fail(failure)
-        failure.__traceback__ = failure.__cause__ = failure.__context__ = None  # their frames hold what was loaded
-        gc.collect()
-        _give_memory_back()
+        return fail_all
 
-    def _unload(self, why: str) -> None:
-        with self._lock:
-            engine, self._engine = self._engine, None
-        if engine is None:
-            return
-        del engine
-        gc.collect()
-        _give_memory_back()
-        with contextlib.suppress(OSError):
-            self._memory.leave()
-        log.info("%s: unloaded, because %s", self._name, why)
-        self._count("vlm_unloads", 1)
-
-    # -- the lanes -------------------------------------------------------------------------------------------
+    # -- lanes -----------------------------------------------------------------------------------------------
 
     def _run_lane(self, number: int) -> None:
         while (taken := self._next_batch(number)) is not None:
             engine, jobs = taken
             try:
                 self._answer(engine, jobs)
-            except BaseException as error:  # a panic of a Rust library is no Exception, and nobody may wait for ever
+            except BaseException as error:  # a panic of a Rust library is no Exception, and clients must not hang
                 log.exception("answering failed", extra=about(*(job.request_id for job in jobs)))
                 for job in jobs:
                     job.reply.fail(InternalError(f"answering failed on the server ({type(error).__name__})"))
-                if _CUDA_ERROR in str(
-                    error
-                ):  # such a process cannot use the GPU any more; the supervisor brings it back
+                if _CUDA_ERROR in str(error):  # this process cannot use the GPU any more; the supervisor restarts it
                     log.critical("%s: the GPU failed, so this process ends", self._name)
                     os._exit(1)
             finally:
                 del engine, taken  # or an unloaded model would stay in memory
                 with self._lock:
                     self._busy -= 1
-                    self._used = time.monotonic()
+                    self._loader.last_used = time.monotonic()
                     self._touch()
                     self._changed.notify_all()
 
-    def _next_batch(self, number: int) -> tuple[Engine, list[Job]] | None:
-        """Waits for questions and for others to join them; None at the end."""
+    def _next_batch(self, number: int) -> tuple[Engine, list[VlmJob]] | None:
+        """Waits for questions, and for others that join their batch; None when closing."""
         gather = self._settings.vlm_gather_ms / 1e3
         with self._lock:
             while True:
                 if self._closing:
                     return None
-                engine = self._engine
+                engine = self._loader.engine
                 if engine is None or self._must_wait(number, engine):
                     engine = None  # or an unloaded model would stay in memory while this lane waits
                     self._changed.wait()
@@ -258,19 +177,19 @@ class VlmWorker:
                 return engine, jobs
 
     def _must_wait(self, number: int, engine: Engine) -> bool:
-        """Whether there is nothing to do for this lane; whoever is asked to leave begins nothing new.
+        """Whether this lane has nothing to do. A model that is asked to leave begins no new batch.
 
-        A later lane works only while the earlier ones do: a thread's first work on a GPU takes seconds.
+        A lane works only while all lanes before it do: a thread's first work on a GPU takes seconds.
         """
         my_turn = self._busy >= number if engine.concurrent else number == 0
-        return self._leaving or not self._jobs or not my_turn or self._memory.asked_to_leave
+        return self._loader.unloading or not self._jobs or not my_turn or self._memory.asked_to_leave
 
-    def _answer(self, engine: Engine, jobs: list[Job]) -> None:
+    def _answer(self, engine: Engine, jobs: list[VlmJob]) -> None:
         prepared: list[Any] = []
-        asked: list[Job] = []
+        batch: list[VlmJob] = []
         for job in jobs:
             if job.reply.is_gone():
-                job.reply.fail(Cancelled(_GONE))
+                job.reply.fail(Cancelled(_CANCELLED))
                 continue
             try:
                 prepared.append(engine.prepare(job.question()))
@@ -280,22 +199,22 @@ class VlmWorker:
                 log.exception("a question cannot be prepared", extra=about(job.request_id))
                 job.reply.fail(InternalError(f"reading the question failed on the server ({type(error).__name__})"))
             else:
-                asked.append(job)
-        if asked:
+                batch.append(job)
+        if batch:
             self._count("vlm_batches", 1)
-            self._count("vlm_questions", len(asked))
-            engine.answer(prepared, [job.reply for job in asked])
-        for job in asked:
+            self._count("vlm_questions", len(batch))
+            engine.answer(prepared, [job.reply for job in batch])
+        for job in batch:
             if not job.reply.ended:
                 gone = job.reply.is_gone()
-                job.reply.fail(Cancelled(_GONE) if gone else InternalError("the answer broke off on the server"))
+                job.reply.fail(Cancelled(_CANCELLED) if gone else InternalError("the server's answer is incomplete"))
 
     def _touch(self) -> None:
-        """Under the lock, so that what others read is never older than what they read before."""
-        with contextlib.suppress(OSError):  # a full disk is no reason not to answer
+        """Records the use. Under the lock, so that the entry that other processes read never goes back in time."""
+        with contextlib.suppress(OSError):  # a full disk must not stop answers
             self._memory.touch(busy=self._busy > 0)
 
-    # -- time ------------------------------------------------------------------------------------------------
+    # -- housekeeping ----------------------------------------------------------------------------------------
 
     def _keep_house(self) -> None:
         next_line = 0.0
@@ -305,8 +224,8 @@ class VlmWorker:
                 if self._closing:
                     return
                 loading = self.loading_seconds
-                why = self._reason_to_unload()
-                self._leaving = bool(why)
+                reason = self._reason_to_unload()
+                self._loader.unloading = bool(reason)
                 waiting = list(self._jobs)
             self._refuse_late(waiting, loading)
             if loading is None:
@@ -314,15 +233,15 @@ class VlmWorker:
             elif loading >= next_line:
                 log.info("%s: loading, %.0f s so far", self._name, loading)
                 next_line += _PROGRESS_SECONDS
-            if why:
-                self._unload(why)
+            if reason:
+                self._loader.unload(reason)
                 with self._lock:
-                    self._leaving = False
+                    self._loader.unloading = False
                     if self._jobs:
-                        self._begin_to_load()
+                        self._loader.start()
 
-    def _refuse_late(self, waiting: list[Job], loading: float | None) -> None:
-        """Those who have waited too long, and those who are gone; asking for that takes time, so without the lock."""
+    def _refuse_late(self, waiting: list[VlmJob], loading: float | None) -> None:
+        """Fails jobs that were cancelled or waited too long. Without the lock, because ``is_gone`` takes time."""
         oldest = time.monotonic() - self._settings.vlm_wait_seconds
         gone = [job for job in waiting if job.reply.is_gone()]
         late = [job for job in waiting if job.received < oldest and job not in gone]
@@ -330,32 +249,23 @@ class VlmWorker:
             mine = [job for job in self._jobs if job in gone or job in late]  # a lane may have taken one meanwhile
             self._jobs = [job for job in self._jobs if job not in mine]
         for job in mine:
-            job.reply.fail(self._too_late(loading) if job in late else Cancelled(_GONE))
+            job.reply.fail(self._too_late(loading) if job in late else Cancelled(_CANCELLED))
 
     def _too_late(self, loading: float | None) -> Unavailable:
         self._count("vlm_rejected", 1)
         if loading is not None:
             return Unavailable(f"{self._name} is loading, {loading:.0f} s so far: try again in a moment")
-        return Unavailable(f"no turn came within {self._settings.vlm_wait_seconds:g} s: try again in a moment")
+        return Unavailable(
+            f"the question waited {self._settings.vlm_wait_seconds:g} s in the queue: try again in a moment"
+        )
 
     def _reason_to_unload(self) -> str:
-        """Under the lock; empty while the model stays."""
-        if self._engine is None or self._busy:
+        """Empty if the model stays loaded. Under the lock."""
+        if self._loader.engine is None or self._busy:
             return ""
         if self._memory.asked_to_leave:
             return "another model needs the memory"
-        idle = time.monotonic() - self._used
+        idle = time.monotonic() - self._loader.last_used
         if self._settings.vlm_idle_seconds and not self._jobs and idle >= self._settings.vlm_idle_seconds:
-            return f"nobody has asked it for {idle:.0f} s"
+            return f"idle for {idle:.0f} s"
         return ""
-
-
-def _give_memory_back() -> None:
-    """To the GPU, and to the system what the C library keeps for later."""
-    import sys
-
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_available():
-        torch.cuda.empty_cache()
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL("libc.so.6").malloc_trim(0)

@@ -49,7 +49,7 @@ class LocalEngine:
 
         # At the priority of the engine's own threads, as in the server: a caller with a higher priority waits for them
         # twice as long as soon as another process needs a core.
-        return run_lowered(spent) if self._engine.capacity.lowers_encodes else spent()
+        return run_lowered(spent) if self._engine.capacity.on_cpu else spent()
 
     def click(self, embedding: Embedding, point: tuple[float, float]) -> BoolArray:
         """[H,W] bool: the best mask of one point at the image's size."""

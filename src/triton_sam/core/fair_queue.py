@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class FairQueue(Generic[T]):
-    """First in, first out within a session, round robin between them: a busy session delays itself only.
+    """First in, first out within a session, round robin between sessions: a busy session delays only itself.
 
     Not thread-safe; the scheduler's lock guards it.
     """
@@ -29,12 +29,12 @@ class FairQueue(Generic[T]):
         return self._size >= self.capacity
 
     def put(self, item: T, session: Hashable) -> None:
-        """Appends to the session's own line; the caller has looked at :attr:`full`."""
+        """Appends to the session's own line. The caller has checked :attr:`full`."""
         self._sessions.setdefault(session, deque()).append(item)
         self._size += 1
 
     def pop(self) -> T:
-        """The next item of the session whose turn it is; that session then goes to the end of the round."""
+        """Removes and returns the next item of the next session, which then goes to the end of the round."""
         session, line = next((session, line) for session, line in self._sessions.items() if line)
         item = line.popleft()
         self._size -= 1
@@ -45,20 +45,23 @@ class FairQueue(Generic[T]):
         return item
 
     def keep_turn(self, session: Hashable) -> None:
-        """Lets a session keep its place in the round although its line may become empty: who replaces his own
-        request again and again would otherwise go to the end of the round each time and never have a turn."""
+        """Lets a session keep its turn although its line may become empty.
+
+        A session that replaces its own request again and again would otherwise go to the end of the round each time
+        and never be served.
+        """
         if session in self._sessions:
             self._kept = session
 
     def release_turn(self, session: Hashable) -> None:
-        """Ends :meth:`keep_turn`; an empty line has no place any more."""
+        """Ends :meth:`keep_turn` and removes the session if its line is empty."""
         if self._kept == session:
             self._kept = None
             if not self._sessions.get(session, True):
                 del self._sessions[session]
 
     def take(self, wanted: Callable[[T], bool], limit: int | None = None) -> list[T]:
-        """Removes and returns up to ``limit`` items that are ``wanted``, oldest session first."""
+        """Removes and returns up to ``limit`` items that are ``wanted``, in the order of the sessions' turns."""
         taken: list[T] = []
         for session, line in list(self._sessions.items()):
             kept: deque[T] = deque()

@@ -1,4 +1,4 @@
-"""Frame: the one object that maps an image *and* its coordinates between original and model pixels."""
+"""Frame: maps an image and its coordinates between original and model pixels."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ FloatArray = npt.NDArray[np.float32]
 
 
 class ResizePolicy(str, Enum):
-    """How an image of any shape becomes the square that a model takes."""
+    """How an image of any shape is resized to the square input of a model."""
 
     SQUASH = "squash"
-    """Both sides to the model's size; the aspect is not kept (SAM 2)."""
+    """Both sides to the model's size; the aspect ratio changes (SAM 2)."""
     PAD = "pad"
-    """The longest side to the model's size, the rest padded right and below (SAM 1)."""
+    """The longest side to the model's size, the rest padded on the right and below (SAM 1)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """The geometry of one image in front of one model.
+    """The geometry of one image for one model.
 
     Attributes:
         width, height: size of the original image in pixels.
         side: side of the model's square input in pixels.
-        policy: how the original was brought to that square.
+        policy: how the original is resized to that square.
     """
 
     width: int
@@ -48,14 +48,15 @@ class Frame:
         return max(1, int(self.width * scale + 0.5)), max(1, int(self.height * scale + 0.5))
 
     @property
-    def _scale(self) -> npt.NDArray[np.float64]:
+    def scale(self) -> tuple[float, float]:
+        """(x, y) factors from original to model pixels."""
         inner_width, inner_height = self.resized
-        return np.array([inner_width / self.width, inner_height / self.height])
+        return inner_width / self.width, inner_height / self.height
 
     def to_model(self, points: npt.ArrayLike) -> FloatArray:
         """[..., 2] xy in original pixels -> [..., 2] xy in model pixels."""
-        return (np.asarray(points, dtype=np.float64) * self._scale).astype(np.float32)
+        return (np.asarray(points, dtype=np.float64) * np.array(self.scale)).astype(np.float32)
 
     def to_original(self, points: npt.ArrayLike) -> FloatArray:
         """[..., 2] xy in model pixels -> [..., 2] xy in original pixels."""
-        return (np.asarray(points, dtype=np.float64) / self._scale).astype(np.float32)
+        return (np.asarray(points, dtype=np.float64) / np.array(self.scale)).astype(np.float32)

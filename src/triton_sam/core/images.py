@@ -1,6 +1,6 @@
-"""Encoded images in, RGB uint8 out, with limits; and the other way for the client's arrays.
+"""Decodes image files to RGB, with limits on their size, and encodes a client's arrays.
 
-"What a person sees" is the rule: EXIF rotation is applied, transparency lies on white, CMYK and palettes
+The result is what a person sees: EXIF rotation is applied, transparency is composited on white, CMYK and palettes
 become RGB, and 16-bit images are scaled by the bit depth that they really use.
 """
 
@@ -32,20 +32,20 @@ _UPRIGHT = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-#: Those whose size is known before a pixel is decoded; others (ICO, EPS) decode or run things when they are opened.
+#: Formats whose size is known before a pixel is decoded. Others (ICO, EPS) decode or run code when they are opened.
 _FORMATS = ("PNG", "JPEG", "TIFF", "WEBP", "BMP", "GIF", "PPM", "JPEG2000")
 _SIDES_SWAPPED = frozenset({5, 6, 7, 8})
 _DEEP_MODES = ("I", "F", "I;16", "I;16B", "I;16L", "I;16N")
 
 
 def _guarded(action: Callable[[], _T]) -> _T:
-    """Runs a Pillow call on untrusted bytes; whatever it raises becomes one sentence."""
+    """Runs a Pillow call on untrusted bytes, and turns any exception into one of ours."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # odd metadata is no reason to refuse a picture
+            warnings.simplefilter("ignore")  # odd metadata is no reason to refuse an image
             return action()
     except UnidentifiedImageError:
-        raise InvalidInput("the image is no known format: send a PNG, JPEG, TIFF, WebP, BMP or GIF file") from None
+        raise InvalidInput("the image format is unknown: send a PNG, JPEG, TIFF, WebP, BMP or GIF file") from None
     except Image.DecompressionBombError:
         raise TooLarge("the image has far more pixels than allowed: send a smaller one") from None
     except MemoryError:
@@ -55,13 +55,13 @@ def _guarded(action: Callable[[], _T]) -> _T:
 
 
 def check_size(size: int, max_bytes: int) -> None:
-    """TooLarge for a file that is too large, before it is copied or decoded."""
+    """Raises TooLarge for a file that is too large, before it is copied or decoded."""
     if size > max_bytes:
         raise TooLarge(f"the image has {size:,} bytes and {max_bytes:,} are allowed: send a smaller one")
 
 
 class EncodedImage:
-    """An image file that has been looked at but not decoded: its size is known, its pixels are not."""
+    """An image file whose header was read: its size is known, its pixels are not decoded yet."""
 
     def __init__(self, data: bytes | memoryview, *, max_bytes: int, max_pixels: int) -> None:
         if len(data) == 0:
@@ -83,7 +83,7 @@ class EncodedImage:
 
     @property
     def is_plain_jpeg(self) -> bool:
-        """Whether any JPEG decoder gives the picture that :meth:`pixels` gives: no CMYK, and upright."""
+        """Whether any JPEG decoder gives the same picture as :meth:`pixels`: no CMYK, no rotation."""
         picture = self._picture
         return picture.format == "JPEG" and picture.mode in ("RGB", "L") and self._orientation in (None, 1)
 
@@ -98,9 +98,9 @@ class EncodedImage:
 
 
 def _orientation(picture: Image.Image) -> int | None:
-    """EXIF's orientation without decoding pixels, which ``getexif`` would do for a PNG."""
+    """The EXIF orientation, without decoding pixels as ``getexif`` would for a PNG."""
     if picture.format == "TIFF":
-        return None  # Pillow itself turns TIFFs upright, size and pixels
+        return None  # Pillow itself rotates TIFFs, size and pixels
     if picture.format != "PNG":
         return picture.getexif().get(_EXIF_ORIENTATION)
     exif = Image.Exif()
@@ -124,12 +124,12 @@ def to_rgb(picture: Image.Image) -> Image.Image:
 def _deep_to_eight_bits(values: npt.NDArray[Any]) -> RgbArray:
     """[H,W] of more than 8 bits -> [H,W] uint8.
 
-    Cameras store 10, 12 or 14 bits in 16: white is the top of the smallest depth that holds the brightest
-    pixel, so such a frame is not nearly black. Floats and negative values have no such depth: they are stretched.
+    Cameras store 10, 12 or 14 bits in 16: white is the maximum of the smallest depth that holds the brightest pixel, so
+    that such an image is not nearly black. Floats and negative values have no such depth: their range is stretched.
     """
     numbers = values.astype(np.float32)
     if not np.isfinite(numbers).all():
-        raise ValueError("it has pixels that are no finite numbers")
+        raise ValueError("it has pixels that are not finite")
     low, high = float(numbers.min()), float(numbers.max())
     if np.issubdtype(values.dtype, np.integer) and low >= 0 and high < 2**16:
         low, high = 0.0, float(2 ** max(8, int(high).bit_length()) - 1)
@@ -140,18 +140,18 @@ def _deep_to_eight_bits(values: npt.NDArray[Any]) -> RgbArray:
 
 
 def from_base64(text: str, field: str) -> bytes:
-    """base64, or a data URL, of an image file -> its bytes; InvalidInput that names the field."""
+    """base64 or a data URL of an image file -> its bytes; InvalidInput names the field."""
     bare = text.rpartition(",")[2] if text.startswith("data:") else text
     try:
         return base64.b64decode(bare.encode("ascii").translate(None, b" \t\r\n"), validate=True)
     except ValueError as error:  # binascii.Error is one, and so is text that is not ASCII
-        raise InvalidInput(f"{field} is no base64 ({error}): send base64 of an image file, or a data URL") from None
+        raise InvalidInput(f"{field} is not base64 ({error}): send base64 of an image file, or a data URL") from None
 
 
 def file_bytes(
     image: str | PathLike[str] | bytes | bytearray | memoryview | npt.NDArray[Any] | Image.Image,
 ) -> bytes:
-    """What a client sends: the file's own bytes, or a quick PNG of an array or Pillow image.
+    """The bytes that a client sends: the file's own, or a quickly compressed PNG of an array or Pillow image.
 
     Args:
         image: a path; the bytes of an image file; [H,W] or [H,W,3|4] uint8, [H,W] uint16 or bool; a Pillow image.

@@ -1,8 +1,8 @@
-"""Masks on their way out: resize, threshold, and the forms they travel in.
+"""Masks: resizing, thresholding and their encodings.
 
-A mask is [H,W] bool in original pixels. Its forms: ``png`` (8-bit, 0 and 255), ``rle`` (COCO, compressed),
+A mask is [H,W] bool in original pixels. Its encodings: ``png`` (8-bit, 0 and 255), ``rle`` (COCO, compressed),
 ``polygon`` (rings of x, y in original pixels), ``bits`` (rows packed to bytes, first pixel in the highest bit).
-``logits`` asks for the model's low-resolution answer instead.
+``logits`` stands for the model's low-resolution output instead.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _OVERLAY_COLOURS = (
     (186, 85, 211),
     (0, 206, 209),
 )
-#: Pixels from which the outline of a mask is quicker to follow than its area is to fill.
+#: From this many pixels on, following a mask's outline is faster than filling its area.
 _LARGE = 2**21
 _PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
@@ -49,8 +49,8 @@ def _cv2() -> Any:
 def full_size(logits: npt.NDArray[np.float32], frame: Frame) -> BoolArray:
     """[h,w] low-resolution logits of the model's square -> [H,W] bool in original pixels, threshold at 0.
 
-    Bilinear with pixel centres at halves, as torch's ``interpolate(align_corners=False)``, which is what the
-    reference implementation uses; padding of the model's square is cut off on the way.
+    Bilinear with pixel centres at 0.5, as torch's ``interpolate(align_corners=False)``, which the reference
+    implementation uses. Padding of the model's square is cropped.
     """
     cv2 = _cv2()
     resized = cv2.resize(_unpadded(logits, frame), (frame.width, frame.height), interpolation=cv2.INTER_LINEAR)
@@ -58,7 +58,7 @@ def full_size(logits: npt.NDArray[np.float32], frame: Frame) -> BoolArray:
 
 
 def full_size_rle(logits: npt.NDArray[np.float32], frame: Frame) -> dict[str, Any]:
-    """The JSON form of :func:`full_size` as COCO RLE; of a large image it never makes the pixels."""
+    """The JSON form of :func:`full_size` as COCO RLE. For a large image the pixels are never computed."""
     head = {"encoding": "rle", "width": frame.width, "height": frame.height}
     inner = _unpadded(logits, frame)
     if frame.width * frame.height < _LARGE or frame.height < 2 * inner.shape[0]:
@@ -67,7 +67,7 @@ def full_size_rle(logits: npt.NDArray[np.float32], frame: Frame) -> dict[str, An
 
 
 def _unpadded(logits: npt.NDArray[np.float32], frame: Frame) -> npt.NDArray[np.float32]:
-    """[h,w] logits of the model's square -> those of the image alone."""
+    """[h,w] logits of the model's square -> those of the image, without padding."""
     if frame.policy is not ResizePolicy.PAD:
         return logits
     cv2 = _cv2()
@@ -95,7 +95,7 @@ def encode(mask: BoolArray, form: str) -> dict[str, Any]:
 
 
 def decode(document: Mapping[str, Any]) -> BoolArray:
-    """The JSON form of :func:`encode` -> [H,W] bool. Polygons are no exact form and are refused."""
+    """The JSON form of :func:`encode` -> [H,W] bool. Polygons are not exact and are refused."""
     form, width, height = document.get("encoding"), int(document["width"]), int(document["height"])
     if form == "rle":
         return from_rle(document["data"])
@@ -104,7 +104,7 @@ def decode(document: Mapping[str, Any]) -> BoolArray:
     try:
         data = base64.b64decode(document["data"], validate=True)
     except binascii.Error as error:
-        raise InvalidInput(f"the mask is no base64 ({error})") from None
+        raise InvalidInput(f"the mask is not base64 ({error})") from None
     if form == "bits":
         unpacked: BoolArray = unpack_bits(np.frombuffer(data, np.uint8).reshape(1, height, -1), width)[0]
         return unpacked
@@ -114,7 +114,7 @@ def decode(document: Mapping[str, Any]) -> BoolArray:
 
 def unpack_bits(packed: npt.NDArray[np.uint8], width: int) -> BoolArray:
     """[N,H,ceil(W/8)] uint8 -> [N,H,W] bool."""
-    # All of it at once and cut afterwards: row by row it takes five times as long.
+    # Unpacked at once and cropped afterwards: row by row takes five times as long.
     flat = np.unpackbits(packed.reshape(-1)).view(np.bool_)
     return np.ascontiguousarray(flat.reshape(*packed.shape[:2], 8 * packed.shape[2])[..., :width])
 
@@ -122,8 +122,8 @@ def unpack_bits(packed: npt.NDArray[np.uint8], width: int) -> BoolArray:
 def png(mask: BoolArray) -> bytes:
     """[H,W] bool -> the bytes of an 8-bit grey PNG, 0 and 255.
 
-    Written here because a click waits for it: each row is stored as its difference to the row above (PNG filter 2),
-    which is nearly all zeros for a mask and three times as quick to compress as a general encoder's choice.
+    Not Pillow's encoder, because this is on the path of a click: each row is stored as its difference to the row above
+    (PNG filter 2), which is nearly all zeros for a mask and compresses three times as fast.
     """
     height, width = mask.shape
     rows = np.empty((height, width + 1), np.uint8)
@@ -144,7 +144,7 @@ def polygons(mask: BoolArray, tolerance: float = 0.7) -> list[list[float]]:
     """[H,W] bool -> outer rings as [x, y, x, y, ...] in original pixels, holes left out (COCO's polygons have none).
 
     Args:
-        tolerance: how far, in pixels, a ring may leave the mask's border to save corners.
+        tolerance: how far, in pixels, a simplified ring may deviate from the mask's border.
     """
     cv2 = _cv2()
     contours, _ = cv2.findContours(mask.view(np.uint8), cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_NONE)
@@ -157,7 +157,7 @@ def overlay(
     masks: Sequence[BoolArray] | BoolArray,
     points: Sequence[tuple[float, float, int]] = (),
 ) -> Image.Image:
-    """A picture for people: each mask tinted and outlined in its own colour, points as dots.
+    """Draws masks on a picture: each tinted and outlined in its own colour, points as dots.
 
     Args:
         picture: the original, mode RGB; masks: [H,W] bool each, of its size.

@@ -1,4 +1,4 @@
-"""What a user points at: parsing and validation of prompts, in original pixels.
+"""Prompts: parsing and validation, in original pixels.
 
 The JSON form (``prompt_json``)::
 
@@ -6,8 +6,8 @@ The JSON form (``prompt_json``)::
      "mask_input": <low-res logits>, "multimask": false, "format": "png",
      "objects": [{"points": ..., "labels": ..., "box": ..., "mask_input": ...}, ...]}
 
-Points, one box and a mask at the top level describe ONE object. Several boxes without points are one object each;
-everything else that means several objects stands in ``objects``.
+Points, one box and a mask at the top level describe ONE object. Several boxes without points are one object each.
+Any other prompt with several objects uses ``objects``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from triton_sam.errors import InvalidInput, Unsupported
 from triton_sam.settings import Settings
 
 FOREGROUND, BACKGROUND = 1, 0
-#: No image is larger; beyond it float32 could not name a pixel.
+#: No image is larger, and float32 cannot represent pixels beyond it.
 _LARGEST = 1e9
 _OBJECT_KEYS = frozenset({"points", "labels", "box", "boxes", "mask_input"})
 _PROMPT_KEYS = _OBJECT_KEYS | {"objects", "multimask", "format", "text", "image_size"}
@@ -36,13 +36,13 @@ _PROMPT_KEYS = _OBJECT_KEYS | {"objects", "multimask", "format", "text", "image_
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ObjectPrompt:
-    """What is said about one object.
+    """The prompt of one object.
 
     Attributes:
         points: [P,2] float32, original pixels, xy.
         labels: [P] int32, 1 foreground, 0 background.
         box: [4] float32 x0, y0, x1, y1 in original pixels, or None.
-        mask_input: [h,w] float32 low-resolution logits of an earlier answer, or None.
+        mask_input: [h,w] float32 low-resolution logits of an earlier response, or None.
     """
 
     points: npt.NDArray[np.float32]
@@ -53,17 +53,17 @@ class ObjectPrompt:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prompt:
-    """One request: one or more objects and the form of the answer."""
+    """One request: one or more objects and the format of the response."""
 
     objects: tuple[ObjectPrompt, ...]
     multimask: bool = False
     format: str = "png"
     text: str | None = None
     image_size: tuple[int, int] | None = None
-    """(width, height); only needed beside a bare embedding that the server no longer knows."""
+    """(width, height); only needed with an embedding that the server no longer has."""
 
     def check_kinds(self, known: Collection[str], model_id: str) -> None:
-        """Raises Unsupported where it asks in a way that the model does not know, for example in words."""
+        """Raises Unsupported for a kind of prompt that the model does not take, for example text."""
         if self.text is not None and "text" not in known:
             raise Unsupported(f"{model_id} takes points, boxes and masks, not text")
 
@@ -87,10 +87,10 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class PromptLimits:
-    """How much one request may ask.
+    """Limits of one request.
 
     Attributes:
-        mask_side: side of ``mask_input``; None takes any square, where the model is not known.
+        mask_side: side of ``mask_input``; None takes any square, if the model is not known.
     """
 
     max_points: int = 256
@@ -100,19 +100,19 @@ class PromptLimits:
 
     @classmethod
     def of(cls, settings: Settings, mask_side: int) -> PromptLimits:
-        """Those that a machine's settings give to a model."""
+        """The limits of the settings, for a model."""
         return cls(settings.max_points, settings.max_objects, settings.max_prompt_bytes, mask_side)
 
 
 def parse_prompt(text: str | bytes, limits: PromptLimits | None = None) -> Prompt:
-    """``prompt_json`` -> Prompt; InvalidInput with one sentence for anything that is not right."""
+    """``prompt_json`` -> Prompt; InvalidInput if it is not valid."""
     limits = limits or PromptLimits()
     if len(text) > limits.max_bytes:
         raise InvalidInput(f"prompt_json has {len(text):,} bytes and {limits.max_bytes:,} are allowed")
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InvalidInput(f"prompt_json is no JSON ({error})") from None
+        raise InvalidInput(f"prompt_json is not JSON ({error})") from None
     if not isinstance(document, dict):
         raise InvalidInput(f'prompt_json is a JSON object like {{"points": [[x, y]]}}, not a {_kind(document)}')
     return prompt_from_mapping(document, limits)
@@ -146,17 +146,17 @@ def object_prompt(
     limits: PromptLimits | None = None,
     where: str = "",
 ) -> ObjectPrompt | None:
-    """Checked arrays for one object; None where nothing is said about it.
+    """Validated arrays for one object; None if its prompt is empty.
 
     Args:
-        points: [P,2] xy in original pixels; labels: [P], all foreground where left out.
+        points: [P,2] xy in original pixels; labels: [P], all foreground if left out.
         box: [4]; mask_input: [h,w], [1,h,w], or base64 of its little-endian float32 bytes.
         where: "" or " of object 3", for the error messages.
     """
     limits = limits or PromptLimits()
     if isinstance(points, np.ndarray):
         points = points.tolist()
-    if isinstance(points, list | tuple) and len(points) > limits.max_points:  # before each of them is looked at
+    if isinstance(points, list | tuple) and len(points) > limits.max_points:  # before each of them is checked
         raise InvalidInput(f"{len(points):,} points{where} are too many: {limits.max_points} are allowed")
     point_array = _numbers(points, 2, f"points{where}")
     label_array = _labels(labels, len(point_array), where)
@@ -175,7 +175,7 @@ def _objects(document: Mapping[str, Any], limits: PromptLimits) -> list[ObjectPr
         raise InvalidInput(f"objects is a list, not a {_kind(listed)}")
     beside = sorted(key for key in _OBJECT_KEYS if not _empty(document.get(key)))
     if beside:
-        raise InvalidInput(f"{beside[0]} stands beside objects: put it into one of them")
+        raise InvalidInput(f"{beside[0]} cannot be combined with objects: move it into one of them")
     if len(listed) > limits.max_objects:
         raise InvalidInput(f"{len(listed):,} objects are too many: {limits.max_objects} are allowed")
     objects = []
@@ -196,14 +196,14 @@ def _one_or_many(entry: Mapping[str, Any], limits: PromptLimits, where: str = ""
         raise InvalidInput(f"boxes{where} is a list of [x0, y0, x1, y1], not a {_kind(boxes)}")
     if not _empty(entry.get("box")):
         boxes = [*boxes, entry["box"]]
-    said_more = not _empty(entry.get("points")) or entry.get("mask_input") is not None
-    if len(boxes) > 1 and said_more:
-        raise InvalidInput(f"several boxes{where} beside points are ambiguous: use objects, one box in each")
+    has_more = not _empty(entry.get("points")) or entry.get("mask_input") is not None
+    if len(boxes) > 1 and has_more:
+        raise InvalidInput(f"several boxes{where} with points are ambiguous: use objects, one box in each")
     if len(boxes) > limits.max_objects:
         raise InvalidInput(f"{len(boxes):,} boxes are too many: {limits.max_objects} are allowed")
     for index, box in enumerate(boxes):
         if _empty(box):
-            raise InvalidInput(f"box {index}{where} is empty: it is x0, y0, x1, y1")
+            raise InvalidInput(f"box {index}{where} is empty: give x0, y0, x1, y1")
     shared = {
         "points": entry.get("points"),
         "labels": entry.get("labels"),
@@ -232,7 +232,7 @@ def _kind(value: Any) -> str:
 
 
 def _numbers(rows: Any, columns: int, name: str) -> npt.NDArray[np.float32]:
-    """[N,columns] float32; the row that is wrong is named."""
+    """[N,columns] float32; InvalidInput names the row that is not valid."""
     if _empty(rows):
         return np.zeros((0, columns), np.float32)
     rows = rows.tolist() if isinstance(rows, np.ndarray) else rows
@@ -243,7 +243,7 @@ def _numbers(rows: Any, columns: int, name: str) -> npt.NDArray[np.float32]:
         if not isinstance(row, Sequence) or isinstance(row, str | bytes) or len(row) != columns:
             raise InvalidInput(f"{name}: entry {index} needs {columns} numbers, not {_short(row)}")
         if not all(_is_finite_number(value) for value in row):
-            raise InvalidInput(f"{name}: entry {index} {_short(row)} has something that is no finite number")
+            raise InvalidInput(f"{name}: entry {index} {_short(row)} has a value that is not a finite number")
     return np.asarray(rows, dtype=np.float64).astype(np.float32)
 
 
@@ -281,8 +281,8 @@ def _box(box: Any, where: str) -> npt.NDArray[np.float32]:
     x0, y0, x1, y1 = row.tolist()
     if x1 <= x0 or y1 <= y0:
         raise InvalidInput(
-            f"the box{where} ({x0:g}, {y0:g}, {x1:g}, {y1:g}) is inside out or empty: "
-            "it is x0, y0, x1, y1 with x0 < x1 and y0 < y1"
+            f"the box{where} ({x0:g}, {y0:g}, {x1:g}, {y1:g}) is inverted or empty: "
+            "give x0, y0, x1, y1 with x0 < x1 and y0 < y1"
         )
     return row
 
@@ -296,7 +296,7 @@ def _mask_input(value: Any, side: int | None, where: str) -> npt.NDArray[np.floa
             mask = np.asarray(value)
             if mask.dtype.kind not in "fiu":
                 raise TypeError("no numbers")
-            with np.errstate(over="ignore"):  # what does not fit becomes infinite and is refused below
+            with np.errstate(over="ignore"):  # values beyond float32 become infinite and are refused below
                 mask = mask.astype(np.float32)
     except (ValueError, TypeError, binascii.Error):
         raise InvalidInput(f"{wanted}, as numbers or as base64 of little-endian float32") from None

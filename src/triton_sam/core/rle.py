@@ -1,6 +1,6 @@
-"""COCO's run lengths: masks as columns of runs, and their text form.
+"""COCO's run-length encoding of masks.
 
-Runs go down the columns, from left to right: background, object, background, ... and fill the image.
+Runs go down the columns, from left to right: background, object, background, ... and cover the whole image.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from triton_sam.errors import InvalidInput
 BoolArray = npt.NDArray[np.bool_]
 Counts = npt.NDArray[np.int64]
 _GROUP_BITS = 5
-#: Counts are differences of two numbers below 2**31 at most: 32 bits and a sign.
+#: Counts are differences of two numbers below 2**31: 32 bits and a sign.
 _MOST_GROUPS = 7
 
 
@@ -29,29 +29,29 @@ def rle(mask: BoolArray) -> dict[str, Any]:
 
 
 def rle_of_logits(logits: npt.NDArray[np.float32], height: int, width: int) -> dict[str, Any]:
-    """[h,w] logits -> the RLE of ``resize(logits, (H, W)) > 0``, without making those H x W pixels.
+    """[h,w] logits -> the RLE of ``resize(logits, (H, W)) > 0``, without computing those H x W pixels.
 
-    Between two rows of logits a column of the enlarged image is a straight line, so it changes sign once at most: only
-    there pixels are looked at. A mask of 6000 x 4000 pixels costs what its outline costs. For H of at least twice h.
-    Bilinear with pixel centres at halves, as OpenCV's resize; where the enlarged logit is zero up to rounding (1e-7 of
-    its neighbours), the two may disagree about that pixel.
+    Between two rows of logits a column of the resized image is a straight line, so it changes sign once at most, and
+    only there pixels are computed. The cost grows with a mask's outline, not with its area. H is at least twice h.
+    Bilinear with pixel centres at 0.5, as OpenCV's resize. The two may disagree about a pixel whose resized logit is
+    zero up to rounding (1e-7 of its neighbours).
     """
     import cv2
 
     rows = logits.shape[0]
-    # The rows stay as they are: this is the resize's horizontal half, [h,W], here with columns in memory order.
+    # Only the horizontal half of the resize, [h,W], with columns contiguous in memory.
     columns = np.ascontiguousarray(cv2.resize(logits, (width, rows), interpolation=cv2.INTER_LINEAR).T)
-    # What lies beyond the border is as the border is: interval k is between rows k - 1 and k, from 0 to h.
+    # The border is repeated: interval k is between rows k - 1 and k, from 0 to h.
     columns = np.concatenate((columns[:, :1], columns, columns[:, -1:]), axis=1)
     places = ((np.arange(height) + 0.5) * (rows / height) - 0.5).astype(np.float32)
     floors = np.floor(places)
     below = places - floors
-    first = np.searchsorted(floors, np.arange(-1, rows + 1))  # of each interval's pixels; the last one is the end
+    first = np.searchsorted(floors, np.arange(-1, rows + 1))  # first pixel of each interval; the last entry is the end
 
     is_object = columns > 0
     at, interval = np.nonzero(is_object[:, 1:] != is_object[:, :-1])
     upper, lower = columns[at, interval], columns[at, interval + 1]
-    # A window of as many pixels as the longest interval has; what is beyond an interval's own end does not count.
+    # A window as long as the longest interval; pixels beyond an interval's own end are masked out below.
     steps = np.arange(int(np.diff(first).max(initial=1)))
     pixels = first[interval][:, None] + steps
     share = below[np.minimum(pixels, height - 1)]
@@ -62,12 +62,12 @@ def rle_of_logits(logits: npt.NDArray[np.float32], height: int, width: int) -> d
     top, bottom = is_object[:, 0], is_object[:, -1]
     joints = np.flatnonzero(bottom[:-1] != top[1:]) + 1
     changes, times = np.unique(np.concatenate((at * height + row, joints * height)), return_counts=True)
-    # A dip between two pixels changes the sign and changes it back before anybody looks.
+    # A dip between two pixels changes the sign twice at the same pixel, which cancels out.
     return _document(changes[times % 2 == 1], bool(top[0]), height, width)
 
 
 def _document(changes: Counts, begins_with_object: bool, height: int, width: int) -> dict[str, Any]:
-    """``changes``: the pixels, counted down the columns, at which a run begins, but for the first."""
+    """``changes``: the pixels, counted down the columns, at which a run begins, without the first run."""
     counts = np.diff(np.concatenate(([0], changes, [height * width])))
     if begins_with_object:
         counts = np.concatenate(([0], counts))
@@ -75,10 +75,10 @@ def _document(changes: Counts, begins_with_object: bool, height: int, width: int
 
 
 def _pack_counts(counts: Counts) -> str:
-    """COCO's text form: differences to the count two before, in groups of 5 bits, lowest first, from '0' on."""
+    """COCO's text form: differences to the count two before, in groups of 5 bits, lowest first, starting at '0'."""
     deltas = counts.copy()
     deltas[3:] -= counts[1:-2]
-    # [N,7]: every group of every number; shifting keeps the sign, so that a number ends where only signs are left.
+    # [N,7]: every group of every number. Shifting keeps the sign, so a number ends where only sign bits are left.
     rest = deltas[:, None] >> (_GROUP_BITS * np.arange(_MOST_GROUPS + 1))
     groups = rest[:, :-1] & 0x1F
     is_last = rest[:, 1:] == -(groups >> 4)
@@ -114,7 +114,7 @@ def from_rle(document: Mapping[str, Any]) -> BoolArray:
         counts = counts.decode("ascii")
     runs = np.asarray(_unpack_counts(counts) if isinstance(counts, str) else counts, dtype=np.int64)
     if runs.sum() != height * width or (runs < 0).any():
-        raise InvalidInput(f"the RLE does not fill {width} x {height} pixels")
+        raise InvalidInput(f"the RLE does not cover {width} x {height} pixels")
     values = np.zeros(len(runs), np.bool_)
     values[1::2] = True
     return np.ascontiguousarray(np.repeat(values, runs).reshape(width, height).T)

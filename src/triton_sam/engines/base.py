@@ -1,4 +1,4 @@
-"""What every engine takes and gives."""
+"""The interface of engines and its data types."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from triton_sam.core.images import EncodedImage
 from triton_sam.core.prompts import ObjectPrompt
 from triton_sam.models.specs import ModelSpec
 
-#: :attr:`Engine.encoder_numbers` of an encoder whose wide products are in 8 bits.
+#: :attr:`Engine.encoder_numbers` of an encoder whose large matrix products are in 8 bits.
 EIGHT_BIT = "8-bit"
 
 FloatArray = npt.NDArray[np.float32]
@@ -22,7 +22,7 @@ ByteArray = npt.NDArray[np.uint8]
 
 
 class Embedding(Protocol):
-    """One encoded image, wherever its numbers are kept."""
+    """One encoded image, in the memory of the host or of a device."""
 
     @property
     def frame(self) -> Frame:
@@ -30,18 +30,18 @@ class Embedding(Protocol):
 
     @property
     def nbytes(self) -> int:
-        """What it takes in the cache."""
+        """Its size in the cache."""
 
     def array(self, name: str) -> FloatArray:
-        """One of the encoder's outputs by its name, [1,C,h,w] float32 in this process's memory."""
+        """One of the encoder's outputs by its name, [1,C,h,w] float32 in host memory."""
 
     def framed(self, frame: Frame) -> Embedding:
-        """The same numbers for an image of another size: images of one colour share an embedding."""
+        """The same tensors for an image of another size: images of a single colour share an embedding."""
 
 
 @dataclass(frozen=True, eq=False)
 class HostEmbedding:
-    """The encoder's outputs under the decoder's input names, as arrays."""
+    """The encoder's outputs as arrays, by the decoder's input names."""
 
     frame: Frame
     tensors: Mapping[str, FloatArray]
@@ -59,13 +59,13 @@ class HostEmbedding:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Row:
-    """One object to decode, and in which form its masks are wanted.
+    """One object to decode, and the outputs that are needed.
 
     Attributes:
         prompt: in original pixels of the embedding's image.
-        multimask: all masks of the model instead of one.
-        logits: the low-resolution logits are wanted.
-        pixels: the full-size mask is wanted. An engine that does not make it gives the logits instead.
+        multimask: return all masks of the model instead of one.
+        logits: return the low-resolution logits.
+        pixels: return the full-size mask. An engine that cannot returns the logits instead.
     """
 
     embedding: Embedding
@@ -77,13 +77,13 @@ class Row:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Decoded:
-    """A decoder's answer for one row.
+    """A decoder's output for one row.
 
     Attributes:
         scores: [M] float32, predicted IoU.
-        logits: [M,h,w] float32, low resolution, in the model's square; None where only pixels were asked for and made.
-        packed: [M,H,ceil(W/8)] uint8, full-size masks in original pixels, first pixel in the highest bit; None where
-            the engine leaves that to its caller.
+        logits: [M,h,w] float32, low resolution, in the model's square; None if only pixels were requested and made.
+        packed: [M,H,ceil(W/8)] uint8, full-size masks in original pixels, first pixel in the highest bit; None if the
+            engine leaves that to its caller.
     """
 
     scores: FloatArray
@@ -93,17 +93,17 @@ class Decoded:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """How an engine likes its work.
+    """Batch sizes and properties of an engine that the scheduler needs.
 
     Attributes:
-        image_batches: numbers of images, rising from 1, of which ``encode`` makes whole use.
-        ahead: most images that are being prepared, wait for the encoder or are encoded, at a time.
-        preparers: threads that may call ``prepare``.
-        rows: most rows in one call of ``decode``.
-        mixes_images: whether rows of several images in one call are quicker than one image after the other.
-        lowers_encodes: whether encodes take the cores that clicks need, and so run at a lower priority.
-        answers_at_once: whether a row is decoded so quickly that waking another thread for it would be felt.
-        cache_bytes: what embeddings may take where the engine keeps them; None where it does not matter to it.
+        image_batches: batch sizes of ``encode``, ascending from 1.
+        ahead: maximum number of images that are being prepared, ready or being encoded at a time.
+        preparers: number of threads that may call ``prepare``.
+        rows: maximum number of rows in one call of ``decode``.
+        mixes_images: whether rows of several images in one call are faster than one image after the other.
+        on_cpu: whether it runs on the CPU, and so competes for the cores with everything else.
+        answers_at_once: whether decoding a row takes less time than waking another thread.
+        cache_bytes: the limit for embeddings in the engine's memory; None if the engine sets no limit.
     """
 
     image_batches: tuple[int, ...] = (1,)
@@ -111,17 +111,17 @@ class Capacity:
     preparers: int = 1
     rows: int = 8
     mixes_images: bool = False
-    lowers_encodes: bool = True
+    on_cpu: bool = True
     answers_at_once: bool = False
     cache_bytes: int | None = None
 
 
 class Engine(Protocol):
-    """A loaded model. ``encode`` and ``decode`` may run at the same time, each on threads of its own.
+    """A loaded model. ``encode`` and ``decode`` may run at the same time, each on its own threads.
 
     Attributes:
-        encoder_numbers: in which the encoder computes: float32, bfloat16, float16 or 8-bit. Only with float32 masks are
-            the reference's on every machine.
+        encoder_numbers: the encoder's precision: float32, bfloat16, float16 or 8-bit. Only float32 gives the same
+            masks as the reference on every machine.
     """
 
     spec: ModelSpec
@@ -129,16 +129,16 @@ class Engine(Protocol):
     encoder_numbers: str
 
     def prepare(self, image: EncodedImage) -> Any:
-        """A file's bytes -> what ``encode`` takes; may run on several threads. InvalidInput where it is no image."""
+        """A file's bytes -> what ``encode`` takes; may run on several threads. InvalidInput if it cannot be decoded."""
 
     def encode(self, prepared: Sequence[Any]) -> list[Embedding]:
-        """Prepared images, at most the last of ``capacity.image_batches`` -> their embeddings, in order."""
+        """Prepared images, at most the largest of ``capacity.image_batches`` -> their embeddings, in order."""
 
     def adopt(self, frame: Frame, tensors: Mapping[str, FloatArray]) -> Embedding:
         """An embedding from arrays [1,C,h,w] float32 under the names of the encoder's outputs."""
 
     def decode(self, rows: Sequence[Row]) -> list[Decoded]:
-        """Rows of any images -> one answer each, in order."""
+        """Rows of any images -> one result each, in order."""
 
 
 def select(logits: FloatArray, scores: FloatArray, *, multimask: bool) -> Decoded:

@@ -1,4 +1,4 @@
-"""A version folder of a segmenter -> the engine that runs it best here; says so where that is not the first choice."""
+"""Loads the best engine for a segmenter on this machine, and logs why if it is not the preferred one."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def load_engine(spec: ModelSpec, folder: Path, settings: Settings) -> Engine:
     if not (folder / ENCODER_FILE).is_file():
         raise SetupError(
             f"{spec.id} has no ONNX graphs, and torch cannot run it because {reason}: "
-            f"set it up anew with `triton-sam setup {spec.id} --engine torch`"
+            f"set it up again with `triton-sam setup {spec.id} --engine torch`"
         )
     if settings.engine == "torch":
         raise SetupError(f"TRITON_SAM_ENGINE=torch, but {reason}; TRITON_SAM_DEVICE=cpu runs it without a GPU, slowly")
@@ -51,7 +51,7 @@ def load_engine(spec: ModelSpec, folder: Path, settings: Settings) -> Engine:
 
 
 def _why_not_torch(folder: Path, settings: Settings) -> str:
-    """Empty where the torch engine is to be taken, else what speaks against it."""
+    """Why the torch engine cannot be used; empty if it can."""
     if settings.engine == "onnx":
         return "TRITON_SAM_ENGINE=onnx"
     if not (folder / NETWORK_FILE).is_file():
@@ -93,22 +93,22 @@ def _load_onnx(spec: ModelSpec, folder: Path, settings: Settings) -> Engine:
 
 
 def _eight_bit_encoder(spec: ModelSpec, folder: Path, settings: Settings) -> Path | None:
-    """The encoder partly in 8 bits, where it was asked for: it changes masks."""
+    """The file of the 8-bit encoder if it was requested, because it changes masks; else None."""
     from triton_sam.core.cpu_features import has_dot_products
 
     if settings.fast_encoder is False:
         return None
-    # What an older version wrote beside every model was not asked for then.
+    # Older versions wrote the old file for every model, without a request.
     names = [EIGHT_BIT_ENCODER_FILE, *([OLD_EIGHT_BIT_ENCODER_FILE] if settings.fast_encoder else [])]
-    there = [folder / name for name in names if (folder / name).is_file()]
-    if there and not has_dot_products():
-        # Little would be gained, and masks would differ for nothing.
-        log.warning("%s is served with its float32 encoder: this processor has no 8-bit dot products", spec.id)
+    found = [folder / name for name in names if (folder / name).is_file()]
+    if found and not has_dot_products():
+        # It would hardly be faster, and masks would differ for nothing.
+        log.warning("%s is served with its float32 encoder: this CPU has no 8-bit dot products", spec.id)
         return None
-    if settings.fast_encoder and not there and not spec.graphs.exported:
+    if settings.fast_encoder and not found and not spec.graphs.exported:
         log.warning(
-            "%s is served with its float32 encoder: set the other one up with `triton-sam setup %s --fast`",
+            "%s is served with its float32 encoder: set up the 8-bit one with `triton-sam setup %s --fast`",
             spec.id,
             spec.id,
         )
-    return there[0] if there else None
+    return found[0] if found else None

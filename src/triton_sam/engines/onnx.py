@@ -1,4 +1,4 @@
-"""The engine on ONNX Runtime: no torch; runs on a laptop, and on a GPU with onnxruntime-gpu."""
+"""The engine on ONNX Runtime, without torch: on CPUs, and on GPUs with onnxruntime-gpu."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from triton_sam.engines.priority import CLICK_NICENESS, run_lowered
 from triton_sam.errors import SetupError
 from triton_sam.models.specs import ModelSpec
 
-#: Longer than the gaps inside a graph, and over before the answer is packed: by default threads spin for tens of
-#: milliseconds after a run, on the cores that carry the answer away. Older releases of onnxruntime do not know it.
+#: Longer than the gaps inside a graph, and over before the response is packed: by default threads spin for tens of
+#: milliseconds after a run, on the cores that build the response. Older releases of onnxruntime ignore it.
 _SPIN_MICROSECONDS = "300"
 _CPU = "CPUExecutionProvider"
 _CUDA = "CUDAExecutionProvider"
@@ -30,30 +30,30 @@ _TENSORRT = "TensorrtExecutionProvider"
 
 
 def choose_providers(device: str, *, tensorrt: bool = False) -> tuple[str, ...]:
-    """ONNX Runtime's names of where to run, best first.
+    """ONNX Runtime's execution providers, best first.
 
     Args:
-        device: "auto" takes a GPU where there is one that this onnxruntime knows; "cuda" insists; "cpu" does not look.
+        device: "auto" takes a GPU if this onnxruntime supports one here; "cuda" requires it; "cpu" never uses it.
         tensorrt: lets TensorRT build engines of the graphs, which takes minutes at the first load.
     """
     available = onnxruntime.get_available_providers()
     if device == "cuda" and _CUDA not in available:
-        raise SetupError("this onnxruntime has no CUDA: pip install onnxruntime-gpu in its place, or use device cpu")
+        raise SetupError("this onnxruntime has no CUDA: pip install onnxruntime-gpu instead, or use device cpu")
     if tensorrt and _TENSORRT not in available:
         raise SetupError("this onnxruntime has no TensorRT: install it, or unset TRITON_SAM_ONNX_TENSORRT")
-    # What is available is what it was built with: onnxruntime-gpu says CUDA on every machine, and then fails.
+    # "Available" means "compiled in": onnxruntime-gpu lists CUDA on every machine, and then fails.
     if device == "cpu" or _CUDA not in available or (device == "auto" and not _has_driver()):
         return (_CPU,)
     return (_TENSORRT, _CUDA, _CPU) if tensorrt else (_CUDA, _CPU)
 
 
 def _has_driver() -> bool:
-    """Whether NVIDIA's driver is there, also inside a container or under WSL."""
+    """Whether NVIDIA's driver is present, also inside a container or under WSL."""
     return any(Path(node).exists() for node in ("/dev/nvidiactl", "/dev/dxg"))
 
 
 def open_session(path: Path, threads: int = 0, *, spinning: bool = False, providers: Sequence[str] = (_CPU,)) -> Any:
-    """An ONNX Runtime session; SetupError that names the file where it does not load."""
+    """An ONNX Runtime session; SetupError names the file if it does not load."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads or len(os.sched_getaffinity(0))
     options.log_severity_level = 3
@@ -63,13 +63,13 @@ def open_session(path: Path, threads: int = 0, *, spinning: bool = False, provid
     try:
         return onnxruntime.InferenceSession(str(path), options, providers=list(providers))
     except Exception as error:  # ONNX Runtime's exceptions share no base class but this
-        # The mend first: whoever passes it on may shorten it, and ONNX Runtime has long words.
+        # The fix comes first: ONNX Runtime's messages are long, and callers may cut the end.
         raise SetupError(f"{path.name} does not load: run `triton-sam setup` for the model again ({error})") from None
 
 
 @dataclass(frozen=True, eq=False)
 class DeviceEmbedding:
-    """The encoder's outputs where the encoder left them: ONNX Runtime's values in a GPU's memory."""
+    """The encoder's outputs as ONNX Runtime values in GPU memory."""
 
     frame: Frame
     values: Mapping[str, Any]
@@ -89,7 +89,7 @@ class DeviceEmbedding:
 class OnnxEngine:
     """Encoder and decoder sessions of one model.
 
-    On a GPU embeddings stay in its memory: outputs of the encoder are bound there and given to the decoder as they are.
+    On a GPU embeddings stay in its memory: the encoder's outputs are bound there and passed to the decoder unchanged.
     """
 
     def __init__(
@@ -106,19 +106,19 @@ class OnnxEngine:
         self.spec = spec
         self.encoder_numbers = encoder_numbers
         self._device = None if tuple(providers) == (_CPU,) else "cuda"
-        self.capacity = Capacity(rows=max_batch, lowers_encodes=self._device is None)
+        self.capacity = Capacity(rows=max_batch, on_cpu=self._device is None)
         self._encoder = run_lowered(lambda: open_session(encoder, threads, providers=providers))
-        # Its many small steps wait for each other: threads that sleep in between cost 3 ms of a 45 ms click.
-        # The encoder's steps are long; spinning there would only take the cores from a click.
+        # The decoder's many small steps wait for each other: threads that sleep in between cost 3 ms of a 45 ms click.
+        # The encoder's steps are long; spinning there would only take cores from a click.
         self._decoder = run_lowered(
             lambda: open_session(decoder, threads, spinning=True, providers=providers), CLICK_NICENESS
         )
         self._encoder_outputs = [name for name, _ in spec.encoder.outputs]
 
     def warm_up(self) -> None:
-        """Runs the decoder once on nothing, so that the first click is as quick as the others.
+        """Runs the decoder once on zeros, so that the first click is as fast as the others.
 
-        The encoder is left cold: its first run is as slow as every run, and would delay the start by seconds.
+        The encoder is not warmed up: its first run is as slow as every run, and would delay the start by seconds.
         """
         blank = {name: np.zeros(shape, np.float32) for name, shape in self.spec.encoder.outputs}
         frame = Frame(self.spec.side, self.spec.side, self.spec.side, self.spec.resize)
@@ -156,7 +156,7 @@ class OnnxEngine:
     def decode(self, rows: Sequence[Row]) -> list[Decoded]:
         """See :class:`~triton_sam.engines.base.Engine`.
 
-        Rows are batched only with their like (image, number of points, mask or none): padding with not-a-point tokens
+        Only rows of the same image, number of points and kind of prompt are batched: padding with not-a-point tokens
         would change the masks, and rows of several images would have to be copied together, 16 MB each.
         """
         answers: list[Decoded | None] = [None] * len(rows)
@@ -198,8 +198,8 @@ class OnnxEngine:
         if isinstance(embedding, HostEmbedding):
             results: list[FloatArray] = self._decoder.run(wanted, {**embedding.tensors, **feeds})
             return results
-        assert isinstance(embedding, DeviceEmbedding)  # an engine gets only what it made
-        # No binding here: it does not know inputs that have a default.
+        assert isinstance(embedding, DeviceEmbedding)  # an engine gets only embeddings that it made
+        # No I/O binding here: it does not support inputs that have a default.
         sent = {name: onnxruntime.OrtValue.ortvalue_from_numpy(array) for name, array in feeds.items()}
         answers = self._decoder.run_with_ort_values(wanted, {**embedding.values, **sent})
         return [answer.numpy() for answer in answers]

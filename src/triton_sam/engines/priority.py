@@ -1,4 +1,4 @@
-"""Answers before clicks before encodes, on the processor too."""
+"""Thread priorities: responses before clicks, clicks before encodes."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import TypeVar
 
 _T = TypeVar("_T")
 _BACKGROUND_NICENESS = 10
-#: Behind the threads that take requests in, refuse them and tell how things are: these do little, and at once.
+#: Below the threads that accept and refuse requests and report health: these need little CPU time, but at once.
 CLICK_NICENESS = 5
 
 
 def lower_this_thread(niceness: int = _BACKGROUND_NICENESS) -> None:
-    """Puts the calling thread behind the others of this machine.
+    """Lowers the priority of the calling thread.
 
-    On Linux niceness belongs to the thread and is inherited by the threads that it starts, so an encoder whose
-    session was built under it yields its cores to a click at once. Without effect elsewhere.
+    On Linux niceness belongs to a thread and is inherited by the threads that it starts, so an encoder whose session
+    was created under it yields its cores to a click at once. Without effect elsewhere.
     """
     if hasattr(os, "setpriority"):
         try:
@@ -27,7 +27,7 @@ def lower_this_thread(niceness: int = _BACKGROUND_NICENESS) -> None:
 
 
 def run_lowered(action: Callable[[], _T], niceness: int = _BACKGROUND_NICENESS) -> _T:
-    """Runs ``action`` on a short-lived thread of low priority and hands back what it returns or raises."""
+    """Runs ``action`` on a temporary thread of low priority; returns or raises what it does."""
     outcome: list[_T] = []
     failure: list[BaseException] = []
 

@@ -1,4 +1,4 @@
-"""The scheduler with an engine that likes many at a time: batches of images and of rows, and what waits ahead."""
+"""The scheduler with an engine that batches: batches of images and of rows, and images prepared ahead."""
 
 from __future__ import annotations
 
@@ -7,65 +7,30 @@ import threading
 
 import pytest
 
-from tests.unit.backend.test_scheduler import (
+from tests.unit.backend.scheduler_helpers import (
     PATIENCE,
     Counts,
-    GatedEngine,
     Inbox,
     MakeScheduler,
+    Preparing,
     click,
-    counts,  # noqa: F401
     embedding,
-    engine,
     expect_answer,
     image,
-    make,  # noqa: F401
     prompt,
+    send,
+    wait_for,
 )
-from triton_sam.backend.jobs import Job
-from triton_sam.core.images import EncodedImage
-from triton_sam.engines.base import Capacity
+from triton_sam.backend.jobs import SegmentJob
 from triton_sam.errors import Cancelled, InternalError, InvalidInput, QueueFull, Unavailable
 
 
-class Preparing(GatedEngine):
-    """One more gate, before images are prepared; and a file that cannot be."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.capacity = Capacity(
-            image_batches=(1, 2, 4), ahead=12, preparers=3, rows=8, mixes_images=True, lowers_encodes=False
-        )
-        self.prepare_gate = threading.Event()
-        self.prepare_gate.set()
-        self.prepared = threading.Semaphore(0)
-        self.bad: EncodedImage | None = None
-
-    def prepare(self, image: EncodedImage) -> object:
-        assert self.prepare_gate.wait(PATIENCE)
-        if image is self.bad:
-            raise InvalidInput("damaged")
-        self.prepared.release()
-        return super().prepare(image)
-
-
 @pytest.fixture
-def engine() -> Preparing:  # noqa: F811
+def engine() -> Preparing:
     return Preparing()
 
 
-def send(scheduler: object, number: int, **fields: object) -> Inbox:
-    inbox = Inbox()
-    scheduler.submit_image(Job(inbox, None, f"image {number}", **fields), image(number))  # type: ignore[attr-defined, arg-type]
-    return inbox
-
-
-def wait_for(engine: Preparing, count: int) -> None:
-    for _ in range(count):
-        assert engine.prepared.acquire(timeout=PATIENCE)
-
-
-def test_images_that_are_ready_are_encoded_together(make: MakeScheduler, engine: Preparing) -> None:  # noqa: F811
+def test_images_that_are_ready_are_encoded_together(make: MakeScheduler, engine: Preparing) -> None:
     scheduler = make(rows=8)
     engine.encode_gate.clear()
     inboxes = [send(scheduler, 0)]
@@ -81,13 +46,13 @@ def test_images_that_are_ready_are_encoded_together(make: MakeScheduler, engine:
     assert len(engine.encode_batches) <= 4
 
 
-def test_a_lone_image_waits_for_nobody(make: MakeScheduler, engine: Preparing) -> None:  # noqa: F811
+def test_a_lone_image_waits_for_nobody(make: MakeScheduler, engine: Preparing) -> None:
     scheduler = make(window=60.0)
     expect_answer(send(scheduler, 0))
     assert engine.encode_batches == [1]
 
 
-def test_images_on_their_way_are_waited_for(make: MakeScheduler, engine: Preparing) -> None:  # noqa: F811
+def test_images_on_their_way_are_waited_for(make: MakeScheduler, engine: Preparing) -> None:
     scheduler = make(window=60.0)
     engine.prepare_gate.clear()
     inboxes = [send(scheduler, number) for number in range(3)]
@@ -97,7 +62,7 @@ def test_images_on_their_way_are_waited_for(make: MakeScheduler, engine: Prepari
     assert engine.encode_batches == [2, 1], "all three were there; the engine knows batches of two"
 
 
-def test_no_more_than_so_many_are_ahead(make: MakeScheduler, engine: Preparing) -> None:  # noqa: F811
+def test_no_more_than_so_many_are_ahead(make: MakeScheduler, engine: Preparing) -> None:
     engine.capacity = dataclasses.replace(engine.capacity, ahead=2)
     scheduler = make(encodes=2)
     engine.encode_gate.clear()
@@ -114,20 +79,20 @@ def test_no_more_than_so_many_are_ahead(make: MakeScheduler, engine: Preparing) 
     assert engine.encodes == 4
 
 
-def test_an_image_that_is_none_harms_only_itself(make: MakeScheduler, engine: Preparing) -> None:  # noqa: F811
+def test_an_image_that_is_none_harms_only_itself(make: MakeScheduler, engine: Preparing) -> None:
     scheduler = make(window=60.0)
     engine.prepare_gate.clear()
     good = [send(scheduler, number) for number in range(2)]
     engine.bad = image(9)
     bad = Inbox()
-    scheduler.submit_image(Job(bad, None, "bad"), engine.bad)
+    scheduler.submit_image(SegmentJob(bad, None, "bad"), engine.bad)
     engine.prepare_gate.set()
     assert isinstance(bad.get(), InvalidInput)
     for inbox in good:
         expect_answer(inbox)
 
 
-def test_an_encoder_that_raises_fails_its_batch_and_goes_on(make: MakeScheduler, engine: Preparing) -> None:  # noqa: F811
+def test_an_encoder_that_raises_fails_its_batch_and_goes_on(make: MakeScheduler, engine: Preparing) -> None:
     scheduler = make(window=60.0)
     engine.failure = RuntimeError("broken")
     engine.prepare_gate.clear()
@@ -139,9 +104,9 @@ def test_an_encoder_that_raises_fails_its_batch_and_goes_on(make: MakeScheduler,
 
 
 def test_what_was_superseded_after_it_was_prepared_is_not_encoded(
-    make: MakeScheduler,  # noqa: F811
+    make: MakeScheduler,
     engine: Preparing,
-    counts: Counts,  # noqa: F811
+    counts: Counts,
 ) -> None:
     scheduler = make()
     engine.encode_gate.clear()
@@ -159,7 +124,7 @@ def test_what_was_superseded_after_it_was_prepared_is_not_encoded(
     assert counts["cancelled"] == 1
 
 
-def test_clicks_on_several_images_are_one_batch(make: MakeScheduler, engine: Preparing) -> None:  # noqa: F811
+def test_clicks_on_several_images_are_one_batch(make: MakeScheduler, engine: Preparing) -> None:
     scheduler = make()
     engine.decode_gate.clear()
     first = click(scheduler, Inbox(), embedding())
@@ -174,28 +139,28 @@ def test_clicks_on_several_images_are_one_batch(make: MakeScheduler, engine: Pre
     assert engine.batches == [1, 6]
 
 
-def test_a_batch_has_no_more_rows_than_the_engine_likes(make: MakeScheduler, engine: Preparing) -> None:  # noqa: F811
+def test_a_batch_has_no_more_rows_than_the_engine_likes(make: MakeScheduler, engine: Preparing) -> None:
     scheduler = make(rows=8)
     engine.decode_gate.clear()
     first = click(scheduler, Inbox(), embedding())
     assert engine.decode_arrived.wait(PATIENCE)
     inboxes = [Inbox() for _ in range(4)]
     for inbox in inboxes:
-        scheduler.submit_click(Job(inbox, prompt(objects=3), "key", embedding=embedding()))
+        scheduler.submit_click(SegmentJob(inbox, prompt(objects=3), "key", embedding=embedding()))
     engine.decode_gate.set()
     for inbox in (first, *inboxes):
         expect_answer(inbox)
     assert engine.batches == [1, 6, 6]
 
 
-def test_a_request_with_more_objects_than_a_batch_is_alone(make: MakeScheduler, engine: Preparing) -> None:  # noqa: F811
+def test_a_request_with_more_objects_than_a_batch_is_alone(make: MakeScheduler, engine: Preparing) -> None:
     scheduler = make(rows=8)
     engine.decode_gate.clear()
     first = click(scheduler, Inbox(), embedding())
     assert engine.decode_arrived.wait(PATIENCE)
     large, small = Inbox(), Inbox()
-    scheduler.submit_click(Job(large, prompt(objects=20), "key", embedding=embedding()))
-    scheduler.submit_click(Job(small, prompt(), "key", embedding=embedding()))
+    scheduler.submit_click(SegmentJob(large, prompt(objects=20), "key", embedding=embedding()))
+    scheduler.submit_click(SegmentJob(small, prompt(), "key", embedding=embedding()))
     engine.decode_gate.set()
     assert len(expect_answer(large)) == 20
     expect_answer(small)
@@ -203,7 +168,7 @@ def test_a_request_with_more_objects_than_a_batch_is_alone(make: MakeScheduler, 
     assert engine.batches == [1, 20, 1]
 
 
-def test_closing_finishes_what_is_prepared(make: MakeScheduler, engine: Preparing) -> None:  # noqa: F811
+def test_closing_finishes_what_is_prepared(make: MakeScheduler, engine: Preparing) -> None:
     scheduler = make()
     engine.encode_gate.clear()
     inboxes = [send(scheduler, number) for number in range(6)]
@@ -217,25 +182,25 @@ def test_closing_finishes_what_is_prepared(make: MakeScheduler, engine: Preparin
     assert not closing.is_alive()
 
 
-def test_a_gpu_that_is_full_is_told_as_such(make: MakeScheduler, engine: Preparing) -> None:  # noqa: F811
+def test_a_gpu_out_of_memory_is_reported_as_unavailable(make: MakeScheduler, engine: Preparing) -> None:
     scheduler = make()
     engine.failure = Unavailable("the GPU's memory is full")
     assert isinstance(click(scheduler, Inbox(), embedding()).get(), Unavailable)
 
 
-def test_who_comes_for_an_image_that_was_just_given_up_gets_it(make: MakeScheduler, engine: Preparing) -> None:  # noqa: F811
-    """Between the last one's leaving and the task's end somebody else may ask for the same image."""
+def test_a_request_for_an_image_that_was_just_dropped_is_answered(make: MakeScheduler, engine: Preparing) -> None:
+    """Another request for the same image may arrive between the last cancellation and the task's end."""
     late = Inbox()
 
     class Leaving(Inbox):
         def is_cancelled(self) -> bool:
-            # The scheduler asks without its lock: now the other one comes.
+            # The scheduler calls this without its lock: now the other request arrives.
             if late.empty:
-                scheduler.submit_image(Job(late, None, "same"), image())
+                scheduler.submit_image(SegmentJob(late, None, "same"), image())
             return True
 
     scheduler = make(patience=0)
     leaving = Leaving()
-    scheduler.submit_image(Job(leaving, None, "same"), image())
+    scheduler.submit_image(SegmentJob(leaving, None, "same"), image())
     assert isinstance(leaving.get(), Cancelled)
     assert expect_answer(late) == []

@@ -1,28 +1,25 @@
-"""How long requests waited is counted by the model itself: Triton's own queue time ends where our queues begin."""
+"""The model counts queue times itself: Triton's own queue time ends where our queues begin."""
 
 from __future__ import annotations
 
 import time
 
-from tests.unit.backend.test_scheduler import (
+from tests.unit.backend.scheduler_helpers import (
     PATIENCE,
     Counts,
     GatedEngine,
     Inbox,
     MakeScheduler,
     click,
-    counts,  # noqa: F401  (fixtures)
     embedding,
-    engine,  # noqa: F401
     expect_answer,
     hold_decoder,
     image,
-    make,  # noqa: F401
 )
-from triton_sam.backend.jobs import Job
+from triton_sam.backend.jobs import SegmentJob
 
 
-def test_the_wait_of_answered_clicks_is_counted(make: MakeScheduler, engine: GatedEngine, counts: Counts) -> None:  # noqa: F811
+def test_the_wait_of_answered_clicks_is_counted(make: MakeScheduler, engine: GatedEngine, counts: Counts) -> None:
     scheduler = make(rows=1)
     first = hold_decoder(engine, scheduler)
     begun = time.perf_counter()
@@ -38,12 +35,12 @@ def test_the_wait_of_answered_clicks_is_counted(make: MakeScheduler, engine: Gat
     assert held * 0.99 <= counts["queue_microseconds"] <= (time.perf_counter() - begun) * 1e6 + 1e6
 
 
-def test_the_wait_of_an_image_is_counted(make: MakeScheduler, engine: GatedEngine, counts: Counts) -> None:  # noqa: F811
+def test_the_wait_of_an_image_is_counted(make: MakeScheduler, engine: GatedEngine, counts: Counts) -> None:
     scheduler = make()
     engine.encode_gate.clear()
     inboxes = [Inbox() for _ in range(6)]
     for number, inbox in enumerate(inboxes):
-        scheduler.submit_image(Job(inbox, None, str(number)), image(number))
+        scheduler.submit_image(SegmentJob(inbox, None, str(number)), image(number))
     assert engine.encode_arrived.wait(PATIENCE)
     time.sleep(0.05)
     engine.encode_gate.set()

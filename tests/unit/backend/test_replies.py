@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from triton_sam.backend.jobs import Job
-from triton_sam.backend.replies import ALL_OUTPUTS, DEFAULT_OUTPUTS, Answerer, build_reply, wanted_outputs
+from triton_sam.backend.jobs import SegmentJob
+from triton_sam.backend.replies import ALL_OUTPUTS, DEFAULT_OUTPUTS, ModelInfo, build_reply, wanted_outputs
 from triton_sam.core.geometry import Frame, ResizePolicy
 from triton_sam.core.masks import FORMATS, decode, full_size, unpack_bits
 from triton_sam.core.prompts import ObjectPrompt, Prompt
@@ -19,12 +19,12 @@ from triton_sam.errors import TritonSamError
 
 WIDTH, HEIGHT, SIDE = 13, 7, 8
 FRAME = Frame(WIDTH, HEIGHT, 32, ResizePolicy.SQUASH)
-WHO = Answerer("sam2:tiny", "7", "8-bit")
+WHO = ModelInfo("sam2:tiny", "7", "8-bit")
 POINT = ObjectPrompt(np.zeros((1, 2), np.float32), np.ones(1, np.int32))
 
 
 class NoReply:
-    def succeed(self, job: Job, decoded: list[Decoded]) -> None:
+    def succeed(self, job: SegmentJob, decoded: list[Decoded]) -> None:
         raise AssertionError
 
     def fail(self, error: TritonSamError) -> None:
@@ -34,9 +34,9 @@ class NoReply:
         return False
 
 
-def job(form: str | None, objects: int = 1) -> Job:
+def job(form: str | None, objects: int = 1) -> SegmentJob:
     prompt = None if form is None else Prompt((POINT,) * objects, format=form)
-    made = Job(NoReply(), prompt, "the key", embedding=HostEmbedding(FRAME, {}))
+    made = SegmentJob(NoReply(), prompt, "the key", embedding=HostEmbedding(FRAME, {}))
     made.timings["decode"] = 1.23456
     return made
 

@@ -1,174 +1,35 @@
-"""The scheduler with an engine that waits when told to: order, batching, cancelling, refusal, and no lost answers."""
+"""The scheduler: order, batching, cancellation, refusal, and a response for every request."""
 
 from __future__ import annotations
 
-import dataclasses
 import gc
 import io
 import queue
 import threading
 import time
 import weakref
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
 
-import numpy as np
-import numpy.typing as npt
 import pytest
 from PIL import Image
 
+from tests.unit.backend.scheduler_helpers import (
+    PATIENCE,
+    Counts,
+    GatedEngine,
+    Inbox,
+    MakeScheduler,
+    click,
+    embedding,
+    expect_answer,
+    hold_decoder,
+    image,
+    prompt,
+)
 from triton_sam.backend.cache import EmbeddingCache
-from triton_sam.backend.jobs import Job, QueueLimits
-from triton_sam.backend.scheduler import Scheduler
-from triton_sam.core.geometry import Frame, ResizePolicy
+from triton_sam.backend.jobs import SegmentJob
 from triton_sam.core.images import EncodedImage
-from triton_sam.core.prompts import ObjectPrompt, Prompt
-from triton_sam.engines.base import Capacity, Decoded, Embedding, HostEmbedding, Row
-from triton_sam.errors import Cancelled, InternalError, InvalidInput, TritonSamError, Unavailable
-from triton_sam.models.specs import ModelSpec
-
-PATIENCE = 10.0
-FRAME = Frame(8, 8, 8, ResizePolicy.SQUASH)
-
-
-class GatedEngine:
-    """Counts its calls; a gate that is shut holds them, and tells when one has arrived."""
-
-    spec: ModelSpec
-
-    def __init__(self) -> None:
-        self.capacity = Capacity()
-        self.encode_gate, self.decode_gate = threading.Event(), threading.Event()
-        self.encode_gate.set()
-        self.decode_gate.set()
-        self.encode_arrived, self.decode_arrived = threading.Event(), threading.Event()
-        self.encodes = 0
-        self.batches: list[int] = []
-        self.encode_batches: list[int] = []
-        self.failure: Exception | None = None
-
-    def prepare(self, image: EncodedImage) -> Image.Image:
-        return image.pixels()
-
-    def encode(self, prepared: Sequence[Image.Image]) -> list[Embedding]:
-        self.encodes += len(prepared)
-        self.encode_batches.append(len(prepared))
-        self.encode_arrived.set()
-        assert self.encode_gate.wait(PATIENCE)
-        if self.failure:
-            raise self.failure
-        return [embedding() for _ in prepared]
-
-    def adopt(self, frame: Frame, tensors: Mapping[str, npt.NDArray[np.float32]]) -> Embedding:
-        return HostEmbedding(frame, tensors)
-
-    def decode(self, rows: Sequence[Row]) -> list[Decoded]:
-        self.decode_arrived.set()
-        assert self.decode_gate.wait(PATIENCE)
-        self.batches.append(len(rows))
-        if self.failure:
-            raise self.failure
-        # The answer carries the prompt, so that a test sees whether answers were mixed up.
-        return [Decoded(np.ones(1, np.float32), np.full((1, 2, 2), row.prompt.points[0, 0])) for row in rows]
-
-
-class Inbox:
-    """A reply that keeps the answer for the test."""
-
-    def __init__(self, *, gone: bool = False, broken: bool = False) -> None:
-        self._answers: queue.Queue[list[Decoded] | TritonSamError] = queue.Queue()
-        self._gone = gone
-        self._broken = broken
-
-    def succeed(self, job: Job, decoded: list[Decoded]) -> None:
-        if self._broken:
-            raise RuntimeError("cannot build the answer")
-        self._answers.put(decoded)
-
-    def fail(self, error: TritonSamError) -> None:
-        self._answers.put(error)
-
-    def is_cancelled(self) -> bool:
-        return self._gone
-
-    def get(self) -> list[Decoded] | TritonSamError:
-        return self._answers.get(timeout=PATIENCE)
-
-    @property
-    def empty(self) -> bool:
-        return self._answers.empty()
-
-
-class Counts(Counter[str]):
-    def count(self, name: str, amount: int = 1) -> None:
-        self[name] += amount
-
-    def set(self, name: str, value: float) -> None:
-        self[name] = int(value)
-
-
-def embedding() -> Embedding:
-    return HostEmbedding(FRAME, {"features": np.zeros(4, np.float32)})
-
-
-def prompt(x: float = 1.0, objects: int = 1) -> Prompt:
-    point = ObjectPrompt(np.array([[x, 2.0]], np.float32), np.ones(1, np.int32))
-    return Prompt((point,) * objects)
-
-
-def image(shade: int = 0) -> EncodedImage:
-    buffer = io.BytesIO()
-    Image.new("RGB", (8, 8), (shade, 0, 0)).save(buffer, "PNG")
-    return EncodedImage(buffer.getvalue(), max_bytes=10**6, max_pixels=10**6)
-
-
-@pytest.fixture
-def engine() -> GatedEngine:
-    return GatedEngine()
-
-
-@pytest.fixture
-def counts() -> Counts:
-    return Counts()
-
-
-MakeScheduler = Callable[..., Scheduler]
-
-
-@pytest.fixture
-def make(engine: GatedEngine, counts: Counts) -> Iterator[MakeScheduler]:
-    made: list[Scheduler] = []
-
-    def build(cache: EmbeddingCache | None = None, *, rows: int = 8, **limits: float) -> Scheduler:
-        engine.capacity = dataclasses.replace(engine.capacity, rows=rows)
-        scheduler = Scheduler(engine, cache or EmbeddingCache(10**6), counts, QueueLimits(**limits))  # type: ignore[arg-type]
-        made.append(scheduler)
-        return scheduler
-
-    yield build
-    engine.encode_gate.set()
-    engine.decode_gate.set()
-    for scheduler in made:
-        scheduler.close()
-
-
-def click(scheduler: Scheduler, inbox: Inbox, shared: Embedding, x: float = 1.0, **fields: object) -> Inbox:
-    scheduler.submit_click(Job(inbox, prompt(x), "key", embedding=shared, **fields))  # type: ignore[arg-type]
-    return inbox
-
-
-def expect_answer(inbox: Inbox) -> list[Decoded]:
-    answer = inbox.get()
-    assert isinstance(answer, list), answer
-    return answer
-
-
-def hold_decoder(engine: GatedEngine, scheduler: Scheduler) -> Inbox:
-    """Shuts the decoder with one click inside, so that what comes next has to queue."""
-    engine.decode_gate.clear()
-    first = click(scheduler, Inbox(), embedding())
-    assert engine.decode_arrived.wait(PATIENCE)
-    return first
+from triton_sam.engines.base import Decoded
+from triton_sam.errors import Cancelled, InternalError, InvalidInput, Unavailable
 
 
 def test_a_click_is_answered_with_its_own_result(make: MakeScheduler) -> None:
@@ -180,12 +41,12 @@ def test_equal_images_are_encoded_once(make: MakeScheduler, engine: GatedEngine)
     engine.encode_gate.clear()
     inboxes = [Inbox() for _ in range(5)]
     for inbox in inboxes:
-        scheduler.submit_image(Job(inbox, None, "same"), image())
+        scheduler.submit_image(SegmentJob(inbox, None, "same"), image())
     engine.encode_gate.set()
     for inbox in inboxes:
         assert expect_answer(inbox) == []
     late = Inbox()
-    scheduler.submit_image(Job(late, prompt(3.0), "same"), image())
+    scheduler.submit_image(SegmentJob(late, prompt(3.0), "same"), image())
     assert len(expect_answer(late)) == 1
     assert engine.encodes == 1
 
@@ -217,7 +78,7 @@ def test_a_click_does_not_wait_for_an_encode(make: MakeScheduler, engine: GatedE
     scheduler = make()
     engine.encode_gate.clear()
     encoding = Inbox()
-    scheduler.submit_image(Job(encoding, None, "slow"), image())
+    scheduler.submit_image(SegmentJob(encoding, None, "slow"), image())
     assert engine.encode_arrived.wait(PATIENCE)
     expect_answer(click(scheduler, Inbox(), embedding()))
     assert encoding.empty
@@ -247,10 +108,10 @@ def test_cancelling_a_session_drops_its_clicks_and_its_encode(
     scheduler = make()
     hold_decoder(engine, scheduler)
     engine.encode_gate.clear()
-    scheduler.submit_image(Job(Inbox(), None, "running"), image())
+    scheduler.submit_image(SegmentJob(Inbox(), None, "running"), image())
     assert engine.encode_arrived.wait(PATIENCE)
     waiting = Inbox()
-    scheduler.submit_image(Job(waiting, None, "unwanted", session="a"), image(1))
+    scheduler.submit_image(SegmentJob(waiting, None, "unwanted", session="a"), image(1))
     clicked = click(scheduler, Inbox(), embedding(), session="a")
     stranger = click(scheduler, Inbox(), embedding(), session="b")
     assert scheduler.cancel_session("a") == 2
@@ -267,11 +128,11 @@ def test_cancelling_a_session_drops_its_clicks_and_its_encode(
 def test_an_image_that_another_session_waits_for_is_still_encoded(make: MakeScheduler, engine: GatedEngine) -> None:
     scheduler = make()
     engine.encode_gate.clear()
-    scheduler.submit_image(Job(Inbox(), None, "running"), image())
+    scheduler.submit_image(SegmentJob(Inbox(), None, "running"), image())
     assert engine.encode_arrived.wait(PATIENCE)
     mine, yours = Inbox(), Inbox()
-    scheduler.submit_image(Job(mine, None, "shared", session="a"), image(1))
-    scheduler.submit_image(Job(yours, None, "shared", session="b"), image(1))
+    scheduler.submit_image(SegmentJob(mine, None, "shared", session="a"), image(1))
+    scheduler.submit_image(SegmentJob(yours, None, "shared", session="b"), image(1))
     assert scheduler.cancel_session("a") == 1
     engine.encode_gate.set()
     assert expect_answer(yours) == []
@@ -282,7 +143,7 @@ def test_a_client_that_went_away_costs_no_decode(make: MakeScheduler, engine: Ga
     scheduler = make(patience=0)
     assert isinstance(click(scheduler, Inbox(gone=True), embedding()).get(), Cancelled)
     gone = Inbox(gone=True)
-    scheduler.submit_image(Job(gone, None, "key"), image())
+    scheduler.submit_image(SegmentJob(gone, None, "key"), image())
     assert isinstance(gone.get(), Cancelled)
     scheduler.close()
     assert engine.encodes == 0
@@ -306,15 +167,15 @@ def test_too_many_images_are_refused_at_once(make: MakeScheduler, engine: GatedE
     scheduler = make(encodes=1, clicks=3, rows=1)
     engine.encode_gate.clear()
     running, waiting, refused, joined, beyond = (Inbox() for _ in range(5))
-    scheduler.submit_image(Job(running, None, "running"), image())
+    scheduler.submit_image(SegmentJob(running, None, "running"), image())
     assert engine.encode_arrived.wait(PATIENCE)
-    scheduler.submit_image(Job(waiting, None, "waiting"), image(1))
-    scheduler.submit_image(Job(refused, None, "too many"), image(2))
+    scheduler.submit_image(SegmentJob(waiting, None, "waiting"), image(1))
+    scheduler.submit_image(SegmentJob(refused, None, "too many"), image(2))
     assert isinstance(refused.get(), Unavailable)
-    scheduler.submit_image(Job(joined, prompt(), "waiting"), image(1))
+    scheduler.submit_image(SegmentJob(joined, prompt(), "waiting"), image(1))
     assert joined.empty, "joining an encode that waits already takes no place in its queue"
-    scheduler.submit_image(Job(Inbox(), prompt(), "waiting"), image(1))
-    scheduler.submit_image(Job(beyond, prompt(), "waiting"), image(1))
+    scheduler.submit_image(SegmentJob(Inbox(), prompt(), "waiting"), image(1))
+    scheduler.submit_image(SegmentJob(beyond, prompt(), "waiting"), image(1))
     assert isinstance(beyond.get(), Unavailable), "but those who wait for one image are bounded too"
     assert counts["rejected"] == 2
     engine.encode_gate.set()
@@ -322,14 +183,14 @@ def test_too_many_images_are_refused_at_once(make: MakeScheduler, engine: GatedE
         expect_answer(inbox)
 
 
-def test_who_waited_too_long_is_refused_and_not_computed(
+def test_a_request_that_waited_too_long_is_refused_and_not_computed(
     make: MakeScheduler, engine: GatedEngine, counts: Counts
 ) -> None:
     scheduler = make(seconds=30)
     late_click, late_image = Inbox(), Inbox()
     long_ago = time.perf_counter() - 60
-    scheduler.submit_click(Job(late_click, prompt(), "key", embedding=embedding(), received=long_ago))
-    scheduler.submit_image(Job(late_image, None, "key", received=long_ago), image())
+    scheduler.submit_click(SegmentJob(late_click, prompt(), "key", embedding=embedding(), received=long_ago))
+    scheduler.submit_image(SegmentJob(late_image, None, "key", received=long_ago), image())
     assert isinstance(late_click.get(), Unavailable)
     assert isinstance(late_image.get(), Unavailable)
     expect_answer(click(scheduler, Inbox(), embedding()))
@@ -344,12 +205,12 @@ def test_workers_survive_a_reply_that_raises(make: MakeScheduler) -> None:
 
     scheduler = make(patience=0)
     clicked, encoded = click(scheduler, Hostile(), embedding()), Hostile()
-    scheduler.submit_image(Job(encoded, None, "hostile"), image())
+    scheduler.submit_image(SegmentJob(encoded, None, "hostile"), image())
     assert isinstance(clicked.get(), InternalError)
     assert isinstance(encoded.get(), InternalError)
     expect_answer(click(scheduler, Inbox(), embedding()))
     fine = Inbox()
-    scheduler.submit_image(Job(fine, None, "fine"), image(1))
+    scheduler.submit_image(SegmentJob(fine, None, "fine"), image(1))
     assert expect_answer(fine) == []
     assert scheduler.alive
 
@@ -359,7 +220,7 @@ def test_idle_workers_keep_no_image_and_no_embedding_alive(make: MakeScheduler) 
     picture, shared = image(), embedding()
     held = [weakref.ref(picture), weakref.ref(shared)]
     done = Inbox()
-    scheduler.submit_image(Job(done, prompt(), "key"), picture)
+    scheduler.submit_image(SegmentJob(done, prompt(), "key"), picture)
     expect_answer(done)
     expect_answer(click(scheduler, Inbox(), shared))
     del picture, shared
@@ -381,7 +242,7 @@ def test_sessions_are_served_in_turn(make: MakeScheduler, engine: GatedEngine) -
             super().__init__()
             self._name = name
 
-        def succeed(self, job: Job, decoded: list[Decoded]) -> None:
+        def succeed(self, job: SegmentJob, decoded: list[Decoded]) -> None:
             order.put(self._name)
 
     for index in range(3):
@@ -401,13 +262,13 @@ def test_an_engine_that_raises_answers_everybody_and_goes_on(
     engine.failure = failure
     clicked, encoded = Inbox(), Inbox()
     click(scheduler, clicked, embedding())
-    scheduler.submit_image(Job(encoded, prompt(), "key"), image())
+    scheduler.submit_image(SegmentJob(encoded, prompt(), "key"), image())
     assert isinstance(clicked.get(), InternalError)
     assert isinstance(encoded.get(), InternalError if isinstance(failure, RuntimeError) else InvalidInput)
     engine.failure = None
     expect_answer(click(scheduler, Inbox(), embedding()))
     again = Inbox()
-    scheduler.submit_image(Job(again, None, "key"), image())
+    scheduler.submit_image(SegmentJob(again, None, "key"), image())
     assert expect_answer(again) == []
 
 
@@ -421,8 +282,8 @@ def test_a_damaged_image_fails_its_own_request_only(make: MakeScheduler) -> None
     Image.effect_noise((64, 64), 50).save(buffer, "PNG")
     cut = EncodedImage(buffer.getvalue()[:1500], max_bytes=10**6, max_pixels=10**6)
     damaged, fine = Inbox(), Inbox()
-    scheduler.submit_image(Job(damaged, None, "damaged"), cut)
-    scheduler.submit_image(Job(fine, None, "fine"), image())
+    scheduler.submit_image(SegmentJob(damaged, None, "damaged"), cut)
+    scheduler.submit_image(SegmentJob(fine, None, "fine"), image())
     assert isinstance(damaged.get(), InvalidInput)
     assert expect_answer(fine) == []
 
@@ -441,7 +302,7 @@ def test_closing_finishes_what_was_accepted_and_refuses_what_comes(make: MakeSch
     scheduler = make()
     engine.encode_gate.clear()
     accepted = Inbox()
-    scheduler.submit_image(Job(accepted, prompt(5.0), "key"), image())
+    scheduler.submit_image(SegmentJob(accepted, prompt(5.0), "key"), image())
     assert engine.encode_arrived.wait(PATIENCE)
     closing = threading.Thread(target=scheduler.close)
     closing.start()
@@ -454,5 +315,5 @@ def test_closing_finishes_what_was_accepted_and_refuses_what_comes(make: MakeSch
 
 def test_several_objects_of_one_request_stay_together(make: MakeScheduler) -> None:
     inbox = Inbox()
-    make().submit_click(Job(inbox, prompt(4.0, objects=3), "key", embedding=embedding()))
+    make().submit_click(SegmentJob(inbox, prompt(4.0, objects=3), "key", embedding=embedding()))
     assert [answer.logits[0, 0, 0] for answer in expect_answer(inbox)] == [4.0, 4.0, 4.0]

@@ -1,25 +1,20 @@
-"""Requests of a session by number: what arrives late, what was cancelled before it came, and whose turn it stays."""
+"""Sequence numbers of a session: late requests, requests cancelled before they arrive, and kept turns."""
 
 from __future__ import annotations
 
-from tests.unit.backend.test_scheduler import (
+from tests.unit.backend.scheduler_helpers import (
     Counts,
     GatedEngine,
     Inbox,
     MakeScheduler,
     click,
-    counts,
     embedding,
-    engine,
     expect_answer,
     hold_decoder,
     image,
-    make,
 )
-from triton_sam.backend.jobs import Job
+from triton_sam.backend.jobs import SegmentJob
 from triton_sam.errors import Cancelled
-
-__all__ = ["counts", "engine", "make"]  # fixtures
 
 
 def expect_cancelled(*inboxes: Inbox) -> None:
@@ -95,10 +90,10 @@ def test_an_encode_that_nobody_waits_for_any_more_is_dropped(make: MakeScheduler
     scheduler = make()
     engine.encode_gate.clear()
     busy, doomed, wanted = Inbox(), Inbox(), Inbox()
-    scheduler.submit_image(Job(busy, None, "busy"), image(1))
+    scheduler.submit_image(SegmentJob(busy, None, "busy"), image(1))
     assert engine.encode_arrived.wait(10)
-    scheduler.submit_image(Job(doomed, None, "doomed", session="a", sequence=1), image(2))
-    scheduler.submit_image(Job(wanted, None, "wanted", session="a", sequence=2), image(3))
+    scheduler.submit_image(SegmentJob(doomed, None, "doomed", session="a", sequence=1), image(2))
+    scheduler.submit_image(SegmentJob(wanted, None, "wanted", session="a", sequence=2), image(3))
     assert scheduler.cancel_session("a", before=2) == 1
     expect_cancelled(doomed)
     engine.encode_gate.set()
@@ -107,8 +102,8 @@ def test_an_encode_that_nobody_waits_for_any_more_is_dropped(make: MakeScheduler
     assert engine.encodes == 2
 
 
-def test_who_replaces_his_own_hover_keeps_his_turn(make: MakeScheduler, engine: GatedEngine) -> None:
-    """With a place at the end of the round for each new hover, a moving mouse would never see a mask."""
+def test_a_session_that_replaces_its_own_request_keeps_its_turn(make: MakeScheduler, engine: GatedEngine) -> None:
+    """If each new hover went to the end of the round, a moving mouse would never see a mask."""
     scheduler = make()
     hold_decoder(engine, scheduler)
     order: list[str] = []
@@ -118,7 +113,7 @@ def test_who_replaces_his_own_hover_keeps_his_turn(make: MakeScheduler, engine: 
             super().__init__()
             self.name = name
 
-        def succeed(self, job: Job, decoded: list) -> None:  # type: ignore[type-arg]
+        def succeed(self, job: SegmentJob, decoded: list) -> None:  # type: ignore[type-arg]
             order.append(self.name)
             super().succeed(job, decoded)
 

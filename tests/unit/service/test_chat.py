@@ -207,7 +207,7 @@ def test_limits() -> None:
 def test_an_image_that_is_none() -> None:
     broken = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
     answer = completion(chat(user(text("?"), broken)))
-    assert "no known format" in refusal(answer, 400, "invalid_input")
+    assert "format is unknown" in refusal(answer, 400, "invalid_input")
     assert param(answer) == "messages[0].content[1].image_url.url"
 
 

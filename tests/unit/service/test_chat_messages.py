@@ -186,7 +186,7 @@ def test_the_hottest_temperature() -> None:
     [
         ("data:image/png,abc", "without base64"),
         ("data:image/png;base64", "without base64"),
-        ("data:image/png;base64,a b$", "no base64"),
+        ("data:image/png;base64,a b$", "not base64"),
         ("http://a.example/cat.png", "no data URL"),
         ("file:///etc/passwd", "no data URL"),
         ("", "no data URL"),

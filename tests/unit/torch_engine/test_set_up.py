@@ -135,7 +135,7 @@ def test_numbers_that_are_slow_here_are_warned_of(
 ) -> None:
     monkeypatch.setattr(devices, "_product_seconds", lambda dtype: 0.3 if dtype is torch.float16 else 0.001)
     load(trained, alone, engine="torch", device="cpu", torch_dtype=dtype)
-    told = "this CPU multiplies float16 about 300 times as slowly as float32: set TRITON_SAM_TORCH_DTYPE=float32"
+    told = "on this CPU float16 is about 300 times as slow as float32: set TRITON_SAM_TORCH_DTYPE=float32"
     assert (told in caplog.text) == (dtype == "float16")
 
 

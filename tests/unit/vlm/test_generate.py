@@ -18,7 +18,7 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 from tests import vlm_checkpoints as checkpoints
 from tests.unit.vlm.helpers import Heard, ask, question
 from triton_sam.engines.vlm.base import Options, Question
-from triton_sam.engines.vlm.generate import GeneratingEngine, _Draw, _Row
+from triton_sam.engines.vlm.generate import GeneratingEngine, _Row, _Sampler
 from triton_sam.engines.vlm.pieces import PieceMaker
 from triton_sam.errors import InvalidInput
 
@@ -152,14 +152,14 @@ def test_nobody_listens_any_more(after: int, llava: GeneratingEngine) -> None:
     with steps(llava) as rows:
         heard = ask(llava, question(QUESTIONS[0], 5, max_new_tokens=300), listeners=[Heard(leaves_after=after)])[0]
     assert heard.ending is None
-    # A token is a character here. Two more on an idle machine; on a busy one the talker's thread may come late.
+    # A token is a character here. Two more on an idle machine; on a busy one the stream's thread may come late.
     assert len(rows) <= len(heard.text) + 12
 
 
 def test_a_row_that_ended_stays_ended(llava: GeneratingEngine) -> None:
-    """The talker may end a row at the very moment in which the generating thread takes its next token."""
-    row = _Row(llava.prepare(question("a")), Heard(leaves_after=0), llava._speaker, frozenset())
-    row.tell(70, "")
+    """The stream may end a row at the very moment in which the generating thread takes its next token."""
+    row = _Row(llava.prepare(question("a")), Heard(leaves_after=0), llava._adapter, frozenset())
+    row.send(70, "")
     assert row.done
     row.take(71)
     assert row.done
@@ -193,7 +193,7 @@ def test_a_seed_says_the_same_whoever_else_is_there(llava: GeneratingEngine) -> 
 def test_another_seed_draws_another_token_and_so_does_none(seeds: tuple[int | None, ...]) -> None:
     """Of ten thousand tokens of equal chance: four draws are the same once in 10^12 runs."""
     chances = torch.zeros(10**4)
-    assert len({_Draw(Options(1, temperature=1.0, seed=seed))(chances) for seed in seeds}) > 1
+    assert len({_Sampler(Options(1, temperature=1.0, seed=seed))(chances) for seed in seeds}) > 1
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,7 @@ def test_greedy_rows_stay_greedy_beside_drawn_ones(llava: GeneratingEngine) -> N
 
 
 def test_a_question_that_is_too_long_and_one_that_just_fits(llava: GeneratingEngine) -> None:
-    with pytest.raises(InvalidInput, match=r"tokens with its image, and the model reads 1024: ask shorter"):
+    with pytest.raises(InvalidInput, match=r"tokens with its image, and the model reads 1024: shorten it"):
         llava.prepare(question("x" * 1100))
     room = 1024 - llava.prepare(question("x")).length
     tight = question("x" * (room - 1), max_new_tokens=50)
@@ -232,10 +232,10 @@ def test_a_question_that_is_too_long_and_one_that_just_fits(llava: GeneratingEng
 def test_the_images_place_in_a_text_is_refused(place: int, llava: GeneratingEngine, kosmos2: GeneratingEngine) -> None:
     texts = ["a", "b", "c"]
     texts[place] = "look <image> here"
-    with pytest.raises(InvalidInput, match="<image> in a text marks the place of the image"):
+    with pytest.raises(InvalidInput, match="the server inserts the image token <image> itself"):
         llava.prepare(question(texts))
     for mark in ("<image>", "</image>"):
-        with pytest.raises(InvalidInput, match="marks the place of the image"):
+        with pytest.raises(InvalidInput, match="the server inserts the image token"):
             kosmos2.prepare(question(f"look {mark}"))
 
 
@@ -255,12 +255,12 @@ def test_other_words_of_the_models_own_are_answered(
 def test_phrases_and_boxes_of_a_caption(kosmos2: GeneratingEngine) -> None:
     """As the trained one says it, whose training takes too long for every commit."""
     asked = question(checkpoints.GROUNDED_PROMPT, 3)
-    speaker: Any = kosmos2._speaker
-    said = speaker._processor.tokenizer(checkpoints.GROUNDED_CAPTION, add_special_tokens=False)["input_ids"]
-    maker = PieceMaker(speaker.decode, (), without_tags=speaker.without_tags)
+    adapter: Any = kosmos2._adapter
+    said = adapter._processor.tokenizer(checkpoints.GROUNDED_CAPTION, add_special_tokens=False)["input_ids"]
+    maker = PieceMaker(adapter.decode, (), without_tags=adapter.without_tags)
     text = "".join([*map(maker.add, said), maker.end()])
     assert text == "a red ball by a dog."
-    check_entities(speaker.entities(asked, said), text, asked.image.size)
+    check_entities(adapter.entities(asked, said), text, asked.image.size)
 
 
 @pytest.mark.part("vlm")
@@ -285,9 +285,9 @@ def check_entities(entities: Any, text: str, size: tuple[int, int]) -> None:
 
 
 def test_a_phrase_of_the_question_has_no_place_in_the_answer(kosmos2: GeneratingEngine) -> None:
-    tokens = kosmos2._speaker._processor.tokenizer  # type: ignore[attr-defined]
+    tokens = kosmos2._adapter._processor.tokenizer  # type: ignore[attr-defined]
     said = tokens("<object><patch_index_0044><patch_index_0863></object> by", add_special_tokens=False)["input_ids"]
-    found = kosmos2._speaker.entities(question("<grounding>Find<phrase> the ball</phrase>"), said)
+    found = kosmos2._adapter.entities(question("<grounding>Find<phrase> the ball</phrase>"), said)
     assert found is not None
     assert [(entity["phrase"], entity["start"], entity["end"]) for entity in found] == [("the ball", None, None)]
 
@@ -310,7 +310,7 @@ def test_a_thin_image_takes_no_gigabytes(size: tuple[int, int], llava: Generatin
     """Fitting its shorter side enlarges all of it, of which the model sees the middle: a few pixels."""
     plain = question("What is it?")
     image = Image.linear_gradient("L").rotate(30).resize(size).convert("RGB")
-    processor = llava._speaker._processor
+    processor = llava._adapter._processor
     seen: list[tuple[int, int]] = []
     enlarge = processor.image_processor.preprocess
 

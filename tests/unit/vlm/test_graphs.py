@@ -32,7 +32,7 @@ SHAPES = Path(__file__).parents[3] / "training" / "shapes" / "model"
 def stepping(engine: GeneratingEngine, **options: Any) -> GeneratingEngine:
     """The same network and words, decoded in steps."""
     decoder = StepDecoder(engine._network, capture=False, **options)
-    return GeneratingEngine(engine._network, engine._speaker, engine.batch, decoder)
+    return GeneratingEngine(engine._network, engine._adapter, engine.batch, decoder)
 
 
 @pytest.fixture(scope="module")

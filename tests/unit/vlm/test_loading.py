@@ -109,7 +109,7 @@ def header(document: Any) -> bytes:
 )
 def test_a_damaged_header(data: bytes, tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(data)
-    with pytest.raises(SetupError, match="is damaged: get the checkpoint again"):
+    with pytest.raises(SetupError, match="is damaged: download the checkpoint again"):
         count_numbers(tmp_path)
 
 

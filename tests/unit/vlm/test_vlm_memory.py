@@ -84,13 +84,13 @@ def test_refusing_says_who_is_there_and_the_mend(tmp_path: Path, neighbour: Any)
 
 
 def test_alone_and_too_large(tmp_path: Path) -> None:
-    with pytest.raises(Unavailable, match=r"nothing of ours\): stop other programs"):
+    with pytest.raises(Unavailable, match=r"no other model\): stop other programs"):
         ledger(tmp_path).make_room("cpu", 101)
 
 
 def test_those_who_answer_are_not_asked(tmp_path: Path, neighbour: Any) -> None:
     neighbour(tmp_path, "busy", 70, float("inf"))
-    with pytest.raises(Unavailable, match="they answer just now, so try again in a moment"):
+    with pytest.raises(Unavailable, match="these models are busy, so try again in a moment"):
         ledger(tmp_path).make_room("cpu", 31)
     assert not list(tmp_path.glob("*.leave"))
 
@@ -123,13 +123,13 @@ def test_one_who_does_not_leave_is_not_waited_for_for_ever(
 ) -> None:
     monkeypatch.setattr(vlm_memory, "_LEAVE_SECONDS", 0.1)
     neighbour(tmp_path, "stubborn", 70, 1.0)
-    with pytest.raises(Unavailable, match="stubborn does not leave the memory that mine needs"):
+    with pytest.raises(Unavailable, match="stubborn did not free the memory that mine needs"):
         ledger(tmp_path).make_room("cpu", 31)
 
 
 def test_nobody_leaves_for_what_would_not_fit_anyway(tmp_path: Path, neighbour: Any) -> None:
     neighbour(tmp_path, "small", 30, 1.0)
-    with pytest.raises(Unavailable, match="stop other programs, or serve it where there is more memory"):
+    with pytest.raises(Unavailable, match="stop other programs, or serve it on a machine with more memory"):
         ledger(tmp_path).make_room("cpu", 101)
     assert list(tmp_path.glob("*.leave")) == []
 
@@ -143,7 +143,7 @@ def test_who_gives_up_takes_the_notice_back(tmp_path: Path, neighbour: Any) -> N
 
 def test_waiting_ends_when_the_server_stops(tmp_path: Path, neighbour: Any) -> None:
     neighbour(tmp_path, "stubborn", 70, 1.0)
-    with pytest.raises(Unavailable, match="does not leave"):
+    with pytest.raises(Unavailable, match="did not free"):
         ledger(tmp_path).make_room("cpu", 31, shall_stop=lambda: True)
 
 

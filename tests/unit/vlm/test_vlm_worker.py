@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.unit.vlm.worker_helpers import PATIENCE, Asker, FakeEngine, ask, working
-from triton_sam.backend import vlm_worker
+from triton_sam.backend import vlm_loader
 from triton_sam.errors import (
     Cancelled,
     InternalError,
@@ -107,7 +107,7 @@ def test_whoever_waits_too_long_for_the_load_is_told_and_the_load_goes_on() -> N
 def test_a_failed_load_fails_all_who_wait_and_a_later_question_loads_again(
     raised: Exception, told: type[Exception], sentence: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(vlm_worker, "_FAILED_SECONDS", 0.0)
+    monkeypatch.setattr(vlm_loader, "_RETRY_SECONDS", 0.0)
     go, loads = threading.Event(), []
 
     def load() -> FakeEngine:

@@ -1,4 +1,4 @@
-"""A worker with an engine, a memory and askers that are fakes."""
+"""Fakes for tests of the worker: an engine, a memory ledger and replies."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from triton_sam.backend.vlm_worker import Job, VlmWorker
+from triton_sam.backend.vlm_worker import VlmJob, VlmWorker
 from triton_sam.engines.vlm.base import Ending
 from triton_sam.settings import Settings
 
@@ -16,7 +16,7 @@ END = Ending("stop", 1, 1)
 
 
 class Asker:
-    """A reply that remembers; its question is its name."""
+    """A reply that records the response; its question is its name."""
 
     def __init__(self, name: Any = "", gone: bool = False) -> None:
         self.name = name
@@ -43,8 +43,8 @@ class Asker:
     def is_gone(self) -> bool:
         return self.gone
 
-    def job(self) -> Job:
-        return Job(lambda: self.name, self)
+    def job(self) -> VlmJob:
+        return VlmJob(lambda: self.name, self)
 
     def wait(self) -> Asker:
         assert self.done.wait(PATIENCE), "no answer came"
@@ -52,7 +52,7 @@ class Asker:
 
 
 class FakeEngine:
-    """Says every question again; ``during`` is called in the midst of a batch."""
+    """Answers with the question; ``during`` is called in the middle of a batch."""
 
     nbytes = 1
 

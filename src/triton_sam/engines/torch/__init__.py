@@ -1,1 +1,1 @@
-"""The engine for GPUs: transformers' networks, rearranged so that few and large steps are left, in CUDA graphs."""
+"""The torch engine, mainly for GPUs: transformers' networks, rearranged into few large steps and CUDA graphs."""

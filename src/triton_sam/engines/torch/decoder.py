@@ -2,12 +2,12 @@
 
 The same arithmetic as transformers' decoder with its weights, but arranged for a GPU:
 
-- Rows have a fixed number of prompt tokens. Tokens that are absent are kept out of every attention by a mask, so a row
-  gives the same masks whatever its neighbours are, and rows with other numbers of points fit into one batch.
-- What the image contributes to a layer's three projections is one matrix product; the positions' share of it does not
-  change and is added from a table.
-- Enlarging by a transposed convolution of step 2 is a matrix product in the order of :mod:`.layout`.
-- All four masks are made; which one answers is decided here too, so that nothing waits for the host.
+- Rows have a fixed number of prompt tokens. Absent tokens are masked out of every attention, so a row gives the same
+  masks whatever its neighbours are, and rows with different numbers of points fit into one batch.
+- The image's part of a layer's three projections is one matrix product; the constant part of the positions is added
+  from a table.
+- A transposed convolution with stride 2 is a matrix product in the order of :mod:`.layout`.
+- All four masks are computed, and the best one is chosen here, so that nothing waits for the host.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from torch.nn import functional
 from triton_sam.engines.torch.layout import Layout, to_image
 from triton_sam.models.specs import Architecture, Backbone
 
-#: Labels beside 0 to 3: a token that the reference pads with, and a slot that is not used at all.
+#: Labels besides 0 to 3: the reference's padding token, and an unused slot.
 NOT_A_POINT, ABSENT = -1, -2
 _HIDDEN = -1e4  # less than any attention score; its exponential is exactly 0
 
 
 class Masks(NamedTuple):
-    """What a decoder gives for R rows.
+    """The decoder's output for R rows.
 
     Attributes:
         logits: [R,M+1,h,w] float32: the single mask, then the M others.
         scores: [R,M+1] float32, predicted IoU.
-        choice: [R] int64, which one answers where one mask is asked for.
-        best: [R,h,w] float32, that one.
+        choice: [R] int64, index of the mask for rows without multimask.
+        best: [R,h,w] float32, that mask.
     """
 
     logits: Tensor
@@ -45,11 +45,11 @@ class Masks(NamedTuple):
 
 
 class RowDecoder(nn.Module):
-    """Built from a network's prompt encoder and mask decoder, whose weights it keeps in its own arrangement."""
+    """A decoder built from the weights of a network's prompt encoder and mask decoder, which it rearranges."""
 
     def __init__(self, network: Any, architecture: Architecture, layout: Layout) -> None:
         super().__init__()
-        # Copies: the encoder may keep the network, and in other numbers than the decoder's.
+        # Copies: the encoder may keep the network, in another dtype.
         decoder, prompts = copy.deepcopy(network.mask_decoder), copy.deepcopy(network.prompt_encoder)
         self.layout = layout
         self.has_features = architecture.backbone in (Backbone.HIERA, Backbone.PERCEPTION)
@@ -82,13 +82,13 @@ class RowDecoder(nn.Module):
 
     @staticmethod
     def _stability(decoder: Any) -> tuple[float, float] | None:
-        """(margin of the logits, least share that stays) where one mask may give way to a steadier one."""
+        """(margin of the logits, stability threshold) if a more stable mask may replace the single one; else None."""
         if not getattr(decoder, "dynamic_multimask_via_stability", False):
             return None
         return decoder.dynamic_multimask_stability_delta, decoder.dynamic_multimask_stability_thresh
 
     def cast(self, device: torch.device, dtype: torch.dtype) -> RowDecoder:
-        """Brings it to a device and to other numbers; coordinates are still computed in float32."""
+        """Moves it to a device and a dtype; coordinates are still computed in float32."""
         exact = self.waves
         self.to(device, dtype)
         self.waves = nn.Buffer(exact.to(device))
@@ -103,7 +103,7 @@ class RowDecoder(nn.Module):
         Args:
             rows: [R,length], images in the order of the layout.
             points: [R,S,3] float32: x and y in model pixels, and a label; see :data:`NOT_A_POINT`, :data:`ABSENT`.
-            masks: [R,1,h,w] logits that go in as prompts, for every row or for none.
+            masks: [R,1,h,w] logits as prompts, for every row or for none.
         """
         parts = self.layout.split(rows)
         embedding, *features = [parts[name] for name, _, _ in self.layout.parts]
@@ -118,7 +118,7 @@ class RowDecoder(nn.Module):
         grid = self.upscale1(image)
         if self.has_features:
             grid = grid + features[0]
-        # A layer norm over channels_first maps permutes them twice; here they are last already.
+        # transformers' layer norm over channels_first maps permutes twice; here channels are last already.
         norm = self.upscale_norm
         grid = functional.gelu(functional.layer_norm(grid, norm.normalized_shape, norm.weight, norm.bias, norm.eps))
         grid = self.upscale2(grid)
@@ -133,7 +133,7 @@ class RowDecoder(nn.Module):
         return dense.flatten(2).transpose(1, 2)
 
     def _tokens(self, points: Tensor) -> tuple[Tensor, Tensor]:
-        """[R,T,256] tokens, and [R,1,1,T] what is added to the attention scores of each."""
+        """[R,T,256] tokens, and [R,1,1,T] the mask that is added to their attention scores."""
         coords, labels = points[..., :2], points[..., 2].long()
         turns = (2 * (coords + 0.5) / self.side - 1) @ self.waves * (2 * math.pi)
         waves = torch.cat([turns.sin(), turns.cos()], dim=-1)
@@ -186,7 +186,7 @@ class _Layer(nn.Module):
 
 
 class _TokensToImage(nn.Module):
-    """Tokens look at the image, whose keys and values are projected elsewhere."""
+    """Attention from tokens to the image, whose keys and values are projected elsewhere."""
 
     def __init__(self, attention: Any) -> None:
         super().__init__()
@@ -200,7 +200,7 @@ class _TokensToImage(nn.Module):
 
 
 class _ImageProjection(nn.Module):
-    """Several projections of the image in one product; what its positions add to them is a table."""
+    """Several projections of the image in one matrix product, plus a table for its positions."""
 
     weight: Tensor
     table: Tensor
@@ -220,7 +220,7 @@ class _ImageProjection(nn.Module):
 
 
 class _Enlarge(nn.Module):
-    """A transposed convolution of kernel and step 2: each cell becomes four. [R,N,C] -> [R,4N,D]."""
+    """A transposed convolution of kernel and stride 2: each cell becomes four. [R,N,C] -> [R,4N,D]."""
 
     weight: Tensor
     bias: Tensor
@@ -264,17 +264,17 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, heads: int, hidden: Tenso
 
 
 def _output(attention: Any) -> Any:
-    """The output projection, which SAM 1 calls otherwise than the later ones."""
+    """The output projection, which has another name in SAM 1."""
     return attention.o_proj if hasattr(attention, "o_proj") else attention.out_proj
 
 
 def _label_table(prompts: Any) -> Tensor:
-    """[6,256]: what is added for absent, not-a-point, background, foreground and the corners of a box."""
+    """[6,256]: embeddings of absent, not-a-point, background, foreground and the two corners of a box."""
     table = prompts.point_embed.weight if hasattr(prompts.point_embed, "weight") else None
     known = table if table is not None else torch.cat([one.weight for one in prompts.point_embed])
     return torch.cat([torch.zeros_like(known[:1]), prompts.not_a_point_embed.weight, known])
 
 
 def _kept(tensor: Tensor) -> nn.Parameter:
-    """A weight of its own: what it was made of is dropped with the network."""
+    """A copy as a parameter, so that the network it comes from can be freed."""
     return nn.Parameter(tensor.detach().clone().contiguous(), requires_grad=False)

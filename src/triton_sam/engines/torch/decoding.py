@@ -1,4 +1,4 @@
-"""Rows of clicks through the decoder, batched into fixed shapes."""
+"""Runs the decoder on rows, batched into fixed shapes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import Tensor
 from triton_sam.core.geometry import ResizePolicy
 from triton_sam.engines.base import Decoded, FloatArray, Row
 from triton_sam.engines.torch.decoder import Masks, RowDecoder
-from triton_sam.engines.torch.fetching import Fetcher, Left
+from triton_sam.engines.torch.fetching import DeviceMasks, Fetcher
 from triton_sam.engines.torch.graphs import StepMaker, Steps, bucket
 from triton_sam.engines.torch.layout import Layout
 from triton_sam.engines.torch.slots import Point, fill_slots, row_points
@@ -23,14 +23,14 @@ from triton_sam.errors import InternalError
 from triton_sam.models.specs import ModelSpec
 
 _ROWS = (1, 2, 4, 8, 16)
-#: Prompt slots and the decoder's own tokens together come to a multiple of this, which suits the hardware.
+#: Prompt slots plus the decoder's own tokens are a multiple of this, which suits the hardware.
 _TOKENS = 16
-#: So many multiples are captured. Longer prompts run as they are.
+#: How many of these multiples are captured. Longer prompts run without a CUDA graph.
 _CAPTURED = 2
 
 
 class RowRunner:
-    """One decoder on one stream, with buffers that stay in place."""
+    """One decoder on one stream, with fixed buffers."""
 
     MOST_ROWS: ClassVar[int] = _ROWS[-1]
 
@@ -54,29 +54,29 @@ class RowRunner:
         self._lock = threading.Lock()
         own = len(decoder.own_tokens)
         self._slots = tuple(_TOKENS * times - own for times in range(1, _CAPTURED + 1))
-        #: Which embedding lies in which row of the input: who clicks again on an image need not wait for its copy.
-        self._lying: list[weakref.ref[Tensor] | None] = [None] * self.MOST_ROWS
+        #: The embedding in each row of the input buffer: another click on the same image needs no copy.
+        self._loaded: list[weakref.ref[Tensor] | None] = [None] * self.MOST_ROWS
         side = spec.decoder.mask_side
         self._rows = torch.zeros(self.MOST_ROWS, layout.length, dtype=decoder.dtype, device=device)
         self._masks = torch.zeros(self.MOST_ROWS, 1, side, side, device=device)
         self._points = {count: torch.zeros(self.MOST_ROWS, count, 3, device=device) for count in self._slots}
-        # Prompts and small numbers lie in place on the host too: graphs copy from and to addresses that they know.
-        # A run ends when its copies have, and the next one begins after it, so one of each is enough. Zeros, for what
-        # graphs are captured with must be labels that the decoder knows.
+        # Prompts and scores have fixed buffers on the host too, because graphs copy from and to fixed addresses. A run
+        # ends after its copies, and the next one starts after it, so one of each is enough. They are zeroed, because
+        # graphs must be captured with labels that the decoder knows.
         pinned = device.type == "cuda"
         self._sent = {count: torch.zeros(self.MOST_ROWS, count, 3, pin_memory=pinned) for count in self._slots}
         self._sent_arrays: dict[int, FloatArray] = {count: sent.numpy() for count, sent in self._sent.items()}
         self._facts = torch.zeros(self.MOST_ROWS, decoder.mask_count + 1, pin_memory=pinned)
         self._facts_array: FloatArray = self._facts.numpy()
         self._fetcher = Fetcher(device)
-        #: Made once and entered under the lock only: it keeps the stream that was current before.
+        #: Created once and entered only under the lock: it remembers the previous stream.
         self._on_stream = torch.cuda.stream(stream)
         self._steps: dict[Hashable, Steps] = {}
         self._pool = torch.cuda.graph_pool_handle() if self._capture else None
 
     def warm_up(self) -> Iterator[str]:
-        """Captures every shape; yields a word on what is ready."""
-        if self._spec.resize is not ResizePolicy.PAD:  # whose masks the kernel does not make
+        """Captures every shape. Yields a description of each finished step."""
+        if self._spec.resize is not ResizePolicy.PAD:  # the kernel does not support padding
             with self._on_stream:
                 self._fetcher.warm_up()
         for masked in (False, True):
@@ -87,7 +87,7 @@ class RowRunner:
             yield f"decoder {kind}, up to {self.MOST_ROWS} rows"
 
     def decode(self, rows: Sequence[Row]) -> list[Decoded]:
-        """Rows of any images and prompts -> one answer each, in order."""
+        """Rows of any images and prompts -> one result each, in order."""
         padded = self._decoder.has_features
         points = [row_points(row, always_padded=padded) for row in rows]
         groups: dict[tuple[int, bool], list[int]] = {}
@@ -106,23 +106,23 @@ class RowRunner:
             return [answers[index] for index in range(len(rows))]
 
     def _slots_for(self, points: int) -> int:
-        """The smallest number of slots that holds so many points."""
+        """The smallest number of slots that holds this many points."""
         own = _TOKENS - self._slots[0]
         return -(-(points + own) // _TOKENS) * _TOKENS - own
 
     def _place(self, rows: Sequence[Row]) -> None:
-        """Puts the embeddings of some rows in place, but for those that lie there already."""
+        """Copies the embeddings of some rows into the input buffer, unless they are there already."""
         wanted: list[Tensor] = [row.embedding.row for row in rows]  # type: ignore[attr-defined]
         moving = [
-            index for index, row in enumerate(wanted) if (lies := self._lying[index]) is None or lies() is not row
+            index for index, row in enumerate(wanted) if (held := self._loaded[index]) is None or held() is not row
         ]
         if moving:
-            for index in moving:  # should the copy fail, nothing lies there
-                self._lying[index] = None
+            for index in moving:  # if the copy fails, the row holds nothing valid
+                self._loaded[index] = None
             targets = [self._rows[index] for index in moving]
             torch._foreach_copy_(targets, [wanted[index] for index in moving])
             for index in moving:
-                self._lying[index] = weakref.ref(wanted[index])
+                self._loaded[index] = weakref.ref(wanted[index])
 
     def _run(self, rows: Sequence[Row], points: Sequence[Sequence[Point]], slots: int, masked: bool) -> list[Decoded]:
         count = bucket(len(rows), _ROWS)
@@ -132,22 +132,22 @@ class RowRunner:
                 self._masks[: len(rows)].copy_(self._sent_masks(rows), non_blocking=True)
             if slots in self._slots:
                 fill_slots(self._sent_arrays[slots][:count], points)
-                left = self._steps_for(count, slots, masked).run()
+                masks = self._steps_for(count, slots, masked).run()
             else:
                 sent = self._fetcher.host(count, slots, 3)
                 fill_slots(sent.numpy(), points)
                 given = [self._rows[:count], sent.to(self._device), *([self._masks[:count]] if masked else [])]
-                left = self._left(self._function(*given))
-            packed = self._fetcher.pixels(left, rows)
-            logits = self._fetcher.logits(left, rows)
+                masks = self._copy_scores(self._function(*given))
+            packed = self._fetcher.pixels(masks, rows)
+            logits = self._fetcher.logits(masks, rows)
         finally:
-            self.wait()  # what was begun reads and writes memory that others get when this ends
+            self.wait()  # pending work uses memory that is reused when this returns
         return self._answers(rows, logits, packed)
 
     def _answers(self, rows: Sequence[Row], logits: list[Any], packed: list[Any]) -> list[Decoded]:
-        facts = self._facts_array[: len(rows)].copy()  # the next run writes to the same place
+        facts = self._facts_array[: len(rows)].copy()  # the next run overwrites it
         if not math.isfinite(facts.sum()):
-            raise InternalError("the decoder left the range of its numbers: set TRITON_SAM_TORCH_DTYPE=float32")
+            raise InternalError("the decoder overflows its precision: set TRITON_SAM_TORCH_DTYPE=float32 on the server")
         found = []
         for index, (row, choice) in enumerate(zip(rows, facts[:, -1].tolist(), strict=True)):
             place = int(choice)
@@ -161,7 +161,7 @@ class RowRunner:
             placed, sent = self._points[slots][:rows], self._sent[slots][:rows]
             inputs = [self._rows[:rows], placed, *([self._masks[:rows]] if masked else [])]
             stream = self._stream if self._capture else None
-            # Compiling takes seconds for every shape. Who clicks alone feels it; batches are busy with arithmetic.
+            # Compiling takes seconds per shape. It pays for single clicks; batches are bound by arithmetic.
             lone = key == (1, self._slots[0], False)
             maker = self._maker if lone and self._maker is not None else StepMaker(self._spec.id)
             self._steps[key] = maker.make(
@@ -170,20 +170,20 @@ class RowRunner:
                 stream,
                 self._pool,
                 ahead=lambda: placed.copy_(sent, non_blocking=True),
-                after=self._left,
+                after=self._copy_scores,
             )
         return self._steps[key]
 
     def _function(self, *inputs: Tensor) -> tuple[Masks, Tensor]:
-        """The decoder's answer, and its small numbers [R,M+2] together: the scores, then the choice."""
+        """The decoder's masks, and [R,M+2] scores followed by the choice, in one tensor."""
         masks = self._decoder(*inputs)
         return masks, torch.cat([masks.scores, masks.choice[:, None].float()], dim=1)
 
-    def _left(self, answer: tuple[Masks, Tensor]) -> Left:
-        """Starts the copy of the small numbers, and gives the masks as they are fetched."""
-        masks, facts = answer
+    def _copy_scores(self, output: tuple[Masks, Tensor]) -> DeviceMasks:
+        """Starts the copy of scores and choices to the host, and returns the masks on the device."""
+        masks, facts = output
         self._facts[: len(facts)].copy_(facts, non_blocking=True)
-        return Left(masks.best[:, None], masks.logits[:, 1:])
+        return DeviceMasks(masks.best[:, None], masks.logits[:, 1:])
 
     def _sent_masks(self, rows: Sequence[Row]) -> Tensor:
         clip, side = self._spec.decoder.mask_clip, self._spec.decoder.mask_side
@@ -194,10 +194,10 @@ class RowRunner:
         return sent
 
     def to_host(self, tensor: Tensor) -> Tensor:
-        """Starts a copy on the current stream; what it gives is there when the stream is through."""
+        """Starts a copy on the current stream; the result is valid after the stream is synchronised."""
         return self._fetcher.to_host(tensor)
 
     def wait(self) -> None:
-        """Until everything that was started is there."""
+        """Waits for all work on the stream."""
         if self._stream is not None:
             self._stream.synchronize()

@@ -1,4 +1,4 @@
-"""What torch finds on this machine, in words for people."""
+"""Chooses torch's device and precision, and measures what this machine can do."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from triton_sam.settings import Settings
 
 
 def why_not(settings: Settings) -> str:
-    """Empty where the torch engine can run as the settings want it, else the reason."""
+    """Why the torch engine cannot run with these settings; empty if it can."""
     if settings.device == "cpu":
         return "" if settings.engine == "torch" else "TRITON_SAM_DEVICE=cpu"
     return "" if torch.cuda.is_available() else "torch sees no CUDA device here"
 
 
 def choose_device(settings: Settings) -> torch.device:
-    """Where to run; looked at :func:`why_not` before."""
+    """The device; call :func:`why_not` first."""
     return torch.device("cpu") if settings.device == "cpu" else torch.device("cuda", 0)
 
 
 def choose_dtypes(settings: Settings, device: torch.device, spec: ModelSpec) -> tuple[torch.dtype, torch.dtype]:
-    """In which numbers the encoder runs, and in which rows are kept and decoded.
+    """(dtype of the encoder, dtype of cached rows and of the decoder).
 
-    Both halves of float32 run equally fast. float16 keeps 11 bits against bfloat16's 8, which masks show (see
-    docs/performance.md), but ends at 65,504: it is taken for the backbones whose real weights were seen to stay far
-    below, and for all decoders, which begin with normalised numbers.
+    Both half-precision types are equally fast. float16 has 11 bits of precision, bfloat16 only 8, which shows in masks
+    (see docs/performance.md), but float16 overflows at 65,504. It is used for backbones whose real weights stay far
+    below, and for all decoders, whose inputs are normalised.
     """
     if settings.torch_dtype == "float32" or (settings.torch_dtype == "auto" and device.type != "cuda"):
         return torch.float32, torch.float32
@@ -39,9 +39,9 @@ def choose_dtypes(settings: Settings, device: torch.device, spec: ModelSpec) -> 
 
 
 def slowness(dtype: torch.dtype, device: torch.device) -> float:
-    """How many times as long as in float32 a matrix product takes; some CPUs have no instructions for halves.
+    """Time of a matrix product relative to float32: some CPUs have no instructions for half precision.
 
-    A small product, measured: which instructions torch would use for which numbers is its own affair.
+    Measured with a small product, because torch does not report which instructions it uses.
     """
     if device.type != "cpu" or dtype is torch.float32:
         return 1.0
@@ -51,7 +51,7 @@ def slowness(dtype: torch.dtype, device: torch.device) -> float:
 def _product_seconds(dtype: torch.dtype) -> float:
     rows, weights = torch.ones(32, 256, dtype=dtype), torch.ones(256, 256, dtype=dtype)
     taken = []
-    for _ in range(3):  # the first one has things to set up
+    for _ in range(3):  # the first one includes initialisation
         started = time.perf_counter()
         torch.nn.functional.linear(rows, weights)
         taken.append(time.perf_counter() - started)
@@ -59,10 +59,10 @@ def _product_seconds(dtype: torch.dtype) -> float:
 
 
 def room_for_cache(wanted: int, each: int, device: torch.device, model_id: str) -> int:
-    """Bytes that cached embeddings may take: as many as wanted, or what is free after the model has warmed up.
+    """Bytes for cached embeddings: as many as wanted, or what is free after the model has warmed up.
 
     Args:
-        each: bytes of one embedding; SetupError where not even a few fit.
+        each: bytes of one embedding; SetupError if not even a few fit.
     """
     if device.type != "cuda":
         return wanted
@@ -72,12 +72,12 @@ def room_for_cache(wanted: int, each: int, device: torch.device, model_id: str) 
     if room < _LEAST_IMAGES * each:
         raise SetupError(
             f"{model_id} fills the GPU: {free / 2**20:.0f} of {total / 2**20:.0f} MiB are free and an image takes "
-            f"{each / 2**20:.0f}; stop what else runs there, take a smaller model, or set TRITON_SAM_ENCODE_BATCH=1"
+            f"{each / 2**20:.0f}; stop other programs on it, use a smaller model, or set TRITON_SAM_ENCODE_BATCH=1"
         )
     return min(wanted, room)
 
 
 _SEEN_IN_RANGE = frozenset({Backbone.HIERA, Backbone.TINY_VIT})
-#: The rest is for images on their way in and masks on their way out.
+#: The rest is for incoming images and outgoing masks.
 _SHARE_FOR_CACHE = 0.8
 _LEAST_IMAGES = 4

@@ -1,4 +1,4 @@
-"""Image encoders that give flat rows in the decoder's order. [B,3,S,S], normalised -> [B,length]."""
+"""Image encoders that return flat rows in the decoder's order. [B,3,S,S], normalised -> [B,length]."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from triton_sam.models.specs import Backbone, ModelSpec
 
 
 class RowEncoder(nn.Module):
-    """The encoder of a network, with its weights; its rows come in the numbers in which they are kept."""
+    """The encoder of a network; its rows have the dtype of the cache."""
 
     def __init__(self, network: Any, spec: ModelSpec, layout: Layout, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
@@ -23,10 +23,10 @@ class RowEncoder(nn.Module):
         self.eval().requires_grad_(False)
 
     def cast(self, device: torch.device, dtype: torch.dtype) -> RowEncoder:
-        """Brings it to a device and to other numbers.
+        """Moves it to a device and a dtype.
 
-        Buffers that are in no checkpoint stay as they are: they hold positions and angles (SAM 3's rotations), which
-        halves would spoil, and which are made float32 where they are used.
+        Buffers that are not in the checkpoint keep their dtype: they hold positions and angles (SAM 3's rotations), for
+        which half precision is too coarse.
         """
         exact = [
             (module, name, buffer)
@@ -42,13 +42,13 @@ class RowEncoder(nn.Module):
         return self
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
-        """Rows, and [B] whether all numbers of each are finite."""
+        """Rows, and [B] whether all values of each are finite."""
         rows: Tensor = self.encoder(pixels).to(self._kept_in)
         return rows, torch.isfinite(rows).all(dim=1)
 
 
 class PlainEncoder(nn.Module):
-    """transformers' own encoder, and its outputs in the order of the layout."""
+    """transformers' own encoder, with its outputs in the order of the layout."""
 
     def __init__(self, network: Any, spec: ModelSpec, layout: Layout) -> None:
         super().__init__()
@@ -67,8 +67,8 @@ class PlainEncoder(nn.Module):
 class HieraEncoder(nn.Module):
     """Hiera and its neck on tokens with channels last.
 
-    The two fine levels pass two convolutions of one pixel each, one of the neck's and one of the decoder's, with
-    nothing in between: together they are one, with a fraction of the channels to write.
+    The two fine levels go through two 1x1 convolutions, one of the neck and one of the decoder, with nothing in
+    between. Joined into one, they write only a fraction of the channels.
     """
 
     def __init__(self, network: Any, layout: Layout) -> None:
@@ -94,7 +94,7 @@ class HieraEncoder(nn.Module):
 
 
 def _pointwise(convolution: Any) -> nn.Linear:
-    """A convolution of one pixel, as a step on channels that come last."""
+    """A 1x1 convolution as a linear layer on channels-last tensors."""
     weight = convolution.weight.detach()[:, :, 0, 0]
     linear = nn.Linear(weight.shape[1], weight.shape[0])
     linear.weight.data, linear.bias.data = weight.clone(), convolution.bias.detach().clone()
@@ -102,7 +102,7 @@ def _pointwise(convolution: Any) -> nn.Linear:
 
 
 def _joined(first: nn.Linear, second: nn.Linear) -> nn.Linear:
-    """One step in place of two; multiplied in double, so that nothing is lost but the last rounding."""
+    """One linear layer in place of two; multiplied in double precision, so that it is rounded only once."""
     joined = nn.Linear(first.in_features, second.out_features)
     weight = second.weight.double() @ first.weight.double()
     bias = second.weight.double() @ first.bias.double() + second.bias.double()

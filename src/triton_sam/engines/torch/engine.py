@@ -1,4 +1,4 @@
-"""The engine on torch: bf16 and CUDA graphs on a GPU; the same steps in float32 on a CPU, to compare with."""
+"""The torch engine: half precision and CUDA graphs on a GPU; the same steps in float32 on a CPU, for comparison."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ from triton_sam.networks.segmenters import build
 from triton_sam.settings import Settings
 
 log = logging.getLogger(__name__)
-#: Times float32's; a few would be a choice, to save memory.
+#: Slowdown against float32 that is worth a warning; a smaller one may be accepted to save memory.
 _TOO_SLOW = 20.0
 _BATCHES = (1, 2, 4, 8)
-#: JPEGs are decoded one after the other by the GPU's own unit; more threads only keep it busy.
+#: The GPU's JPEG decoder works on one file at a time; several threads keep it busy.
 _PREPARERS = 4
 
 
@@ -66,7 +66,7 @@ class TorchEmbedding:
 
 @dataclass(frozen=True, eq=False)
 class PreparedImage:
-    """Pixels on the device, and the event after which they are there."""
+    """Pixels on the device, and the event after which they are complete."""
 
     frame: Frame
     pixels: Tensor
@@ -75,15 +75,15 @@ class PreparedImage:
 
 @dataclass(frozen=True, slots=True)
 class TorchOptions:
-    """How to run.
+    """Options of the engine.
 
     Attributes:
-        dtype: the encoder's numbers.
-        row_dtype: those in which embeddings are kept and decoded.
-        compile_mode: torch.compile's mode for the encoder; None runs it as it is.
-        encode_batch: most images in one run.
-        graphs: capture CUDA graphs; without a GPU nothing is captured.
-        gpu_jpeg: decode JPEGs on the GPU where it can.
+        dtype: of the encoder.
+        row_dtype: of cached embeddings and of the decoder.
+        compile_mode: torch.compile's mode for the encoder; None does not compile.
+        encode_batch: maximum number of images in one run.
+        graphs: capture CUDA graphs, on a GPU.
+        gpu_jpeg: decode JPEGs on the GPU if it can.
     """
 
     device: torch.device
@@ -96,11 +96,11 @@ class TorchOptions:
 
 
 def load_torch_engine(spec: ModelSpec, weights: Path, settings: Settings) -> TorchEngine:
-    """Builds a model from its weights file and warms it up, with a line in the log for every step.
+    """Builds a model from its weights file and warms it up. Logs every step.
 
-    The cache of embeddings gets what is left of the GPU's memory, ``settings.cache_bytes`` at most.
+    The embedding cache gets the remaining GPU memory, ``settings.cache_bytes`` at most.
     """
-    # Kernels that torch compiles and measures are kept there: the next start finds them.
+    # Compiled and tuned kernels are cached there for the next start.
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(settings.home / "compiled"))
     device = choose_device(settings)
     mode = settings.torch_compile
@@ -117,7 +117,7 @@ def load_torch_engine(spec: ModelSpec, weights: Path, settings: Settings) -> Tor
     times = slowness(options.dtype, device)
     if times > _TOO_SLOW:
         log.warning(
-            "%s: this CPU multiplies %s about %.0f times as slowly as float32: set TRITON_SAM_TORCH_DTYPE=float32",
+            "%s: on this CPU %s is about %.0f times as slow as float32: set TRITON_SAM_TORCH_DTYPE=float32",
             spec.id,
             settings.torch_dtype,
             times,
@@ -125,7 +125,7 @@ def load_torch_engine(spec: ModelSpec, weights: Path, settings: Settings) -> Tor
     try:
         network = build(spec.architecture, spec.side)
         network.load_state_dict(load_file(weights))
-    except Exception as error:  # safetensors, torch and the file system each have their own
+    except Exception as error:  # safetensors, torch and the file system raise different ones
         raise SetupError(f"{weights.name} of {spec.id} does not load: {error}") from None
     try:
         engine = TorchEngine(spec, network, options)
@@ -134,14 +134,14 @@ def load_torch_engine(spec: ModelSpec, weights: Path, settings: Settings) -> Tor
         room = room_for_cache(settings.cache_bytes, each, device, spec.id)
     except torch.cuda.OutOfMemoryError:
         raise SetupError(
-            f"{spec.id} does not fit into the GPU's memory: stop what else runs there, take a smaller model, "
+            f"{spec.id} does not fit into the GPU's memory: stop other programs on it, use a smaller model, "
             "or set TRITON_SAM_ENCODE_BATCH=1"
         ) from None
     except RuntimeError as error:
         log.exception("%s could not be warmed up", spec.id)
         raise SetupError(f"{spec.id} does not run on torch here: {error}") from None
     if room < settings.cache_bytes:
-        log.warning("%s caches %.0f MiB of embeddings only: more is not free", spec.id, room / 2**20)
+        log.warning("%s caches only %.0f MiB of embeddings: the GPU has no more free memory", spec.id, room / 2**20)
     engine.capacity = dataclasses.replace(engine.capacity, cache_bytes=room)
     return engine
 
@@ -149,8 +149,8 @@ def load_torch_engine(spec: ModelSpec, weights: Path, settings: Settings) -> Tor
 class TorchEngine:
     """See :class:`~triton_sam.engines.base.Engine`.
 
-    Encodes run on a stream of low priority and clicks on one of high priority, so that the GPU takes up a click's
-    kernels between those of an encode.
+    Encodes run on a stream of low priority and clicks on one of high priority, so that the GPU runs a click's kernels
+    between those of an encode.
     """
 
     def __init__(self, spec: ModelSpec, network: Any, options: TorchOptions) -> None:
@@ -161,7 +161,7 @@ class TorchEngine:
         self._batches = [size for size in _BATCHES if size <= options.encode_batch]
         on_gpu = options.device.type == "cuda"
         if on_gpu:
-            # cuDNN builds a plan for every new shape, in the middle of somebody's click.
+            # cuDNN builds a plan for every new shape, in the middle of a click.
             torch.backends.cuda.enable_cudnn_sdp(False)
         self.capacity = Capacity(
             image_batches=tuple(self._batches),
@@ -169,7 +169,7 @@ class TorchEngine:
             preparers=_PREPARERS if on_gpu else 1,
             rows=RowRunner.MOST_ROWS,
             mixes_images=True,
-            lowers_encodes=not on_gpu,
+            on_cpu=not on_gpu,
             answers_at_once=on_gpu,
         )
         decoder = RowDecoder(network, spec.architecture, self.layout).cast(options.device, options.row_dtype)
@@ -189,20 +189,20 @@ class TorchEngine:
     # -- loading ---------------------------------------------------------------------------------------------
 
     def warm_up(self) -> None:
-        """Compiles and captures everything that a request may need, the commonest first."""
+        """Compiles and captures everything that a request may need."""
         started = time.perf_counter()
         device = self._options.device
         where = torch.cuda.get_device_name(device) if device.type == "cuda" else "the CPU"
-        for count in reversed(self._batches):  # the largest one makes the memory that all share
+        for count in reversed(self._batches):  # the largest one allocates the memory that all share
             self._encodes[count] = self._captured_encoder(count)
-            self._tell(where, f"encoder for {count} of {self._batches[-1]} images at a time", started)
-        for told in self.rows.warm_up():
-            self._tell(where, told, started)
+            self._log_progress(where, f"encoder for {count} of {self._batches[-1]} images at a time", started)
+        for step in self.rows.warm_up():
+            self._log_progress(where, step, started)
         if device.type == "cuda":
             self._run_once()
 
     def _run_once(self) -> None:
-        """A picture and its clicks as they come from users: what is loaded or allocated at first use is there then."""
+        """Encodes an image and decodes clicks, so that everything loaded or allocated at first use is ready."""
         buffer = io.BytesIO()
         Image.new("RGB", (1536, 1024), "grey").save(buffer, "JPEG")
         file = EncodedImage(buffer.getvalue(), max_bytes=2**24, max_pixels=2**24)
@@ -212,7 +212,7 @@ class TorchEngine:
             for multimask in (False, True):
                 self.decode([Row(embedding, point, multimask, logits=True, pixels=True)])
 
-    def _tell(self, where: str, what: str, started: float) -> None:
+    def _log_progress(self, where: str, what: str, started: float) -> None:
         log.info("%s on %s: %s ready after %.1f s", self.spec.id, where, what, time.perf_counter() - started)
 
     def _captured_encoder(self, count: int) -> Steps:
@@ -222,17 +222,17 @@ class TorchEngine:
     # -- encoding --------------------------------------------------------------------------------------------
 
     def prepare(self, image: EncodedImage) -> PreparedImage:
-        """See :class:`~triton_sam.engines.base.Engine`. Each thread has a stream of its own."""
+        """See :class:`~triton_sam.engines.base.Engine`. Each thread has its own stream."""
         if self._encode_stream is None:
             with torch.inference_mode():
                 return PreparedImage(*self._reader.read(image), None)
         if not hasattr(self._threads, "stream"):
             self._threads.stream = new_stream(self._options.device)
         stream = self._threads.stream
-        with torch.inference_mode(), torch.cuda.stream(stream), _memory_told():
+        with torch.inference_mode(), torch.cuda.stream(stream), _out_of_memory_as_unavailable():
             frame, pixels = self._reader.read(image)
             ready = stream.record_event()
-            # The JPEG decoder writes on a stream of its own, to memory that this thread's stream may still be reading.
+            # The JPEG decoder writes on its own stream, to memory that this thread's stream may still be reading.
             stream.synchronize()
             return PreparedImage(frame, pixels, ready)
 
@@ -240,26 +240,26 @@ class TorchEngine:
         """See :class:`~triton_sam.engines.base.Engine`."""
         count = len(prepared)
         stream = self._encode_stream
-        with self._encode_lock, torch.inference_mode(), torch.cuda.stream(stream), _memory_told():
+        with self._encode_lock, torch.inference_mode(), torch.cuda.stream(stream), _out_of_memory_as_unavailable():
             try:
                 for slot, image in zip(self._pixels, prepared, strict=False):
                     if stream is not None and image.ready is not None:
                         stream.wait_event(image.ready)
                     slot.copy_(image.pixels)
                 rows, finite = self._encodes[bucket(count, self._batches)].run()
-                kept = [row.clone() for row in rows[:count]]  # the next run writes to the same place
-                told = (
+                kept = [row.clone() for row in rows[:count]]  # the next run overwrites them
+                all_finite = (
                     finite[:count].to("cpu", non_blocking=False)
                     if stream is None
                     else self.rows.to_host(finite[:count])
                 )
             finally:
                 if stream is not None:
-                    stream.synchronize()  # what was begun reads memory that is given back when this ends
-        if not bool(told.all()):
+                    stream.synchronize()  # pending work reads memory that is freed when this returns
+        if not bool(all_finite.all()):
             wider = "bfloat16" if self._options.dtype is torch.float16 else "float32"
             raise InternalError(
-                f"{self.spec.id} leaves the range of its numbers on this image: "
+                f"{self.spec.id} overflows its precision on this image: "
                 f"set TRITON_SAM_TORCH_DTYPE={wider} on the server"
             )
         return [TorchEmbedding(image.frame, row, self.layout) for image, row in zip(prepared, kept, strict=True)]
@@ -271,17 +271,17 @@ class TorchEngine:
             given = {name: torch.from_numpy(np.ascontiguousarray(array)).to(*to) for name, array in tensors.items()}
             row = self.layout.flatten(given)[0]
             if not bool(torch.isfinite(row).all()):  # waits for the row too: clicks read it on another stream
-                raise InvalidInput(f"the embedding has numbers beyond the range of {self._options.row_dtype}")
+                raise InvalidInput(f"the embedding has values beyond the range of {self._options.row_dtype}")
         return TorchEmbedding(frame, row, self.layout)
 
     def decode(self, rows: Sequence[Row]) -> list[Decoded]:
         """See :class:`~triton_sam.engines.base.Engine`."""
-        with _memory_told():
+        with _out_of_memory_as_unavailable():
             return self.rows.decode(rows)
 
 
-class _memory_told:  # noqa: N801  (used like a function)
-    """Lets a client know that the GPU's memory is full, in words, and that it may try again."""
+class _out_of_memory_as_unavailable:  # noqa: N801  (used like a function)
+    """Turns an out-of-memory error into Unavailable, so that the client may retry."""
 
     def __enter__(self) -> None:
         return None
@@ -289,4 +289,4 @@ class _memory_told:  # noqa: N801  (used like a function)
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, torch.cuda.OutOfMemoryError):
             torch.cuda.empty_cache()
-            raise Unavailable("the GPU's memory is full at the moment: try again, or send a smaller image") from None
+            raise Unavailable("the GPU is out of memory at the moment: try again, or send a smaller image") from None

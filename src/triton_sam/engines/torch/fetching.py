@@ -1,4 +1,4 @@
-"""What a run of the decoder leaves on the device -> the host's memory: few and large copies, and one wait for all."""
+"""Copies the decoder's masks from the device to the host: in few large copies, with one wait for all."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from triton_sam.engines.base import ByteArray, Row
 from triton_sam.engines.torch.packing import kernel_packs, packed_by_kernel, packed_masks
 
 
-class Left(NamedTuple):
+class DeviceMasks(NamedTuple):
     """Masks of R rows on the device, in float32.
 
     Attributes:
-        single: [R,1,h,w], for who asks for one.
-        several: [R,M,h,w], for who asks for all.
+        single: [R,1,h,w], for rows without multimask.
+        several: [R,M,h,w], for rows with multimask.
     """
 
     single: Tensor
@@ -26,7 +26,7 @@ class Left(NamedTuple):
 
 
 class Fetcher:
-    """Starts copies on the current stream. What it gives is there when the stream is through, and is nobody else's."""
+    """Starts copies on the current stream. Results are new arrays, valid after the stream is synchronised."""
 
     def __init__(self, device: torch.device) -> None:
         self._on_gpu = device.type == "cuda"
@@ -34,11 +34,11 @@ class Fetcher:
         self._by_kernel = False
 
     def warm_up(self) -> None:
-        """Compiles the kernel that packs masks, where it works."""
+        """Compiles the kernel that packs masks, if it works here."""
         self._by_kernel = kernel_packs(self._device)
 
     def host(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        """Memory of this process, which a GPU reads and writes by itself."""
+        """Host memory, pinned if there is a GPU."""
         return torch.empty(shape, dtype=dtype, pin_memory=self._on_gpu)
 
     def to_host(self, tensor: Tensor) -> Tensor:
@@ -49,38 +49,38 @@ class Fetcher:
         target.copy_(tensor, non_blocking=True)
         return target
 
-    def logits(self, left: Left, rows: Sequence[Row]) -> list[Any]:
-        """For each row [M,h,w] float32, or None where nobody wants them."""
+    def logits(self, masks: DeviceMasks, rows: Sequence[Row]) -> list[Any]:
+        """For each row [M,h,w] float32, or None if it does not need them."""
         found: list[Any] = [None] * len(rows)
         wanted = [index for index, row in enumerate(rows) if row.logits]
         for multimask in (False, True) if wanted else ():
             indices = [index for index in wanted if rows[index].multimask is multimask]
             if indices:
-                copied = self.to_host(_taken(left.several if multimask else left.single, indices))
-                # Arrays of a group are slices of one, which is far quicker than tensor after tensor.
+                copied = self.to_host(_select(masks.several if multimask else masks.single, indices))
+                # The arrays of a group are slices of one array, which is far faster than one tensor each.
                 for index, array in zip(indices, copied.numpy(), strict=True):
                     found[index] = array
         return found
 
-    def pixels(self, left: Left, rows: Sequence[Row]) -> list[Any]:
-        """For each row [M,H,ceil(W/8)] uint8, or None where nobody wants them."""
+    def pixels(self, masks: DeviceMasks, rows: Sequence[Row]) -> list[Any]:
+        """For each row [M,H,ceil(W/8)] uint8, or None if it does not need them."""
         first = rows[0]
         frame, multimask = first.embedding.frame, first.multimask
-        for row in rows:  # mostly all are of one kind: frames are hashed where they are not
+        for row in rows:  # usually all are alike; hashing frames is needed only if they are not
             other = row.embedding.frame
             if not row.pixels or row.multimask is not multimask or (other is not frame and other != frame):
-                return self._mixed_pixels(left, rows)
-        source = left.several if multimask else left.single
+                return self._mixed_pixels(masks, rows)
+        source = masks.several if multimask else masks.single
         return list(self._packed(source if len(source) == len(rows) else source[: len(rows)], frame))
 
-    def _mixed_pixels(self, left: Left, rows: Sequence[Row]) -> list[Any]:
+    def _mixed_pixels(self, masks: DeviceMasks, rows: Sequence[Row]) -> list[Any]:
         found: list[Any] = [None] * len(rows)
         groups: dict[tuple[Frame, bool], list[int]] = {}
         for index, row in enumerate(rows):
             if row.pixels:
                 groups.setdefault((row.embedding.frame, row.multimask), []).append(index)
         for (frame, multimask), indices in groups.items():
-            packed = self._packed(_taken(left.several if multimask else left.single, indices), frame)
+            packed = self._packed(_select(masks.several if multimask else masks.single, indices), frame)
             for index, array in zip(indices, packed, strict=True):
                 found[index] = array
         return found
@@ -94,9 +94,9 @@ class Fetcher:
         return array.reshape(*logits.shape[:2], *array.shape[1:])
 
 
-def _taken(source: Tensor, indices: list[int]) -> Tensor:
-    """Some rows of [R,M,h,w], as they lie where they lie together."""
+def _select(source: Tensor, indices: list[int]) -> Tensor:
+    """Some rows of [R,M,h,w], ``indices`` ascending; a view if they are contiguous."""
     first, last = indices[0], indices[-1]
-    if last - first + 1 == len(indices):  # they rise
+    if last - first + 1 == len(indices):
         return source[first : last + 1]
     return torch.stack([source[index] for index in indices])

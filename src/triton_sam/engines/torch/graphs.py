@@ -1,4 +1,4 @@
-"""Functions with fixed inputs that run as one launch: CUDA graphs, and the same without a GPU."""
+"""CUDA graphs of functions with fixed inputs, and the same interface without a GPU."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _WARM_UPS = 3
 
 
 class Steps:
-    """A function of tensors that stay in place, captured as a CUDA graph where there is a GPU.
+    """A function of fixed tensors, captured as a CUDA graph if there is a GPU.
 
-    Its inputs are filled before :meth:`run`, or by what goes ahead; what it returns stays valid until the next run of
-    any steps that share its memory.
+    Fill its inputs before :meth:`run`, or with ``ahead``. Its outputs are valid until the next run of any steps that
+    share its memory.
     """
 
     def __init__(
@@ -31,10 +31,10 @@ class Steps:
     ) -> None:
         """
         Args:
-            stream: on which it is captured, and on which it must run; None runs the function as it is.
-            pool: of graphs that never run at the same time, which may share memory.
-            ahead: copies from the host, which are captured with the function: one launch does for all.
-            after: copies to the host, likewise; what it makes of the function's outputs is what a run returns.
+            stream: on which it is captured, and on which it must run; None calls the function without a graph.
+            pool: memory pool, shared by graphs that never run at the same time.
+            ahead: copies from the host, captured with the function in the same launch.
+            after: copies to the host, likewise; takes the function's outputs and returns those of a run.
         """
         self._function = function
         self._ahead = ahead
@@ -45,7 +45,7 @@ class Steps:
         if stream is None:
             return
         with torch.cuda.stream(stream):
-            for _ in range(_WARM_UPS):  # compiles, and lets libraries choose and allocate before the capture
+            for _ in range(_WARM_UPS):  # compiles, and lets libraries initialise before the capture
                 self._called()
             stream.synchronize()
             graph = torch.cuda.CUDAGraph()
@@ -53,12 +53,12 @@ class Steps:
                 with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
                     self.outputs = self._called()
                 self._graph = graph
-            except RuntimeError as error:  # it asks the host for something in the middle
+            except RuntimeError as error:  # it synchronises with the host in the middle
                 log.warning("a step runs without a CUDA graph, and slower: %s", str(error).partition("\n")[0])
             stream.synchronize()
 
     def run(self) -> Any:
-        """Starts the steps on the current stream, and returns where their results will be."""
+        """Starts the function on the current stream and returns its output buffers."""
         if self._graph is None:
             self.outputs = self._called()
         else:
@@ -73,13 +73,13 @@ class Steps:
 
 
 class StepMaker:
-    """Makes steps of one model, compiled where that is wanted and works."""
+    """Creates the steps of one model, compiled if that is requested and works."""
 
     def __init__(self, name: str, mode: str | None = None) -> None:
         """
         Args:
             name: of the model, for the log.
-            mode: torch.compile's; None compiles nothing.
+            mode: of torch.compile; None compiles nothing.
         """
         self._name = name
         self._mode = "max-autotune-no-cudagraphs" if mode == "max-autotune" else mode
@@ -93,29 +93,29 @@ class StepMaker:
         ahead: Callable[[], object] | None = None,
         after: Callable[[Any], Any] | None = None,
     ) -> Steps:
-        """See :class:`Steps`. The function alone is compiled: copies from and to the host are not the compiler's."""
+        """See :class:`Steps`. Only the function is compiled, not the copies from and to the host."""
         with torch.inference_mode():
             if self._mode is not None:
                 try:
                     compiled = torch.compile(function, mode=self._mode, dynamic=False, fullgraph=True)
                     steps = Steps(compiled, inputs, stream, pool, ahead, after)
-                    if stream is None:  # nothing was run yet, so nothing compiled
+                    if stream is None:  # not run yet, so not compiled yet
                         steps.run()
                     return steps
                 except torch.cuda.OutOfMemoryError:
                     raise
-                except Exception as error:  # no compiler on this machine, or a torch that does not know this network
+                except Exception as error:  # no compiler on this machine, or torch cannot compile this network
                     log.warning("%s runs uncompiled, and slower", self._name, exc_info=error)
                     self._mode = None  # it would fail for other sizes too
             return Steps(function, inputs, stream, pool, ahead, after)
 
 
 def bucket(count: int, sizes: Sequence[int]) -> int:
-    """The smallest of ``sizes``, which rise, that holds ``count``."""
+    """The smallest of ``sizes``, ascending, that holds ``count``."""
     return next(size for size in sizes if size >= count)
 
 
 def new_stream(device: torch.device, priority: int = 0) -> torch.cuda.Stream:
-    """A stream of its own; those of lower ``priority`` numbers go first."""
+    """A new stream; lower ``priority`` numbers run first."""
     stream: torch.cuda.Stream = torch.cuda.Stream(device, priority=priority)  # type: ignore[no-untyped-call]
     return stream

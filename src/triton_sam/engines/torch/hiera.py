@@ -1,8 +1,8 @@
 """SAM 2's image backbone on tokens with channels last, from the weights of transformers' module.
 
-The same steps with less around them: patches are cut out as rows of one matrix product instead of a convolution with
-three channels; pooling is a maximum over four neighbours in place; the attention scores that transformers computes and
-does not use are not computed.
+The same arithmetic with less overhead: the patch embedding is one matrix product instead of a convolution with three
+channels, pooling is a maximum over four neighbours, and attention scores that transformers computes without using them
+are not computed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from triton_sam.engines.torch.windows import (
     pooled,
 )
 
-#: Matrix products want rows of a multiple of 16 bytes.
+#: Matrix products need rows of a multiple of 16 bytes.
 _ALIGN = 8
 
 
@@ -39,7 +39,7 @@ class HieraTrunk(nn.Module):
         self.ends = frozenset(backbone.stage_ends)
 
     def settle(self, device: torch.device, dtype: torch.dtype) -> None:
-        """Chooses between ways to the same result; to be called on the device, before anything is compiled."""
+        """Chooses the fastest implementations for a device; call it before anything is compiled."""
         blocks = [block for block in self.modules() if isinstance(block, _Block)]
         by_kernel = kernel_attends(device, dtype, dict.fromkeys(block.kind for block in blocks if block.window))
         for block in blocks:

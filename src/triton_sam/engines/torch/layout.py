@@ -1,8 +1,8 @@
-"""How an embedding lies in a GPU's memory: one flat row for each image, in the order in which the decoder reads it.
+"""The memory layout of an embedding: one flat row for each image, in the order in which the decoder reads it.
 
-The decoder enlarges its grid twice, and each cell becomes 2 x 2 finer ones. Features are kept in that order (cell, then
-the four cells in it, then the four in each of those) with channels last, so that enlarging is a matrix product and
-nothing has to be moved: only four masks are brought into the order of an image, at the very end.
+The decoder upsamples its grid twice, and each cell becomes 2 x 2 finer ones. Features are stored in that order (cell,
+then the four cells in it, then the four in each of those) with channels last, so that upsampling is a matrix product
+without any reordering. Only the masks are brought into image order, at the very end.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def to_cells(features: Tensor, grid: int) -> Tensor:
     nested = features.permute(0, 2, 3, 1)
     while side > grid:
         side //= 2
-        # Outer cells come first; what was inside already stays inside.
+        # Outer cells come first; the order inside a cell stays.
         nested = nested.reshape(rows, side, 2, side, 2, -1).permute(0, 1, 3, 2, 4, 5).reshape(rows, side, side, -1)
     return nested.reshape(rows, -1, channels)
 
@@ -41,11 +41,11 @@ def to_image(cells: Tensor, grid: int) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where each of the encoder's outputs lies in a flat row.
+    """The position of each of the encoder's outputs in a flat row.
 
     Attributes:
         grid: cells of the embedding along a side.
-        parts: (name, channels, side) in the order in which they lie: the embedding, then finer and finer features.
+        parts: (name, channels, side) in memory order: the embedding, then finer and finer features.
     """
 
     grid: int
@@ -59,7 +59,7 @@ class Layout:
 
     @property
     def length(self) -> int:
-        """Numbers in a row."""
+        """Number of values in a row."""
         return sum(channels * side * side for _, channels, side in self.parts)
 
     def flatten(self, features: dict[str, Tensor]) -> Tensor:
@@ -76,6 +76,6 @@ class Layout:
         return found
 
     def image_order(self, row: Tensor, name: str) -> Tensor:
-        """[length] -> one output as the encoder gives it, [1,C,S,S]."""
+        """[length] -> one output as the encoder returns it, [1,C,S,S]."""
         cells = self.split(row[None])[name]
         return to_image(cells.transpose(1, 2), self.grid)

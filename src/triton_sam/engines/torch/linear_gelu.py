@@ -1,4 +1,4 @@
-"""A linear step and GELU in one pass on GPUs: what is between them is as large as all else that a block writes."""
+"""A linear layer fused with GELU, for GPUs: the tensor between them is as large as everything else a block writes."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from torch import Tensor
 from torch.nn import functional
 
 log = logging.getLogger(__name__)
-#: Its GELU is the one by tanh, which is off by 0.0005 at most: as much as halves round numbers of that size.
+#: The fused GELU is the tanh approximation, with an error of at most 0.0005: as much as half precision rounds.
 _NEAR = 0.01
-_HALVES = (torch.float16, torch.bfloat16)
+_HALF_PRECISION = (torch.float16, torch.bfloat16)
 
 
 @torch.library.custom_op("triton_sam::linear_gelu", mutates_args=())
 def linear_gelu(tokens: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """[...,C], [D,C], [D] -> [...,D]. An operator of its own: torch.compile would take it apart again."""
+    """[...,C], [D,C], [D] -> [...,D]. A custom operator, because torch.compile would split it again."""
     flat = tokens.reshape(-1, tokens.shape[-1])
     joined = torch._addmm_activation(bias, flat, weight.t(), use_gelu=True)
     return joined.view(*tokens.shape[:-1], len(weight))
@@ -29,8 +29,8 @@ def _(tokens: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def joins_gelu(activation: Callable[[Tensor], Tensor], device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether the two can be one there: in halves on a GPU, for the plain GELU; tried once."""
-    if device.type != "cuda" or dtype not in _HALVES:
+    """Whether the fused layer works: in half precision on a GPU, for the plain GELU. Tries it once."""
+    if device.type != "cuda" or dtype not in _HALF_PRECISION:
         return False
     try:
         with torch.inference_mode():
@@ -41,6 +41,6 @@ def joins_gelu(activation: Callable[[Tensor], Tensor], device: torch.device, dty
             wanted = functional.gelu(numbers.T.to(dtype).float())
             off = float((linear_gelu(some, numbers.to(dtype), some[0] * 0).float() - wanted).abs().max())
     except RuntimeError as error:
-        log.info("GELU runs as a step of its own: %s", str(error).partition("\n")[0])
+        log.info("GELU runs as a separate step: %s", str(error).partition("\n")[0])
         return False
     return off < _NEAR

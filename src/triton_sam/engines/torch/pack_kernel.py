@@ -1,7 +1,7 @@
-"""Full-size masks in packed bits as one kernel for GPUs. Imports triton: see packing.py for who may.
+"""A GPU kernel for full-size masks in packed bits. Imports triton, so only packing.py may import it.
 
-Torch's steps write the enlarged logits, compare, pad, gather bits and copy them: eight launches, and 33 bytes of
-traffic for each pixel. Here a program reads the few logits around its pixels and writes bits, to the host's memory.
+Torch's operators write the resized logits, compare, pad, gather bits and copy them: eight launches, and 33 bytes of
+traffic for each pixel. Here a program reads the few logits around its pixels and writes bits to host memory.
 """
 
 from __future__ import annotations
@@ -16,32 +16,32 @@ from torch import Tensor
 
 from triton_sam.engines.base import ByteArray
 
-#: Bytes of the answer, of eight pixels each, in a program. Four to a thread: a warp writes 128 bytes at a time.
+#: Output bytes of one program, of eight pixels each. Four per thread: a warp writes 128 bytes at a time.
 _BLOCK = tl.constexpr(512)
 _WARPS = 4
-#: Offsets are numbers of 32 bits.
+#: Offsets have 32 bits.
 MOST_BYTES = 2**31 - _BLOCK.value
-#: Device -> the compiled kernel. Called by this handle it cannot be compiled again in the middle of a click, and what
-#: triton does before each launch to find out whether it must takes longer than the launch.
+#: Device -> the compiled kernel. Called through this handle it is never compiled again in the middle of a click, and it
+#: skips triton's checks before each launch, which take longer than the launch.
 _compiled: dict[torch.device, Any] = {}
 
 
 def pack(logits: Tensor, height: int, width: int) -> ByteArray:
-    """[R,M,h,w] float32 -> [R,M,height,ceil(width/8)] uint8 in this process's memory, once the stream is through.
+    """[R,M,h,w] float32 -> [R,M,height,ceil(width/8)] uint8 in host memory, valid after the stream is synchronised.
 
     Args:
-        logits: any strides, but pixels lie one after the other. On the current device.
+        logits: any strides between masks, but each mask contiguous. On the current device.
         height, width: R*M*height*ceil(width/8) is at most :data:`MOST_BYTES`.
     """
     rows, masks, in_height, in_width = logits.shape
     row_step, mask_step, *pixel_steps = logits.stride()
     if logits.dtype is not torch.float32 or pixel_steps != [in_width, 1]:
-        raise ValueError(f"not logits as they come: {logits.dtype} with steps of {logits.stride()}")
+        raise ValueError(f"logits must be contiguous float32, not {logits.dtype} with strides {logits.stride()}")
     pitch = -(-width // 8)
     size = rows * masks * height * pitch
     block: int = _BLOCK.value
     programs = -(-size // block)
-    # Programs write whole blocks: a store that need not look at each byte goes in wide pieces.
+    # Programs write whole blocks: a store without a mask per byte is vectorised.
     target = torch.empty(programs * block, dtype=torch.uint8, pin_memory=logits.is_cuda)
     numbers = (size, row_step, mask_step, masks, in_height, in_width, height, width)
     scales = in_height / height, in_width / width
@@ -50,21 +50,21 @@ def pack(logits: Tensor, height: int, width: int) -> ByteArray:
         compiled[programs, 1, 1](logits, target, *numbers, *scales)
     else:
         found = _pack[programs, 1, 1](logits, target, *numbers, *scales, num_warps=_WARPS)
-        if found is not None:  # as it is in triton's interpreter
+        if found is not None:  # None in triton's interpreter
             _compiled[logits.device] = found
     return np.ndarray((rows, masks, height, pitch), np.uint8, target.numpy())
 
 
 @triton.jit(
     do_not_specialize=["size", "row_step", "mask_step", "masks", "in_height", "in_width", "height", "width"],
-    do_not_specialize_on_alignment=["logits"],  # some masks begin anywhere, the target in a block of its own
+    do_not_specialize_on_alignment=["logits"],  # masks may begin at any address; the target is aligned
 )
 def _pack(  # type: ignore[no-untyped-def]
     logits, target, size, row_step, mask_step, masks, in_height, in_width, height, width, scale_y, scale_x
 ):
-    """A block of bytes of the answer; no constexpr among the arguments, so that one compiled kernel does for all.
+    """Computes a block of output bytes. No argument is constexpr, so that one compiled kernel serves all sizes.
 
-    The arithmetic is that of torch's ``interpolate``, bilinear, with corners not aligned.
+    The arithmetic is that of torch's ``interpolate(mode="bilinear", align_corners=False)``.
     """
     pitch = (width + 7) // 8
     place = tl.program_id(0) * _BLOCK + tl.arange(0, _BLOCK)
@@ -87,7 +87,7 @@ def _pack(  # type: ignore[no-untyped-def]
     for bit in tl.static_range(8):
         x = first + bit
         at_x = tl.maximum(scale_x * (x.to(tl.float32) + 0.5) - 0.5, 0.0)
-        left = tl.minimum(at_x.to(tl.int32), in_width - 1)  # pixels beyond the width are computed and thrown away
+        left = tl.minimum(at_x.to(tl.int32), in_width - 1)  # pixels beyond the width are computed and discarded
         right = tl.minimum(left + 1, in_width - 1)
         right_share = at_x - left.to(tl.float32)
         left_share = 1.0 - right_share

@@ -1,4 +1,4 @@
-"""Low-resolution logits -> full-size masks in packed bits, on the device; as ``core.masks.full_size`` does it."""
+"""Resizes logits to full-size masks in packed bits on the device, as ``core.masks.full_size`` does on the host."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ except ImportError:  # triton comes with torch for GPUs only
     _kernel = None
 log = logging.getLogger(__name__)
 
-#: Pixels of all masks that are enlarged at a time: a gigabyte of logits at most.
+#: Pixels of all masks that are resized at a time: a gigabyte of logits at most.
 _AT_A_TIME = 2**28
 #: 0x8040201008040201 as a signed number.
 _GATHER = 0x8040201008040201 - 2**64
-#: Images on which the kernel is tried: larger and smaller than the logits, with bits to spare, and more than a block.
+#: Test images for the kernel: larger and smaller than the logits, with unused bits, and more than one block.
 _TRIED = (Frame(203, 101, 64, ResizePolicy.SQUASH), Frame(21, 11, 64, ResizePolicy.SQUASH))
-#: Bytes that may differ there: at the very zero two ways of rounding may come to either side.
+#: Bytes that may differ there: rounding may decide about a logit that is almost zero.
 _FEW = 3
 
 
 def kernel_packs(device: torch.device) -> bool:
-    """Whether the kernel runs there, and gives what torch's steps give; on the current stream. Compiles it."""
+    """Whether the kernel runs on a device and gives the same as torch's operators. Compiles it."""
     if device.type != "cuda" or _kernel is None:
         return False
     try:
@@ -46,14 +46,15 @@ def kernel_packs(device: torch.device) -> bool:
         return True
     except torch.cuda.OutOfMemoryError:
         raise
-    except Exception as error:  # triton and the compilers that it calls have many of their own
+    except Exception as error:  # triton and the compilers that it calls raise many different ones
         log.warning("masks are packed without their kernel, and slower: %s", str(error).partition("\n")[0])
         return False
 
 
 def packed_by_kernel(logits: Tensor, frame: Frame) -> ByteArray | None:
-    """[R,M,h,w] -> [R,M,H,ceil(W/8)] of this process's memory, there once the stream is through; see
-    :func:`kernel_packs`. None where only torch's steps do it: the kernel enlarges in one step.
+    """[R,M,h,w] -> [R,M,H,ceil(W/8)] in host memory, valid after the stream is synchronised; see :func:`kernel_packs`.
+
+    None if the kernel cannot do it: it resizes in one step, which is not enough for padded images.
     """
     size = logits.shape[0] * logits.shape[1] * frame.height * -(-frame.width // 8)
     if _kernel is None or frame.policy is ResizePolicy.PAD or size > _kernel.MOST_BYTES:
@@ -70,7 +71,7 @@ def packed_masks(logits: Tensor, frame: Frame) -> Tensor:
         return torch.cat([packed_masks(part, frame) for part in parts])
     inner = logits[:, None]
     if frame.policy is ResizePolicy.PAD:
-        # In two steps, as the reference does it: to the model's square, whose padding is cut off, then to the image.
+        # In two steps, as in the reference: to the model's square, whose padding is cropped, then to the image.
         square = functional.interpolate(inner, (frame.side, frame.side), mode="bilinear", align_corners=False)
         width, height = frame.resized
         inner = square[..., :height, :width]
@@ -83,6 +84,6 @@ def pack_bits(masks: Tensor) -> Tensor:
     spare = -masks.shape[2] % 8
     if spare:
         masks = functional.pad(masks, (0, spare))
-    # Eight bytes of 0 or 1 are one number; multiplied, each of its bits arrives in the highest byte, at its own place.
+    # Eight bytes of 0 or 1 are one integer; the multiplication moves each of its bits to the highest byte, in order.
     eights = masks.contiguous().view(torch.int64)
     return ((eights * _GATHER) >> 56).to(torch.uint8)

@@ -1,5 +1,4 @@
-"""Files -> what the encoder takes, on the device: JPEGs are decoded on the GPU where it can, and everything is resized
-and normalised there."""
+"""Reads image files into the encoder's input: decodes JPEGs on the GPU if it can, resizes and normalises there."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 class PictureReader:
-    """Reads images for one model. Its methods may run on several threads at a time, each with a stream of its own."""
+    """Reads images for one model. Its methods may run on several threads at a time, each with its own stream."""
 
     def __init__(self, spec: ModelSpec, device: torch.device, dtype: torch.dtype, *, gpu_jpeg: bool = True) -> None:
         self._spec = spec
@@ -28,7 +27,7 @@ class PictureReader:
         self._dtype = dtype
         mean, std = (value.to(device) for value in normalisation(spec.architecture))
         self._scale, self._shift = 1 / (255 * std), mean / std
-        # The GPU doubles the colour of most JPEGs by repeating it where Pillow blends: some masks differ visibly.
+        # The GPU upsamples the colour of most JPEGs by repeating it, Pillow by blending: some masks differ visibly.
         self._decode_jpeg = gpu_jpeg_decoder(device) if gpu_jpeg else None
 
     def read(self, image: EncodedImage) -> tuple[Frame, Tensor]:
@@ -38,13 +37,13 @@ class PictureReader:
         return frame, self.fit(picture, frame)
 
     def fit(self, picture: Tensor, frame: Frame) -> Tensor:
-        """[3,H,W] uint8 on the device -> [3,side,side]; what is padded is zero after the normalisation."""
+        """[3,H,W] uint8 on the device -> [3,side,side], normalised; padding is zero."""
         width, height = frame.resized
         pixels = picture[None].float()
         if picture.shape[1:] != (height, width):
-            # One axis after the other and whole numbers after each: pixel for pixel what Pillow makes, which the
-            # references and the other engines use. Small objects show a step of one in 255. Pillow begins with the
-            # rows where there are many more of them than are wanted.
+            # One axis after the other, rounded after each: the same pixels as Pillow, which the references and the
+            # other engines use. Small objects change with a difference of one in 255. Pillow starts with the vertical
+            # axis if that shrinks much more.
             rows_first = picture.shape[1] > max(height, 1.1 * height * picture.shape[2] / width)
             first = (height, picture.shape[2]) if rows_first else (picture.shape[1], width)
             for size in (first, (height, width)):
@@ -62,7 +61,7 @@ class PictureReader:
                 if tuple(picture.shape) == (3, image.size[1], image.size[0]):
                     return picture
             except RuntimeError as error:
-                # A damaged file, or a kind that this decoder does not know. Pillow says which, in words.
+                # A damaged file, or one that this decoder does not support. Pillow gives a clear message.
                 log.info("a JPEG is decoded on the CPU: %s", error)
         array = np.asarray(image.pixels())
         tensor = torch.empty(array.shape, dtype=torch.uint8, pin_memory=self._device.type == "cuda")
@@ -71,12 +70,12 @@ class PictureReader:
 
 
 def gpu_jpeg_decoder(device: torch.device) -> Any | None:
-    """bytes -> [3,H,W] uint8 on the GPU; None where this machine cannot."""
+    """A function bytes -> [3,H,W] uint8 on the GPU; None if this machine has no such decoder."""
     if device.type != "cuda":
         return None
     try:
         from torchvision.io import ImageReadMode, decode_jpeg
-    except Exception as error:  # a torchvision of another torch raises anything at all
+    except Exception as error:  # a torchvision built for another torch raises arbitrary exceptions
         log.info("JPEGs are decoded on the CPU: torchvision cannot be used (%s)", error)
         return None
 

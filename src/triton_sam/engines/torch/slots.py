@@ -1,4 +1,4 @@
-"""Prompts -> the fixed slots of the decoder's rows."""
+"""Writes prompts into the fixed slots of the decoder's rows."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def row_points(row: Row, *, always_padded: bool) -> list[Point]:
     """The points of one row, with the "not a point" tokens that the reference adds.
 
     Args:
-        always_padded: SAM 2 and 3 always add one, and a second in the place of points that are missing altogether;
-            SAM 1 adds one to points without a box.
+        always_padded: SAM 2 and 3 always add one, and a second if there are no points at all; SAM 1 adds one to points
+            without a box.
     """
     points = listed_points(row.prompt, row.embedding.frame)
     if always_padded:
@@ -32,8 +32,8 @@ def row_points(row: Row, *, always_padded: bool) -> list[Point]:
 
 
 def fill_slots(slots: FloatArray, points: Sequence[Sequence[Point]]) -> None:
-    """Writes the points of some rows into [R,S,3]; what is left of it is absent."""
+    """Writes the points of some rows into [R,S,3]; the remaining slots are absent."""
     slots[:] = _ABSENT
     for slot, row in zip(slots, points, strict=False):
-        if row:  # numpy does not take an empty list for no points
+        if row:  # numpy does not accept an empty list here
             slot[: len(row)] = row

@@ -1,7 +1,7 @@
-"""Attention within windows where the tokens lie, as a kernel for GPUs. Imports triton: see windows.py for who may.
+"""A GPU kernel for window attention in place. Imports triton, so only windows.py may import it.
 
-Nothing is cut into windows, padded or put together again: a program reads the keys and values of its window from the
-grid, and writes to the grid. Flash attention would fill a window of 16, 49, 64 or 196 tokens up to a multiple of 128.
+Nothing is partitioned, padded or reassembled: a program reads the keys and values of its window from the grid, and
+writes to the grid. Flash attention would pad a window of 16, 49, 64 or 196 tokens to a multiple of 128.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from torch.library import triton_op, wrap_triton
 
 
 class Setup(NamedTuple):
-    """How one kind of window is cut into programs.
+    """How one kind of window is split into programs.
 
     Attributes:
-        pack: windows side by side in one program; scores between them are computed and thrown away.
-        queries: in a block, a power of two, 16 or more.
-        keys: in a block, likewise; a window with more is gone through in several steps.
+        pack: windows side by side in one program; scores between them are computed and discarded.
+        queries: block size, a power of two, 16 or more.
+        keys: block size, likewise; a window with more keys takes several steps.
         warps: of 32 threads each.
-        stages: blocks of keys that are under way at a time, where there are several.
+        stages: blocks of keys that are loaded at a time, if there are several.
     """
 
     pack: int
@@ -45,16 +45,16 @@ SETUPS = {
 }
 _OTHERS = Setup(1, 64, 64, 4, 2)
 _POOL = 2
-_SMALLEST = 16  # side of a matrix that tensor cores take
+_SMALLEST = 16  # minimum matrix side of tensor cores
 
 
 def attend(qkv: Tensor, bias: Tensor, window: int, heads: int, pools: bool) -> Tensor:
-    """[B,H,W,3*C], [3*C] -> [B,H,W,C], or [B,H/2,W/2,C] where queries are pooled; see windows.py."""
+    """[B,H,W,3*C], [3*C] -> [B,H,W,C], or [B,H/2,W/2,C] if queries are pooled; see windows.py."""
     setup = SETUPS.get((window, pools), _OTHERS)
     height, width = qkv.shape[1:3]
     if height % window or width % (setup.pack * window):
         setup = setup._replace(pack=1)
-    # The setup goes in as numbers: torch keeps compiled graphs by what it was called with, not by the table.
+    # The setup is passed as integers: torch keys compiled graphs by arguments, not by this table.
     result: Tensor = attend_with(qkv, bias, window, heads, pools, *setup)
     return result
 
@@ -72,7 +72,10 @@ def attend_with(
     warps: int,
     stages: int,
 ) -> Tensor:
-    """:func:`attend` with a :class:`Setup` of the caller's; with ``pack`` windows must cover the grid exactly."""
+    """:func:`attend` with the caller's :class:`Setup`; with ``pack`` > 1 windows must cover the grid exactly.
+
+    Ten parameters, because a torch operator takes only tensors and plain numbers.
+    """
     count, height, width, channels = qkv.shape[0], qkv.shape[1], qkv.shape[2], qkv.shape[3] // 3
     pool = _POOL if pools else 1
     dim = channels // heads
@@ -136,7 +139,7 @@ def _attend(  # type: ignore[no-untyped-def]
 
     program = tl.program_id(0)
     block = program % blocks
-    head = program // blocks % heads  # heads next to each other: their channels share lines of the cache
+    head = program // blocks % heads  # heads next to each other: their channels share cache lines
     region = program // (blocks * heads)
     top = region // across % down * window
     left = region % across * wide
@@ -157,7 +160,7 @@ def _attend(  # type: ignore[no-untyped-def]
         query = tl.maximum(query, tl.load(cells + step, mask=kept, other=0.0), tl.PropagateNan.ALL)
         below = tl.load(cells + width * step, mask=kept, other=0.0)
         below = tl.maximum(below, tl.load(cells + (width + 1) * step, mask=kept, other=0.0), tl.PropagateNan.ALL)
-        # Of two bfloat16 the larger one comes as float32.
+        # The maximum of two bfloat16 has the type float32.
         query = tl.maximum(query, below, tl.PropagateNan.ALL).to(qkv.dtype.element_ty)
 
     highest = tl.full([query_block], float("-inf"), tl.float32)
@@ -174,7 +177,7 @@ def _attend(  # type: ignore[no-untyped-def]
         total += beyond
         seen += beyond * value_beyond[None, :]
 
-    # A loop of one round is no loop, if the compiler knows.
+    # With a constant bound the compiler removes a loop of one iteration.
     last = tl.minimum(window, height - top) * wide if edged and keys > key_block else keys
     for start in tl.range(0, last, key_block):
         other = start + tl.arange(0, key_block)

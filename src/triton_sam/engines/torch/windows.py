@@ -1,4 +1,4 @@
-"""Attention among the tokens of each window of a grid: a kernel on GPUs, and the same in steps of torch elsewhere."""
+"""Window attention: a kernel on GPUs, and torch's operators elsewhere."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ except ImportError:  # triton comes with torch for GPUs only; older ones cannot 
     _kernel = None
 log = logging.getLogger(__name__)
 _POOL = 2
-#: What tensor cores take. The kernel is right for float32 too, and slower there than torch's own steps.
-_HALVES = (torch.float16, torch.bfloat16)
+#: Types of tensor cores. The kernel is correct for float32 too, but slower there than torch's own operators.
+_HALF_PRECISION = (torch.float16, torch.bfloat16)
 _HOPPER = (9, 0)
 _SOME_TOKENS = 256
 _NEAR = 0.05
 
 
 def attend_windows(qkv: Tensor, bias: Tensor, window: int, heads: int, pools: bool, by_kernel: bool = False) -> Tensor:
-    """[B,H,W,3*C] -> [B,H,W,C], or [B,H/2,W/2,C] where queries are pooled.
+    """[B,H,W,3*C] -> [B,H,W,C], or [B,H/2,W/2,C] if queries are pooled.
 
-    Windows start at the upper left. Cells of theirs beyond the right and lower edge take part as keys, as they did in
-    training: there tokens were zeros before the projection, so that their queries, keys and values are its bias.
+    Windows start at the upper left. Cells beyond the right and lower edge take part as keys, as they did in training:
+    there tokens were zeros before the projection, so that their queries, keys and values are its bias.
 
     Args:
-        qkv: queries, keys and values of all heads; H and W are even where queries are pooled.
+        qkv: queries, keys and values of all heads; H and W are even if queries are pooled.
         bias: of the projection that made them, [3*C].
         pools: queries are the largest of four cells.
         by_kernel: see :func:`kernel_attends`.
@@ -44,7 +44,7 @@ def attend_windows(qkv: Tensor, bias: Tensor, window: int, heads: int, pools: bo
 
 
 class WindowKind(NamedTuple):
-    """What a kernel is compiled for; ``dim`` is that of one head."""
+    """The parameters that a kernel is compiled for; ``dim`` is that of one head."""
 
     window: int
     heads: int
@@ -53,11 +53,11 @@ class WindowKind(NamedTuple):
 
 
 def kernel_attends(device: torch.device, dtype: torch.dtype, kinds: Iterable[WindowKind]) -> bool:
-    """Whether the kernel runs there for all these kinds, and gives what torch's steps give.
+    """Whether the kernel runs on a device for all these kinds and gives the same as torch's operators.
 
-    Triton wants a compiler on the machine, and a wide head may want more memory than a smaller GPU's units have.
+    Triton needs a compiler on the machine, and a wide head may need more shared memory than a smaller GPU has.
     """
-    if device.type != "cuda" or dtype not in _HALVES or _kernel is None:
+    if device.type != "cuda" or dtype not in _HALF_PRECISION or _kernel is None:
         return False
     try:
         for kind in kinds:
@@ -67,15 +67,15 @@ def kernel_attends(device: torch.device, dtype: torch.dtype, kinds: Iterable[Win
         return True
     except torch.cuda.OutOfMemoryError:
         raise
-    except Exception as error:  # triton and the compilers that it calls have many of their own
-        why = str(error).partition("\n")[0]
-    log.warning("windows are attended to without their kernel, and slower: %s", why)
+    except Exception as error:  # triton and the compilers that it calls raise many different ones
+        reason = str(error).partition("\n")[0]
+    log.warning("window attention runs without its kernel, and slower: %s", reason)
     return False
 
 
 def _kernel_error(kind: WindowKind, device: torch.device, dtype: torch.dtype) -> float:
-    """The largest difference to torch's steps, on a grid that is no whole number of windows."""
-    assert _kernel is not None  # the caller has looked
+    """The largest difference to torch's operators, on a grid that is not a multiple of the window."""
+    assert _kernel is not None  # checked by the caller
     side, width = kind.window + 2, 3 * kind.heads * kind.dim
     with torch.inference_mode():
         qkv = torch.linspace(-1, 1, side * side * width, device=device).mul(1e4).sin().to(dtype)
@@ -106,8 +106,8 @@ def attend(qkv: Tensor, heads: int, pools: bool, by_cudnn: bool = False) -> Tens
 
 
 def cudnn_attends(device: torch.device, dtype: torch.dtype, dim: int) -> bool:
-    """Whether cuDNN's attention runs there; only for Hopper and later, whose own instructions it uses."""
-    if device.type != "cuda" or dtype not in _HALVES:
+    """Whether cuDNN's attention runs on a device; only for Hopper and later, whose instructions it uses."""
+    if device.type != "cuda" or dtype not in _HALF_PRECISION:
         return False
     if torch.cuda.get_device_capability(device) < _HOPPER:
         return False
@@ -123,15 +123,15 @@ def cudnn_attends(device: torch.device, dtype: torch.dtype, dim: int) -> bool:
 def _by_cudnn(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """[B,heads,n,dim] each -> [B,heads,n,dim].
 
-    Called by name, not chosen by torch's flags: those are the whole process's, and the decoder, whose shapes change
-    with every click, must not have cuDNN, which makes a plan for each new shape.
+    Called directly, not through torch's flags: these are process-wide, and the decoder, whose shapes change with every
+    click, must not use cuDNN, which builds a plan for each new shape.
     """
     seen: Tensor = torch.ops.aten._scaled_dot_product_cudnn_attention(query, key, value, None, False)[0]
     return seen
 
 
 def pooled(tokens: Tensor) -> Tensor:
-    """[B,h,w,C] -> [B,h/2,w/2,C]: the largest of four."""
+    """[B,h,w,C] -> [B,h/2,w/2,C]: 2 x 2 max pooling."""
     rows, height, width, channels = tokens.shape
     return tokens.view(rows, height // _POOL, _POOL, width // _POOL, _POOL, channels).amax(dim=(2, 4))
 

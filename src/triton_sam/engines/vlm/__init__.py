@@ -1,1 +1,1 @@
-"""Vision-language models in torch: images and questions in, pieces of text out. No Triton, no network."""
+"""Engines for vision-language models, in torch: images and questions in, pieces of text out. No Triton, no network."""

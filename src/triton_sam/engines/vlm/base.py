@@ -1,4 +1,4 @@
-"""What goes into a vision-language engine and what comes out of it."""
+"""The interface of vision-language engines and its data types."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class Options:
     """How an answer is generated.
 
     Attributes:
-        temperature: 0 takes the likeliest token always.
-        top_p: tokens are drawn from the likeliest that together have this probability.
-        seed: the same seed draws the same tokens, whoever else is in the batch; None draws one.
+        temperature: 0 always takes the likeliest token.
+        top_p: tokens are sampled from the likeliest ones that together have this probability.
+        seed: the same seed samples the same tokens, whatever else is in the batch; None takes a random one.
         stop: the answer ends before the first of these texts.
     """
 
@@ -41,13 +41,13 @@ class Message:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Question:
-    """An image, what is asked about it, and how to answer.
+    """An image, a conversation about it, and the generation options.
 
     Attributes:
         image: RGB, upright.
         image_key: the same for the same image file.
-        messages: ends with the user's; the image belongs to the first of theirs.
-        size: width and height of the image, also when its pixels are gone.
+        messages: ends with the user's; the image belongs to the user's first.
+        size: (width, height) of the image, also after its pixels are dropped.
     """
 
     image: Image.Image
@@ -61,28 +61,28 @@ class Question:
             object.__setattr__(self, "size", self.image.size)
 
     def without_image(self) -> Question:
-        """The same without its pixels, which may be hundreds of megabytes and are of no use once they are read."""
+        """A copy without the pixels, which may be hundreds of megabytes and are not needed after ``prepare``."""
         return replace(self, image=_NOTHING)
 
     @property
     def text(self) -> str:
-        """What is asked, for models that take one question at a time."""
+        """The only message, for models that take one question at a time."""
         self.require_one_message()
         return self.messages[0].text
 
     def require_one_message(self) -> None:
-        """InvalidInput for a conversation."""
+        """Raises InvalidInput for a conversation."""
         if len(self.messages) != 1:
-            raise InvalidInput("this model answers one question at a time: send one message of the user, no history")
+            raise InvalidInput("this model answers one question at a time: send one user message without history")
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """What is known at the end of an answer.
+    """The end of an answer.
 
     Attributes:
         reason: ``stop`` or ``length``.
-        entities: ``{"phrase", "start", "end", "boxes"}``, boxes in original pixels; None where the model has none.
+        entities: ``{"phrase", "start", "end", "boxes"}``, boxes in original pixels; None if the model has none.
     """
 
     reason: str
@@ -92,23 +92,23 @@ class Ending:
 
 
 class Listener(Protocol):
-    """Who asked one question. Called from the engine's threads, one call at a time."""
+    """Receives the answer to one question. Called from the engine's threads, one call at a time."""
 
     def piece(self, text: str) -> None:
-        """The next piece of the answer, never empty."""
+        """Takes the next piece of the answer, never empty."""
 
     def end(self, ending: Ending) -> None:
-        """The answer is complete."""
+        """Takes the end of the answer."""
 
     def is_gone(self) -> bool:
-        """Whether nobody waits any more."""
+        """Whether the client has cancelled."""
 
 
 class Engine(Protocol):
     """A loaded model.
 
     Attributes:
-        batch: how many questions it answers at a time; 1 where its code takes one.
+        batch: how many questions it answers at a time.
         concurrent: whether several threads may call :meth:`answer` at a time.
         nbytes: memory of its weights.
     """
@@ -118,7 +118,7 @@ class Engine(Protocol):
     nbytes: int
 
     def prepare(self, question: Question) -> Any:
-        """Tokens and pixels of a question; InvalidInput where it cannot be asked. May run beside :meth:`answer`."""
+        """Tokens and pixels of a question; InvalidInput if it is not valid. May run in parallel to :meth:`answer`."""
 
     def answer(self, prepared: Sequence[Any], listeners: Sequence[Listener]) -> None:
-        """Generates all answers in one batch; those whose listener is gone end within two tokens."""
+        """Generates all answers in one batch. An answer whose listener is gone ends within two tokens."""

@@ -1,4 +1,4 @@
-"""Which part of an image a processor shows to its model, and the way back. Pure."""
+"""The part of an image that a processor shows to its model, and boxes back in original pixels. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 class Crop:
     """The part of the original that the model sees: left, top, width and height in original pixels.
 
-    It may be larger than the image, where the processor adds a border; image_width and image_height bound boxes.
+    It may be larger than the image if the processor adds a border; image_width and image_height bound boxes.
     """
 
     left: float
@@ -41,9 +41,9 @@ class Crop:
         return cls((width - seen_width) / 2, (height - seen_height) / 2, seen_width, seen_height, width, height)
 
     def to_original(self, box: Sequence[float]) -> list[float] | None:
-        """x0, y0, x1, y1 as shares of what the model sees -> original pixels, inside the image, in order.
+        """x0, y0, x1, y1 as fractions of what the model sees -> original pixels, clipped to the image and sorted.
 
-        None where nothing of the image is in the box.
+        None if the box is outside the image.
         """
         left, right = sorted(_between(self.left + x * self.width, self.image_width) for x in box[0::2])
         top, bottom = sorted(_between(self.top + y * self.height, self.image_height) for y in box[1::2])
@@ -61,12 +61,12 @@ class Crop:
 
 
 def keeps_ratio(processor: Any) -> bool:
-    """Whether an image processor fits the shorter side of an image, however long the other one gets by that."""
+    """Whether an image processor fits the shorter side of an image, however long the other one becomes."""
     return bool(processor.do_resize) and "shortest_edge" in _sizes(processor.size)
 
 
 def _sizes(size: Any) -> dict[str, float]:
-    """``shortest_edge``, or ``height`` and ``width``, from whatever a version of transformers keeps them in."""
+    """``shortest_edge``, or ``height`` and ``width``, from the types that versions of transformers use."""
     names = ("shortest_edge", "height", "width")
     pairs = ((name, size.get(name)) for name in names)
     return {name: float(value) for name, value in pairs if value is not None}

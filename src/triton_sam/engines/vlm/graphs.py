@@ -1,6 +1,6 @@
 """Decode steps of LLaVA over fixed buffers, so that a CUDA graph can replay one in a single launch.
 
-``generate`` launches a thousand kernels a token from Python, and a GPU of today waits for it most of the time.
+``generate`` launches a thousand kernels per token from Python, and the GPU waits for it most of the time.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ import torch
 import transformers
 
 log = logging.getLogger(__name__)
-_cuda: Any = torch.cuda  # whose types are there in parts only
-#: Rows and slots that graphs are made for; a batch takes the smallest that hold it.
+_cuda: Any = torch.cuda  # only partly typed
+#: Rows and slots for which graphs are captured; a batch takes the smallest that hold it.
 BATCHES = (1, 2, 4, 8)
 LENGTHS = (1024, 2048, 4096)
-#: Part of the GPU's free memory that the buffers may take: prompts and the other lane need some too.
+#: Share of the GPU's free memory that the buffers may take: prompts and the other lane need memory too.
 _SHARE = 0.5
 _WARM_UPS = 3
 _INPUTS = {"input_ids", "attention_mask", "pixel_values"}
-#: Of rope: the others look at the positions from Python, which a graph would do once and never again.
+#: RoPE types without Python code that depends on positions: a graph would capture its first result for good.
 _STEADY_ROPES = {"default", "linear", "llama3", "yarn"}
-#: What a checkpoint may ask of ``generate`` without any change to which token is the likeliest.
+#: Generation options of a checkpoint that do not change which token is the likeliest.
 _HARMLESS = {
     *("bos_token_id", "eos_token_id", "pad_token_id", "max_length", "max_new_tokens", "transformers_version"),
     *("do_sample", "temperature", "top_p", "top_k", "num_beams", "_from_model_config"),
@@ -42,27 +42,27 @@ _NEUTRAL: Mapping[str, Any] = {
 
 
 def can_step(network: Any) -> bool:
-    """Whether these steps say what ``generate`` would; in doubt they do not."""
+    """Whether these steps generate what ``generate`` would; False in doubt."""
     if not isinstance(network, transformers.LlavaForConditionalGeneration):
         return False
     language = network.model.language_model
     if not isinstance(language, transformers.LlamaModel):
         return False
-    asked = network.generation_config.to_diff_dict()
+    options = network.generation_config.to_diff_dict()
     return (
         language.config._attn_implementation in ("sdpa", "eager")
         and getattr(language.rotary_emb, "rope_type", None) in _STEADY_ROPES
-        and all(name in _HARMLESS or (name in _NEUTRAL and asked[name] == _NEUTRAL[name]) for name in asked)
+        and all(name in _HARMLESS or (name in _NEUTRAL and options[name] == _NEUTRAL[name]) for name in options)
     )
 
 
 class Storage:
-    """Memory for keys and values of one batch at a time; batches of any shape that fits look at its beginning.
+    """Memory for the keys and values of one batch at a time. A batch of any shape that fits uses its beginning.
 
     Attributes:
         slots: rows x length that fit.
-        pool: where graphs over this memory keep what they compute on the way. It goes with them: torch takes no pool
-            again whose last graph has gone.
+        pool: memory pool of the graphs over this memory. It is dropped with them: torch cannot reuse a pool whose last
+            graph is gone.
     """
 
     def __init__(self, network: Any, slots: int, *, on_gpu: bool) -> None:
@@ -81,9 +81,9 @@ class Storage:
 
 
 class SlotCache:
-    """What Llama's forward needs of a cache: new keys go to the slot that a tensor names, all slots come back.
+    """A key-value cache for Llama's forward: ``update`` writes to the slot that a tensor names and returns all slots.
 
-    The mask and the positions are handed to the network ready-made, so that nothing depends on the lengths here.
+    The caller passes mask and positions to the network, so nothing here depends on lengths.
     """
 
     is_compileable = True
@@ -116,11 +116,11 @@ class SlotCache:
 
 
 class DecodeSteps:
-    """Rows of one bucket, token by token. All calls under ``torch.inference_mode``, in which the buffers are made.
+    """Decodes the rows of one bucket, token by token. Call it under ``torch.inference_mode``, as its buffers need.
 
     Attributes:
-        tokens: [B,1], the likeliest next tokens; what is written here goes into the next step instead.
-        logits: [B,V], float32, where they come from.
+        tokens: [B,1], the likeliest next tokens. Overwrite them to feed others into the next step.
+        logits: [B,V], float32, of the last step.
     """
 
     def __init__(self, network: Any, storage: Storage, batch: int, length: int) -> None:
@@ -137,28 +137,28 @@ class DecodeSteps:
         self._open = torch.zeros(batch, 1, 1, 1, dtype=network.dtype, device=device)
         self._cache = SlotCache(self._layers, self._slot)
         self._graph: torch.cuda.CUDAGraph | None = None
-        self._told = torch.zeros(batch, 1, dtype=torch.long, pin_memory=device.type == "cuda")
-        self._arrived = _cuda.Event() if device.type == "cuda" else None
+        self._host_tokens = torch.zeros(batch, 1, dtype=torch.long, pin_memory=device.type == "cuda")
+        self._copied = _cuda.Event() if device.type == "cuda" else None
 
     def capture(self, pool: Any) -> None:
-        """From now on a step is one launch. What the buffers hold is lost."""
+        """Captures a step as a CUDA graph: from now on it is one launch. Overwrites the buffers."""
         for keys, values in self._layers:
             keys.zero_()
             values.zero_()
         stream = _cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):  # libraries set themselves up in their first calls, which no graph may hold
+        with torch.cuda.stream(stream):  # libraries initialise in their first calls, which must not be captured
             for _ in range(_WARM_UPS):
                 self._compute()
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
-        # The other lane goes on meanwhile: only what this very thread does may spoil the capture.
+        # The other lane keeps running: only calls of this thread may invalidate the capture.
         with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
             self._compute()
         self._graph = graph
 
     def prefill(self, inputs: Mapping[str, torch.Tensor]) -> None:
-        """Reads the questions [R,T], padded on the left, R <= B. Rows without a question are computed and mean nothing.
+        """Reads the questions [R,T], padded on the left, R <= B. Rows beyond R are computed and ignored.
 
         ``tokens`` and ``logits`` are those after the last token of each question.
         """
@@ -167,7 +167,7 @@ class DecodeSteps:
         places = (attention.cumsum(-1) - 1).clamp(min=0)
         output = self._network(**inputs, position_ids=places, use_cache=True, logits_to_keep=1)
         for (keys, values), layer in zip(self._layers, output.past_key_values.layers, strict=True):
-            # An earlier batch may have left what is no number, and that times a weight of zero is none either.
+            # An earlier batch may have left NaNs, which stay NaN even with an attention weight of zero.
             keys.zero_()
             values.zero_()
             keys[:rows, :, :length].copy_(layer.keys)
@@ -181,26 +181,26 @@ class DecodeSteps:
         self.tokens.copy_(self.logits.argmax(-1, keepdim=True))
 
     def advance(self) -> None:
-        """Takes ``tokens`` in and makes the next ``logits`` and ``tokens``; on a GPU it returns before they are."""
+        """Reads ``tokens`` and computes the next ``logits`` and ``tokens``; asynchronous on a GPU."""
         if self._graph is None:
             self._compute()
         else:
             self._graph.replay()
 
     def send(self) -> None:
-        """Begins to bring ``tokens`` as they are now to the CPU; the next step may be begun before they are there."""
-        self._told.copy_(self.tokens, non_blocking=True)
-        if self._arrived is not None:
-            self._arrived.record()
+        """Starts to copy the current ``tokens`` to the CPU. The next step may begin before the copy ends."""
+        self._host_tokens.copy_(self.tokens, non_blocking=True)
+        if self._copied is not None:
+            self._copied.record()
 
     def receive(self) -> list[int]:
         """[B] tokens of the last :meth:`send`."""
-        if self._arrived is not None:
-            self._arrived.synchronize()
-        return [int(token) for token in self._told[:, 0].tolist()]
+        if self._copied is not None:
+            self._copied.synchronize()
+        return [int(token) for token in self._host_tokens[:, 0].tolist()]
 
     def _compute(self) -> None:
-        """One step. Everything that changes from step to step is in tensors: a graph knows nothing else."""
+        """One step. All state that changes between steps is in tensors, because a graph replays only those."""
         self._mask.index_copy_(3, self._slot, self._open)
         output = self._network.model.language_model(
             input_ids=self.tokens,
@@ -216,7 +216,10 @@ class DecodeSteps:
 
 
 class StepDecoder:
-    """The steps of a network, made at first use and lent to one batch at a time; ``generate`` is for all else."""
+    """The decode steps of a network, created at first use and lent to one batch at a time.
+
+    All other batches use ``generate``.
+    """
 
     def __init__(
         self,
@@ -229,8 +232,8 @@ class StepDecoder:
     ) -> None:
         """
         Args:
-            max_bytes: of the buffers: what others were told that this model takes beside its weights.
-            capture: unset, nothing needs a GPU and nothing is any quicker: for tests.
+            max_bytes: limit of the buffers: the memory that was reserved for this model beside its weights.
+            capture: False runs without a GPU, for tests.
         """
         context = int(network.config.get_text_config().max_position_embeddings)
         self._network = network
@@ -241,11 +244,11 @@ class StepDecoder:
         self._lock = threading.Lock()
         self._storage: Storage | None = None
         self._steps: dict[tuple[int, int], DecodeSteps] = {}
-        self._limit = 2**62  # slots that have turned out to be too many
+        self._limit = 2**62  # slots that did not fit into memory
 
     @contextmanager
     def borrow(self, inputs: Mapping[str, torch.Tensor], count: int) -> Iterator[DecodeSteps | None]:
-        """Steps that have read the questions and have room for ``count`` tokens more; None where there are none now.
+        """Steps that have read the questions and have room for ``count`` more tokens; None if none are available.
 
         Args:
             inputs: [R,T] tokens and mask, padded on the left, and the images.
@@ -273,28 +276,28 @@ class StepDecoder:
         if steps is not None:
             try:
                 steps.prefill(inputs)
-            except torch.OutOfMemoryError:  # the other lane's, most likely: only this batch goes the slow way
-                log.warning("no GPU memory to read %d questions beside what is there", inputs["input_ids"].shape[0])
+            except torch.OutOfMemoryError:  # most likely used by the other lane: only this batch is decoded slowly
+                log.warning("not enough GPU memory to read %d questions in CUDA graphs", inputs["input_ids"].shape[0])
                 return None
         return steps
 
     def _made(self, bucket: tuple[int, int]) -> DecodeSteps | None:
-        """New steps; None, and never tried again, where they cannot be."""
+        """New steps. None if they cannot be made, which is not tried again."""
         try:
             return self._make(*bucket)
         except torch.OutOfMemoryError:
             self._limit = bucket[0] * bucket[1]
-            log.warning("no GPU memory for steps of %d rows of %d tokens: such batches are decoded slowly", *bucket)
+            log.warning("not enough GPU memory for CUDA graphs of %d x %d tokens: such batches are slow", *bucket)
         except RuntimeError:
             self._limit = 0
-            log.warning("decode steps cannot be made into CUDA graphs here: decoding is slow", exc_info=True)
+            log.warning("decode steps cannot run as CUDA graphs here: decoding is slow", exc_info=True)
         self._drop()  # after the handlers, or the error's frames would keep the memory
         return None
 
     def _make(self, batch: int, length: int) -> DecodeSteps | None:
-        """None where the memory is better left to others."""
+        """New steps; None if they would take too much memory."""
         if self._storage is None or self._storage.slots < batch * length:
-            # Room for the widest batch at once where that is easy: with larger buffers all graphs are made anew.
+            # Allocate for the widest batch at once if that fits: growing later means capturing all graphs again.
             sizes = sorted({batch * length, max(batch * length, self._batches[-1] * self._lengths[0])}, reverse=True)
             slots = next((size for size in sizes if self._is_room(size)), None)
             if slots is None:
@@ -325,7 +328,7 @@ class StepDecoder:
 
 
 def _sizes(network: Any) -> tuple[int, int, int]:
-    """Layers, heads of keys, and numbers of a head."""
+    """(layers, key heads, head dimension)."""
     config = network.config.get_text_config()
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     return int(config.num_hidden_layers), int(config.num_key_value_heads), int(width)

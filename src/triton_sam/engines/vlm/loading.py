@@ -1,4 +1,4 @@
-"""From a checkpoint's folder to an engine: where it runs, in which numbers, and how much memory that takes."""
+"""Loads the engine of a checkpoint: chooses device, dtype and memory, then reads the weights."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ from typing import Any
 import torch
 import transformers
 
+from triton_sam.engines.vlm.adapters import ChatAdapter, GroundedAdapter
 from triton_sam.engines.vlm.base import Engine
-from triton_sam.engines.vlm.generate import GeneratingEngine, Speaker
+from triton_sam.engines.vlm.generate import GeneratingEngine, ModelAdapter
 from triton_sam.engines.vlm.graphs import StepDecoder, can_step
-from triton_sam.engines.vlm.own_code import OwnCodeEngine
 from triton_sam.engines.vlm.remote_code import Parts, load_network
-from triton_sam.engines.vlm.speakers import ChatSpeaker, GroundedSpeaker
+from triton_sam.engines.vlm.remote_engine import RemoteCodeEngine
 from triton_sam.errors import SetupError, TritonSamError, Unavailable
 from triton_sam.models.vlm_specs import Adapter, VlmSpec
 from triton_sam.settings import Settings
 
 log = logging.getLogger(__name__)
-#: A model with what it takes beside its weights, as their multiple: activations and caches of a batch; on a GPU also
-#: the buffers of :mod:`graphs` (LLaVA 7B on an H200: 14.1 GB of weights, 18.7 GB held).
+#: Memory of a model as a multiple of its weights: also activations and caches of a batch; on a GPU the buffers of
+#: :mod:`graphs` too (LLaVA 7B on an H200: 14.1 GB of weights, 18.7 GB in use).
 _ROOM = {"cpu": 1.15, "cuda": 1.4}
 _FOUR_BYTES = 4
-#: The numbers that a checkpoint has.
+#: The checkpoint's own dtype.
 STORED = "as stored"
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a model shall run.
+    """Where and how a model runs.
 
     Attributes:
         device: ``cpu`` or ``cuda``.
         dtype: name of torch's type, or STORED.
-        nbytes: memory that it will take.
-        graphs: whether decode steps may be CUDA graphs.
+        nbytes: memory that it will need.
+        graphs: whether decode steps may run as CUDA graphs.
     """
 
     device: str
@@ -51,10 +51,10 @@ class Placement:
 
 
 def choose_placement(spec: VlmSpec, folder: Path, settings: Settings, available: Callable[[str], int]) -> Placement:
-    """By the settings and, where they leave it open, by what fits.
+    """Chooses by the settings and, if they are ``auto``, by what fits into memory.
 
     Args:
-        available: device -> bytes that a model may take there.
+        available: device -> bytes that a model may use there.
     """
     device = settings.vlm_device
     if device == "auto":
@@ -62,23 +62,23 @@ def choose_placement(spec: VlmSpec, folder: Path, settings: Settings, available:
     elif device == "cuda" and not torch.cuda.is_available():
         raise SetupError("TRITON_SAM_VLM_DEVICE is cuda and torch sees no GPU here: set it to auto or cpu")
     numbers, nbytes = count_numbers(folder)
-    if spec.remote_code:  # such code counts on the numbers that it was written for
+    if spec.remote_code:  # such code depends on the checkpoint's dtype
         return Placement(device, STORED, int(nbytes * _ROOM[device]))
     if settings.vlm_dtype != "auto":
         dtype: str = settings.vlm_dtype
     elif device == "cuda":
         dtype = "bfloat16"
-    else:  # the exact numbers where there is room for them
+    else:  # full precision if it fits
         dtype = "float32" if int(numbers * _FOUR_BYTES * _ROOM[device]) <= available(device) else "bfloat16"
     nbytes = int(numbers * getattr(torch, dtype).itemsize * _ROOM[device])
     return Placement(device, dtype, nbytes, settings.vlm_graphs)
 
 
 def count_numbers(folder: Path) -> tuple[int, int]:
-    """Numbers in the checkpoint's safetensors files and the bytes that they take, from their headers alone."""
+    """(parameters, bytes) of the checkpoint's safetensors files, from their headers alone."""
     files = sorted(folder.glob("*.safetensors"))
     if not files:
-        raise SetupError(f"{folder} has no .safetensors file: a checkpoint of transformers has one or several")
+        raise SetupError(f"{folder} has no .safetensors file: give the folder of a transformers checkpoint")
     total = nbytes = 0
     for file in files:
         try:
@@ -91,24 +91,24 @@ def count_numbers(folder: Path) -> tuple[int, int]:
             total += sum(math.prod(entry["shape"]) for entry in header.values())
             nbytes += sum(end - begin for begin, end in (entry["data_offsets"] for entry in header.values()))
         except (OSError, struct.error, ValueError, LookupError, TypeError, AttributeError):
-            raise SetupError(f"{file} is damaged: get the checkpoint again") from None
+            raise SetupError(f"{file} is damaged: download the checkpoint again") from None
     return total, nbytes
 
 
 def load_engine(spec: VlmSpec, folder: Path, placement: Placement, batch: int, parts: Parts = dict) -> Engine:
-    """Reads a checkpoint; SetupError in one sentence where it is none, or one of another model.
+    """Reads a checkpoint; SetupError if it is damaged or belongs to another model.
 
     Args:
-        parts: gives the folders of ``spec.parts``.
+        parts: returns the folders of ``spec.parts``.
     """
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     try:
         if spec.adapter is Adapter.OWN_CODE:
-            # Code of the checkpoint runs here: of a pinned revision, or of a user's own folder.
+            # This runs the checkpoint's code: of a pinned revision, or of the user's own folder.
             network = load_network(folder, parts)
-            return OwnCodeEngine(network.to(placement.device).eval())
-        # No pickles, no code, and nothing is looked for elsewhere: the folder is all there is.
+            return RemoteCodeEngine(network.to(placement.device).eval())
+        # No pickles, no code, no network access: only files of this folder are used.
         processor = transformers.AutoProcessor.from_pretrained(folder, local_files_only=True)
         network, report = transformers.AutoModelForImageTextToText.from_pretrained(
             folder,
@@ -118,14 +118,14 @@ def load_engine(spec: VlmSpec, folder: Path, placement: Placement, batch: int, p
             output_loading_info=True,
         )
         missing = sorted(report["missing_keys"])
-        if missing:  # transformers would go on with random numbers in their place
-            raise ValueError(f"it is not whole, {missing[0]} is missing")
-        speaker = _SPEAKERS[spec.adapter](processor, network)
+        if missing:  # transformers would use random weights instead
+            raise ValueError(f"it is incomplete, {missing[0]} is missing")
+        adapter = _ADAPTERS[spec.adapter](processor, network)
         network = network.to(placement.device).eval()
         steps = placement.graphs and placement.device == "cuda" and can_step(network)
         beside_weights = placement.nbytes - sum(tensor.nbytes for tensor in network.parameters())
         decoder = StepDecoder(network, max_bytes=beside_weights) if steps else None
-        return GeneratingEngine(network, speaker, batch, decoder)
+        return GeneratingEngine(network, adapter, batch, decoder)
     except torch.OutOfMemoryError:
         raise Unavailable(
             f"{spec.name} does not fit into the GPU's memory: stop other programs, or set TRITON_SAM_VLM_DEVICE=cpu"
@@ -137,11 +137,11 @@ def load_engine(spec: VlmSpec, folder: Path, placement: Placement, batch: int, p
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise SetupError(
             f"the checkpoint of {spec.id} cannot be loaded ({reason}): run `triton-sam pull {spec.id}` again, or "
-            "look at what --checkpoint named"
+            "check the folder given with --checkpoint"
         ) from None
 
 
-_SPEAKERS: dict[Adapter, Callable[[Any, Any], Speaker]] = {
-    Adapter.CHAT: ChatSpeaker,
-    Adapter.GROUNDED: GroundedSpeaker,
+_ADAPTERS: dict[Adapter, Callable[[Any, Any], ModelAdapter]] = {
+    Adapter.CHAT: ChatAdapter,
+    Adapter.GROUNDED: GroundedAdapter,
 }

@@ -1,4 +1,4 @@
-"""Tokens -> pieces of text that can be shown at once, whose sum is the whole answer. Pure."""
+"""Turns tokens into pieces of text that can be streamed, and whose concatenation is the answer. Pure."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ _UNFINISHED = "\ufffd"
 
 
 class Detokenizer:
-    """Text of a growing list of tokens; a character whose bytes are not all there yet is held back."""
+    """Decodes tokens one by one. A character whose bytes are incomplete is held back."""
 
     def __init__(self, decode: Callable[[Sequence[int]], str]) -> None:
         self._decode = decode
         self._tokens: list[int] = []
-        #: Text up to ``_read`` is out; decoding begins at ``_begin``, because a token's text depends on the one before.
+        #: Text up to ``_read`` was returned; decoding starts at ``_begin``, as a token's text depends on the previous.
         self._begin = self._read = 0
 
     def add(self, token: int) -> str:
-        """The text that this token makes certain."""
+        """The text that this token completes."""
         self._tokens.append(token)
         return self._advance(final=False)
 
     def end(self) -> str:
-        """What was held back."""
+        """The text that was held back."""
         return self._advance(final=True)
 
     def _advance(self, *, final: bool) -> str:
@@ -39,14 +39,14 @@ class Detokenizer:
 
 
 class TagFilter:
-    """Takes out ``<...>``, however the text is cut into pieces."""
+    """Removes ``<...>``, however the text is split into pieces."""
 
     def __init__(self) -> None:
         self._held = ""
 
     def add(self, text: str) -> str:
         text = _TAG.sub("", self._held + text)
-        # What may still become a tag: from the first "<" of the last line on, if that is not too far back.
+        # What may still become a tag starts at the first "<" of the last line, if that is not too far back.
         begin = max(text.rfind("\n") + 1, len(text) - _LONGEST_TAG)
         cut = text.find("<", begin)
         cut = len(text) if cut < 0 else cut
@@ -59,7 +59,7 @@ class TagFilter:
 
 
 class StopFilter:
-    """Ends the text before the first of some words."""
+    """Ends the text before the first stop word."""
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = [stop for stop in stops if stop]
@@ -70,7 +70,7 @@ class StopFilter:
         if self.found:
             return ""
         text = self._held + text
-        # The word that is complete first, whatever the cuts; of those that end together the longest.
+        # The word that ends first, however the text is split; of those that end together the longest.
         places = [(place + len(stop), place) for stop in self._stops if (place := text.find(stop)) >= 0]
         if places:
             self.found, self._held = True, ""
@@ -85,12 +85,12 @@ class StopFilter:
 
 
 def _overlap(text: str, stop: str) -> int:
-    """How much of the end of ``text`` may be the beginning of ``stop``."""
+    """How many characters at the end of ``text`` may be the beginning of ``stop``."""
     return next((size for size in range(min(len(text), len(stop) - 1), 0, -1) if text.endswith(stop[:size])), 0)
 
 
 class Trim:
-    """Drops white space at the beginning and at the end of the whole text."""
+    """Strips white space at both ends of the whole text."""
 
     def __init__(self) -> None:
         self._held = ""
@@ -107,7 +107,7 @@ class Trim:
 
 
 class PieceMaker:
-    """The way of one answer from tokens to what its listener sees."""
+    """Turns the tokens of one answer into the pieces that its listener gets."""
 
     def __init__(self, decode: Callable[[Sequence[int]], str], stops: Sequence[str], *, without_tags: bool) -> None:
         self._detokenizer = Detokenizer(decode)
@@ -117,15 +117,15 @@ class PieceMaker:
 
     @property
     def stopped(self) -> bool:
-        """Whether one of the stop words has come."""
+        """Whether a stop word was found."""
         return self._stops.found
 
     def add(self, token: int) -> str:
-        """The piece that a token makes certain, often nothing."""
+        """The piece that a token completes, often empty."""
         return self.add_text(self._detokenizer.add(token))
 
     def add_text(self, text: str) -> str:
-        """The same for a model that gives text."""
+        """As :meth:`add`, for a model that returns text."""
         if self._tags is not None:
             text = self._tags.add(text)
         return self._trim.add(self._stops.add(text))

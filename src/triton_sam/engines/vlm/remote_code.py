@@ -1,4 +1,4 @@
-"""Checkpoints whose own code makes the network: taken from their folder and nowhere else."""
+"""Loads networks from a checkpoint's own code, which is taken only from the checkpoint's folder."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from triton_sam.errors import SetupError
 _CLASS = "AutoModelForCausalLM"
 
 
-#: Gives the folder of each repository that a checkpoint's code asks for beside its own.
+#: Returns the folders of other repositories that a checkpoint's code needs, by name.
 Parts = Callable[[], Mapping[str, Path]]
 
 
 def load_network(folder: Path, parts: Parts) -> Any:
-    """The network with its weights, in the numbers of the checkpoint.
+    """The network with its weights, in the checkpoint's dtype.
 
-    Not through ``from_pretrained``: transformers 5 makes the network without memory and fills in what the checkpoint
-    has; buffers that such code makes by itself (moondream2: its mask and its rotations) would be noise.
+    Not through ``from_pretrained``: transformers 5 builds the network on the meta device and fills in the checkpoint's
+    tensors. Buffers that such code computes (moondream2: its mask and its rotations) would stay uninitialised.
 
     Args:
-        parts: asked where the code would fetch a tokenizer from the Hub by itself, unpinned.
+        parts: used if the code would download an unpinned tokenizer from the Hub.
     """
     reference = _class_in(folder)
     config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=True, local_files_only=True)
@@ -40,12 +40,12 @@ def load_network(folder: Path, parts: Parts) -> Any:
     weights: dict[str, Any] = {}
     for file in sorted(folder.glob("*.safetensors")):
         weights |= load_file(file)
-    network.load_state_dict(weights, strict=True, assign=True)  # no second copy, and no other numbers
+    network.load_state_dict(weights, strict=True, assign=True)  # no second copy, and no other dtype
     return network
 
 
 def _class_in(folder: Path) -> str:
-    """``module.Class`` of the network; SetupError where that, or anything else, would be taken from elsewhere."""
+    """``module.Class`` of the network; SetupError if any code would come from another repository."""
     named = json.loads((folder / "config.json").read_bytes()).get("auto_map") or {}
     if _CLASS not in named:
         raise SetupError(f"{folder / 'config.json'} names no class for {_CLASS} in its auto_map")
@@ -53,22 +53,22 @@ def _class_in(folder: Path) -> str:
         module = str(reference).partition(".")[0]
         if "--" in str(reference) or not (folder / f"{module}.py").is_file():
             raise SetupError(
-                f"{folder / 'config.json'} names code of another repository ({reference}), which is not pinned: put "
-                "that code into the folder and its plain name into auto_map"
+                f"{folder / 'config.json'} names code of another repository ({reference}), which is not pinned: copy "
+                "that code into the folder and write its plain name into auto_map"
             )
     return str(named[_CLASS])
 
 
 @contextlib.contextmanager
 def _pinned_tokenizer(package: str, parts: Parts) -> Iterator[None]:
-    """While the block is open, the package's modules get their tokenizer from a pinned file."""
+    """Within this context the package's modules load their tokenizer from a pinned file."""
 
     class Pinned:
         @staticmethod
         def from_pretrained(repo: str, *_: Any, **__: Any) -> tokenizers.Tokenizer:
             folder = parts().get(repo)
             if folder is None:
-                raise SetupError(f"the checkpoint's code asks for {repo}, which is not pinned: it was not fetched")
+                raise SetupError(f"the checkpoint's code needs {repo}, which is not pinned and was not downloaded")
             return tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
 
     swapped = [

@@ -15,8 +15,8 @@ from tests.unit.vlm.helpers import Heard, ask, picture, question
 from tests.unit.vlm.placement import ON_CPU
 from tests.vlm_checkpoints import byte_tokenizer
 from triton_sam.engines.vlm.loading import load_engine
-from triton_sam.engines.vlm.own_code import OwnCodeEngine
 from triton_sam.engines.vlm.remote_code import load_network
+from triton_sam.engines.vlm.remote_engine import RemoteCodeEngine
 from triton_sam.errors import InvalidInput, SetupError
 from triton_sam.models.vlm_catalog import get_vlm
 
@@ -28,9 +28,9 @@ QUESTIONS = ["What is it?", "Tell me more about this image.", "Hm"]
 
 
 @pytest.fixture(scope="module")
-def engine(moondream2_folder: Path) -> OwnCodeEngine:
+def engine(moondream2_folder: Path) -> RemoteCodeEngine:
     engine = load_engine(SPEC, moondream2_folder, ON_CPU, 4)
-    assert isinstance(engine, OwnCodeEngine)
+    assert isinstance(engine, RemoteCodeEngine)
     return engine
 
 
@@ -52,7 +52,7 @@ def test_the_small_network_has_weights_of_the_published_names(moondream2_folder:
     assert all(tensor.ndim == len(published[name]) for name, tensor in ours.items())
 
 
-def test_it_takes_one_question_at_a_time(engine: OwnCodeEngine) -> None:
+def test_it_takes_one_question_at_a_time(engine: RemoteCodeEngine) -> None:
     assert (engine.batch, engine.concurrent) == (1, False)
     assert engine.nbytes > 0
     with pytest.raises(InvalidInput, match="one question at a time"):
@@ -61,25 +61,25 @@ def test_it_takes_one_question_at_a_time(engine: OwnCodeEngine) -> None:
 
 @pytest.mark.parametrize("count", [1, 24, 60])
 @pytest.mark.parametrize("text", QUESTIONS)
-def test_it_says_what_its_code_says(text: str, count: int, engine: OwnCodeEngine, network: Any) -> None:
+def test_it_says_what_its_code_says(text: str, count: int, engine: RemoteCodeEngine, network: Any) -> None:
     heard = ask(engine, question(text, 7, max_new_tokens=count))[0]
     assert heard.text == said(network, text, 7, count).strip()
     assert heard.ending is not None
 
 
-def test_several_are_answered_one_after_the_other(engine: OwnCodeEngine, network: Any) -> None:
+def test_several_are_answered_one_after_the_other(engine: RemoteCodeEngine, network: Any) -> None:
     heard = ask(engine, *(question(text, number) for number, text in enumerate(QUESTIONS)))
     assert [one.text for one in heard] == [said(network, text, n).strip() for n, text in enumerate(QUESTIONS)]
 
 
-def test_what_was_cut_at_its_length_says_so(engine: OwnCodeEngine, network: Any) -> None:
+def test_what_was_cut_at_its_length_says_so(engine: RemoteCodeEngine, network: Any) -> None:
     assert len(said(network, "What is it?", 7, 60)) > 30
     heard = ask(engine, question("What is it?", 7, max_new_tokens=10))[0]
     assert heard.ending is not None
     assert heard.ending.reason == "length"
 
 
-def test_stop_words(engine: OwnCodeEngine, network: Any) -> None:
+def test_stop_words(engine: RemoteCodeEngine, network: Any) -> None:
     whole = said(network, "What is it?", 7, 60).strip()
     stop = whole[len(whole) // 2 :][:2]
     heard = ask(engine, question("What is it?", 7, max_new_tokens=60, stop=(stop,)))[0]
@@ -120,7 +120,7 @@ class Counted:
 
 def test_nobody_listens_any_more() -> None:
     network = Counted([f"w{number} " for number in range(100)])
-    heard = ask(OwnCodeEngine(network), question("a"), listeners=[Heard(leaves_after=3)])[0]
+    heard = ask(RemoteCodeEngine(network), question("a"), listeners=[Heard(leaves_after=3)])[0]
     assert heard.ending is None
     assert network.steps <= 5
     assert network.closed
@@ -128,13 +128,13 @@ def test_nobody_listens_any_more() -> None:
 
 def test_a_stop_word_ends_the_code() -> None:
     network = Counted(["a ", "b STO", "P c", "d"])
-    assert ask(OwnCodeEngine(network), question("a", stop=("STOP",)))[0].text == "a b"
+    assert ask(RemoteCodeEngine(network), question("a", stop=("STOP",)))[0].text == "a b"
     assert (network.steps, network.closed) == (3, True)
 
 
 def test_an_image_is_encoded_once_for_its_questions_and_few_are_kept() -> None:
     network = Counted(["x"])
-    engine = OwnCodeEngine(network)
+    engine = RemoteCodeEngine(network)
     ask(engine, question("a", 1), question("b", 1))
     assert len(network.encoded) == 1
     ask(engine, *(question("a", number) for number in (2, 3, 4, 1)))
@@ -145,7 +145,7 @@ def test_an_image_is_encoded_once_for_its_questions_and_few_are_kept() -> None:
     assert len(network.encoded) == 6
 
 
-def test_seeds(engine: OwnCodeEngine) -> None:
+def test_seeds(engine: RemoteCodeEngine) -> None:
     hot = {"temperature": 1.5, "max_new_tokens": 12}
     before = ask(engine, question("a", seed=5, **hot))[0].text
     assert ask(engine, question("a", seed=5, **hot))[0].text == before
@@ -206,7 +206,7 @@ def test_its_tokenizer_comes_from_a_pinned_folder(tmp_path: Path) -> None:
     folder = write_code(tmp_path / "fetches", imports, 'self.words = Tokenizer.from_pretrained("some/repo")')
     network = load_network(folder, lambda: {"some/repo": pinned})
     assert network.words.decode(network.words.encode("A dog.").ids) == "A dog."
-    with pytest.raises(SetupError, match="asks for some/repo, which is not pinned"):
+    with pytest.raises(SetupError, match="needs some/repo, which is not pinned"):
         load_engine(SPEC, folder, ON_CPU, 1, dict)
     import sys
 

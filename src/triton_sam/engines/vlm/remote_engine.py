@@ -1,4 +1,4 @@
-"""Checkpoints that bring their own code and answer by themselves, one question at a time: moondream2."""
+"""The engine for checkpoints with their own generation code, which answers one question at a time: moondream2."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import torch
 from triton_sam.engines.vlm.base import Ending, Listener, Question
 from triton_sam.engines.vlm.pieces import PieceMaker
 
-#: Encoded images that are kept: people ask more than one question about an image.
-_IMAGES_KEPT = 4
+#: Encoded images in the cache: users ask several questions about an image.
+_CACHED_IMAGES = 4
 
 
-class OwnCodeEngine:
+class RemoteCodeEngine:
     """moondream2's interface: ``encode_image`` once, then ``query`` with ``stream=True``."""
 
     batch = 1
@@ -34,7 +34,7 @@ class OwnCodeEngine:
             self._inner._decode_one_tok = self._counting(self._inner._decode_one_tok)
 
     def _counting(self, step: Callable[..., Any]) -> Callable[..., Any]:
-        """Its code says how many tokens it has said in no other way; each is followed by one such step."""
+        """Counts generated tokens: the code does not report them, but calls this step after each."""
 
         def counted(*arguments: Any, **named: Any) -> Any:
             self._steps += 1
@@ -43,19 +43,19 @@ class OwnCodeEngine:
         return counted
 
     def prepare(self, question: Question) -> Question:
-        """Nothing: the network's own code reads text and pixels. InvalidInput for a conversation."""
+        """Only raises InvalidInput for a conversation: the network's own code reads text and pixels."""
         question.require_one_message()
         return question
 
     def answer(self, prepared: Sequence[Question], listeners: Sequence[Listener]) -> None:
-        """One after the other."""
+        """Answers one question after the other."""
         for question, listener in zip(prepared, listeners, strict=True):
             with self._lock, torch.inference_mode():
                 self._answer(question, listener)
 
     def _answer(self, question: Question, listener: Listener) -> None:
         options = question.options
-        if options.temperature > 0:  # its code draws from torch's one generator
+        if options.temperature > 0:  # its code uses torch's global generator
             torch.manual_seed(options.seed if options.seed is not None else torch.seed())
         settings = {
             "max_tokens": options.max_new_tokens,
@@ -88,11 +88,11 @@ class OwnCodeEngine:
         if encoded is None:
             encoded = self._network.encode_image(question.image)
         self._encoded[question.image_key] = encoded
-        while len(self._encoded) > _IMAGES_KEPT:
+        while len(self._encoded) > _CACHED_IMAGES:
             self._encoded.popitem(last=False)
         return encoded
 
     def _count(self, text: str) -> int:
-        """Tokens of a text, by the network's own tokenizer; words where it shows none."""
+        """Tokens of a text, by the network's own tokenizer; words if it has none."""
         tokenizer = getattr(self._inner, "tokenizer", None)
         return len(tokenizer.encode(text).ids) if tokenizer is not None else len(text.split())

@@ -1,0 +1,168 @@
+"""Decodes clicks: a fair queue, a worker thread that decodes in batches, and a short cut for a single user.
+
+If an engine decodes faster than a thread wakes up, a single user's click is decoded and answered by the thread that
+received it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from triton_sam.backend.jobs import SegmentJob
+from triton_sam.backend.responder import Responder, SafeMetrics, internal_error
+from triton_sam.backend.single_user import SingleUserDetector
+from triton_sam.core.fair_queue import FairQueue
+from triton_sam.engines.base import Decoded, Engine
+from triton_sam.engines.priority import CLICK_NICENESS, lower_this_thread
+from triton_sam.errors import Unavailable
+
+log = logging.getLogger(__name__)
+
+
+class DecodeWorker:
+    """The click queue of one model and the thread that decodes it."""
+
+    def __init__(
+        self, engine: Engine, lock: threading.Lock, responder: Responder, metrics: SafeMetrics, *, capacity: int
+    ) -> None:
+        """
+        Args:
+            lock: the scheduler's.
+            capacity: of the queue.
+        """
+        self._engine = engine
+        self._lock = lock
+        self._responder = responder
+        self._metrics = metrics
+        self._ready = threading.Condition(lock)
+        self.queue: FairQueue[SegmentJob] = FairQueue(capacity)
+        self._pings: list[Callable[[], None]] = []
+        self._single_user = SingleUserDetector()
+        self._decoding = False
+        self._closing = False
+        # On a CPU decoding takes the cores, so it runs at a lower priority than the threads that accept and refuse
+        # requests and report health. Only the arithmetic does: EncodePipeline gives the reason.
+        self._low_priority: ThreadPoolExecutor | None = None
+        if engine.capacity.on_cpu:
+            self._low_priority = ThreadPoolExecutor(1, "decode", lambda: lower_this_thread(CLICK_NICENESS))
+        self._thread = threading.Thread(target=self._loop, name="clicks", daemon=True)
+        self._thread.start()
+
+    @property
+    def alive(self) -> bool:
+        """Whether its thread runs."""
+        return self._thread.is_alive()
+
+    # -- under the scheduler's lock --------------------------------------------------------------------------
+
+    def add(self, job: SegmentJob) -> None:
+        """Queues a job whose image is encoded."""
+        self.queue.put(job, job.turn)
+        self._ready.notify()
+
+    def may_decode_now(self, job: SegmentJob) -> bool:
+        """Whether the thread that received a job may decode it with :meth:`decode_now`."""
+        if not self._engine.capacity.answers_at_once:
+            return False
+        alone = self._single_user.click((job.session, job.image_key), job.received)
+        return alone and len(job.rows()) == 1 and not (self.queue or self._decoding)
+
+    # -- without the lock ------------------------------------------------------------------------------------
+
+    def decode_now(self, job: SegmentJob) -> None:
+        """Decodes and answers a job on this thread."""
+        self._decode([job])
+        with self._lock:
+            self._single_user.answered(time.perf_counter())
+
+    def ping(self, callback: Callable[[], None]) -> None:
+        """Calls ``callback`` from the worker thread between two batches; it must be quick."""
+        with self._lock:
+            self._pings.append(callback)
+            self._ready.notify()
+
+    def close(self) -> None:
+        """Decodes what is queued and ends the thread. Nothing may be added any more."""
+        with self._lock:
+            self._closing = True
+            self._ready.notify_all()
+        self._thread.join()
+        if self._low_priority is not None:
+            self._low_priority.shutdown(wait=True)
+
+    def _loop(self) -> None:
+        while True:
+            with self._lock:
+                while not (self.queue or self._pings or self._closing):
+                    self._ready.wait()
+                pings, self._pings = self._pings, []
+                batch = self._next_batch() if self.queue else []
+                self._decoding = bool(batch)
+                if not batch and not pings:
+                    return
+            for callback in pings:
+                try:
+                    callback()
+                except Exception:
+                    log.exception("a ping could not be answered")
+            self._decode(batch)
+            self._decoding = False
+            pings, batch = [], []  # an idle worker keeps nothing alive
+
+    def _next_batch(self) -> list[SegmentJob]:
+        """The next job, and others that fit into the same call of the decoder."""
+        capacity = self._engine.capacity
+        first = self.queue.pop()
+        room = capacity.rows - len(first.rows())
+
+        def fits(job: SegmentJob) -> bool:
+            nonlocal room
+            alike = capacity.mixes_images or (job.embedding is first.embedding and job.multimask == first.multimask)
+            if not alike or len(job.rows()) > room:
+                return False
+            room -= len(job.rows())
+            return True
+
+        return [first, *(self.queue.take(fits) if room > 0 else [])]
+
+    def _decode(self, batch: list[SegmentJob]) -> None:
+        """Decodes jobs; each is answered, also if the engine raises."""
+        try:
+            self._decode_batch(batch)
+        except Exception as error:
+            reported = error if isinstance(error, Unavailable) else internal_error("decoding", error, batch)
+            left = [job for job in batch if not job.answered]
+            if len(left) > 1 and reported is not error:
+                for job in left:  # one job may be the cause: it must not fail the others
+                    self._decode([job])
+            else:
+                for job in left:
+                    self._responder.fail(job, reported)
+
+    def _decode_batch(self, batch: list[SegmentJob]) -> None:
+        batch = self._responder.still_wanted(batch)
+        if not batch:
+            return
+        started = time.perf_counter()
+        for job in batch:
+            job.timings["queue"] = (started - job.received) * 1e3 - sum(job.timings.values())
+        self._metrics.count_waits([job.timings["queue"] for job in batch])
+        rows = [row for job in batch for row in job.rows()]
+        decode = self._engine.decode
+        decoded = decode(rows) if self._low_priority is None else self._low_priority.submit(decode, rows).result()
+        self._metrics.count("decodes", len(decoded))
+        for job in batch:
+            job.mark("decode", started)
+        light: list[tuple[SegmentJob, list[Decoded]]] = []
+        for job in batch:
+            count = len(job.rows())
+            mine, decoded = decoded[:count], decoded[count:]
+            if job.is_light(mine):
+                light.append((job, mine))
+            else:
+                self._responder.finish_later(job, mine)
+        self._responder.finish_light(light)

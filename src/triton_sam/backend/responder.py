@@ -1,0 +1,149 @@
+"""Sends the response of every job exactly once, and counts the jobs that have none yet."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+
+from triton_sam.backend.jobs import Metrics, QueueLimits, SegmentJob
+from triton_sam.engines.base import Decoded
+from triton_sam.errors import Cancelled, InternalError, TritonSamError, Unavailable
+from triton_sam.logs import about
+
+log = logging.getLogger(__name__)
+_FINISHERS = min(8, max(2, len(os.sched_getaffinity(0)) // 2))
+SUPERSEDED = "the request was cancelled or superseded by a newer one of its session"
+
+
+class SafeMetrics:
+    """Metrics whose failures are logged: an error in a metric must not stop a worker."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def count(self, name: str, amount: int = 1) -> None:
+        try:
+            if amount:
+                self._metrics.count(name, amount)
+        except Exception:
+            log.exception("counting %s failed", name)
+
+    def set(self, name: str, value: float) -> None:
+        try:
+            self._metrics.set(name, value)
+        except Exception:
+            log.exception("setting %s failed", name)
+
+    def count_waits(self, waits: list[float]) -> None:
+        """Counts queue times, in milliseconds each. Triton's own queue time is always about zero."""
+        self.count("turns", len(waits))
+        self.count("queue_microseconds", round(sum(max(0.0, wait) for wait in waits) * 1e3))
+
+
+class Responder:
+    """Answers jobs. Call its methods without the lock, unless they say otherwise.
+
+    Responses that take time (resized, packed, compressed) are built on a small thread pool, so that a large PNG delays
+    no other decode.
+    """
+
+    def __init__(self, lock: threading.Lock, metrics: SafeMetrics, limits: QueueLimits) -> None:
+        self._lock = lock
+        self._metrics = metrics
+        self._limits = limits
+        #: Admitted jobs without a response. Guarded by the lock.
+        self.unanswered = 0
+        self._finishers = ThreadPoolExecutor(_FINISHERS, thread_name_prefix="finish")
+        self._sender = ThreadPoolExecutor(1, thread_name_prefix="send")
+        self._sending: list[Future[None]] = []
+
+    def cancel(self, jobs: list[SegmentJob]) -> None:
+        """Answers CANCELLED to admitted jobs."""
+        for job in jobs:
+            self.fail(job, Cancelled(SUPERSEDED))
+        self._metrics.count("cancelled", len(jobs))
+
+    def refuse(self, job: SegmentJob, refusal: TritonSamError) -> None:
+        """Answers a job that was not admitted."""
+        job.reply.fail(refusal)
+        self._metrics.count("cancelled" if isinstance(refusal, Cancelled) else "rejected")
+
+    def fail(self, job: SegmentJob, error: TritonSamError) -> None:
+        """Answers an admitted job with an error, unless it has a response already."""
+        if self._settle(job):
+            job.reply.fail(error)
+
+    def still_wanted(self, jobs: list[SegmentJob]) -> list[SegmentJob]:
+        """Answers jobs that were cancelled or waited too long, and returns the others."""
+        now = time.perf_counter()
+        # Each check is a round trip to Triton, so jobs that have only just arrived are not checked.
+        gone = [job for job in jobs if now - job.received > self._limits.patience and job.reply.is_cancelled()]
+        oldest = now - self._limits.seconds
+        late = [job for job in jobs if job.received < oldest and job not in gone]
+        self.cancel(gone)
+        for job in late:
+            self.fail(
+                job, Unavailable(f"the request waited {self._limits.seconds:g} s in the queue: try again in a moment")
+            )
+        self._metrics.count("rejected", len(late))
+        return [job for job in jobs if job not in gone and job not in late]
+
+    def finish(self, job: SegmentJob, decoded: list[Decoded]) -> None:
+        """Builds and sends a job's response on this thread."""
+        try:
+            job.reply.succeed(job, decoded)
+        except TritonSamError as error:
+            self.fail(job, error)
+        except Exception as error:
+            self.fail(job, internal_error("answering", error, [job]))
+        else:
+            self._settle(job)
+
+    def finish_later(self, job: SegmentJob, decoded: list[Decoded]) -> None:
+        """Builds and sends a job's response on the thread pool. May be called under the lock."""
+        self._finishers.submit(self.finish, job, decoded)
+
+    def finish_light(self, answers: list[tuple[SegmentJob, list[Decoded]]]) -> None:
+        """Sends responses that only have to be assembled.
+
+        A single one is sent on this thread, because waking another one costs as much. Several are sent by one dedicated
+        thread while the next batch is decoded. That batch's responses wait until these are out: requests that arrive
+        meanwhile make the next batch larger, which is worth more than an early start.
+        """
+        wait(self._sending)
+        self._sending = []
+        if len(answers) == 1:
+            self.finish(*answers[0])
+        elif answers:
+            self._sending = [self._sender.submit(self._finish_all, answers)]
+
+    def close(self) -> None:
+        """Sends what is left and ends the thread pools."""
+        self._finishers.shutdown(wait=True)
+        self._sender.shutdown(wait=True)
+
+    def _finish_all(self, answers: list[tuple[SegmentJob, list[Decoded]]]) -> None:
+        for job, decoded in answers:
+            self.finish(job, decoded)
+
+    def _settle(self, job: SegmentJob) -> bool:
+        """Marks a job as answered. Returns False if it was already."""
+        with self._lock:
+            if job.answered:
+                return False
+            job.answered = True
+            self.unanswered -= 1
+            return True
+
+
+def internal_error(step: str, error: Exception, jobs: Iterable[SegmentJob]) -> InternalError:
+    """Logs an unexpected exception with the requests' ids and returns the error for the client.
+
+    Call it in the ``except`` block.
+    """
+    log.exception("%s failed", step, extra=about(*(job.request_id for job in jobs)))
+    return InternalError(f"{step} failed on the server ({type(error).__name__}); its log says why")
