@@ -276,7 +276,7 @@ class ModelSpec:
     @property
     def variant_name(self) -> str:
         """Its name among Triton models where it is not the default of its family."""
-        return self.id.replace(":", "_")
+        return triton_name(self.id)
 
     @property
     def needed(self) -> tuple[ModelFile, ...]:
@@ -287,6 +287,11 @@ class ModelSpec:
     def size(self) -> int:
         """Bytes of all needed files on disk."""
         return sum(file.size for file in self.needed)
+
+
+def triton_name(model_id: str) -> str:
+    """The Triton name of a catalogue id, which may not contain a colon: ``sam2.1:large`` -> ``sam2.1_large``."""
+    return model_id.replace(":", "_")
 
 
 def raw_graphs(spec: ModelSpec) -> Graphs:
