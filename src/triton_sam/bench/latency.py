@@ -20,6 +20,7 @@ from triton_sam.bench.samples import Clock, Plan, Series, fitted, in_turns, time
 from triton_sam.bench.target import Target
 from triton_sam.bench.wire_counter import WireCounter
 from triton_sam.client import wire
+from triton_sam.client.core import ImageFile
 from triton_sam.client.link import ModelLink
 from triton_sam.client.sync_client import SAM2TritonClient
 
@@ -317,7 +318,7 @@ def _plain(client: PlainClient) -> Callable[[], object]:
 
 
 def _packed(target: Target, link: ModelLink) -> Callable[[], object]:
-    key = link.encode(target.pictures.jpeg())
+    key = link.encode(ImageFile(target.pictures.jpeg()))
     inputs = wire.click_inputs(key, {"points": [list(target.pictures.point())], "labels": [1], "format": "bits"})
     return lambda: link.infer(inputs, ("masks", "scores"))
 

@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-import tenacity.nap
 from PIL import Image
 
+from triton_sam.client import link
 from triton_sam.client import sync_client as client_module
+from triton_sam.client.core import ImageFile
 from triton_sam.client.link import ModelLink
 from triton_sam.client.sync_client import SAM2TritonClient
 from triton_sam.client.wire import Address, Call
@@ -147,9 +148,9 @@ def with_image(client: SAM2TritonClient, transport: FakeTransport) -> SAM2Triton
 
 @pytest.fixture
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The seconds that tenacity would have slept."""
+    """The seconds that the client would have slept."""
     slept: list[float] = []
-    monkeypatch.setattr(tenacity.nap, "time", SimpleNamespace(sleep=slept.append))
+    monkeypatch.setattr(link, "time", SimpleNamespace(sleep=slept.append))
     return slept
 
 
@@ -479,10 +480,10 @@ def test_an_image_that_was_set_meanwhile_is_not_replaced_by_the_expired_one(
 ) -> None:
     original = ModelLink.encode
 
-    def encode(self: ModelLink, data: bytes, **options: Any) -> str:
+    def encode(self: ModelLink, image: ImageFile) -> str:
         monkeypatch.setattr(ModelLink, "encode", original)
         with_image.set_image(b"the next image")  # as another thread would
-        return original(self, data, **options)
+        return original(self, image)
 
     transport.images.clear()
     monkeypatch.setattr(ModelLink, "encode", encode)
