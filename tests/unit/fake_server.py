@@ -21,6 +21,7 @@ class FakeAsyncTransport:
     def __init__(self, *, held: bool = False, native: bool = False) -> None:
         self.calls: list[Call] = []
         self.cancels: list[Mapping[str, Any]] = []
+        self.cancel_headers: list[Mapping[str, str]] = []
         self.arrived = threading.Semaphore(0)
         self.told = threading.Semaphore(0)
         self.failure: TritonSamError | None = None
@@ -74,6 +75,7 @@ class FakeAsyncTransport:
 
     def _cancel(self, call: Call) -> Mapping[str, npt.NDArray[Any]]:
         self.cancels.append(call.parameters)
+        self.cancel_headers.append(call.headers)
         self.told.release()
         if self.deaf:
             return {}

@@ -396,10 +396,3 @@ def test_cancelled_is_no_error_of_segment_async_either() -> None:
 def test_wrong_options(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput, match="max_in_flight at least 1"):
         SpeculativeSAM2Client(**wrong)
-
-
-def test_the_former_name_of_max_in_flight() -> None:
-    with pytest.warns(DeprecationWarning, match="use max_in_flight"):
-        client = SpeculativeSAM2Client(transport=FakeTransport(), async_transport=FakeAsyncTransport(), max_in_air=7)
-    assert client._dispatcher._window._max_in_flight == 7
-    client.close()
