@@ -1,8 +1,7 @@
 """Sends requests that can be cancelled: numbered per session, limited in number, in fair turns.
 
 Every request of a session carries a growing number. "Cancel all before number 50" then means the same to the server in
-whatever order requests and cancels arrive over many connections, and a late hover cannot supersede a newer one. By
-default no request is cancelled natively: on older servers that can end the server (DESIGN.md).
+whatever order requests and cancels arrive over many connections, and a late hover cannot supersede a newer one.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from collections.abc import Awaitable, Callable, Collection
 from dataclasses import replace
 
 from triton_sam.client.async_transport import AsyncTransport
+from triton_sam.client.cancels import CancelSender
 from triton_sam.client.core import Outputs
 from triton_sam.client.io_thread import running_loop
 from triton_sam.client.send_window import SendWindow
@@ -48,7 +48,7 @@ class Dispatcher:
         # Used on the loop only:
         self._window = SendWindow(self._book, loop, max_in_flight)
         self._running: dict[Ticket, asyncio.Task[None]] = {}
-        self._background: set[asyncio.Task[None]] = set()
+        self._cancels = CancelSender(transport, loop)
 
     # -- on any thread ---------------------------------------------------------------------------------------
 
@@ -84,7 +84,7 @@ class Dispatcher:
 
     def cancel(self, session: str, *, keep_latest: bool = False) -> int:
         """Cancels a session's pending requests, here and on the server; returns their number."""
-        tickets, before = self._book.older_than_latest(session, keep_latest=keep_latest)
+        tickets, before = self._book.cancellable(session, keep_latest=keep_latest)
         count = self._drop(tickets)
         for destination in {ticket.sent_to for ticket in tickets if ticket.sent_to is not None}:
             self.send_cancel(destination, self.server_session(session), before=before)
@@ -115,13 +115,8 @@ class Dispatcher:
         return f"{self._namespace}/{session}"
 
     def send_cancel(self, destination: Destination, server_session: str, **which: int) -> None:
-        """Sends a cancel without waiting for its response.
-
-        Args:
-            which: ``before=N`` for all requests with a smaller number, ``only=N`` for one.
-        """
-        call = destination.cancel_call({"session_id": server_session, **which})
-        self._call_on_loop(lambda: self._in_background(self._loop.create_task(self._post_cancel(call))))
+        """As :meth:`CancelSender.send`, from any thread."""
+        self._call_on_loop(self._cancels.send, destination, server_session, which)
 
     def _cancel_only(self, ticket: Ticket) -> None:
         if ticket.sent_to is not None:
@@ -148,7 +143,7 @@ class Dispatcher:
         for session in self._book.close():
             self.cancel(session)
         await asyncio.sleep(0)  # the cancels become tasks
-        tasks = [*self._running.values(), *self._background]
+        tasks = [*self._running.values(), *self._cancels.tasks]
         if tasks:
             _, unfinished = await asyncio.wait(tasks, timeout=_DRAIN_SECONDS)
             for task in unfinished:
@@ -207,28 +202,12 @@ class Dispatcher:
             if task is None:
                 continue
             if ticket.in_flight:
-                self._in_background(self._loop.create_task(self._cancel_natively(task)))
+                self._cancels.cancel_natively(task)
             else:
                 task.cancel()
-
-    async def _cancel_natively(self, task: asyncio.Task[None]) -> None:
-        if await self._transport.can_cancel_natively():
-            task.cancel()
 
     def _cancel_tasks(self, tickets: list[Ticket]) -> None:
         for ticket in tickets:
             task = self._running.get(ticket)
             if task is not None:
                 task.cancel()
-
-    async def _post_cancel(self, call: Call) -> None:
-        try:
-            await self._transport.infer(call)
-        except TritonSamError as error:
-            # The callers of the requests themselves learn of a lost server; no caller waits for a cancel.
-            log.debug("a cancel did not reach the server: %s", error)
-
-    def _in_background(self, task: asyncio.Task[None]) -> None:
-        """Keeps a reference, because asyncio holds running tasks only weakly."""
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)

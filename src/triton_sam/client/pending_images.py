@@ -154,7 +154,7 @@ class PendingImages:
             self._cancel(name, image)
 
     def _renewed(self, image: PendingImage, renewed: concurrent.futures.Future[str]) -> None:
-        """Runs also if the renewal failed or nobody waits for it: the next prediction then tries again."""
+        """Runs also if the renewal failed or no caller waits for it: the next prediction then tries again."""
         with self._lock:
             if image.renewing is renewed:
                 image.renewing = None

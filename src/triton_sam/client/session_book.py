@@ -104,7 +104,7 @@ class SessionBook:
             entry = self._sessions.get(session)
             return 0 if entry is None else len(entry.pending)
 
-    def older_than_latest(self, session: str, *, keep_latest: bool) -> tuple[list[Ticket], int]:
+    def cancellable(self, session: str, *, keep_latest: bool) -> tuple[list[Ticket], int]:
         """(pending tickets of a session, all or all but the newest; the number before which all of them are)."""
         with self._lock:
             entry = self._sessions.get(session)

@@ -297,9 +297,7 @@ async def queue_multiple_requests(
         coords_list: [P,2] xy in original pixels for each prediction; labels_list: [P] each.
     """
     if len(coords_list) != len(labels_list):
-        raise InvalidInput(
-            f"{len(coords_list)} entries of coordinates and {len(labels_list)} of labels: give as many"
-        )
+        raise InvalidInput(f"{len(coords_list)} entries of coordinates and {len(labels_list)} of labels: give as many")
     tasks = [
         asyncio.create_task(client.predict_async(coords, labels, session_id))
         for coords, labels in zip(coords_list, labels_list, strict=True)
