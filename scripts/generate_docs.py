@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import typer.main
-
 from draw_packages import PICTURE, picture
+
 from triton_sam.bench.figures import Figure
 from triton_sam.bench.report import markdown
 from triton_sam.cli.app import app

@@ -31,7 +31,8 @@ from tests.faults.figures import record
 from tests.faults.load import picture
 from tests.faults.proxies import HAProxy, WholeServer, program, running_haproxy, running_nginx
 from tests.waiting import eventually
-from triton_sam import SAM2TritonClient
+from triton_sam import SAM2TritonClient, SpeculativeSAM2Client, queue_multiple_requests, wait_for_latest_result
+from triton_sam.client.wire import image_headers
 
 pytestmark = [pytest.mark.triton, pytest.mark.part("overload")]
 #: Images of each server in the load, and threads that ask about them.
@@ -179,6 +180,37 @@ def test_triton_s_own_ports(client: httpx.Client, haproxy: HAProxy, servers: lis
             sam.set_image(image)
             for _ in range(3):
                 assert sam.segment([[30, 30]]).masks.masks.any()
+    encoded = before + len(pictures)
+    eventually(lambda: sum(server.figure("encodes") for server in servers) == encoded, f"{encoded} encodes")
+
+
+def test_the_speculative_client_at_triton_s_own_ports(
+    client: httpx.Client, haproxy: HAProxy, servers: list[WholeServer]
+) -> None:
+    """Encodes, clicks and cancels of an image reach one server, by HTTP and by gRPC."""
+    before = sum(server.figure("encodes") for server in servers)
+    pictures: dict[str, bytes] = {}
+    while set(pictures) != set(NAMES):
+        image = picture(next(_numbers))
+        pictures.setdefault(served_by(client, image_headers(image)), image)
+
+    async def hover(address: str, image: bytes, owner: WholeServer) -> None:
+        async with SpeculativeSAM2Client(address) as sam:
+            sam.set_image(image)
+            found = await sam.segment_async([[30, 30]], [1])
+            assert found is not None
+            assert found.masks.masks.any()
+            cancelled = owner.figure("cancelled")
+            while owner.figure("cancelled") == cancelled:  # until a cancel finds requests in the server's queue
+                tasks = await queue_multiple_requests(sam, [[[x, 30]] for x in range(50)], [[1]] * 50, "hover")
+                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                sam.cancel_session_requests("hover")
+                assert await wait_for_latest_result(tasks, sam, "hover") is not None
+
+    for address, (name, owner) in itertools.product(
+        (haproxy.triton_http, haproxy.triton_grpc), zip(NAMES, servers, strict=True)
+    ):
+        asyncio.run(asyncio.wait_for(hover(address, pictures[name], owner), 60))
     encoded = before + len(pictures)
     eventually(lambda: sum(server.figure("encodes") for server in servers) == encoded, f"{encoded} encodes")
 

@@ -312,7 +312,7 @@ def test_killed_in_the_middle_of_its_answers(slow: Slow, victims: list[Victim]) 
     assert not [str(victim.error) for victim in victims if "\n" in str(victim.error)]
     for victim in victims[:2]:
         said = str(victim.error)
-        assert not any(word in said for word in ("Error", "StatusCode", "no server answers")), said
+        assert not any(word in said for word in ("Error", "StatusCode", "no server responds")), said
     slow.expect_recovery()
 
 

@@ -21,13 +21,14 @@ class FakeAsyncTransport:
     def __init__(self, *, held: bool = False, native: bool = False) -> None:
         self.calls: list[Call] = []
         self.cancels: list[Mapping[str, Any]] = []
+        self.cancel_headers: list[Mapping[str, str]] = []
         self.arrived = threading.Semaphore(0)
         self.told = threading.Semaphore(0)
         self.failure: TritonSamError | None = None
         self.failures_left = 10**9
         self.expired: set[str] = set()
         self.natively_cancelled = 0
-        self.most_in_air = 0
+        self.most_in_flight = 0
         self.closed = False
         self.deaf = False
         self._native = native
@@ -60,7 +61,7 @@ class FakeAsyncTransport:
     async def _hold(self, call: Call) -> None:
         place = (str(call.parameters["session_id"]), int(call.parameters["sequence"]))
         waiting = self._waiting[place] = asyncio.get_running_loop().create_future()
-        self.most_in_air = max(self.most_in_air, len(self._waiting))
+        self.most_in_flight = max(self.most_in_flight, len(self._waiting))
         if call.parameters.get("latest_wins") and not self.deaf:
             self._drop(place[0], lambda number: number < place[1])
         self.arrived.release()
@@ -74,6 +75,7 @@ class FakeAsyncTransport:
 
     def _cancel(self, call: Call) -> Mapping[str, npt.NDArray[Any]]:
         self.cancels.append(call.parameters)
+        self.cancel_headers.append(call.headers)
         self.told.release()
         if self.deaf:
             return {}

@@ -17,6 +17,7 @@ from triton_sam.bench.samples import Line, Plan, Series, fitted, in_turns, timed
 from triton_sam.bench.target import Target
 from triton_sam.bench.wire_counter import COUNTED_CALLS, WireCounter, bytes_per_call
 from triton_sam.client import wire
+from triton_sam.client.core import ImageFile
 from triton_sam.client.link import ModelLink
 from triton_sam.client.sync_client import SAM2TritonClient
 
@@ -94,7 +95,7 @@ def _raw_call(client: RawHttpClient) -> Callable[[], object]:
 
 
 def _packed_call(target: Target, link: ModelLink) -> Callable[[], object]:
-    key = link.encode(target.pictures.jpeg())
+    key = link.encode(ImageFile(target.pictures.jpeg()))
     inputs = wire.click_inputs(key, {"points": [list(target.pictures.point())], "labels": [1], "format": "bits"})
     return lambda: link.infer(inputs, ("masks", "scores"))
 

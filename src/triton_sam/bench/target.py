@@ -16,6 +16,7 @@ from triton_sam.bench.machine import gpu
 from triton_sam.bench.pictures import SIDE, Pictures
 from triton_sam.bench.results import Result
 from triton_sam.client import wire
+from triton_sam.client.core import ClientCore
 from triton_sam.client.link import ModelLink
 from triton_sam.client.sync_client import SAM2TritonClient
 from triton_sam.client.transport import connect
@@ -195,7 +196,7 @@ def _version_folder(repository: Path, name: str) -> Path:
 
 
 def _link(url: str, name: str) -> ModelLink:
-    return ModelLink(connect(wire.Address.parse(url), _TIMEOUT_SECONDS, {}), name, 0)
+    return ModelLink(connect(wire.Address.parse(url), _TIMEOUT_SECONDS, {}), ClientCore(name, retries=0))
 
 
 def _triton_version(urls: Mapping[str, str]) -> str | None:

@@ -17,6 +17,7 @@ from triton_sam.bench.pictures import fresh_numbers, number_at
 from triton_sam.bench.results import Result
 from triton_sam.bench.samples import Series
 from triton_sam.bench.target import Target
+from triton_sam.client.core import ImageFile
 from triton_sam.errors import InvalidInput, TritonSamError
 
 #: The ramp of a step: at least so many seconds, as many latencies, at most so many times the length of the step.
@@ -67,7 +68,7 @@ def measure_throughput(target: Target, load: ThroughputLoad) -> Result:
     base = next(fresh_numbers())
 
     def click_request(client: int) -> RepeatedRequest:
-        key = link.encode(target.pictures.jpeg(base + _CLICKED + client))
+        key = link.encode(ImageFile(target.pictures.jpeg(base + _CLICKED + client)))
         prompt = {"points": [list(target.pictures.point(client))], "labels": [1], "format": load.form}
         inputs = {"image_key": key.encode(), "prompt_json": json.dumps(prompt).encode()}
         outputs = ("masks", "scores") if load.form == "bits" else ("result_json",)

@@ -1,4 +1,4 @@
-"""The two ways to a server for asyncio. Both take a :class:`~.wire.Call` and give arrays or our exceptions.
+"""Asyncio transports, HTTP and gRPC: send a :class:`~.wire.Call`, return arrays or raise triton_sam.errors.
 
 A connection belongs to the event loop on which it is first used.
 """
@@ -21,35 +21,35 @@ from triton_sam.client.transport import grpc_options, output_arrays, request_ten
 from triton_sam.client.wire import (
     Address,
     Call,
-    as_broken_off,
-    as_our_error,
     event_data,
     generate_document,
     generated_outputs,
+    translate_error,
+    translate_stream_error,
 )
 from triton_sam.errors import InternalError
 
-#: Triton 25.06. In older ones a native cancel that meets the end of its request can end the whole server.
+#: Triton 25.06. In older ones a native cancel that coincides with the end of its request can end the whole server.
 _NATIVE_CANCEL_SINCE = (2, 59)
 _HEADER_LENGTH = "Inference-Header-Content-Length"
 _LARGE_BODY = 2**19
 _VERSION_SECONDS = 5.0
-#: One event of a stream of answers may be as long as twice this.
+#: One event of a response stream may be up to twice as long.
 _EVENT_BYTES = 2**20
-#: How long the rest of a stream that was told to end is waited for.
-_LEAVE_SECONDS = 10.0
+#: How long to read the rest of a stream after its cancel.
+_DRAIN_SECONDS = 10.0
 _T = TypeVar("_T")
 
 
 class AsyncTransport(Protocol):
-    """What a dispatcher needs of a connection; unit tests bring their own."""
+    """What a dispatcher needs from a connection; unit tests provide their own."""
 
     async def infer(self, call: Call) -> Mapping[str, npt.NDArray[Any]]: ...
 
     def stream(self, call: Call) -> AsyncGenerator[Mapping[str, npt.NDArray[Any]], None]:
-        """The answers of a model that gives several; closing the generator before its end tells the server to stop.
+        """The responses of a model that sends several; closing the generator early cancels the request on the server.
 
-        A connection's time limit counts between two answers here.
+        The connection's timeout applies to each response.
         """
 
     async def can_cancel_natively(self) -> bool:
@@ -59,16 +59,16 @@ class AsyncTransport(Protocol):
 
 
 class HttpAsyncTransport:
-    """tritonclient's requests and answers over aiohttp.
+    """tritonclient's requests and responses over aiohttp.
 
-    Not tritonclient's own aiohttp client: that sends a body in one piece, and a large image would hold up the loop.
+    Not tritonclient's own aiohttp client: that sends a body in one piece, and a large image would block the loop.
     """
 
     def __init__(self, address: Address, timeout: float, headers: Mapping[str, str]) -> None:
         self._address = address
         self._base = f"{'https' if address.tls else 'http'}://{address.target}"
         self._timeout = timeout
-        # aiohttp offers compression by itself, and Triton would then spend more time on it than on the mask.
+        # aiohttp accepts compression by default, and Triton would spend more time on it than on the mask.
         self._headers = {"Accept-Encoding": "identity", **headers}
         self._session: Any = None
 
@@ -76,7 +76,7 @@ class HttpAsyncTransport:
         if self._session is None:
             import aiohttp
 
-            # No limit on connections: the dispatcher has one, and a cancel must never wait for what it cancels.
+            # No limit on connections: the dispatcher has one, and a cancel must never wait for the request it cancels.
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=0),
                 timeout=aiohttp.ClientTimeout(total=self._timeout),
@@ -97,81 +97,81 @@ class HttpAsyncTransport:
             )
             return body, header_length
 
-        def read(answer: bytes, header_length: int | None) -> dict[str, npt.NDArray[Any]]:
+        def read(received: bytes, header_length: int | None) -> dict[str, npt.NDArray[Any]]:
             try:
-                result = http.InferenceServerClient.parse_response_body(answer, header_length=header_length)
+                result = http.InferenceServerClient.parse_response_body(received, header_length=header_length)
                 return output_arrays(result, call)
             except Exception as error:
-                raise InternalError(f"the server's answer cannot be read ({type(error).__name__})") from error
+                raise InternalError(f"the server's response cannot be read ({type(error).__name__})") from error
 
         try:
             body, header_length = await _by_size(call, write)
             path = f"/v2/models/{quote(call.model)}/infer"
             return read(*await self._post(path, body, header_length, call.headers))
         except asyncio.TimeoutError as error:
-            raise as_our_error(TimeoutError(), self._address.target) from error
+            raise translate_error(TimeoutError(), self._address.target) from error
         except Exception as error:
-            raise as_our_error(error, self._address.target) from error
+            raise translate_error(error, self._address.target) from error
 
     async def _post(
         self, path: str, body: bytes, header_length: int | None, own_headers: Mapping[str, str]
     ) -> tuple[bytes, int | None]:
-        """(body of the answer, length of its JSON part); tritonclient's exception for everything but 200."""
+        """(body of the response, length of its JSON part); tritonclient's exception for a status other than 200."""
         headers = {**self._headers, **own_headers}
         if header_length is not None:
             headers[_HEADER_LENGTH] = str(header_length)
         data = io.BytesIO(body) if len(body) > _LARGE_BODY else body
         async with self._connected().post(self._base + path, data=data, headers=headers) as response:
-            answer = await response.read()
+            received = await response.read()
             if response.status != HTTPStatus.OK:
-                raise _refused(response.status, answer)
+                raise _status_error(response.status, received)
             length = response.headers.get(_HEADER_LENGTH)
-        return answer, None if length is None else int(length)
+        return received, None if length is None else int(length)
 
     async def stream(self, call: Call) -> AsyncGenerator[Mapping[str, npt.NDArray[Any]], None]:
         import aiohttp
 
         path = f"/v2/models/{quote(call.model)}/generate_stream"
         headers = {**self._headers, **call.headers}
-        pace = aiohttp.ClientTimeout(total=None, sock_connect=self._timeout, sock_read=self._timeout)
-        explain = as_our_error
+        timeouts = aiohttp.ClientTimeout(total=None, sock_connect=self._timeout, sock_read=self._timeout)
+        explain = translate_error
         try:
             body = await _by_size(call, lambda: json.dumps(generate_document(call)).encode())
             data = io.BytesIO(body) if len(body) > _LARGE_BODY else body
             async with self._connected().post(
-                self._base + path, data=data, headers=headers, timeout=pace, read_bufsize=_EVENT_BYTES
+                self._base + path, data=data, headers=headers, timeout=timeouts, read_bufsize=_EVENT_BYTES
             ) as response:
                 if response.status != HTTPStatus.OK:
-                    answer = await response.read()
-                    raise _refused(response.status, event_data(answer) or answer)
+                    received = await response.read()
+                    raise _status_error(response.status, event_data(received) or received)
                 async for line in response.content:
                     event = event_data(line)
                     if event is not None:
                         yield generated_outputs(event, call)
-                        explain = as_broken_off
+                        explain = translate_stream_error
         except asyncio.TimeoutError as error:
-            raise as_our_error(TimeoutError(), self._address.target) from error
+            raise translate_error(TimeoutError(), self._address.target) from error
         except Exception as error:
             raise explain(error, self._address.target) from error
 
     async def can_cancel_natively(self) -> bool:
-        return False  # Triton never notices that an HTTP client is gone, but for one that reads a stream
+        return False  # Triton notices a disconnected HTTP client only while it sends a stream
 
     async def close(self) -> None:
         if self._session is not None:
             await self._session.close()
 
 
-def _refused(status: int, body: bytes) -> Exception:
-    """tritonclient's exception for an answer that is not 200."""
+def _status_error(status: int, body: bytes) -> Exception:
+    """tritonclient's exception for a status other than 200."""
     from tritonclient.utils import InferenceServerException
 
-    refusal: Exception = InferenceServerException(_message_of(body), status=str(status))
-    return refusal
+    error: Exception = InferenceServerException(_error_message(body), status=str(status))
+    return error
 
 
-def _message_of(body: bytes) -> str:
-    """The sentence of an error's body."""
+def _error_message(body: bytes) -> str:
+    """The message of an error response."""
     try:
         return str(json.loads(body)["error"])
     except (ValueError, LookupError, TypeError):
@@ -187,7 +187,7 @@ class GrpcAsyncTransport:
         self._headers = dict(headers)
         self._client: Any = None
         self._can_cancel: asyncio.Task[bool | None] | None = None
-        self._leaving: set[asyncio.Task[None]] = set()
+        self._draining: set[asyncio.Task[None]] = set()
 
     def _connected(self) -> Any:
         if self._client is None:
@@ -203,7 +203,7 @@ class GrpcAsyncTransport:
 
         try:
             tensors = await _by_size(call, lambda: request_tensors(grpc, call))
-            answer = await self._connected().infer(
+            result = await self._connected().infer(
                 call.model,
                 tensors,
                 outputs=[grpc.InferRequestedOutput(name) for name in call.outputs],
@@ -212,9 +212,9 @@ class GrpcAsyncTransport:
                 request_id=call.request_id,
                 parameters=dict(call.parameters),
             )
-            return output_arrays(answer, call)
+            return output_arrays(result, call)
         except Exception as error:
-            raise as_our_error(error, self._address.target) from error
+            raise translate_error(error, self._address.target) from error
 
     async def stream(self, call: Call) -> AsyncGenerator[Mapping[str, npt.NDArray[Any]], None]:
         import tritonclient.grpc.aio as grpc
@@ -222,63 +222,63 @@ class GrpcAsyncTransport:
         try:
             tensors = await _by_size(call, lambda: request_tensors(grpc, call))
         except Exception as error:
-            raise as_our_error(error, self._address.target) from error
-        conversation = _Conversation(call, tensors)
-        answers = self._connected().stream_infer(conversation.requests(), headers={**self._headers, **call.headers})
+            raise translate_error(error, self._address.target) from error
+        requests = _StreamRequests(call, tensors)
+        responses = self._connected().stream_infer(requests.messages(), headers={**self._headers, **call.headers})
         finished = False
-        explain = as_our_error
+        explain = translate_error
         reading: asyncio.Future[Any] | None = None
         try:
             while not finished:
-                # A read that is given up, by a time limit or with its task, would cancel the call natively.
-                reading = asyncio.ensure_future(anext(answers, None))
+                # Cancelling a read, by a timeout or with its task, would cancel the call natively.
+                reading = asyncio.ensure_future(anext(responses, None))
                 done, _ = await asyncio.wait([reading], timeout=self._timeout)
                 if not done:
                     raise TimeoutError
-                news, reading = reading.result(), None
-                if news is None:
+                received, reading = reading.result(), None
+                if received is None:
                     return
-                result, failure = news
+                result, failure = received
                 if failure is not None:
                     raise failure
                 finished = result.get_response().parameters["triton_final_response"].bool_param
                 outputs = output_arrays(result, call)
                 if outputs:
                     yield outputs
-                    explain = as_broken_off
+                    explain = translate_stream_error
         except Exception as error:
             finished = not isinstance(error, TimeoutError)
             raise explain(error, self._address.target) from error
         finally:
-            conversation.end(tell=not finished)
-            task = asyncio.create_task(self._leave(answers, reading, politely=not finished))
-            self._leaving.add(task)
-            task.add_done_callback(self._leaving.discard)
+            requests.end(cancel=not finished)
+            task = asyncio.create_task(self._drain(responses, reading, cancelled=not finished))
+            self._draining.add(task)
+            task.add_done_callback(self._draining.discard)
 
-    async def _leave(self, answers: Any, reading: asyncio.Future[Any] | None, *, politely: bool) -> None:
-        """Reads what still comes. A stream that is just dropped is cancelled natively, see can_cancel_natively."""
+    async def _drain(self, responses: Any, reading: asyncio.Future[Any] | None, *, cancelled: bool) -> None:
+        """Reads the rest of a stream, because dropping it would cancel it natively; see can_cancel_natively."""
 
         async def read_on() -> None:
             if reading is not None:
                 await reading
-            async for _ in answers:
+            async for _ in responses:
                 pass
 
         with contextlib.suppress(Exception):
-            if politely and await self.can_cancel_natively():
-                answers.cancel()
-            await asyncio.wait_for(read_on(), _LEAVE_SECONDS)
+            if cancelled and await self.can_cancel_natively():
+                responses.cancel()
+            await asyncio.wait_for(read_on(), _DRAIN_SECONDS)
 
     async def can_cancel_natively(self) -> bool:
         if self._can_cancel is None:
-            self._can_cancel = asyncio.create_task(self._ask_version())
+            self._can_cancel = asyncio.create_task(self._read_version())
         survives = await asyncio.shield(self._can_cancel)
-        if survives is None:  # asked again next time; until then the safe answer
+        if survives is None:  # unknown: do not cancel natively, and ask again next time
             self._can_cancel = None
         return bool(survives)
 
-    async def _ask_version(self) -> bool | None:
-        """None where the server does not say."""
+    async def _read_version(self) -> bool | None:
+        """Whether the server survives a native cancel; None if its version cannot be read."""
         try:
             metadata = await self._connected().get_server_metadata(
                 headers=self._headers, client_timeout=min(self._timeout, _VERSION_SECONDS)
@@ -288,45 +288,45 @@ class GrpcAsyncTransport:
         return survives_native_cancel(str(metadata.version))
 
     async def close(self) -> None:
-        await asyncio.gather(*self._leaving)
+        await asyncio.gather(*self._draining)
         if self._client is not None:
             await self._client.close()
 
 
-class _Conversation:
-    """The requests of one stream: the question and, where its asker leaves early, a word that it is of no use now."""
+class _StreamRequests:
+    """The messages that one stream sends: the request and, if its caller stops early, a cancel."""
 
     def __init__(self, call: Call, tensors: list[Any]) -> None:
         self._call, self._tensors = call, tensors
         self._ended = asyncio.Event()
-        self._tell = False
+        self._cancel = False
 
-    def end(self, *, tell: bool) -> None:
-        self._tell = tell
+    def end(self, *, cancel: bool) -> None:
+        self._cancel = cancel
         self._ended.set()
 
-    async def requests(self) -> AsyncGenerator[dict[str, Any], None]:
+    async def messages(self) -> AsyncGenerator[dict[str, Any], None]:
         ticket = uuid.uuid4().hex
         yield {
             "model_name": self._call.model,
-            "inputs": self._tensors,  # and no outputs: a model need not have all that a caller knows of
+            "inputs": self._tensors,  # and no outputs: the model may have fewer than the caller knows
             "request_id": self._call.request_id or ticket,
             "parameters": {**self._call.parameters, "ticket": ticket},
             "enable_empty_final_response": True,
         }
         await self._ended.wait()
-        if self._tell:
+        if self._cancel:
             yield {"model_name": self._call.model, "inputs": [], "parameters": {"cancel": ticket}}
 
 
 async def _by_size(call: Call, action: Callable[[], _T]) -> _T:
-    """The result of ``action``, which copies the call's inputs: on a thread where they are large."""
+    """The result of ``action``, which copies the call's inputs: on a thread if they are large."""
     size = sum(array.nbytes for array in call.inputs.values())
     return await asyncio.to_thread(action) if size > _LARGE_BODY else action()
 
 
 def survives_native_cancel(version: str) -> bool:
-    """Whether a server of this version (``2.59.0``) may be cancelled natively; False where it cannot be read."""
+    """Whether a server of this version (``2.59.0``) survives a native cancel; False if it cannot be parsed."""
     parts = version.split(".")
     try:
         return (int(parts[0]), int(parts[1])) >= _NATIVE_CANCEL_SINCE
@@ -335,5 +335,5 @@ def survives_native_cancel(version: str) -> bool:
 
 
 def connect_async(address: Address, timeout: float, headers: Mapping[str, str]) -> AsyncTransport:
-    """The transport that an address names; nothing is sent yet."""
+    """The transport for an address; nothing is sent yet."""
     return (GrpcAsyncTransport if address.grpc else HttpAsyncTransport)(address, timeout, headers)

@@ -1,7 +1,7 @@
-"""One kept connection to a server's HTTP port, with the standard library alone.
+"""One keep-alive HTTP connection, with the standard library alone.
 
-tritonclient's own goes through gevent, which costs a client more than half a millisecond for a click and leaves a loop
-behind in every thread. Requests and answers are still written and read by tritonclient.
+tritonclient's own connection uses gevent, which costs more than half a millisecond per click and leaves an event loop
+in every thread. tritonclient still writes the requests and reads the responses.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from triton_sam.client.wire import Address
 from triton_sam.errors import InvalidInput
 
 _CONNECT_SECONDS = 10.0
-#: Smaller bodies leave with the head, in one packet.
+#: Smaller bodies are sent together with the head, in one packet.
 _SMALL_BODY = 2**16
-#: What a kept connection says that the server has closed meanwhile, before a byte of an answer.
+#: Raised if the server closed a kept connection before it sent a byte of the response.
 _STALE = (
     http.client.RemoteDisconnected,
     BrokenPipeError,
@@ -33,8 +33,8 @@ _FINAL = 200
 
 
 @dataclass(frozen=True, slots=True)
-class HttpAnswer:
-    """Status, headers (look-ups ignore case) and the whole body."""
+class HttpResponse:
+    """A response: status, headers (case-insensitive) and the whole body."""
 
     status: int
     headers: http.client.HTTPMessage
@@ -42,12 +42,12 @@ class HttpAnswer:
 
 
 class HttpConnection:
-    """Belongs to one thread at a time; connects when it is first needed, and again after :meth:`close`."""
+    """A connection for one thread at a time. It connects when it is first used, and again after :meth:`close`."""
 
     def __init__(self, address: Address, timeout: float) -> None:
         """
         Args:
-            timeout: seconds without a byte after which TimeoutError is raised.
+            timeout: TimeoutError is raised after so many seconds without a byte.
         """
         self._socket: socket.socket | None = None
         parts = urlsplit(f"//{address.target}")
@@ -57,10 +57,10 @@ class HttpConnection:
         self._tls = address.tls
         self._timeout = timeout
 
-    def ask(self, method: str, path: str, headers: Mapping[str, str], body: bytes = b"") -> HttpAnswer:
-        """Sends a request and reads its answer; raises OSError, ssl.SSLError or http.client.HTTPException."""
+    def request(self, method: str, path: str, headers: Mapping[str, str], body: bytes = b"") -> HttpResponse:
+        """Sends a request and reads the response; raises OSError, ssl.SSLError or http.client.HTTPException."""
         head = self._head(method, path, headers, len(body))
-        if self._says_something():
+        if self._is_stale():
             self.close()
         reused = self._socket is not None
         try:
@@ -70,7 +70,7 @@ class HttpConnection:
             if not reused:
                 raise
         except BaseException:
-            self.close()  # what is left in it belongs to nobody
+            self.close()  # unread bytes must not be taken for the next response
             raise
         try:
             return self._exchange(method, head, body)
@@ -84,8 +84,8 @@ class HttpConnection:
             with contextlib.suppress(OSError):
                 connection.close()
 
-    def _says_something(self) -> bool:
-        """Whether a kept connection was closed, or told something unasked; TLS tells things of its own."""
+    def _is_stale(self) -> bool:
+        """Whether the server closed a kept connection or sent unexpected bytes; unknown (False) with TLS."""
         if self._socket is None or self._tls:
             return False
         self._socket.setblocking(False)
@@ -109,13 +109,13 @@ class HttpConnection:
         lines = [f"{method} {self._prefix}/{path} HTTP/1.1"]
         lines += [f"{name}: {value}" for name, value in (own | given).items()]
         if any("\r" in line or "\n" in line for line in lines):
-            raise InvalidInput("a header or the address has a line break: take it out")
+            raise InvalidInput("a header or the address contains a line break: remove it")
         try:
             return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
         except UnicodeEncodeError:
-            raise InvalidInput("a header or the address has letters that HTTP does not know: use plain ones") from None
+            raise InvalidInput("a header or the address contains characters outside Latin-1: use plain ones") from None
 
-    def _exchange(self, method: str, head: bytes, body: bytes) -> HttpAnswer:
+    def _exchange(self, method: str, head: bytes, body: bytes) -> HttpResponse:
         if self._socket is None:
             self._socket = self._connect()
         cut_off: OSError | None = None
@@ -126,28 +126,28 @@ class HttpConnection:
                 self._socket.sendall(head)
                 self._socket.sendall(body)
         except (BrokenPipeError, ConnectionResetError) as error:
-            cut_off = error  # a server that refuses a large body says why and does not read on
+            cut_off = error  # a server that rejects a large body responds without reading all of it
         response = http.client.HTTPResponse(self._socket, method=method)
         try:
-            answer = self._read(response)
+            received = self._read(response)
         except _STALE:
             raise cut_off or http.client.RemoteDisconnected("the server closed the connection") from None
         finally:
             response.close()
         if response.will_close or cut_off is not None:
             self.close()
-        return answer
+        return received
 
-    def _read(self, response: http.client.HTTPResponse) -> HttpAnswer:
+    def _read(self, response: http.client.HTTPResponse) -> HttpResponse:
         response.begin()
         if response.status < _FINAL:
-            raise http.client.HTTPException(f"status {response.status} before the answer is not understood here")
+            raise http.client.HTTPException(f"informational status {response.status} is not supported")
         try:
-            return HttpAnswer(response.status, response.headers, response.read())
+            return HttpResponse(response.status, response.headers, response.read())
         except OSError as error:
             if isinstance(error, TimeoutError):
                 raise
-            raise http.client.HTTPException(f"the answer broke off ({error})") from None
+            raise http.client.HTTPException(f"the response ended early ({error})") from None
 
     def _connect(self) -> socket.socket:
         plain = socket.create_connection((self._host, self._port), min(self._timeout, _CONNECT_SECONDS))
@@ -162,7 +162,7 @@ class HttpConnection:
 
 
 def _tls_context() -> ssl.SSLContext:
-    """Trusts whom this machine trusts, and the usual authorities where it has no list of its own."""
+    """Trusts this machine's certificate authorities, or certifi's if it has none."""
     context = ssl.create_default_context()
     paths = ssl.get_default_verify_paths()
     if paths.cafile is None and paths.capath is None:

@@ -1,4 +1,4 @@
-"""An event loop on a thread of its own, so that plain calls and several other loops may share its connections."""
+"""An event loop on a background thread, so that blocking calls and other loops can share its connections."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class IoThread:
-    """Runs from the moment it is made until :meth:`close`; ends with the process."""
+    """An event loop on a daemon thread, which runs from construction until :meth:`close`."""
 
     def __init__(self, name: str) -> None:
         self.loop = asyncio.new_event_loop()
@@ -27,18 +27,18 @@ class IoThread:
             self.loop.close()
 
     def submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        """Starts a coroutine there."""
+        """Runs a coroutine on the loop."""
         return asyncio.run_coroutine_threadsafe(work, self.loop)
 
     def close(self) -> None:
-        """Stops the loop and waits for the thread; does nothing the second time."""
+        """Stops the loop and waits for the thread; may be called twice."""
         if self._thread.is_alive():
             self.loop.call_soon_threadsafe(self.loop.stop)
             self._thread.join()
 
 
 def running_loop() -> asyncio.AbstractEventLoop | None:
-    """The event loop that the calling thread runs just now; None outside of one."""
+    """The event loop that runs on the calling thread; None if there is none."""
     try:
         return asyncio.get_running_loop()
     except RuntimeError:

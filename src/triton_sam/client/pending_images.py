@@ -1,4 +1,4 @@
-"""Images on their way to a server: read and encoded in the background, dropped when nobody wants them any more."""
+"""Images that are encoded in the background, and cancelled when they are no longer needed."""
 
 from __future__ import annotations
 
@@ -6,42 +6,50 @@ import asyncio
 import concurrent.futures
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
+from triton_sam.client.core import ImageFile
 from triton_sam.client.link import ModelLink
-from triton_sam.client.sync_client import ImageLike
+from triton_sam.client.user_input import ImageLike
 from triton_sam.core.images import file_bytes
 from triton_sam.errors import Cancelled, ImageExpired, InvalidInput, TritonSamError
 
 
 @dataclass(eq=False, slots=True)
 class PendingImage:
-    """An image on its way to the server, or there.
+    """An image that is being encoded, or has been.
 
     Attributes:
-        session: its encode's own, on the server.
-        key: the server's name for it; data: its file, as soon as that was read.
-        waiting: predictions on it that have no answer yet.
+        session: the session of its encode on the server, used by no other request.
+        key: its key on the server.
+        file: set as soon as it was read.
+        waiting: predictions on it that have no response yet.
         unwanted: it was replaced, and no prediction waits for it.
+        renewing: the encode after it expired, while that runs.
     """
 
     session: str
     key: concurrent.futures.Future[str] = field(default_factory=concurrent.futures.Future)
-    data: bytes | None = None
+    file: ImageFile | None = None
     waiting: int = 0
     unwanted: bool = False
     renewing: concurrent.futures.Future[str] | None = None
 
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """Sent with every request about the image; empty until it was read."""
+        return {} if self.file is None else self.file.headers
+
 
 class PendingImages:
-    """The present image of a client, and those that predictions still wait for. Thread-safe."""
+    """The current image of a client, and replaced ones that predictions still wait for. Thread-safe."""
 
-    def __init__(self, link: ModelLink, cancel: Callable[[str, str], None]) -> None:
+    def __init__(self, link: ModelLink, cancel: Callable[[str, PendingImage], None]) -> None:
         """
         Args:
-            cancel: (model, session) -> tells the server to drop the session's encode; does not wait.
+            cancel: called with (model, image); sends the server a cancel for the image's encode without waiting.
         """
         self._link = link
         self._cancel = cancel
@@ -50,7 +58,7 @@ class PendingImages:
         self._current: PendingImage | None = None
 
     def set(self, image: ImageLike, *, wait: bool) -> None:
-        """Begins an encode; with ``wait`` the image becomes the present one when that has succeeded, else at once."""
+        """Starts an encode. The image becomes the current one at once, or with ``wait`` when the encode succeeded."""
         entry = PendingImage(f"image {uuid.uuid4().hex}")
         if not wait:
             self._make_current(entry)
@@ -63,8 +71,8 @@ class PendingImages:
                 raise
             self._make_current(entry)
 
-    def take(self) -> PendingImage:
-        """The present image, which is not dropped before :meth:`release`."""
+    def acquire(self) -> PendingImage:
+        """The current image, which is not dropped before :meth:`release`."""
         with self._lock:
             if self._current is None:
                 raise InvalidInput("there is no image yet: call set_image first")
@@ -72,13 +80,16 @@ class PendingImages:
             return self._current
 
     def release(self, image: PendingImage) -> None:
-        """Ends :meth:`take`."""
+        """Ends :meth:`acquire`."""
         with self._lock:
             image.waiting -= 1
         self._drop_if_unwanted(image)
 
     async def key(self, image: PendingImage) -> str:
-        """The image's key; each caller gets an exception of its own, because one that is raised again grows."""
+        """The image's key, once it is encoded.
+
+        Each caller gets its own exception, because one that is raised repeatedly grows with each traceback.
+        """
         try:
             return await _shared(image.key)
         except Cancelled:
@@ -90,12 +101,12 @@ class PendingImages:
         """Encodes an expired image again, once for all predictions that found it expired."""
         with self._lock:
             if image.renewing is None and image.key.result() == expired:
-                assert image.data is not None  # it was encoded from something
-                image.renewing = self._pool.submit(self._link.encode, image.data)
+                assert image.file is not None  # it has been encoded
+                image.renewing = self._pool.submit(self._link.encode, image.file)
             renewing = image.renewing
         if renewing is None:
             return image.key.result()
-        # Outside of the lock, because a renewal that has ended already calls at once.
+        # Outside the lock, because the callback runs at once if the renewal has ended already.
         renewing.add_done_callback(lambda renewed: self._renewed(image, renewed))
         try:
             return await _shared(renewing)
@@ -103,7 +114,7 @@ class PendingImages:
             raise type(error)(*error.args) from None
 
     def close(self) -> None:
-        """Tells the server to drop what is being encoded, and waits for the threads."""
+        """Cancels the encode that runs, and waits for the threads."""
         with self._lock:
             image = self._current
         if image is not None:
@@ -118,17 +129,19 @@ class PendingImages:
 
     def _encode(self, entry: PendingImage, image: ImageLike) -> None:
         try:
-            if not entry.unwanted:
-                entry.data = file_bytes(image)
-                self._link.name()  # asked for before the look below, because it may take a while
             if entry.unwanted:
                 raise Cancelled("the image was replaced before it was sent")
-            entry.key.set_result(self._link.encode(entry.data or b"", {"session_id": entry.session, "sequence": 1}))
+            # Before the check below: a drop sets ``unwanted`` first and then reads the file's headers for its cancel.
+            entry.file = self._link.core.image(file_bytes(image))
+            self._link.name()  # may have to ask the server, so also before the check
+            if entry.unwanted:
+                raise Cancelled("the image was replaced before it was sent")
+            entry.key.set_result(self._link.encode(entry.file, {"session_id": entry.session, "sequence": 1}))
         except BaseException as error:
             entry.key.set_exception(error)
 
     def _drop_if_unwanted(self, image: PendingImage) -> None:
-        """Cancels the encode of an image that is no longer the present one and that no prediction waits for."""
+        """Cancels the encode of an image that is no longer current and that no prediction waits for."""
         with self._lock:
             wanted = image is self._current or image.waiting > 0
         if not wanted:
@@ -136,12 +149,12 @@ class PendingImages:
 
     def _drop(self, image: PendingImage) -> None:
         image.unwanted = True
-        name = self._link.known_name
+        name = self._link.core.known_name
         if not image.key.done() and name is not None:
-            self._cancel(name, image.session)
+            self._cancel(name, image)
 
     def _renewed(self, image: PendingImage, renewed: concurrent.futures.Future[str]) -> None:
-        """Also where nobody waited for it, or it failed: the next one who finds the image expired tries again."""
+        """Runs also if the renewal failed or no caller waits for it: the next prediction then tries again."""
         with self._lock:
             if image.renewing is renewed:
                 image.renewing = None
@@ -150,8 +163,8 @@ class PendingImages:
 
 
 async def _shared(future: concurrent.futures.Future[str]) -> str:
-    """The result of a future that others wait for too: who is cancelled does not take it with him."""
+    """The result of a future that several tasks await: cancelling one of them does not cancel the future."""
     inner = asyncio.wrap_future(future)
-    # What went wrong is told to those who still wait; asyncio would print it for each one who does not.
+    # Tasks that still wait get the exception; for cancelled ones asyncio would log it as "never retrieved".
     inner.add_done_callback(lambda done: done.cancelled() or done.exception())
     return await asyncio.shield(inner)

@@ -1,76 +1,39 @@
-"""SAM2TritonClient: set an image once, then click."""
+"""SAM2TritonClient: the blocking segmentation client."""
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from os import PathLike
 from types import TracebackType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
 
-from triton_sam.client import wire
+from triton_sam.client import core, wire
+from triton_sam.client.core import ClickRequest, ClientCore, ImageFile, Outputs, Segmentation
 from triton_sam.client.link import ModelLink
 from triton_sam.client.transport import Transport, connect
-from triton_sam.client.user_prompts import checked, checked_entry
+from triton_sam.client.user_input import ImageLike
 from triton_sam.core.images import file_bytes
-from triton_sam.core.masks import MaskSet
-from triton_sam.errors import ImageExpired, InvalidInput, TritonSamError
+from triton_sam.errors import InvalidInput, TritonSamError
 from triton_sam.settings import get_settings
 
-ImageLike = str | PathLike[str] | bytes | npt.NDArray[Any] | Image.Image
+__all__ = ["SAM2TritonClient", "Segmentation"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Segmentation:
-    """A server's answer at the image's original size.
-
-    Attributes:
-        result: ``result_json`` as the server sent it.
-        packed: the masks as bits where they travelled as a tensor.
-    """
-
-    result: Mapping[str, Any]
-    packed: npt.NDArray[np.uint8] | None = None
-
-    @property
-    def masks(self) -> MaskSet:
-        """The masks as booleans; from ``format`` bits (the default), png or rle."""
-        return wire.mask_set(self.result, self.packed)
-
-    @property
-    def scores(self) -> npt.NDArray[np.float32]:
-        """[N] predicted IoU of each mask."""
-        return np.array([entry["score"] for entry in self.result["masks"]], np.float32)
-
-    @property
-    def encoded(self) -> list[dict[str, Any]]:
-        """The masks in the form that was asked for, each with ``score`` and ``object``."""
-        return list(self.result["masks"])
-
-    @property
-    def timings_ms(self) -> dict[str, float]:
-        """What the server spent on each step."""
-        return dict(self.result["timings_ms"])
-
-
-@dataclass(frozen=True, slots=True)
 class _CurrentImage:
-    data: bytes
+    image: ImageFile
     key: str
-    headers: Mapping[str, str]
 
 
 class SAM2TritonClient:
-    """A promptable model on a Triton server.
+    """A client for a promptable segmentation model on a Triton server.
 
-    Thread-safe: threads may share one client and its image. The image is sent once and kept as an embedding on the
-    server; when that has expired, the client sends it again by itself, once.
+    Thread-safe: threads may share one client and its image. The image is sent once, and the server keeps its embedding.
+    If that has expired, the client sends the image again automatically, once.
     """
 
     def __init__(
@@ -89,28 +52,32 @@ class SAM2TritonClient:
         Args:
             url: ``localhost:8000`` (HTTP), ``https://host`` or ``grpc://host:8001``; default TRITON_URL, then
                 localhost:8000.
-            model_type: name of the segmenter on the server (``sam2``, ``sam2.1_large``), or a catalogue id
-                (``sam2.1:large``), which is looked for there when it is first needed.
-            timeout: seconds for one request, an encode on a slow machine included.
-            retries: how often a busy server (UNAVAILABLE) is asked again, with growing pauses.
-            session_id: lets the server serve this client in turn with others, and cancel its waiting requests.
-            headers: sent with every request, for example an authorisation. Each request also has ``x-image-key``, the
-                image's SHA-256, by which a proxy finds its server among several; one of yours takes its place.
-            request_id: makes a request's id, which stands in the server's log beside what fails.
-            transport: takes the place of the network, for tests.
+            model_type: Triton name of the segmenter (``sam2``, ``sam2.1_large``), or a catalogue id
+                (``sam2.1:large``), which is looked up on the server when it is first needed.
+            timeout: seconds for one request, including an encode on a slow machine.
+            retries: how often a request is repeated if the server is busy (UNAVAILABLE), with growing pauses.
+            session_id: names this client's session, so that the server can serve sessions in turn and cancel
+                its queued requests.
+            headers: sent with every request, for example ``authorization``. Requests about an image also have
+                ``x-image-key``, the image's SHA-256, by which a proxy routes them to one of several servers;
+                an ``x-image-key`` given here replaces it.
+            request_id: makes a request's id, which the server's log shows beside errors.
+            transport: replaces the network, for tests.
         """
         if timeout <= 0 or retries < 0:
             raise InvalidInput("timeout must be above 0 and retries not below 0")
         self.model_type = model_type
         transport = transport or connect(wire.Address.parse(url or get_settings().url), timeout, dict(headers or {}))
-        marks = {"session_id": session_id} if session_id else None
-        self._link = ModelLink(transport, model_type, retries, marks, request_id)
-        self._names_images = wire.IMAGE_HEADER not in {name.lower() for name in headers or {}}
+        parameters = {"session_id": session_id} if session_id else None
+        self._core = ClientCore(
+            model_type, retries=retries, headers=headers, parameters=parameters, request_id=request_id
+        )
+        self._link = ModelLink(transport, self._core)
         self._lock = threading.Lock()
-        self._image: _CurrentImage | None = None
+        self._current: _CurrentImage | None = None
 
     def set_image(self, image: ImageLike) -> str:
-        """Encodes an image on the server and makes it the one that is clicked on.
+        """Encodes an image on the server and makes it the current one, to which prompts refer.
 
         Args:
             image: a path, the bytes of an image file, [H,W(,3|4)] uint8 (RGB), or a Pillow image.
@@ -118,10 +85,9 @@ class SAM2TritonClient:
         Returns:
             The image's key on the server.
         """
-        data = file_bytes(image)
-        current = self._encoded(data, wire.image_headers(data) if self._names_images else {})
+        current = self._encoded(self._core.image(file_bytes(image)))
         with self._lock:
-            self._image = current
+            self._current = current
         return current.key
 
     def predict(
@@ -132,22 +98,19 @@ class SAM2TritonClient:
         mask_input: npt.ArrayLike | None = None,
         multimask_output: bool = False,
     ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
-        """Low-resolution logits for one object, as segment-anything's ``predict`` has them.
+        """Predicts low-resolution logits for one object, as segment-anything's ``predict`` does.
 
         Args:
             point_coords: [P,2] xy in original pixels; point_labels: [P], 1 foreground, 0 background.
             box: [4] x0, y0, x1, y1 in original pixels.
-            mask_input: [1,256,256] logits of an earlier answer (SAM 3: [1,288,288]).
+            mask_input: [1,256,256] logits of an earlier prediction (SAM 3: [1,288,288]).
             multimask_output: three masks instead of the best one.
 
         Returns:
             masks [1,M,256,256] (SAM 3: 288) float32 logits (threshold at 0) and their predicted IoU [1,M].
         """
-        prompt = checked(point_coords, point_labels, box, mask_input)
-        document = wire.prompt_document([prompt], multimask=bool(multimask_output), form="logits")
-        outputs = self._click(document, ("low_res_logits", "scores"))
-        # Copies: the arrays must stay writable and outlive the transport's buffers.
-        return np.array(outputs["low_res_logits"], np.float32), np.array(outputs["scores"], np.float32)
+        request = core.predict_request(point_coords, point_labels, box, mask_input, multimask=multimask_output)
+        return core.read_prediction(self._click(request))
 
     def segment(
         self,
@@ -160,28 +123,20 @@ class SAM2TritonClient:
         multimask: bool = False,
         format: str = "bits",
     ) -> Segmentation:
-        """Masks at the original size, for one object or several in one request.
+        """Predicts masks at the image's original size, for one object or several in one request.
 
         Args:
             points, labels, box, mask_input: one object, as in :meth:`predict`.
             objects: several, each ``{"points": ..., "labels": ..., "box": ..., "mask_input": ...}``.
-            format: how masks travel and what :attr:`Segmentation.encoded` holds: bits, png, rle or polygon.
+            format: how masks are sent, and what :attr:`Segmentation.encoded` holds: bits, png, rle or polygon.
         """
-        if objects is not None:
-            if any(value is not None for value in (points, labels, box, mask_input)):
-                raise InvalidInput("give either one object or a list of objects, not both")
-            prompts = [checked_entry(entry, index) for index, entry in enumerate(objects)]
-        else:
-            prompts = [checked(points, labels, box, mask_input)]
-        if not prompts:
-            raise InvalidInput("the list of objects is empty: give at least one")
-        document = wire.prompt_document(prompts, multimask=multimask, form=format)
-        outputs = self._click(document, ("result_json", "masks") if format == "bits" else ("result_json",))
-        packed = outputs.get("masks")
-        return Segmentation(json.loads(wire.text_of(outputs, "result_json")), packed)
+        request = core.segment_request(
+            points, labels, box, mask_input, objects=objects, multimask=multimask, form=format
+        )
+        return core.read_segmentation(self._click(request))
 
     def is_ready(self) -> bool:
-        """Whether the server answers and has the model loaded."""
+        """Whether the server responds and has the model loaded."""
         try:
             return self._link.transport.is_ready(self._link.name())
         except TritonSamError:
@@ -199,24 +154,21 @@ class SAM2TritonClient:
     ) -> None:
         self.close()
 
-    def _click(self, document: Mapping[str, Any], outputs: Sequence[str]) -> Mapping[str, npt.NDArray[Any]]:
+    def _click(self, request: ClickRequest) -> Outputs:
         with self._lock:
-            image = self._image
-        if image is None:
+            current = self._current
+        if current is None:
             raise InvalidInput("there is no image yet: call set_image first")
-        try:
-            return self._link.infer(wire.click_inputs(image.key, document), outputs, headers=image.headers)
-        except ImageExpired:  # made again, once: twice in a row means a cache that is too small
-            key = self._encode_again(image)
-            return self._link.infer(wire.click_inputs(key, document), outputs, headers=image.headers)
+        flow = self._core.click(current.key, current.image.headers, request)
+        return self._link.run(flow, lambda: self._encode_again(current))
 
-    def _encoded(self, data: bytes, headers: Mapping[str, str]) -> _CurrentImage:
-        return _CurrentImage(data, self._link.encode(data, headers=headers), headers)
+    def _encoded(self, image: ImageFile) -> _CurrentImage:
+        return _CurrentImage(image, self._link.encode(image))
 
-    def _encode_again(self, image: _CurrentImage) -> str:
-        """The key of an image that has expired; another one than before where a newer version answers now."""
-        renewed = self._encoded(image.data, image.headers)
+    def _encode_again(self, expired: _CurrentImage) -> str:
+        """The new key of an image that has expired; it differs if a newer model version encodes it."""
+        renewed = self._encoded(expired.image)
         with self._lock:
-            if self._image is image:
-                self._image = renewed
+            if self._current is expired:
+                self._current = renewed
         return renewed.key

@@ -1,4 +1,4 @@
-"""The two ways to a server. Both take a :class:`~.wire.Call` and give arrays or our exceptions."""
+"""Blocking transports, HTTP and gRPC: send a :class:`~.wire.Call`, return arrays or raise triton_sam.errors."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from urllib.parse import quote
 
 import numpy.typing as npt
 
-from triton_sam.client.http_connection import HttpAnswer, HttpConnection
-from triton_sam.client.wire import Address, Call, as_our_error, config_parameters
+from triton_sam.client.http_connection import HttpConnection, HttpResponse
+from triton_sam.client.wire import Address, Call, config_parameters, translate_error
 
 _MAX_MESSAGE = 2**31 - 1
-#: Where the JSON at the beginning of a body ends.
+#: The length of the JSON at the beginning of a body.
 _HEAD_SIZE = "Inference-Header-Content-Length"
 
 
 class Transport(Protocol):
-    """What a client needs of a connection; unit tests bring their own."""
+    """What a client needs from a connection; unit tests provide their own."""
 
     def infer(self, call: Call) -> Mapping[str, npt.NDArray[Any]]: ...
 
@@ -31,7 +31,7 @@ class Transport(Protocol):
 
 
 class HttpTransport:
-    """tritonclient's requests over HTTP. A connection belongs to one thread, so each thread gets one of its own."""
+    """tritonclient's requests over HTTP, with one connection per thread."""
 
     def __init__(self, address: Address, timeout: float, headers: Mapping[str, str]) -> None:
         self._address = address
@@ -45,14 +45,16 @@ class HttpTransport:
             connection = self._local.connection = HttpConnection(self._address, self._timeout)
         return connection
 
-    def _ask(self, method: str, path: str, headers: Mapping[str, str] | None = None, body: bytes = b"") -> HttpAnswer:
-        """The answer; InferenceServerException where the server refuses, as tritonclient raises it."""
-        answer = self._connection().ask(method, path, {**self._headers, **(headers or {})}, body)
-        if answer.status != 200:
+    def _request(
+        self, method: str, path: str, headers: Mapping[str, str] | None = None, body: bytes = b""
+    ) -> HttpResponse:
+        """Sends a request; raises tritonclient's InferenceServerException for a status other than 200."""
+        response = self._connection().request(method, path, {**self._headers, **(headers or {})}, body)
+        if response.status != 200:
             from tritonclient.utils import InferenceServerException
 
-            raise InferenceServerException(msg=_refusal(answer), status=str(answer.status))
-        return answer
+            raise InferenceServerException(msg=_error_message(response), status=str(response.status))
+        return response
 
     def infer(self, call: Call) -> Mapping[str, npt.NDArray[Any]]:
         import tritonclient.http as http
@@ -65,31 +67,31 @@ class HttpTransport:
                 parameters=dict(call.parameters),
             )
             sizes = {} if head_size is None else {_HEAD_SIZE: str(head_size)}
-            answer = self._ask("POST", f"{_model_path(call.model)}/infer", {**call.headers, **sizes}, body)
-            size = answer.headers.get(_HEAD_SIZE)
+            response = self._request("POST", f"{_model_path(call.model)}/infer", {**call.headers, **sizes}, body)
+            size = response.headers.get(_HEAD_SIZE)
             parsed = http.InferenceServerClient.parse_response_body(
-                answer.body, header_length=None if size is None else int(size)
+                response.body, header_length=None if size is None else int(size)
             )
             return output_arrays(parsed, call)
         except Exception as error:
-            raise as_our_error(error, self._address.target) from error
+            raise translate_error(error, self._address.target) from error
 
     def is_ready(self, model: str) -> bool:
         try:
-            self._ask("GET", f"{_model_path(model)}/ready")
+            self._request("GET", f"{_model_path(model)}/ready")
         except Exception:
             return False
         return True
 
     def parameters(self, model: str) -> Mapping[str, str]:
-        """The parameters of a model's config; NotFound where the server does not serve it."""
+        """The parameters of a model's config; NotFound if the server does not serve it."""
         try:
-            return config_parameters(json.loads(self._ask("GET", f"{_model_path(model)}/config").body))
+            return config_parameters(json.loads(self._request("GET", f"{_model_path(model)}/config").body))
         except Exception as error:
-            raise as_our_error(error, self._address.target) from error
+            raise translate_error(error, self._address.target) from error
 
     def close(self) -> None:
-        """Closes this thread's connection; those of others end with their threads, in which they may be in use."""
+        """Closes this thread's connection; those of other threads may be in use, and close when their threads end."""
         self._connection().close()
 
 
@@ -97,17 +99,17 @@ def _model_path(model: str) -> str:
     return f"v2/models/{quote(model, safe='')}"
 
 
-def _refusal(answer: HttpAnswer) -> str:
-    """What a server says in an answer that is none; a proxy in between says it in its own form."""
+def _error_message(response: HttpResponse) -> str:
+    """The message of an error response, which may come from a proxy and not be JSON."""
     try:
-        return str(json.loads(answer.body)["error"])
+        return str(json.loads(response.body)["error"])
     except (ValueError, KeyError, TypeError):
-        text = answer.body.decode(errors="replace").strip()
-        return f"an answer that is not the server's: {text[:200]}" if text else "an empty answer"
+        text = response.body.decode(errors="replace").strip()
+        return f"a response that is not Triton's: {text[:200]}" if text else "an empty response"
 
 
 class GrpcTransport:
-    """tritonclient over gRPC; its channel may be shared by threads."""
+    """tritonclient over gRPC; threads share its channel."""
 
     def __init__(self, address: Address, timeout: float, headers: Mapping[str, str]) -> None:
         import tritonclient.grpc as grpc
@@ -120,7 +122,7 @@ class GrpcTransport:
 
     def infer(self, call: Call) -> Mapping[str, npt.NDArray[Any]]:
         try:
-            answer = self._client.infer(
+            result = self._client.infer(
                 call.model,
                 request_tensors(self._grpc, call),
                 outputs=[self._grpc.InferRequestedOutput(name) for name in call.outputs],
@@ -130,8 +132,8 @@ class GrpcTransport:
                 parameters=dict(call.parameters),
             )
         except Exception as error:
-            raise as_our_error(error, self._address.target) from error
-        return output_arrays(answer, call)
+            raise translate_error(error, self._address.target) from error
+        return output_arrays(result, call)
 
     def is_ready(self, model: str) -> bool:
         try:
@@ -142,37 +144,37 @@ class GrpcTransport:
     def parameters(self, model: str) -> Mapping[str, str]:
         """As :meth:`HttpTransport.parameters`."""
         try:
-            answer = self._client.get_model_config(
+            config = self._client.get_model_config(
                 model, headers=self._headers, as_json=True, client_timeout=self._timeout
             )
         except Exception as error:
-            raise as_our_error(error, self._address.target) from error
-        return config_parameters(answer["config"])
+            raise translate_error(error, self._address.target) from error
+        return config_parameters(config["config"])
 
     def close(self) -> None:
         self._client.close()
 
 
 def connect(address: Address, timeout: float, headers: Mapping[str, str]) -> Transport:
-    """The transport that an address names; nothing is sent yet."""
+    """The transport for an address; nothing is sent yet."""
     return (GrpcTransport if address.grpc else HttpTransport)(address, timeout, headers)
 
 
 def grpc_options(address: Address) -> list[tuple[str, int]]:
-    """Channel arguments: images are larger than gRPC's usual 4 MiB."""
+    """Channel arguments: images may be larger than gRPC's default limit of 4 MiB."""
     options = [("grpc.max_receive_message_length", _MAX_MESSAGE), ("grpc.max_send_message_length", _MAX_MESSAGE)]
     if address.is_loopback:  # gRPC would send even these through a proxy
         options.append(("grpc.enable_http_proxy", 0))
     return options
 
 
-def output_arrays(answer: Any, call: Call) -> dict[str, npt.NDArray[Any]]:
-    """tritonclient's answer -> the outputs that were asked for and are there."""
-    return {name: answer.as_numpy(name) for name in call.outputs if answer.get_output(name) is not None}
+def output_arrays(result: Any, call: Call) -> dict[str, npt.NDArray[Any]]:
+    """The requested outputs that tritonclient's result has."""
+    return {name: result.as_numpy(name) for name in call.outputs if result.get_output(name) is not None}
 
 
 def request_tensors(module: Any, call: Call) -> list[Any]:
-    """A call's inputs as tritonclient's; ``module`` is its HTTP or its gRPC half."""
+    """A call's inputs as tritonclient's; ``module`` is ``tritonclient.http`` or ``tritonclient.grpc``."""
     from tritonclient.utils import np_to_triton_dtype
 
     inputs = []

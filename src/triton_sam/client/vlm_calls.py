@@ -1,4 +1,4 @@
-"""Questions to vision-language models as tensors, and their answers back. Pure: nothing here opens a socket."""
+"""Requests to vision-language models as tensors, and their responses as answers. No I/O."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from triton_sam.client import wire
 from triton_sam.errors import InvalidInput
 from triton_sam.models.vlm_specs import STREAM_SUFFIX
 
-#: What is asked: a text, or a conversation ``[{"role": "user", "content": "..."}, ...]`` that ends with the user.
+#: A text, or a conversation ``[{"role": "user", "content": "..."}, ...]`` that ends with the user.
 Prompt = str | Sequence[Mapping[str, str]]
 _OUTPUTS = ("generated_text", "finish_reason", "usage_json")
 
 
 @dataclass(frozen=True, slots=True)
 class Entity:
-    """A phrase of an answer, and where the image has it.
+    """A phrase of an answer, and its boxes in the image.
 
     Attributes:
-        span: (start, end) of the phrase in the answer's text; None where it stands in the question.
-        boxes: x0, y0, x1, y1 of each place in original pixels.
+        span: (start, end) of the phrase in the answer's text; None if it is in the prompt.
+        boxes: x0, y0, x1, y1 of each occurrence, original pixels.
     """
 
     phrase: str
@@ -35,10 +35,10 @@ class Entity:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a model said.
+    """The answer of a model.
 
     Attributes:
-        finish_reason: ``stop`` where it came to its end, ``length`` where it was cut at max_new_tokens.
+        finish_reason: ``stop`` if the model ended it, ``length`` if it was cut at max_new_tokens.
         entities: of models that ground their phrases, such as kosmos2.
     """
 
@@ -53,6 +53,7 @@ class Answer:
         return asdict(self)
 
 
+# Ten parameters: the options of one generation, as users know them from other APIs.
 def vlm_call(
     model_name: str,
     image: bytes,
@@ -65,34 +66,34 @@ def vlm_call(
     stop: str | Sequence[str] | None = None,
     grounds: bool = True,
 ) -> wire.Call:
-    """A question as Triton takes it; what is left out, the server chooses. InvalidInput for what is of another kind.
+    """The request of one generation; the server chooses options that are None. InvalidInput for wrong types.
 
     Args:
         image: the bytes of an image file.
-        grounds: whether boxes are wanted, where the model has any.
+        grounds: whether to request boxes, which only some models have.
     """
     inputs: dict[str, npt.NDArray[Any]] = wire.image_inputs(image)
     if isinstance(prompt, str):
         inputs["prompt"] = _text(prompt, "prompt")
     else:
         inputs["messages_json"] = _text(json.dumps(_messages(prompt), ensure_ascii=False), "prompt")
-    for name, whole, whole_kind in (("max_new_tokens", max_new_tokens, np.int32), ("seed", seed, np.int64)):
-        if whole is not None:
-            inputs[name] = _whole_number(name, whole, whole_kind)
+    for name, integer, dtype in (("max_new_tokens", max_new_tokens, np.int32), ("seed", seed, np.int64)):
+        if integer is not None:
+            inputs[name] = _integer(name, integer, dtype)
     for name, number in (("temperature", temperature), ("top_p", top_p)):
         if number is not None:
             inputs[name] = _number(name, number)
     if stop:
         texts = [stop] if isinstance(stop, str) else stop
         if not isinstance(texts, Sequence) or not all(isinstance(text, str) for text in texts):
-            raise InvalidInput(f"stop is a text or several, not {stop!r}")
+            raise InvalidInput(f"stop must be a text or a list of texts, not {stop!r}")
         inputs["stop"] = np.array([_text(text, "stop")[0] for text in texts], dtype=object)
     outputs = (*_OUTPUTS, "entities_json") if grounds else _OUTPUTS
     return wire.Call(str(model_name).removeprefix("vlm:") + STREAM_SUFFIX, inputs, outputs)
 
 
 def collected(pieces: Sequence[Mapping[str, Any]]) -> Answer:
-    """All pieces of a stream as one answer."""
+    """The pieces of a stream as one answer."""
     last = pieces[-1]
     usage = json.loads(wire.text_of(last, "usage_json")) if "usage_json" in last else {}
     found = json.loads(wire.text_of(last, "entities_json")) if "entities_json" in last else []
@@ -117,7 +118,7 @@ def _messages(prompt: Any) -> list[dict[str, str]]:
     except (TypeError, LookupError):
         messages = []
     if not messages or not all(isinstance(text, str) for message in messages for text in message.values()):
-        raise InvalidInput('a prompt is a text, or a list of messages like {"role": "user", "content": "..."}')
+        raise InvalidInput('a prompt must be a text, or a list of messages like {"role": "user", "content": "..."}')
     return messages
 
 
@@ -125,17 +126,17 @@ def _text(value: str, name: str) -> npt.NDArray[Any]:
     try:
         return wire.text_tensor(value)
     except UnicodeEncodeError:
-        raise InvalidInput(f"the {name} has half of a character in it: send well-formed Unicode") from None
+        raise InvalidInput(f"the {name} contains half of a surrogate pair: send well-formed Unicode") from None
 
 
-def _whole_number(name: str, value: Any, kind: type[np.signedinteger[Any]]) -> npt.NDArray[Any]:
+def _integer(name: str, value: Any, kind: type[np.signedinteger[Any]]) -> npt.NDArray[Any]:
     limits = np.iinfo(kind)
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or not limits.min <= value <= limits.max:
-        raise InvalidInput(f"{name} is a whole number of {limits.bits} bits, not {value!r}")
+        raise InvalidInput(f"{name} must be an integer of {limits.bits} bits, not {value!r}")
     return np.array([value], kind)
 
 
 def _number(name: str, value: Any) -> npt.NDArray[Any]:
     if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
-        raise InvalidInput(f"{name} is a number, not {value!r}")
+        raise InvalidInput(f"{name} must be a number, not {value!r}")
     return np.array([value], np.float32)

@@ -1,4 +1,4 @@
-"""TritonVLMClient and AsyncTritonVLMClient: ask a vision-language model about an image."""
+"""TritonVLMClient and AsyncTritonVLMClient: clients for vision-language models."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import tenacity
 
 from triton_sam.client import wire
 from triton_sam.client.async_transport import AsyncTransport, connect_async
+from triton_sam.client.core import retry_pause
 from triton_sam.client.io_thread import IoThread
-from triton_sam.client.link import retry_options
-from triton_sam.client.sync_client import ImageLike
+from triton_sam.client.user_input import ImageLike
 from triton_sam.client.vlm_calls import Answer, Entity, Prompt, collected, vlm_call
 from triton_sam.core.images import file_bytes
-from triton_sam.errors import InvalidInput, NotFound, ServerUnreachable
+from triton_sam.errors import InvalidInput, NotFound, ServerUnreachable, Unavailable
 from triton_sam.models.vlm_specs import STREAM_SUFFIX
 from triton_sam.settings import get_settings
 
@@ -28,8 +28,18 @@ __all__ = ["Answer", "AsyncTritonVLMClient", "Entity", "TritonVLMClient"]
 Piece = Mapping[str, Any]
 
 
+def retry_options(retries: int) -> dict[str, Any]:
+    """tenacity's arguments for a server that is busy (UNAVAILABLE)."""
+    return {
+        "retry": tenacity.retry_if_exception_type(Unavailable),
+        "stop": tenacity.stop_after_attempt(retries + 1),
+        "wait": lambda state: retry_pause(state.attempt_number),
+        "reraise": True,
+    }
+
+
 class AsyncTritonVLMClient:
-    """The asyncio client. Belongs to the event loop on which it is first used; any number of tasks may share it."""
+    """The asyncio client. It belongs to the event loop on which it is first used; tasks may share it."""
 
     def __init__(
         self,
@@ -44,10 +54,10 @@ class AsyncTritonVLMClient:
         Args:
             url: ``localhost:8000`` (HTTP), ``https://host`` or ``grpc://host:8001``; default TRITON_URL, then
                 localhost:8000.
-            timeout: seconds until the first piece of an answer, and between two; a model that is loading counts.
-            retries: how often a busy server (UNAVAILABLE) is asked again, with growing pauses.
-            headers: sent with every request, for example an authorisation.
-            transport: takes the place of the network, for tests.
+            timeout: seconds until the first piece of an answer, and between two; includes the time a model loads.
+            retries: how often a request is repeated if the server is busy (UNAVAILABLE), with growing pauses.
+            headers: sent with every request, for example ``authorization``.
+            transport: replaces the network, for tests.
         """
         if timeout <= 0 or retries < 0:
             raise InvalidInput("timeout must be above 0 and retries not below 0")
@@ -57,18 +67,18 @@ class AsyncTritonVLMClient:
         self._retries = retry_options(retries)
 
     async def infer(self, model_name: str, image: ImageLike, prompt: Prompt, **options: Any) -> str:
-        """The whole text of an answer; arguments as in :meth:`answer`."""
+        """The full text of an answer; arguments as in :meth:`answer`."""
         return (await self.answer(model_name, image, prompt, **options)).text
 
     async def answer(self, model_name: str, image: ImageLike, prompt: Prompt, **options: Any) -> Answer:
-        """The whole answer and what is known about it.
+        """The full answer, with finish reason, token counts and entities.
 
         Args:
-            model_name: as the server calls it (``llava``), or a catalogue id (``vlm:llava``).
+            model_name: Triton name (``llava``), or a catalogue id (``vlm:llava``).
             image: a path, the bytes of an image file, [H,W(,3|4)] uint8 (RGB), or a Pillow image.
-            prompt: a question, or a conversation that ends with one.
-            options: max_new_tokens, temperature (0: always the likeliest word), top_p, seed, stop (one or several
-                texts before which the answer ends).
+            prompt: a text, or a conversation that ends with the user.
+            options: max_new_tokens, temperature (0: greedy), top_p, seed, stop (one or several texts before which the
+                answer ends).
         """
         call = await asyncio.to_thread(_call, model_name, image, prompt, options)
         async with contextlib.aclosing(self.pieces(call)) as pieces:
@@ -77,7 +87,7 @@ class AsyncTritonVLMClient:
     async def stream(
         self, model_name: str, image: ImageLike, prompt: Prompt, **options: Any
     ) -> AsyncGenerator[str, None]:
-        """The answer's text, piece by piece; leaving the loop early stops the generation on the server."""
+        """Yields the answer's text piece by piece; leaving the loop early stops the generation on the server."""
         call = await asyncio.to_thread(_call, model_name, image, prompt, options)
         async with contextlib.aclosing(self.pieces(call)) as pieces:
             async for piece in pieces:
@@ -85,7 +95,7 @@ class AsyncTritonVLMClient:
                     yield text
 
     async def pieces(self, call: wire.Call) -> AsyncGenerator[Piece, None]:
-        """The server's answers to a call as they come; asked again while the model is busy or loads."""
+        """Yields the server's responses to a call; the call is repeated while the model is busy or loading."""
         answers: AsyncGenerator[Piece, None] | None = None
         last: Piece | None = None
         try:
@@ -96,13 +106,13 @@ class AsyncTritonVLMClient:
         except NotFound as error:
             raise _not_served(call, error) from None
         if answers is None or last is None:
-            raise _broken_off()
+            raise _incomplete()
         async with contextlib.aclosing(answers):
             yield last
             async for last in answers:
                 yield last
         if not wire.text_of(last, "finish_reason"):
-            raise _broken_off()
+            raise _incomplete()
 
     async def close(self) -> None:
         """Closes the connection."""
@@ -118,73 +128,73 @@ class AsyncTritonVLMClient:
 
 
 class TritonVLMClient:
-    """The blocking client; threads may share it. Its connection lives on a thread of its own."""
+    """The blocking client. Threads may share it; its connection runs on a background thread."""
 
     def __init__(self, url: str | None = None, **options: Any) -> None:
-        """Arguments as of :class:`AsyncTritonVLMClient`."""
+        """Arguments as in :class:`AsyncTritonVLMClient`."""
         self._client = AsyncTritonVLMClient(url, **options)
         self._thread: IoThread | None = IoThread("triton-sam-vlm")
         self._streams: set[asyncio.Task[Any]] = set()
 
     def infer(self, model_name: str, image: ImageLike, prompt: Prompt, **options: Any) -> str:
-        """The whole text of an answer; arguments as in :meth:`AsyncTritonVLMClient.answer`."""
+        """The full text of an answer; arguments as in :meth:`AsyncTritonVLMClient.answer`."""
         return self.answer(model_name, image, prompt, **options).text
 
     def answer(self, model_name: str, image: ImageLike, prompt: Prompt, **options: Any) -> Answer:
-        """The whole answer and what is known about it."""
+        """The full answer; arguments as in :meth:`AsyncTritonVLMClient.answer`."""
         return collected(list(self.pieces(_call(model_name, image, prompt, options))))
 
     def stream(self, model_name: str, image: ImageLike, prompt: Prompt, **options: Any) -> Iterator[str]:
-        """The answer's text, piece by piece; closing the iterator early stops the generation on the server."""
+        """Yields the answer's text piece by piece; closing the iterator early stops the generation on the server."""
         return _texts(self.pieces(_call(model_name, image, prompt, options)))
 
     def pieces(self, call: wire.Call) -> Generator[Piece, None, None]:
         """As :meth:`AsyncTritonVLMClient.pieces`."""
         if self._thread is None:
-            raise InvalidInput("this client is closed: make a new one")
+            raise InvalidInput("the client is closed: make a new one")
         return self._pieces(call, self._thread)
 
     def _pieces(self, call: wire.Call, thread: IoThread) -> Generator[Piece, None, None]:
-        """One task on the other thread asks, reads and, whatever happens here, ends the stream in order."""
-        news: queue.SimpleQueue[Piece | BaseException | None] = queue.SimpleQueue()
-        reading = thread.submit(self._read(call, news))
+        """Reads the stream in one task on the background thread, which also closes it properly in all cases."""
+        received: queue.SimpleQueue[Piece | BaseException | None] = queue.SimpleQueue()
+        reading = thread.submit(self._read(call, received))
         try:
-            while (piece := news.get()) is not None:
+            while (piece := received.get()) is not None:
                 if isinstance(piece, BaseException):
                     raise piece
                 yield piece
         finally:
             _cancel(reading)
 
-    async def _read(self, call: wire.Call, news: queue.SimpleQueue[Piece | BaseException | None]) -> None:
+    async def _read(self, call: wire.Call, received: queue.SimpleQueue[Piece | BaseException | None]) -> None:
         task = asyncio.current_task()
-        assert task is not None  # a coroutine runs in one
+        assert task is not None  # this coroutine runs as a task
         self._streams.add(task)
         try:
             async with contextlib.aclosing(self._client.pieces(call)) as pieces:
                 async for piece in pieces:
-                    news.put(piece)
-            news.put(None)
+                    received.put(piece)
+            received.put(None)
         except asyncio.CancelledError:
-            news.put(InvalidInput("this client was closed before the answer came: make a new one"))
+            received.put(InvalidInput("the client was closed before the answer was complete: make a new one"))
             raise
         except BaseException as error:
-            news.put(error)
+            received.put(error)
         finally:
             self._streams.discard(task)
 
     def close(self) -> None:
-        """Ends what is under way, closes the connection and its thread; does nothing the second time."""
+        """Ends running streams, closes the connection and its thread; may be called twice."""
         thread, self._thread = self._thread, None
         if thread is not None:
-            thread.submit(self._shut()).result()
+            thread.submit(self._close_streams()).result()
             thread.close()
 
-    async def _shut(self) -> None:
-        under_way = list(self._streams)
-        for task in under_way:
+    async def _close_streams(self) -> None:
+        streams = list(self._streams)
+        for task in streams:
             task.cancel()
-        await asyncio.gather(*under_way, return_exceptions=True)
+        await asyncio.gather(*streams, return_exceptions=True)
         await self._client.close()
 
     def __enter__(self) -> TritonVLMClient:
@@ -197,7 +207,7 @@ class TritonVLMClient:
 
 
 def _call(model_name: str, image: ImageLike, prompt: Prompt, options: Mapping[str, Any]) -> wire.Call:
-    """Reads a file or writes a PNG, so asyncio does it on a thread."""
+    """Reads a file or encodes a PNG, so the asyncio client runs it on a thread."""
     return vlm_call(model_name, file_bytes(image), prompt, **options)
 
 
@@ -209,20 +219,20 @@ def _texts(pieces: Generator[Piece, None, None]) -> Generator[str, None, None]:
 
 
 def _cancel(reading: concurrent.futures.Future[None]) -> None:
-    with contextlib.suppress(RuntimeError):  # the client was closed meanwhile, and with it all that it read
+    with contextlib.suppress(RuntimeError):  # the client was closed meanwhile, which has ended the stream
         reading.cancel()
 
 
 def _not_served(call: wire.Call, error: NotFound) -> NotFound:
-    """The mend for a model that the server does not know; its own sentence where it is about something else."""
+    """A message with the remedy if the server does not serve the model; any other NotFound as it is."""
     name = call.model.removesuffix(STREAM_SUFFIX)
     if call.model not in str(error):
         return error
     return NotFound(
-        f"this server does not serve {name}: run `triton-sam setup vlm:{name}` and `triton-sam serve` there, or name a "
-        "model that it serves"
+        f"this server does not serve {name}: run `triton-sam setup vlm:{name}` and `triton-sam serve` there, or choose "
+        "a model that it serves"
     )
 
 
-def _broken_off() -> ServerUnreachable:
-    return ServerUnreachable("the server broke off before the end of its answer: ask again")
+def _incomplete() -> ServerUnreachable:
+    return ServerUnreachable("the connection ended before the answer was complete: try again")

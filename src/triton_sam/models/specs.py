@@ -275,8 +275,8 @@ class ModelSpec:
 
     @property
     def variant_name(self) -> str:
-        """Its Triton name if it is not the default of its family."""
-        return variant_name(self.id)
+        """Its name among Triton models where it is not the default of its family."""
+        return triton_name(self.id)
 
     @property
     def needed(self) -> tuple[ModelFile, ...]:
@@ -289,8 +289,8 @@ class ModelSpec:
         return sum(file.size for file in self.needed)
 
 
-def variant_name(model_id: str) -> str:
-    """The Triton name of a model that is not the default of its family."""
+def triton_name(model_id: str) -> str:
+    """The Triton name of a catalogue id, which may not contain a colon: ``sam2.1:large`` -> ``sam2.1_large``."""
     return model_id.replace(":", "_")
 
 

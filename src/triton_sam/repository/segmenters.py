@@ -28,7 +28,7 @@ from triton_sam.models.specs import (
     ModelSpec,
     graphs_to_json,
     raw_graphs,
-    variant_name,
+    triton_name,
 )
 from triton_sam.repository.configs import (
     GRAPH_OF,
@@ -202,7 +202,7 @@ def choose_name(spec: ModelSpec, repository: Path, make_default: bool = False) -
     if default is not None and not make_default:
         return spec.variant_name
     if default is not None:
-        _rename(spec.family, variant_name(default[MODEL_ID]), repository)
+        _rename(spec.family, triton_name(default[MODEL_ID]), repository)
     if own is not None:
         _rename(own, spec.family, repository)
     return spec.family

@@ -54,7 +54,7 @@ class Gateway:
         """Connected while the block is open."""
         transport = self.backend.transport or connect_async(self._address, self.settings.service_seconds, {})
         loop = asyncio.get_running_loop()
-        dispatcher = Dispatcher(transport, loop, max_in_air=_MAX_IN_AIR)
+        dispatcher = Dispatcher(transport, loop, max_in_flight=_MAX_IN_AIR)
         self._dispatcher, self._transport = dispatcher, transport
 
         def tell(reason: str, lost: tuple[str, ...]) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.unit.client.test_transport import ANSWER, CLICK, ENCODE, KServe
+from tests.unit.client.kserve import ANSWER, CLICK, ENCODE, KServe
 from triton_sam.client.async_transport import (
     GrpcAsyncTransport,
     HttpAsyncTransport,

@@ -32,17 +32,17 @@ async def until(semaphore: threading.Semaphore, count: int) -> None:
 
 def run(test: Callable[[Dispatcher, FakeAsyncTransport], Coroutine[Any, Any, None]], **options: Any) -> None:
     """A test on a loop, with a dispatcher that must have nothing left at the end."""
-    max_in_air = options.pop("max_in_air", 64)
+    max_in_flight = options.pop("max_in_flight", 64)
 
     async def body() -> None:
         before = asyncio.all_tasks()
         transport = FakeAsyncTransport(**options)
-        dispatcher = Dispatcher(transport, asyncio.get_running_loop(), max_in_air=max_in_air)
+        dispatcher = Dispatcher(transport, asyncio.get_running_loop(), max_in_flight=max_in_flight)
         await test(dispatcher, transport)
         await dispatcher.close()
         assert transport.closed
         assert asyncio.all_tasks() <= before, "a task is left pending"
-        assert not dispatcher._sessions
+        assert not dispatcher._book
 
     asyncio.run(asyncio.wait_for(body(), 20))
 
@@ -54,7 +54,7 @@ def test_a_call_comes_back_with_its_own_answer_and_carries_its_number() -> None:
         numbers = [call.parameters["sequence"] for call in transport.calls]
         assert numbers == sorted(numbers)
         (session,) = {call.parameters["session_id"] for call in transport.calls}
-        assert session == dispatcher.on_server("s")
+        assert session == dispatcher.server_session("s")
         assert session != "s", "another program's session of that name is another session"
 
     run(test)
@@ -117,12 +117,12 @@ def test_what_waits_here_is_cancelled_for_free() -> None:
         transport.open_gate()
         assert x_of(await dispatcher.wait(tickets[-1])) == 19
         assert [point_of(call) for call in transport.calls] == [0, 1, 19]
-        assert transport.most_in_air == 2
+        assert transport.most_in_flight == 2
 
-    run(test, held=True, max_in_air=2)
+    run(test, held=True, max_in_flight=2)
 
 
-def test_latest_wins_and_never_more_than_three_in_the_air() -> None:
+def test_latest_wins_and_never_more_than_three_in_flight() -> None:
     async def test(dispatcher: Dispatcher, transport: FakeAsyncTransport) -> None:
         tickets = []
         for x in range(100):
@@ -135,7 +135,7 @@ def test_latest_wins_and_never_more_than_three_in_the_air() -> None:
         for ticket in tickets[:-1]:
             with pytest.raises(Cancelled):
                 await dispatcher.wait(ticket)
-        assert transport.most_in_air <= 3
+        assert transport.most_in_flight <= 3
 
     run(test, held=True)
 
@@ -286,7 +286,7 @@ def test_sessions_take_turns_in_the_client_too() -> None:
         await asyncio.gather(*(dispatcher.wait(ticket) for ticket in (*greedy, modest)))
         assert [point_of(call) for call in transport.calls].index(99) <= 3
 
-    run(test, held=True, max_in_air=1)
+    run(test, held=True, max_in_flight=1)
 
 
 def test_the_server_is_told_of_a_request_that_took_too_long() -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from tests.unit.fake_server import FakeAsyncTransport, FakeTransport, point_of
 from triton_sam import SpeculativeSAM2Client, queue_multiple_requests, wait_for_latest_result
-from triton_sam.client.speculative import Prediction
+from triton_sam.client.core import ClickRequest, Prediction
 from triton_sam.errors import Cancelled, ImageExpired, InvalidInput, ServerUnreachable, Unavailable
 
 PICTURE = b"picture"
@@ -146,7 +146,7 @@ def test_errors_are_raised() -> None:
     async def body(client: SpeculativeSAM2Client, server: FakeAsyncTransport, blocking: FakeTransport) -> None:
         with pytest.raises(InvalidInput, match="the prompt is empty"):
             await client.predict_async()
-        with pytest.raises(InvalidInput, match="2 entries of coordinates have 1"):
+        with pytest.raises(InvalidInput, match="2 entries of coordinates and 1 of labels"):
             await queue_multiple_requests(client, [[[1, 1]]] * 2, [[1]])
         server.failure = InvalidInput("the server does not like this")
         tasks = await queue_multiple_requests(client, [[[1, 1]]], [[1]], "s")
@@ -184,7 +184,7 @@ def test_no_image() -> None:
             await client.predict_async([[1, 1]], [1])
         await client.aclose()
         await client.aclose()
-        for action in (lambda: client.set_image(PICTURE), lambda: client._begin({}, (), "s")):
+        for action in (lambda: client.set_image(PICTURE), lambda: client._start(ClickRequest({}, ()), "s")):
             with pytest.raises(InvalidInput, match="closed"):
                 action()
 
@@ -392,7 +392,7 @@ def test_cancelled_is_no_error_of_segment_async_either() -> None:
     run(body)
 
 
-@pytest.mark.parametrize("wrong", [{"timeout": 0}, {"retries": -1}, {"max_in_air": 0}])
+@pytest.mark.parametrize("wrong", [{"timeout": 0}, {"retries": -1}, {"max_in_flight": 0}])
 def test_wrong_options(wrong: dict[str, Any]) -> None:
-    with pytest.raises(InvalidInput, match="max_in_air at least 1"):
+    with pytest.raises(InvalidInput, match="max_in_flight at least 1"):
         SpeculativeSAM2Client(**wrong)

@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.utils import InferenceServerException
 
+from triton_sam.client.core import candidate_names
 from triton_sam.client.wire import (
     Address,
-    as_our_error,
-    candidate_names,
     click_inputs,
     config_parameters,
     image_inputs,
@@ -21,6 +20,7 @@ from triton_sam.client.wire import (
     prompt_document,
     text_of,
     text_tensor,
+    translate_error,
 )
 from triton_sam.core.masks import FORMATS, encode
 from triton_sam.core.prompts import ObjectPrompt, PromptLimits, object_prompt, parse_prompt
@@ -275,13 +275,13 @@ class ClientError(Exception):
 def test_errors_of_the_client_library(
     error_class: Any, message: str, status: str | None, expected: type[TritonSamError]
 ) -> None:
-    error = as_our_error(error_class(message, status), "localhost:8000")
+    error = translate_error(error_class(message, status), "localhost:8000")
     assert type(error) is expected
     assert "[image-expired]" not in str(error)
 
 
 def test_the_servers_own_sentence_is_kept() -> None:
-    error = as_our_error(ClientError("point 3 lies outside the image", "400"), "localhost:8000")
+    error = translate_error(ClientError("point 3 lies outside the image", "400"), "localhost:8000")
     assert str(error) == "point 3 lies outside the image"
 
 
@@ -298,14 +298,14 @@ def test_the_servers_own_sentence_is_kept() -> None:
     ids=lambda value: getattr(value, "__name__", None) or type(value).__name__,
 )
 def test_errors_of_the_transports(foreign: BaseException, expected: type[TritonSamError]) -> None:
-    error = as_our_error(foreign, "far-away:8000")
+    error = translate_error(foreign, "far-away:8000")
     assert type(error) is expected
     assert "far-away:8000" in str(error)
     assert "\n" not in str(error)
 
 
 def test_an_unreachable_server_comes_with_its_mend() -> None:
-    error = as_our_error(OSError("x" * 5000), "far-away:8000")
+    error = translate_error(OSError("x" * 5000), "far-away:8000")
     assert "triton-sam serve" in str(error)
     assert "TRITON_URL" in str(error)
     assert len(str(error)) < 400
@@ -313,4 +313,4 @@ def test_an_unreachable_server_comes_with_its_mend() -> None:
 
 def test_our_own_errors_pass_unchanged() -> None:
     mine = Cancelled("superseded")
-    assert as_our_error(mine, "localhost:8000") is mine
+    assert translate_error(mine, "localhost:8000") is mine
