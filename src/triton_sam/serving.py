@@ -252,14 +252,14 @@ def serving(
         supervisor.start()
         if has_service:
             from triton_sam.service.app import create_app
-            from triton_sam.service.backend import Backend
-            from triton_sam.service.thread import ServiceThread
+            from triton_sam.service.upstream import Upstream
+            from triton_sam.service.uvicorn_thread import ServiceThread
 
             def served() -> dict[str, ModelSpec]:
                 """A newer version, or another default, may have come since the start."""
                 return {name: spec for name, spec in find_segmenters(repository).items() if name in segmenters}
 
-            backend = Backend(
+            backend = Upstream(
                 status=lambda: supervisor.status,
                 segmenters=served,
                 vlms=lambda: vlms,
@@ -282,8 +282,8 @@ def serving(
 def check_service(settings: Settings) -> None:
     """SetupError for what the service needs and cannot use, before a server is started for minutes in vain."""
     from triton_sam.service.admission.tls import tls_files
+    from triton_sam.service.api_tokens import read_tokens
     from triton_sam.service.telemetry.tracing import check_tracing
-    from triton_sam.service.tokens import read_tokens
 
     check_tracing(settings)
     tls_files(settings)

@@ -19,7 +19,7 @@ from websockets.typing import Subprotocol
 from tests.unit.service.helpers import CLICK, KEY, TIMEOUT, Fake, FakeTransport, listening, mask_result
 from triton_sam.client.wire import Call
 from triton_sam.errors import ImageExpired
-from triton_sam.service.admission.guard import Guard
+from triton_sam.service.admission.access_control import AccessControl
 from triton_sam.service.gateway import Gateway
 from triton_sam.service.routes import hover
 from triton_sam.service.telemetry.metrics import ServiceMetrics
@@ -285,9 +285,9 @@ class DeafSocket:
         self.incoming.put_nowait({"type": "websocket.receive", "text": json.dumps(document)})
 
 
-def counting() -> tuple[ServiceMetrics, hover._Permits]:
+def counting() -> tuple[ServiceMetrics, hover._RateLimit]:
     metrics = ServiceMetrics()
-    return metrics, hover._Permits(Guard(Settings(), metrics.callers), None, "127.0.0.1")
+    return metrics, hover._RateLimit(AccessControl(Settings(), metrics.callers), None, "127.0.0.1")
 
 
 def test_whoever_does_not_read_makes_no_memory_grow() -> None:
@@ -326,11 +326,11 @@ def test_unsent_bytes_are_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> None:
         gateway = Gateway(Fake().backend, Settings())
         socket = hover._HoverSocket(DeafSocket(), gateway, *counting())  # type: ignore[arg-type]
-        socket._answer(3, "3", json.dumps("x" * 5000))  # one alone may be large
+        socket._respond(3, "3", json.dumps("x" * 5000))  # one alone may be large
         assert not socket._hung_up.is_set()
-        socket._answer(2, "2", json.dumps("x" * 600))
+        socket._respond(2, "2", json.dumps("x" * 600))
         assert not socket._hung_up.is_set()
-        socket._answer(1, "1", json.dumps("x" * 600))
+        socket._respond(1, "1", json.dumps("x" * 600))
         assert socket._hung_up.is_set()
         assert answers_of(socket) == ["result"] * 3
 

@@ -16,7 +16,7 @@ import pytest
 from fastapi import FastAPI
 
 from tests.unit.service.helpers import CLICK, TIMEOUT, Fake, ask, client_of, refusal
-from triton_sam.service import faults
+from triton_sam.service import error_responses
 from triton_sam.service.routes.page import STATIC, page_router
 
 TEXT = "<!doctype html><title>x</title>" + "text " * 100
@@ -51,7 +51,7 @@ def folder(tmp_path: Path) -> Path:
 
 def fetch(folder: Path, path: str, method: str = "GET", **headers: str) -> httpx.Response:
     app = FastAPI()
-    faults.install(app)
+    error_responses.install(app)
     app.include_router(page_router(folder))
 
     async def run() -> httpx.Response:

@@ -22,7 +22,7 @@ from tests.unit.service.helpers import (
     image_file,
     refusal,
 )
-from triton_sam.service.routes.embeddings import Makers
+from triton_sam.service.routes.embedding_text import EmbeddingModels
 
 IMAGE = {"image": ("a.png", image_file())}
 TEXT = base64.b64encode(EMBEDDING.astype("<f4").tobytes())
@@ -185,11 +185,11 @@ def test_the_maker_of_an_embedding_is_remembered() -> None:
 
 
 def test_only_the_last_makers_are_remembered() -> None:
-    makers = Makers()
+    embedding_models = EmbeddingModels()
     for index in range(1000):
-        makers.remember(str(index), "sam2")
-    assert makers.maker("999") == "sam2"
-    assert makers.maker("0") is None
+        embedding_models.remember(str(index), "sam2")
+    assert embedding_models.model_of("999") == "sam2"
+    assert embedding_models.model_of("0") is None
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,8 @@ from triton_sam import errors
 from triton_sam.core.images import from_base64
 from triton_sam.core.prompts import mask_to_base64
 from triton_sam.errors import TooLarge
-from triton_sam.service import calls, faults
-from triton_sam.service.routes import embeddings
+from triton_sam.service import error_responses, json_bodies
+from triton_sam.service.routes import embedding_text
 from triton_sam.settings import Settings, get_settings
 
 
@@ -94,11 +94,11 @@ def test_masks_as_numbers_are_few_enough() -> None:
     zeros = [[0.25] * 256] * 256
     body = {"image_key": "a", "objects": [{"mask_input": zeros}] * 5}
     assert ask("POST", "/v1/segment", json=body).status_code == 200
-    assert calls.most_parts(Settings(max_points=10_000)) == 5 * 10_000 * 64
-    assert calls.most_parts_of_a_message(Settings()) == 200_000
+    assert json_bodies.max_parts(Settings(max_points=10_000)) == 5 * 10_000 * 64
+    assert json_bodies.max_message_parts(Settings()) == 200_000
     with pytest.raises(TooLarge):
-        calls.json_object("[" * 11, 10)
-    assert calls.json_object('{"id": "\ud800"}', 10) == {"id": "\ud800"}
+        json_bodies.json_object("[" * 11, 10)
+    assert json_bodies.json_object('{"id": "\ud800"}', 10) == {"id": "\ud800"}
 
 
 def test_cancelling_needs_few_bytes() -> None:
@@ -120,10 +120,10 @@ def test_base64_with_blanks() -> None:
 def test_what_is_echoed_is_short() -> None:
     answer = ask("POST", "/v1/segment", json={**CLICK, "k" * 100_000: 1})
     assert len(refusal(answer, 400, "invalid_input")) < 300
-    found = faults.error_document(errors.InvalidInput("x" * 1000))["error"]["message"]
+    found = error_responses.error_document(errors.InvalidInput("x" * 1000))["error"]["message"]
     assert len(found) == 500
     assert found.endswith("...")
-    assert faults.error_document(errors.InvalidInput("x" * 500))["error"]["message"] == "x" * 500
+    assert error_responses.error_document(errors.InvalidInput("x" * 500))["error"]["message"] == "x" * 500
 
 
 SECRET = "/srv/secret/models"
@@ -169,7 +169,7 @@ def test_metrics_from_something_that_speaks_no_http() -> None:
 def test_an_embedding_where_nothing_is_served() -> None:
     bomb = gzip.compress(bytes(10_000_000))
     with pytest.raises(TooLarge):
-        embeddings.from_text(bomb, 0)
+        embedding_text.from_text(bomb, 0)
     fields = {"x": "1", "y": "1", "img_x": "6", "img_y": "4"}
     answer = ask("POST", "/from_model", Fake(segmenters={}), files={"model": ("a", bomb)}, data=fields)
     refusal(answer, 404, "not_found")

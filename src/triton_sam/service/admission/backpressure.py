@@ -1,4 +1,4 @@
-"""Refusals that need not be asked for: who waits at a full queue is told so by the service, not by the model."""
+"""Backpressure from a model's full queue: the service repeats the model's refusal for a moment without asking again."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from triton_sam.client.dispatch import Outputs
 from triton_sam.client.wire import Call
 from triton_sam.errors import QueueFull
 
-#: Others may talk to Triton too, and their answers are not seen here.
-_MOST_SECONDS = 0.05
-#: A request with one of these may wait in another queue than a click, or need none.
+#: Short, because other clients may use Triton directly, and their responses are not seen here.
+_MAX_SECONDS = 0.05
+#: A request with one of these may use another queue than a click does, or none.
 _IMAGES = frozenset({"image", "image_b64"})
 
 
-class Fullness:
-    """Which models have just said that too many clicks wait.
+class Backpressure:
+    """Remembers which models have just refused a click because their queue is full.
 
-    A place becomes free when a request is answered, and not before. Until then asking the model again costs the way
-    there and back, of the same processors that the model needs to get on.
+    A slot in the queue becomes free only when a request is answered. Until then another attempt would cost a round trip
+    on the same processors that the model needs.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -28,21 +28,21 @@ class Fullness:
         self._full: dict[str, tuple[float, str]] = {}
 
     def check(self, call: Call) -> None:
-        """QueueFull, in the model's own words, where it would say that again."""
+        """Raises QueueFull with the model's own message if the model would refuse this call again."""
         until, reason = self._full.get(call.model, (0.0, ""))
         if self._clock() < until and _is_click(call):
             raise QueueFull(reason)
 
-    def watch(self, call: Call, answer: Future[Outputs]) -> None:
-        """Learns from an answer when it comes, on whatever thread."""
-        answer.add_done_callback(lambda future: self._learn(call, future))
+    def watch(self, call: Call, response: Future[Outputs]) -> None:
+        """Learns from a response when it arrives, on any thread."""
+        response.add_done_callback(lambda future: self._learn(call, future))
 
     def _learn(self, call: Call, future: Future[Outputs]) -> None:
         error = None if future.cancelled() else future.exception()
         if not isinstance(error, QueueFull):
             self._full.pop(call.model, None)
         elif _is_click(call):
-            self._full[call.model] = (self._clock() + _MOST_SECONDS, str(error))
+            self._full[call.model] = (self._clock() + _MAX_SECONDS, str(error))
 
 
 def _is_click(call: Call) -> bool:

@@ -14,8 +14,8 @@ from starlette.responses import StreamingResponse
 from tests.unit.service.helpers import CLICK, TIMEOUT, Fake, listening, refusal
 from triton_sam.errors import ServerError
 from triton_sam.server.host import free_port
-from triton_sam.service import thread
-from triton_sam.service.thread import ServiceThread
+from triton_sam.service import uvicorn_thread
+from triton_sam.service.uvicorn_thread import ServiceThread
 
 
 def test_the_service_answers_as_soon_as_it_is_entered_and_no_longer_than_that() -> None:
@@ -67,7 +67,7 @@ def test_a_stop_does_not_wait_for_what_hangs() -> None:
 
 
 def test_who_cannot_be_waited_for_is_told_so(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(thread, "_SHUTDOWN_SECONDS", 0.3)
+    monkeypatch.setattr(uvicorn_thread, "_SHUTDOWN_SECONDS", 0.3)
     monkeypatch.setattr(logging.getLogger("uvicorn"), "propagate", True)
     fake = Fake()
     fake.transport.hold()
@@ -86,7 +86,7 @@ def test_who_cannot_be_waited_for_is_told_so(monkeypatch: pytest.MonkeyPatch, ca
 def test_an_answer_that_has_begun_is_cut_off_without_a_traceback(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(thread, "_SHUTDOWN_SECONDS", 0.3)
+    monkeypatch.setattr(uvicorn_thread, "_SHUTDOWN_SECONDS", 0.3)
     monkeypatch.setattr(logging.getLogger("uvicorn"), "propagate", True)
 
     async def words() -> AsyncIterator[bytes]:

@@ -8,7 +8,7 @@ from tests.unit.service.helpers import SEGMENTERS, SPEC
 from triton_sam.errors import NotFound, SetupError, Unavailable
 from triton_sam.models.specs import ModelSpec
 from triton_sam.service import served_models
-from triton_sam.service.served_models import Encoders, Models, Served, choose
+from triton_sam.service.served_models import EncoderPrecisions, ServedSegmenter, ServedSegmenters, choose
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ from triton_sam.service.served_models import Encoders, Models, Served, choose
     ],
 )
 def test_every_name_of_a_model(wanted: str | None, name: str) -> None:
-    assert choose(SEGMENTERS, wanted) == Served(name, SEGMENTERS[name])
+    assert choose(SEGMENTERS, wanted) == ServedSegmenter(name, SEGMENTERS[name])
 
 
 def test_a_family_without_a_default_means_its_first() -> None:
@@ -39,7 +39,7 @@ def test_a_model_that_does_not_load_is_nobodys_default() -> None:
     assert choose(SEGMENTERS, None, {"sam2"}).name == "sam3"
     assert choose(SEGMENTERS, "sam2", {"sam2"}).name == "sam2", "who names it shall be told about it"
     assert choose(SEGMENTERS, None, set(SEGMENTERS)).name == "sam2"
-    known = Models(lambda: SEGMENTERS, lambda: {"sam2", "sam3"})
+    known = ServedSegmenters(lambda: SEGMENTERS, lambda: {"sam2", "sam3"})
     assert asyncio.run(known.find(None)).name == "sam2.1_large"
 
 
@@ -57,7 +57,7 @@ def test_the_repository_is_not_read_for_every_click(monkeypatch: pytest.MonkeyPa
 
     async def run() -> None:
         nonlocal now
-        known = Models(lambda: asked.append(1) or SEGMENTERS)  # type: ignore[func-returns-value]
+        known = ServedSegmenters(lambda: asked.append(1) or SEGMENTERS)  # type: ignore[func-returns-value]
         for _ in range(5):
             await known.find(None)
         assert len(asked) == 1
@@ -84,7 +84,7 @@ def test_a_repository_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch, caplo
 
     async def run() -> None:
         nonlocal now, broken
-        known = Models(ask)
+        known = ServedSegmenters(ask)
         for _ in range(3):
             with pytest.raises(SetupError, match="gone"):
                 await known.all()
@@ -114,12 +114,12 @@ def test_each_segmenter_tells_its_encoder(monkeypatch: pytest.MonkeyPatch) -> No
         return {"encoder": told[name]}
 
     async def look() -> None:
-        encoders = Encoders(ask)
+        encoders = EncoderPrecisions(ask)
         assert await encoders.of(["sam2", "sam3", "sam1"]) == {"sam2": "8-bit", "sam3": "float32", "sam1": None}
         assert await encoders.of(["sam2"]) == {"sam2": "8-bit"}
         assert asked == ["sam2", "sam3", "sam1"]
         monkeypatch.setattr(served_models, "_FRESH_SECONDS", 0.0)
-        encoders = Encoders(ask)
+        encoders = EncoderPrecisions(ask)
         await encoders.of(["sam2"])
         told["sam2"] = "float32"  # another version was loaded
         assert await encoders.of(["sam2"]) == {"sam2": "float32"}
@@ -130,10 +130,10 @@ def test_each_segmenter_tells_its_encoder(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_segmenter_that_hangs_does_not_hold_up_the_list(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(served_models, "_ABOUT_SECONDS", 0.01)
+    monkeypatch.setattr(served_models, "_DESCRIBE_SECONDS", 0.01)
 
     async def ask(name: str) -> dict[str, object]:
         await asyncio.Event().wait()
         return {}
 
-    assert asyncio.run(Encoders(ask).of(["sam2"])) == {"sam2": None}
+    assert asyncio.run(EncoderPrecisions(ask).of(["sam2"])) == {"sam2": None}

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from triton_sam.errors import RateLimited
-from triton_sam.service.rates import Bucket, Buckets, Rate, address_name
+from triton_sam.service.rate_limits import Rate, TokenBucket, TokenBuckets, address_name
 
 RATES = st.builds(Rate, st.floats(0.1, 60_000), st.integers(1, 500).map(float))
 PAUSES = st.lists(st.floats(0, 30), min_size=1, max_size=200)
@@ -26,7 +26,7 @@ class Clock:
 @given(RATES, PAUSES)
 def test_never_more_than_the_burst_and_what_came_back(rate: Rate, pauses: list[float]) -> None:
     """In every stretch of time, from whichever request to whichever other."""
-    bucket, now, taken = Bucket(rate, 0.0), 0.0, []
+    bucket, now, taken = TokenBucket(rate, 0.0), 0.0, []
     for pause in pauses:
         now += pause
         if bucket.take(now) == 0.0:
@@ -39,7 +39,7 @@ def test_never_more_than_the_burst_and_what_came_back(rate: Rate, pauses: list[f
 
 @given(RATES, PAUSES)
 def test_who_waits_as_told_gets_a_permit_and_not_much_sooner(rate: Rate, pauses: list[float]) -> None:
-    bucket, now = Bucket(rate, 0.0), 0.0
+    bucket, now = TokenBucket(rate, 0.0), 0.0
     for pause in pauses:
         now += pause
         wait = bucket.take(now)
@@ -52,7 +52,7 @@ def test_who_waits_as_told_gets_a_permit_and_not_much_sooner(rate: Rate, pauses:
 
 @given(RATES, st.floats(0, 1e4))
 def test_a_clock_that_goes_back_gives_nothing(rate: Rate, back: float) -> None:
-    bucket = Bucket(rate, 1e4)
+    bucket = TokenBucket(rate, 1e4)
     while bucket.take(1e4) == 0:
         pass
     assert bucket.take(1e4 - back) > 0
@@ -65,7 +65,7 @@ def test_bursts(per_minute: float, burst: float, expected: float) -> None:
 
 def test_names_have_buckets_of_their_own() -> None:
     clock = Clock()
-    buckets, rate = Buckets(clock), Rate(60, 2)
+    buckets, rate = TokenBuckets(clock), Rate(60, 2)
     for name in ("a", "a", "b", "b"):
         buckets.take(name, rate)
     with pytest.raises(RateLimited, match=r"60 requests a minute.*in 1 s") as refused:
@@ -80,7 +80,7 @@ def test_names_have_buckets_of_their_own() -> None:
 
 def test_addresses_do_not_fill_the_memory() -> None:
     clock = Clock()
-    buckets, rate = Buckets(clock, most=100), Rate(60, 2)
+    buckets, rate = TokenBuckets(clock, max_buckets=100), Rate(60, 2)
     for number in range(1000):
         clock.now += 0.001
         buckets.take(f"address/{number}", rate)

@@ -11,8 +11,8 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 from tests.unit.service.helpers import CLICK, TIMEOUT, Fake, image_file, listening
-from triton_sam.service import thread
-from triton_sam.service.admission import protocol
+from triton_sam.service import uvicorn_thread
+from triton_sam.service.admission import connections
 
 HEALTH = b"GET /health HTTP/1.1\r\nHost: here\r\n\r\n"
 PART = b'--B\r\nContent-Disposition: form-data; name="image"; filename="a"\r\n\r\n'
@@ -46,14 +46,14 @@ def is_ended(connection: socket.socket) -> bool:
 
 @pytest.mark.parametrize("begin", [b"", b"GET /health HTTP/1.1\r\nX: ", HEALTH + b"GET /health HT", HEALTH + b"\r\n"])
 def test_a_head_that_does_not_come(begin: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "HEAD_SECONDS", 0.2)
+    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.2)
     with listening(Fake()) as port, opened(port) as connection:
         connection.sendall(begin)
         assert is_ended(connection)
 
 
 def test_the_time_limit_of_a_head_is_none_for_its_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "HEAD_SECONDS", 0.1)
+    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.1)
     fake = Fake()
     fake.transport.hold()
     with listening(fake) as port, opened(port) as connection:
@@ -85,16 +85,16 @@ def test_connections_are_counted() -> None:
 
 
 def test_connections_leave_files_for_the_supervisor(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(thread.resource, "getrlimit", lambda which: (1024, 4096))
-    assert thread._affordable(2048) == 512
-    assert thread._affordable(100) == 100
-    monkeypatch.setattr(thread.resource, "getrlimit", lambda which: (thread.resource.RLIM_INFINITY, -1))
-    assert thread._affordable(2048) == 2048
+    monkeypatch.setattr(uvicorn_thread.resource, "getrlimit", lambda which: (1024, 4096))
+    assert uvicorn_thread._within_file_limit(2048) == 512
+    assert uvicorn_thread._within_file_limit(100) == 100
+    monkeypatch.setattr(uvicorn_thread.resource, "getrlimit", lambda which: (uvicorn_thread.resource.RLIM_INFINITY, -1))
+    assert uvicorn_thread._within_file_limit(2048) == 2048
 
 
 @pytest.mark.parametrize("more", ["", "Connection: close\r\n"])
 def test_an_answer_that_is_not_read(more: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(connections, "STALL_CHECK_SECONDS", 0.2)
     head = f"Host: here\r\n{more}Content-Type: multipart/form-data; boundary=B\r\nContent-Length: {len(FORM)}\r\n\r\n"
     with listening(Fake()) as port, opened(port, receive_buffer=4096) as connection:
         connection.sendall(b"POST /embedded_model HTTP/1.1\r\n" + head.encode() + FORM)
@@ -106,7 +106,7 @@ def test_an_answer_that_is_not_read(more: str, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_an_answer_that_is_read_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "LOOK_SECONDS", 1.0)
+    monkeypatch.setattr(connections, "STALL_CHECK_SECONDS", 1.0)
     head = b"Host: here\r\nConnection: close\r\nContent-Type: multipart/form-data; boundary=B\r\n"
     with listening(Fake()) as port, opened(port, receive_buffer=65536) as connection:
         connection.sendall(
@@ -120,7 +120,7 @@ def test_an_answer_that_is_read_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_pings_whose_answers_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "MOST_PONGS", 100)
+    monkeypatch.setattr(connections, "MAX_UNREAD_PONGS", 100)
     pings = (b"\x89\xfd" + bytes(4) + b"p" * 125) * 500
     with listening(Fake()) as port, opened(port, receive_buffer=4096) as connection:
         connection.sendall(UPGRADE)
@@ -131,7 +131,7 @@ def test_pings_whose_answers_are_not_read(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_pings_whose_answers_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "MOST_PONGS", 100)
+    monkeypatch.setattr(connections, "MAX_UNREAD_PONGS", 100)
     with listening(Fake()) as port, connect(f"ws://127.0.0.1:{port}/v1/hover", proxy=None) as client:
         for _ in range(300):
             assert client.ping().wait(TIMEOUT)

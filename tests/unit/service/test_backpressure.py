@@ -11,7 +11,7 @@ from tests.unit.service.helpers import Fake, answer_as_a_segmenter, client_of, r
 from triton_sam.client.dispatch import Outputs
 from triton_sam.client.wire import Call
 from triton_sam.errors import Cancelled, InvalidInput, QueueFull
-from triton_sam.service.admission.fullness import Fullness
+from triton_sam.service.admission.backpressure import Backpressure
 
 CLICK = {"image_key": "a" * 64, "points": [[1, 2]]}
 REASON = "17 requests are waiting already: try again in a moment"
@@ -34,16 +34,16 @@ def answered(outcome: Outputs | BaseException | None) -> Future[Outputs]:
 
 
 class Watched:
-    """A :class:`Fullness` with a clock that stands still, which has just seen a refusal of a click."""
+    """A :class:`Backpressure` with a clock that stands still, which has just seen a refusal of a click."""
 
     def __init__(self) -> None:
         self.now = 100.0
-        self.fullness = Fullness(lambda: self.now)
-        self.fullness.watch(call_of("image_key"), answered(QueueFull(REASON)))
+        self.backpressure = Backpressure(lambda: self.now)
+        self.backpressure.watch(call_of("image_key"), answered(QueueFull(REASON)))
 
     def is_full(self, call: Call) -> bool:
         try:
-            self.fullness.check(call)
+            self.backpressure.check(call)
         except QueueFull as error:
             return str(error) == REASON
         return False
@@ -62,16 +62,16 @@ def test_clicks_on_a_full_model_and_nothing_else() -> None:
 @pytest.mark.parametrize("inputs", ["image", "image_key"])
 def test_every_answer_but_a_refusal_makes_a_place(outcome: Outputs | BaseException | None, inputs: str) -> None:
     watched = Watched()
-    watched.fullness.watch(call_of(inputs, model="sam3"), answered(outcome))
+    watched.backpressure.watch(call_of(inputs, model="sam3"), answered(outcome))
     assert watched.is_full(call_of("image_key")), "an answer of another model"
-    watched.fullness.watch(call_of(inputs), answered(outcome))
+    watched.backpressure.watch(call_of(inputs), answered(outcome))
     assert not watched.is_full(call_of("image_key"))
 
 
 def test_an_image_that_is_refused_says_nothing_of_clicks() -> None:
-    fullness = Fullness(lambda: 100.0)
-    fullness.watch(call_of("image"), answered(QueueFull("2 images are waiting already")))
-    fullness.check(call_of("image_key"))
+    backpressure = Backpressure(lambda: 100.0)
+    backpressure.watch(call_of("image"), answered(QueueFull("2 images are waiting already")))
+    backpressure.check(call_of("image_key"))
 
 
 def test_nobody_is_believed_for_long() -> None:
@@ -83,7 +83,7 @@ def test_nobody_is_believed_for_long() -> None:
 
 
 def test_the_service_asks_a_full_model_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("triton_sam.service.admission.fullness._MOST_SECONDS", 60.0)
+    monkeypatch.setattr("triton_sam.service.admission.backpressure._MAX_SECONDS", 60.0)
     fake = Fake()
 
     def full(call: Call) -> Outputs:

@@ -1,4 +1,4 @@
-"""A picture of cells as a fluorescence microscope would show them, drawn from numbers: anybody's to use."""
+"""A synthetic fluorescence microscopy image of cells, free to use."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ _Floats = npt.NDArray[np.float32]
 
 @functools.cache
 def picture() -> bytes:
-    """A JPEG of :data:`SIZE`; always the same. Takes a fraction of a second the first time: for a thread."""
+    """A JPEG of :data:`SIZE`, always the same. The first call takes a fraction of a second, so run it on a thread."""
     rng = np.random.default_rng(_SEED)
     width, height = SIZE
     light = np.zeros((height, width, 3), np.float32) + _BACKGROUND
     light *= np.exp(0.4 * _texture(rng, height, width, 200))[:, :, None]  # stray light
-    for x, y, radius in _places(rng):
+    for x, y, radius in _cell_positions(rng):
         _add_cell(light, rng, x, y, radius)
     shots = rng.normal(0, 1, light.shape).astype(np.float32)
-    light += shots * (0.012 + 0.05 * np.sqrt(light))  # the more light, the more of its noise
-    shown = (255 * np.clip(light, 0, 1) ** (1 / 1.6)).astype(np.uint8)
-    drawn = Image.fromarray(shown).filter(ImageFilter.GaussianBlur(1.1))
+    light += shots * (0.012 + 0.05 * np.sqrt(light))  # shot noise grows with the light
+    pixels = (255 * np.clip(light, 0, 1) ** (1 / 1.6)).astype(np.uint8)
+    drawn = Image.fromarray(pixels).filter(ImageFilter.GaussianBlur(1.1))
     buffer = io.BytesIO()
     drawn.save(buffer, "JPEG", quality=90, subsampling=0)
     return buffer.getvalue()
 
 
-def _places(rng: np.random.Generator) -> list[tuple[float, float, float]]:
-    """x, y, radius of each cell: they may touch, those at the margin are cut off, and one without room is left out."""
+def _cell_positions(rng: np.random.Generator) -> list[tuple[float, float, float]]:
+    """x, y, radius of each cell. Cells may touch or be cut off at the border; one without room is left out."""
     placed: list[tuple[float, float, float]] = []
     for radius in sorted(rng.uniform(*_RADII, _CELLS), reverse=True):
         for _ in range(2000):
@@ -75,24 +75,24 @@ def _add_cell(light: _Floats, rng: np.random.Generator, x: float, y: float, radi
 
 
 def _disc(rng: np.random.Generator, x: _Floats, y: _Floats, radius: float, *, rough: float, soft: float) -> _Floats:
-    """[h,w] from 0 outside to 1 inside a roundish shape about (0, 0).
+    """[h,w] from 0 outside to 1 inside a roundish shape around (0, 0).
 
     Args:
-        rough: how far the outline strays, as a share of the radius.
-        soft: width of its edge, pixels.
+        rough: deviation of the outline, as a fraction of the radius.
+        soft: width of the edge, in pixels.
     """
     angles = np.arctan2(y, x)
     outline = np.full_like(x, radius)
     for waves in range(2, 7):
         outline += radius * rough * rng.normal() / (waves - 1) * np.cos(waves * angles + rng.uniform(0, 2 * math.pi))
-    # Nothing of a shape leaves the window that it is drawn into.
+    # The shape stays inside the window that it is drawn into.
     inside = np.clip(outline, 0.5 * radius, 1.5 * radius) - np.hypot(x, y)
     covered: _Floats = 1 / (1 + np.exp(-np.clip(inside / soft, -30, 30)))
     return covered
 
 
 def _texture(rng: np.random.Generator, height: int, width: int, grain: int) -> _Floats:
-    """[height,width] of smooth noise with mean 0 and deviation about 1, ``grain`` pixels from blob to blob."""
+    """[height,width] of smooth noise with mean 0 and standard deviation about 1, at a scale of ``grain`` pixels."""
     coarse = rng.normal(0, 1.2, (height // grain + 3, width // grain + 3)).astype(np.float32)
     smooth = Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)
     return np.asarray(smooth, np.float32)

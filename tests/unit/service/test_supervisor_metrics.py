@@ -2,12 +2,12 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from triton_sam.service.telemetry.supervision import SupervisorFigures
+from triton_sam.service.telemetry.supervisor_metrics import SupervisorCollector
 
 
 def figures(status: dict[str, object]) -> dict[str, float]:
     registry = CollectorRegistry()
-    registry.register(SupervisorFigures(lambda: status))
+    registry.register(SupervisorCollector(lambda: status))
     lines = generate_latest(registry).decode().splitlines()
     return {name: float(value) for name, value in (line.split() for line in lines if not line.startswith("#"))}
 
@@ -29,6 +29,6 @@ def test_whatever_is_not_ready_is_not() -> None:
 def test_the_status_is_read_at_each_scrape() -> None:
     status: dict[str, object] = {"state": "ready", "restarts": 0}
     registry = CollectorRegistry()
-    registry.register(SupervisorFigures(lambda: status))
+    registry.register(SupervisorCollector(lambda: status))
     status["restarts"] = 1
     assert b"restarts_total 1.0" in generate_latest(registry)

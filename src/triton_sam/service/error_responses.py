@@ -1,6 +1,6 @@
-"""Every refusal as one JSON shape: ``{"error": {"code": "invalid_input", "message": "one sentence", ...}}``.
+"""Error responses as JSON: ``{"error": {"code": "invalid_input", "message": "one sentence", ...}}``.
 
-With its ``type`` and ``param`` it is the shape that OpenAI's clients read.
+With ``type`` and ``param`` this is the format that OpenAI's clients read.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from triton_sam.logs import REQUEST_ID
 
 log = logging.getLogger(__name__)
 
-_LONGEST_MESSAGE = 500
-_FAILED = "the model server failed on this request: its log has the reason"
+_MAX_MESSAGE = 500
+_FAILED = "the model server failed on this request: see its log"
 
 _HEADERS: dict[int, dict[str, str]] = {
     401: {"WWW-Authenticate": "Bearer"},
@@ -50,22 +50,22 @@ def code_of(error: TritonSamError) -> str:
 
 
 def _type_of(error: TritonSamError) -> str:
-    """OpenAI's word for whose fault it is."""
+    """OpenAI's error type."""
     if error.http_status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         return "server_error"
     return _TYPES.get(error.http_status, "invalid_request_error")
 
 
 def error_document(error: TritonSamError) -> dict[str, Any]:
-    """The JSON shape of an error."""
+    """The JSON document of an error."""
     message = str(error)
-    if len(message) > _LONGEST_MESSAGE:  # it quotes something of the request, which may be megabytes
-        message = f"{message[: _LONGEST_MESSAGE - 3]}..."
+    if len(message) > _MAX_MESSAGE:  # it may quote megabytes of the request
+        message = f"{message[: _MAX_MESSAGE - 3]}..."
     return {"error": {"code": code_of(error), "message": message, "type": _type_of(error), "param": error.field}}
 
 
 def error_response(error: TritonSamError, headers: Mapping[str, str] | None = None) -> Response:
-    """The answer for an error that may be shown as it is."""
+    """The HTTP response for an error that contains no internals."""
     retry = {} if error.retry_after is None else {"Retry-After": str(max(1, math.ceil(error.retry_after)))}
     return Response(
         json.dumps(error_document(error)),
@@ -75,64 +75,64 @@ def error_response(error: TritonSamError, headers: Mapping[str, str] | None = No
     )
 
 
-def shown(error: TritonSamError, address: str | None = None) -> TritonSamError:
-    """What a caller may see of an error that came from behind: no addresses, no paths, no internals.
+def public_triton_error(error: TritonSamError, address: str | None = None) -> TritonSamError:
+    """An error from Triton without internals such as addresses and paths; the original goes to the log.
 
     Args:
-        address: Triton's ``host:port``, which the messages of ``client.wire`` name; None where they cannot be.
+        address: Triton's ``host:port``, which messages of ``client.wire`` contain; None if they cannot.
     """
-    if type(error) is InternalError and str(error).startswith(_FAILED):  # has been here already
+    if type(error) is InternalError and str(error).startswith(_FAILED):  # already converted
         return error
     if isinstance(error, ServerUnreachable):
-        public: TritonSamError = Unavailable("the model server is not reachable now: try again in a moment")
+        public: TritonSamError = Unavailable("the model server cannot be reached: try again in a moment")
     elif isinstance(error, DeadlineExceeded):
         public = DeadlineExceeded("the model server did not answer within the time limit: try again, or send less")
     elif type(error) is Unavailable and address is not None and address in str(error):
-        public = Unavailable("the model is being loaded: try again in a moment")
+        public = Unavailable("the model is loading: try again in a moment")
     elif error.http_status == HTTPStatus.INTERNAL_SERVER_ERROR:
         request_id = REQUEST_ID.get()
-        public = InternalError(_FAILED if request_id is None else f"{_FAILED} under {request_id}")
+        public = InternalError(_FAILED if request_id is None else f"{_FAILED} for request id {request_id}")
     else:
         return error
     log.warning("answered with %r because of: %s", code_of(public), error)
     return public
 
 
-def visible(error: TritonSamError) -> TritonSamError:
-    """As :func:`shown`, for an error that may have been there already, or is the service's own."""
-    hides = isinstance(error, ServerUnreachable) or error.http_status == HTTPStatus.INTERNAL_SERVER_ERROR
-    return shown(error) if hides else error
+def public_error(error: TritonSamError) -> TritonSamError:
+    """As :func:`public_triton_error`, for an error that may be converted already or may be the service's own."""
+    has_internals = isinstance(error, ServerUnreachable) or error.http_status == HTTPStatus.INTERNAL_SERVER_ERROR
+    return public_triton_error(error) if has_internals else error
 
 
 def install(app: FastAPI) -> None:
-    """Gives every exception that a route may raise its answer. Unexpected ones are :mod:`telemetry`'s."""
-    app.add_exception_handler(TritonSamError, _ours)
+    """Installs the exception handlers; ``telemetry.middleware`` handles unexpected exceptions."""
+    app.add_exception_handler(TritonSamError, _from_triton_sam)
     app.add_exception_handler(HTTPException, _from_framework)
     app.add_exception_handler(RequestValidationError, _from_validation)
 
 
-async def _ours(request: Request, error: Exception) -> Response:
+async def _from_triton_sam(request: Request, error: Exception) -> Response:
     assert isinstance(error, TritonSamError)
-    return error_response(visible(error))
+    return error_response(public_error(error))
 
 
 async def _from_framework(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     path = request.url.path
     if error.status_code == HTTPStatus.NOT_FOUND:
-        return error_response(NotFound(f"there is nothing at {path!r}: see /docs for what there is"))
+        return error_response(NotFound(f"there is no route {path!r}: see /docs for the routes"))
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
         allowed = (error.headers or {}).get("Allow", "another method")
         return error_response(
-            MethodNotAllowed(f"{request.method} is not possible at {path!r}: use {allowed}"), error.headers
+            MethodNotAllowed(f"{request.method} is not allowed at {path!r}: use {allowed}"), error.headers
         )
     if error.status_code < HTTPStatus.INTERNAL_SERVER_ERROR:
         return error_response(InvalidInput(f"the request cannot be read: {error.detail}"))
-    return error_response(InternalError("the service failed on this request: its log has the reason"))
+    return error_response(InternalError("the service failed on this request: see its log"))
 
 
 async def _from_validation(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     field = ".".join(str(part) for part in first["loc"][1:]) or "the body"
-    return error_response(InvalidInput(f"{field} is not right ({first['msg']}): see /docs for what it may be"))
+    return error_response(InvalidInput(f"{field} is invalid ({first['msg']}): see /docs for the allowed values"))

@@ -6,7 +6,7 @@ import pytest
 from starlette.datastructures import Headers
 
 from tests.unit.service.helpers import CLICK, Fake, ask, refusal
-from triton_sam.service.admission.access import is_welcome, socket_token
+from triton_sam.service.admission.authentication import is_allowed_origin, websocket_token
 
 TOKEN = {"token": "a very secret word"}
 RIGHT = {"Authorization": "Bearer a very secret word"}
@@ -69,20 +69,20 @@ def test_the_token_is_in_the_document() -> None:
 
 
 def test_a_sockets_token() -> None:
-    assert socket_token(Headers(RIGHT), []) == "a very secret word"
-    assert socket_token(Headers(), ["triton-sam", "bearer.word"]) == "word"
-    assert socket_token(Headers(), ["triton-sam"]) == ""
+    assert websocket_token(Headers(RIGHT), []) == "a very secret word"
+    assert websocket_token(Headers(), ["triton-sam", "bearer.word"]) == "word"
+    assert websocket_token(Headers(), ["triton-sam"]) == ""
 
 
 @pytest.mark.parametrize("token", ["word", "ab/cd+ef==", "a, b @ c", "x", "xy", "xyz"])
 def test_a_token_of_characters_that_subprotocols_must_not_have(token: str) -> None:
     encoded = base64.urlsafe_b64encode(token.encode()).decode().rstrip("=")
-    assert socket_token(Headers(), ["triton-sam", f"bearer64.{encoded}"]) == token
+    assert websocket_token(Headers(), ["triton-sam", f"bearer64.{encoded}"]) == token
 
 
 @pytest.mark.parametrize("text", ["", "a", "é", "%%%", "_w", "/w8"])
 def test_an_encoded_token_that_is_none(text: str) -> None:
-    assert socket_token(Headers(), [f"bearer64.{text}"]) in ("", "i", "\x0f")
+    assert websocket_token(Headers(), [f"bearer64.{text}"]) in ("", "i", "\x0f")
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_an_encoded_token_that_is_none(text: str) -> None:
 )
 def test_origins_of_sockets(origin: str | None, origins: list[str], welcome: bool) -> None:
     headers = {"host": "here:8080"} | ({} if origin is None else {"origin": origin})
-    assert is_welcome(Headers(headers), origins) is welcome
+    assert is_allowed_origin(Headers(headers), origins) is welcome
 
 
 def test_pages_that_may_use_the_service() -> None:

@@ -11,10 +11,10 @@ import httpx
 import pytest
 
 from tests.unit.service.helpers import CLICK, Fake, client_of, refusal
-from tests.unit.service.test_rates import Clock
+from tests.unit.service.test_rate_limits import Clock
 from triton_sam.errors import SetupError
-from triton_sam.service.rates import Rate
-from triton_sam.service.tokens import Keyring, digest_of, read_tokens
+from triton_sam.service.api_tokens import TokenStore, digest_of, read_tokens
+from triton_sam.service.rate_limits import Rate
 from triton_sam.settings import Settings
 
 ALICE, BOB = "alices-own-long-word", "bobs-own-longer-word"
@@ -74,7 +74,7 @@ def test_too_many_tokens(tmp_path: Path) -> None:
 
 def test_what_is_no_such_file(tmp_path: Path) -> None:
     with pytest.raises(SetupError, match="cannot be read: No such file"):
-        Keyring(Settings(tokens_file=tmp_path / "missing"))
+        TokenStore(Settings(tokens_file=tmp_path / "missing"))
     with pytest.raises(SetupError, match="cannot be read: Is a directory"):
         read_tokens(tmp_path)
     path = tmp_path / "bytes"
@@ -87,48 +87,48 @@ def test_what_is_no_such_file(tmp_path: Path) -> None:
 
 
 def test_a_file_that_others_may_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    Keyring(Settings(tokens_file=written(tmp_path, f"alice {ALICE}", 0o640)))
+    TokenStore(Settings(tokens_file=written(tmp_path, f"alice {ALICE}", 0o640)))
     assert caplog.text == ""
-    Keyring(Settings(tokens_file=written(tmp_path, f"alice {ALICE}", 0o644)))
+    TokenStore(Settings(tokens_file=written(tmp_path, f"alice {ALICE}", 0o644)))
     assert "chmod o-r" in caplog.text
     assert ALICE not in caplog.text
 
 
 def test_both_kinds_of_tokens(tmp_path: Path) -> None:
     path = written(tmp_path, f"alice {ALICE}")
-    ring = Keyring(Settings(token="the single word", tokens_file=path))  # type: ignore[arg-type]
-    found = [ring.find(word) for word in ("the single word", ALICE, "", "wrong", "\udcff")]
+    store = TokenStore(Settings(token="the single word", tokens_file=path))  # type: ignore[arg-type]
+    found = [store.find(word) for word in ("the single word", ALICE, "", "wrong", "\udcff")]
     assert [caller and caller.name for caller in found] == ["default", "alice", None, None, None]
     with pytest.raises(SetupError, match="rename it"):
-        Keyring(Settings(token="word", tokens_file=written(tmp_path, f"default {ALICE}")))  # type: ignore[arg-type]
+        TokenStore(Settings(token="word", tokens_file=written(tmp_path, f"default {ALICE}")))  # type: ignore[arg-type]
 
 
 def test_an_empty_file_lets_nobody_in(tmp_path: Path) -> None:
-    ring = Keyring(Settings(tokens_file=written(tmp_path, "")))
-    assert ring.needs_token
-    assert ring.find("") is None
+    store = TokenStore(Settings(tokens_file=written(tmp_path, "")))
+    assert store.needs_token
+    assert store.find("") is None
 
 
 def test_a_file_that_changes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     clock = Clock()
     path = written(tmp_path, f"alice {ALICE}")
-    ring = Keyring(Settings(tokens_file=path), clock)
-    alice = ring.find(ALICE)
+    store = TokenStore(Settings(tokens_file=path), clock)
+    alice = store.find(ALICE)
     assert alice is not None
     written(tmp_path, f"bob {BOB} 60\n")
-    assert ring.find(ALICE) is not None  # not looked at again in the same second
+    assert store.find(ALICE) is not None  # not looked at again in the same second
     clock.now += 1.1
-    assert ring.find(ALICE) is None
-    assert ring.find(BOB) is not None
-    assert ring.still(alice) is None
+    assert store.find(ALICE) is None
+    assert store.find(BOB) is not None
+    assert store.revalidate(alice) is None
     written(tmp_path, "bob\n")
     for _ in range(3):
         clock.now += 1.1
-        assert ring.find(BOB) is not None
+        assert store.find(BOB) is not None
     assert caplog.text.count("the tokens stay as they were") == 1
     path.unlink()
     clock.now += 1.1
-    assert ring.find(BOB) is not None
+    assert store.find(BOB) is not None
     assert BOB not in caplog.text
 
 

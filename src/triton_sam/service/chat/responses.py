@@ -1,4 +1,4 @@
-"""What a vision-language model gives -> OpenAI's documents: one for a whole answer, or chunks as server-sent events."""
+"""Chat responses in OpenAI's format: one document, or chunks as server-sent events."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Any
 from triton_sam.client.dispatch import Outputs
 from triton_sam.client.wire import text_of
 from triton_sam.errors import InternalError, TritonSamError
-from triton_sam.service.faults import error_document
+from triton_sam.service.error_responses import error_document
 
 DONE = b"data: [DONE]\n\n"
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens that were read and written."""
+    """Numbers of prompt and completion tokens."""
 
     prompt: int
     completion: int
@@ -34,11 +34,11 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Some of an answer.
+    """A part of an answer.
 
     Attributes:
-        finish_reason: "stop" or "length" in the last one, which also has the usage.
-        entities: as ``entities_json``; None where the model finds none, and before the last piece.
+        finish_reason: "stop" or "length" in the last piece, which also has the usage.
+        entities: as in ``entities_json``; None before the last piece, and if the model does not ground phrases.
     """
 
     text: str
@@ -48,7 +48,7 @@ class Piece:
 
 
 def piece_of(outputs: Outputs) -> Piece:
-    """What came from Triton; outputs that a piece has not are left out or empty."""
+    """The piece in Triton's outputs, of which some may be missing or empty."""
     found = {name: text_of(outputs, name) for name in outputs}
     usage, entities = (_json(found, name) for name in ("usage_json", "entities_json"))
     return Piece(
@@ -65,7 +65,7 @@ def _json(found: Mapping[str, str], name: str) -> Any:
     try:
         return json.loads(found[name])
     except ValueError:
-        raise InternalError(f"the model server's {name} is no JSON") from None
+        raise InternalError(f"the model server's {name} is not valid JSON") from None
 
 
 def _usage(document: Any) -> Usage:
@@ -76,19 +76,19 @@ def _usage(document: Any) -> Usage:
 
 
 async def joined(pieces: AsyncIterable[Piece]) -> Piece:
-    """Pieces, of which there is one at least -> the answer that they are."""
+    """The whole answer from its pieces; there must be at least one."""
     found = [piece async for piece in pieces]
     return replace(found[-1], text="".join(piece.text for piece in found))
 
 
-def cut_short() -> InternalError:
-    """For an answer that ended without saying so."""
+def incomplete() -> InternalError:
+    """The error for an answer that ended without a finish_reason."""
     return InternalError("the model server's answer ended before it was complete")
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
-    """What the documents of one answer share."""
+class CompletionBuilder:
+    """Builds the documents of one answer, with the fields that they share."""
 
     model: str
     id: str = field(default_factory=lambda: f"chatcmpl-{uuid.uuid4().hex}")
@@ -112,41 +112,41 @@ class Head:
         return self._document("chat.completion.chunk", [choice])
 
     def usage_chunk(self, usage: Usage | None) -> dict[str, Any]:
-        """The chunk behind the last one; it has no choices."""
+        """The chunk with the usage, after the last one; it has no choices."""
         return self._document("chat.completion.chunk", []) | {"usage": (usage or Usage(0, 0)).document()}
 
 
-class Events:
-    """Pieces -> server-sent events, in order."""
+class EventFormatter:
+    """Formats the pieces of an answer as server-sent events, in order."""
 
-    def __init__(self, head: Head, *, include_usage: bool) -> None:
-        self._head = head
+    def __init__(self, builder: CompletionBuilder, *, include_usage: bool) -> None:
+        self._builder = builder
         self._include_usage = include_usage
 
     def begin(self) -> bytes:
         return self._chunk({"role": "assistant", "content": ""})
 
     def of(self, piece: Piece) -> Iterator[bytes]:
-        """The events of one piece; with those of the last one the stream is complete."""
+        """The events of one piece; after those of the last piece the stream is complete."""
         if piece.text:
             yield self._chunk({"content": piece.text})
         if piece.finish_reason is None:
             return
         yield self._chunk({} if piece.entities is None else {"entities": piece.entities}, piece.finish_reason)
         if self._include_usage:
-            yield event(self._head.usage_chunk(piece.usage))
+            yield event(self._builder.usage_chunk(piece.usage))
         yield DONE
 
     def _chunk(self, delta: Mapping[str, Any], finish_reason: str | None = None) -> bytes:
-        chunk = self._head.chunk(delta, finish_reason)
+        chunk = self._builder.chunk(delta, finish_reason)
         return event(chunk | {"usage": None} if self._include_usage else chunk)
 
 
 def event(document: Mapping[str, Any]) -> bytes:
-    """One event; JSON has no line ends of its own."""
+    """One server-sent event; JSON has no line breaks of its own."""
     return b"data: %b\n\n" % json.dumps(document, separators=(",", ":")).encode()
 
 
 def error_event(error: TritonSamError) -> bytes:
-    """For what goes wrong when the head is out."""
+    """The event for an error after the response has started."""
     return event(error_document(error))

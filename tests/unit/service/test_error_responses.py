@@ -13,9 +13,9 @@ from fastapi import FastAPI
 from tests.unit.service.helpers import CLICK, Fake, ask, image_file, refusal
 from triton_sam import errors
 from triton_sam.models.specs import ModelSpec
-from triton_sam.service import faults
+from triton_sam.service import error_responses
 from triton_sam.service.app import create_app
-from triton_sam.service.backend import Backend
+from triton_sam.service.upstream import Upstream
 from triton_sam.settings import Settings
 
 
@@ -44,7 +44,7 @@ def failing_with(error: Exception) -> Fake:
     ],
 )
 def test_codes(error: type[errors.TritonSamError], code: str) -> None:
-    assert faults.code_of(error("")) == code
+    assert error_responses.code_of(error("")) == code
     assert errors.spelled(error, "-") == code.replace("_", "-")
 
 
@@ -96,7 +96,7 @@ def test_what_nobody_expected(caplog: pytest.LogCaptureFixture) -> None:
     def broken() -> Mapping[str, ModelSpec]:
         raise RuntimeError(SECRET)
 
-    app = create_app(Backend(lambda: {"state": "ready"}, broken), Settings())
+    app = create_app(Upstream(lambda: {"state": "ready"}, broken), Settings())
 
     async def run() -> httpx.Response:
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client:
@@ -122,7 +122,7 @@ def test_an_answer_without_what_was_asked_for() -> None:
 
 def test_fields_that_fastapi_itself_refuses() -> None:
     app = FastAPI()
-    faults.install(app)
+    error_responses.install(app)
 
     @app.get("/number")
     async def number(value: int) -> int:

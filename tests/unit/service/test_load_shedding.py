@@ -17,11 +17,11 @@ import httpx
 import pytest
 
 from tests.unit.service.helpers import CLICK, TIMEOUT, Fake, listening
-from tests.unit.service.test_protocol import UPGRADE
+from tests.unit.service.test_connections import UPGRADE
 from triton_sam.logs import REQUESTS_LOG
-from triton_sam.service import thread
-from triton_sam.service.admission import protocol
-from triton_sam.service.admission.door import Door
+from triton_sam.service import uvicorn_thread
+from triton_sam.service.admission import connections
+from triton_sam.service.admission.load_shedding import LoadShedder
 
 BODY = json.dumps(CLICK).encode()
 HEAD = b"POST /v1/segment HTTP/1.1\r\nHost: here\r\nContent-Length: %d\r\n" % len(BODY)
@@ -73,13 +73,13 @@ def expect_refusal(found: http.client.HTTPResponse) -> None:
 def refusals(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """Every answer that came from the door itself."""
     found: list[bytes] = []
-    plain = Door.refusal
+    plain = LoadShedder.response
 
     def kept(*words: Any) -> bytes:
         found.append(plain(*words))
         return found[-1]
 
-    monkeypatch.setattr(Door, "refusal", kept)
+    monkeypatch.setattr(LoadShedder, "response", kept)
     return found
 
 
@@ -128,7 +128,7 @@ def test_who_sends_and_does_not_read_keeps_nobody_busy(refusals: list[bytes]) ->
 
 
 def test_what_comes_behind_a_refusal_outlives_idle_connections(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(thread, "_KEEP_ALIVE_SECONDS", 1)
+    monkeypatch.setattr(uvicorn_thread, "_KEEP_ALIVE_SECONDS", 1)
     with crowded() as (port, _), connected(port) as connection:
         connection.sendall(HEAD + b"\r\n" + BODY + UPGRADE)
         found = b""
@@ -142,20 +142,20 @@ def test_what_comes_behind_a_refusal_outlives_idle_connections(monkeypatch: pyte
 
 def test_a_stop_between_head_and_body(monkeypatch: pytest.MonkeyPatch) -> None:
     stopping, seen = threading.Event(), threading.Event()
-    plain, plain_look = protocol.HttpProtocol.shutdown, Door.is_shut
+    plain, plain_look = connections.HttpProtocol.shutdown, LoadShedder.refuses
 
     def look(*words: Any) -> bool:
         if plain_look(*words):
             seen.set()
         return seen.is_set()
 
-    def shutdown(it: protocol.HttpProtocol) -> None:
+    def shutdown(it: connections.HttpProtocol) -> None:
         plain(it)
         if it._is_refusing:
             stopping.set()
 
-    monkeypatch.setattr(protocol.HttpProtocol, "shutdown", shutdown)
-    monkeypatch.setattr(Door, "is_shut", look)
+    monkeypatch.setattr(connections.HttpProtocol, "shutdown", shutdown)
+    monkeypatch.setattr(LoadShedder, "refuses", look)
     with ThreadPoolExecutor(1) as pool:
         with crowded() as (port, _):
             connection = socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT)
@@ -205,7 +205,7 @@ def test_a_body_that_does_not_come_is_refused_and_ends_the_connection(
     monkeypatch: pytest.MonkeyPatch, refusals: list[bytes]
 ) -> None:
     with crowded() as (port, _), connected(port) as connection:
-        monkeypatch.setattr(protocol, "HEAD_SECONDS", 0.2)
+        monkeypatch.setattr(connections, "HEAD_SECONDS", 0.2)
         connection.sendall(HEAD + b"\r\n" + BODY[:5])
         found = answer(connection)
         assert (found.status, found.getheader("connection"), found.getheader("retry-after")) == (429, "close", "1")

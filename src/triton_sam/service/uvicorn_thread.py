@@ -1,4 +1,4 @@
-"""The application on a port, on a thread of this process."""
+"""Runs the application with uvicorn on a thread of this process."""
 
 from __future__ import annotations
 
@@ -12,43 +12,43 @@ import uvicorn
 from fastapi import FastAPI
 
 from triton_sam.errors import ServerError
-from triton_sam.service.admission.protocol import SocketProtocol, http_protocol
+from triton_sam.service.admission.connections import SocketProtocol, http_protocol
 from triton_sam.service.admission.tls import tls_files
 
 #: A hover message is a few hundred bytes; the largest that makes sense carries a mask_input.
-_LARGEST_MESSAGE = 1024 * 1024
+_MAX_MESSAGE_BYTES = 1024 * 1024
 _KEEP_ALIVE_SECONDS = 20
-#: For what is being answered: an encode on a laptop takes seconds, and others may wait before it. What Triton needs
-#: to end comes after it, and all is over before those who stop services lose their patience.
+#: Grace period for requests in progress: an encode on a laptop takes seconds, and others may be queued before it.
+#: Triton stops after that, and all must end before a service manager kills the process.
 _SHUTDOWN_SECONDS = 10
 
 
-def _affordable(connections: int) -> int:
-    """No more than half of the files that this process may open: the supervisor and Triton's logs need some too."""
+def _within_file_limit(connections: int) -> int:
+    """At most half of the file descriptors of this process: the supervisor and Triton's logs need some too."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return connections if files == resource.RLIM_INFINITY else max(1, min(connections, files // 2))
 
 
 class ServiceThread:
-    """Listens while the block is open. The application is one of :func:`triton_sam.service.app.create_app`."""
+    """Context manager that serves an application of :func:`triton_sam.service.app.create_app` while it is open."""
 
     def __init__(self, app: FastAPI, host: str, port: int) -> None:
-        """SetupError where the settings name a certificate that cannot be used."""
+        """Raises SetupError if the certificate in the settings cannot be used."""
         files = tls_files(app.state.settings)
         config = uvicorn.Config(
             app,
             host=host,
             port=port,
-            # Not uvloop: it takes one new connection in each turn of the loop. In a crowd turns are long, and those who
-            # come wait for seconds, health checks among them (docs/adr/0015).
+            # Not uvloop: it accepts one new connection in each turn of the loop. Under load turns are long, and new
+            # connections, health checks among them, would wait for seconds (docs/adr/0015).
             loop="asyncio",
-            http=http_protocol(_affordable(app.state.settings.service_connections), app.state.door),
+            http=http_protocol(_within_file_limit(app.state.settings.service_connections), app.state.load_shedder),
             ws=SocketProtocol,
-            ws_max_size=_LARGEST_MESSAGE,
+            ws_max_size=_MAX_MESSAGE_BYTES,
             lifespan="on",
             ssl_certfile=None if files is None else files[0],
             ssl_keyfile=None if files is None else files[1],
-            log_config=None,  # its lines go where all lines go, in their form
+            log_config=None,  # its messages use the logging of this process
             log_level="warning",
             access_log=False,
             server_header=False,
@@ -59,21 +59,20 @@ class ServiceThread:
         self._thread = threading.Thread(target=self._run, name="service", daemon=True)
 
     def _run(self) -> None:
-        with contextlib.suppress(SystemExit):  # uvicorn's word for a port that it cannot have; __enter__ tells it
+        with contextlib.suppress(SystemExit):  # uvicorn raises it if it cannot listen; __enter__ reports that
             self._server.run()
 
     def __enter__(self) -> ServiceThread:
-        """Returns when it listens; ServerError where it cannot."""
+        """Returns when the service listens; raises ServerError if it cannot."""
         self._thread.start()
         while not self._server.started:
             self._thread.join(timeout=0.01)
             if not self._thread.is_alive():
                 config = self._server.config
                 raise ServerError(
-                    f"the service cannot listen on port {config.port} of {config.host}: "
-                    "choose another with --service-port"
+                    f"the service cannot listen on {config.host} port {config.port}: choose another with --service-port"
                 )
-        # What is there by now stays: looking through it for garbage would stop everybody for a tenth of a second.
+        # These objects are permanent. Without freeze, a full garbage collection would block for a tenth of a second.
         gc.collect()
         gc.freeze()
         return self
