@@ -53,8 +53,8 @@ def test_a_file(tmp_path: Path) -> None:
         (f"alice {ALICE} nan", 1, "above 0"),
         (f"alice {ALICE} inf", 1, "above 0"),
         (f"alice {ALICE} 60 0", 1, "at least 1"),
-        (f"alice {ALICE}\nalice {BOB}", 2, "name stands there twice"),
-        (f"alice {BOB}\nbob {HASHED}", 2, "token stands there twice"),
+        (f"alice {ALICE}\nalice {BOB}", 2, "name appears twice"),
+        (f"alice {BOB}\nbob {HASHED}", 2, "token appears twice"),
     ],
 )
 def test_a_wrong_line_is_told_without_its_secret(tmp_path: Path, text: str, line: int, what: str) -> None:
@@ -125,7 +125,7 @@ def test_a_file_that_changes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -
     for _ in range(3):
         clock.now += 1.1
         assert store.find(BOB) is not None
-    assert caplog.text.count("the tokens stay as they were") == 1
+    assert caplog.text.count("the API tokens are unchanged") == 1
     path.unlink()
     clock.now += 1.1
     assert store.find(BOB) is not None

@@ -25,7 +25,7 @@ from triton_sam.service.admission.load_shedding import LoadShedder
 
 BODY = json.dumps(CLICK).encode()
 HEAD = b"POST /v1/segment HTTP/1.1\r\nHost: here\r\nContent-Length: %d\r\n" % len(BODY)
-SENTENCE = "1 requests are being worked on already: try again in a moment"
+SENTENCE = "1 requests are already in progress: try again in a moment"
 
 
 @contextlib.contextmanager

@@ -102,7 +102,7 @@ def test_a_failure_is_marked() -> None:
     fake.transport.answer = fail
     answer, spans = spans_of(fake, headers={"X-Request-ID": "my-id"})
     assert answer.status_code == 500
-    assert answer.json()["error"]["message"].endswith("its log has the reason under my-id")
+    assert answer.json()["error"]["message"].endswith("see its log for request id my-id")
     call, server = spans["triton sam2"], spans["POST /v1/segment"]
     assert not call.status.is_ok
     assert not server.status.is_ok

@@ -102,5 +102,5 @@ def test_an_answer_that_has_begun_is_cut_off_without_a_traceback(
             assert next(parts) == b"a"
         with pytest.raises(httpx.RemoteProtocolError):
             next(parts)
-    assert "cut off an answer" in caplog.text
+    assert "cut off a response" in caplog.text
     assert "Traceback" not in caplog.text
