@@ -33,7 +33,7 @@ def test_a_conversation_with_a_model_that_follows_none() -> None:
     fake = Fake()
     told = (ASKED, {"role": "assistant", "content": "A cat"}, {"role": "user", "content": "Why?"})
     answer = completion(chat(*told) | {"model": "single"}, fake)
-    assert "one question at a time" in refusal(answer, 400, "invalid_input")
+    assert "answers single questions" in refusal(answer, 400, "invalid_input")
     assert param(answer) == "messages"
     assert fake.transport.streams == []
 

@@ -71,7 +71,7 @@ def test_a_conversation() -> None:
         Message("user", "Which colour?"),
     )
     check_fits(found, VLMS["talker"])
-    with pytest.raises(InvalidInput, match="one question at a time") as refusal:
+    with pytest.raises(InvalidInput, match="answers single questions") as refusal:
         check_fits(found, VLMS["single"])
     assert refusal.value.field == "messages"
 
@@ -157,9 +157,9 @@ def test_wrong_messages(message: Any, field: str) -> None:
     ("messages", "sentence"),
     [
         ([user(text("What?"))], "no image"),
-        ([user(IMAGE)], "asks nothing"),
-        ([user(IMAGE, text("  "))], "asks nothing"),
-        ([user(text("a")), {"role": "assistant", "content": "b"}, user(IMAGE)], "asks nothing"),
+        ([user(IMAGE)], "has no question"),
+        ([user(IMAGE, text("  "))], "has no question"),
+        ([user(text("a")), {"role": "assistant", "content": "b"}, user(IMAGE)], "has no question"),
         ([ASKED, {"role": "assistant", "content": "A"}], "of the assistant"),
         ([ASKED, {"role": "system", "content": "A"}], "of the system"),
         ([ASKED | {"content": [text("\ud800"), IMAGE]}], "half a character"),
@@ -187,9 +187,9 @@ def test_the_hottest_temperature() -> None:
         ("data:image/png,abc", "without base64"),
         ("data:image/png;base64", "without base64"),
         ("data:image/png;base64,a b$", "no base64"),
-        ("http://a.example/cat.png", "no data URL"),
-        ("file:///etc/passwd", "no data URL"),
-        ("", "no data URL"),
+        ("http://a.example/cat.png", "not a data URL"),
+        ("file:///etc/passwd", "not a data URL"),
+        ("", "not a data URL"),
         ("https://a.example/cat.png", "send the image itself as data:image/png;base64"),
     ],
 )
@@ -212,7 +212,7 @@ def test_upper_case_data_urls() -> None:
 
 def test_length() -> None:
     assert read(chat(user(text("ä" * 10), IMAGE), stop="ab"), vlm_max_prompt_bytes=22)
-    with pytest.raises(TooLarge, match="23 bytes and 22") as found:
+    with pytest.raises(TooLarge, match="23 bytes, but at most 22") as found:
         read(chat(user(text("ä" * 10), IMAGE), stop="abc"), vlm_max_prompt_bytes=22)
     assert found.value.field == "messages"
 

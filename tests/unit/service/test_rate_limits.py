@@ -68,7 +68,7 @@ def test_names_have_buckets_of_their_own() -> None:
     buckets, rate = TokenBuckets(clock), Rate(60, 2)
     for name in ("a", "a", "b", "b"):
         buckets.take(name, rate)
-    with pytest.raises(RateLimited, match=r"60 requests a minute.*in 1 s") as refused:
+    with pytest.raises(RateLimited, match=r"60 requests per minute.*in 1 s") as refused:
         buckets.take("a", rate)
     assert refused.value.retry_after == pytest.approx(1.0)
     clock.now += 1.0

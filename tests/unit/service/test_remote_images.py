@@ -321,7 +321,7 @@ def test_a_file(server: tuple[int, type[Handler]], certificate: Path, monkeypatc
     ("path", "error", "sentence"),
     [
         ("gone", InvalidInput, "status 404"),
-        ("gzip", InvalidInput, "compressed"),
+        ("gzip", InvalidInput, "Content-Encoding"),
         ("large", TooLarge, "more than 1,000 bytes"),
         ("declared", TooLarge, "more than 1,000 bytes"),
         ("to/http://a.example/file", InvalidInput, "over https only"),

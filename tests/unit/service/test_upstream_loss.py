@@ -28,7 +28,7 @@ def test_a_model_that_did_not_load_at_the_start() -> None:
     fake = Fake()
     fake.more_status["missing"] = ("sam2",)
     named = CLICK | {"model": "sam2"}
-    assert "does not load on this server" in refusal(ask("POST", "/v1/segment", fake, json=named), 503, "unavailable")
+    assert "failed to load on this server" in refusal(ask("POST", "/v1/segment", fake, json=named), 503, "unavailable")
     assert fake.transport.calls == []
     assert ask("POST", "/v1/segment", fake, json=CLICK).status_code == 200, "who names none gets another"
     assert fake.transport.calls[0].model != "sam2"

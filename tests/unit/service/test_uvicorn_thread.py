@@ -78,7 +78,7 @@ def test_who_cannot_be_waited_for_is_told_so(monkeypatch: pytest.MonkeyPatch, ca
                 lambda: httpx.post(f"http://127.0.0.1:{port}/v1/segment", json=CLICK, timeout=TIMEOUT, trust_env=False)
             )
             fake.transport.wait_for(lambda it: len(it.calls) == 1)
-        assert "the server is stopping" in refusal(asked.result(), 503, "unavailable")
+        assert "the server is shutting down" in refusal(asked.result(), 503, "unavailable")
     assert "Traceback" not in caplog.text
     assert "Exception in ASGI" not in caplog.text
 

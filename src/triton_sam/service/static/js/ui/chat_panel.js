@@ -1,9 +1,9 @@
-/** The panel's other side: questions about the image, where the server has models for them. */
+/** The chat tab of the panel, shown if the server has vision-language models. */
 import { foundIn } from "../core/grounding.js";
 import { $, element } from "./dom.js";
 import { prefer, preference } from "./preferences.js";
 import { startTabs } from "./tabs.js";
-import { turnRow } from "./turns.js";
+import { turnRow } from "./chat_turns.js";
 
 const EXAMPLES = ["What is in this image?", "Describe this image in detail."];
 const PATIENCE = 1500;
@@ -11,9 +11,9 @@ const NEAR_THE_END = 40;
 
 /**
  * @param {import("../app.js").App} app
- * @param {import("../chatting.js").Chatting} chatting
+ * @param {import("../chat_session.js").ChatSession} chatting
  * @param {import("../interaction.js").Interaction} interaction
- * @param {() => void} closePanel where it covers the image
+ * @param {() => void} closePanel if it covers the image
  */
 export function startAsk(app, chatting, interaction, closePanel) {
   const ask = (question) => chatting.ask(question);
@@ -29,7 +29,7 @@ export function startAsk(app, chatting, interaction, closePanel) {
   };
   $("ask-send").onclick = ({ detail }) => {
     if (!chatting.isBusy) send();
-    else if (detail < 2) chatting.stop(); // who double-clicks does not mean both
+    else if (detail < 2) chatting.stop(); // the second click of a double click is ignored
   };
   $("ask-clear").onclick = () => {
     chatting.clear();
@@ -59,7 +59,7 @@ export function startAsk(app, chatting, interaction, closePanel) {
   followModels(app, chatting);
 }
 
-/** @returns {() => void} brings the log and the boxes on the image up to date */
+/** @returns {() => void} updates the log and the boxes on the image */
 function showTurns(app, chatting, interaction, closePanel) {
   const log = $("ask-log");
   let rows = new Map();
@@ -84,21 +84,21 @@ function showTurns(app, chatting, interaction, closePanel) {
     const newest = chatting.turns.at(-1);
     const found = newest?.state === "done" ? foundIn(newest.entities, app.picture) : [];
     interaction.showFound(found);
-    log.setAttribute("aria-busy", String(chatting.isBusy)); // told when it is whole, and not word by word
+    log.setAttribute("aria-busy", String(chatting.isBusy)); // screen readers read the complete answer, not word by word
     const before = rows;
     const isAnother = chatting.turns.length !== before.size || !before.has(newest);
     rows = new Map(chatting.turns.map((turn) => [turn, before.get(turn) ?? turnRow(turn, actions)]));
     for (const [turn, { node }] of before) if (!rows.has(turn)) node.remove();
     for (const [turn, { node, show }] of rows) {
       if (turn === newest) show(found, true);
-      else if (isAnother) show([], false); // only the newest has boxes, and can be asked again
+      else if (isAnother) show([], false); // only the newest has boxes and a retry button
       if (!node.isConnected) log.append(node);
     }
     if (isAtEnd || isAnother) log.scrollTop = log.scrollHeight;
   };
 }
 
-/** A model that is loading may take a minute for its first word. */
+/** While a model loads, the first word may take a minute. */
 function showWaiting(chatting) {
   const tick = () => {
     const turn = chatting.isBusy ? chatting.turns.at(-1) : null;
@@ -136,5 +136,5 @@ function followModels(app, chatting) {
     prefer("ask-model", select.value);
   };
   app.connection.addEventListener("back", () => load().catch(() => {}));
-  load().catch(() => {}); // a page without questions is a page too
+  load().catch(() => {}); // the page works without the chat
 }

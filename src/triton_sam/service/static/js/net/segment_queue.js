@@ -1,6 +1,6 @@
 /**
- * Questions to the model: one at a time for what was clicked (over HTTP, none is dropped but by a newer one for the same
- * object), and beside it one at a time for the mouse (over the socket). So a page has never more than two in flight.
+ * The queue of segment requests for clicks: one in flight at a time, over HTTP; a request is dropped only if a newer one for
+ * the same object replaces it. With the hover request on the WebSocket, a page has at most two requests in flight.
  *
  * @typedef {import("../core/document.js").Candidate} Candidate
  * @typedef {{candidates: Candidate[], serverMs: number, roundTripMs: number}} Answer
@@ -8,15 +8,15 @@
 import { fromCocoRle } from "../core/mask.js";
 import { Problem } from "./problems.js";
 
-const REMEMBERED = 32;
+const MAX_CACHED = 32;
 
-/** @returns {Candidate[]} in the model's own order */
+/** @returns {Candidate[]} in the model's order */
 export function candidatesOf(result) {
   return result.masks.map(({ data, score }) => ({ mask: fromCocoRle(data), score }));
 }
 
-/** Answers to recent questions: a click mostly asks what the mouse has asked already. */
-export class Answers {
+/** Recent masks by prompt: a click mostly repeats the prompt of the hover before it. */
+export class AnswerCache {
   constructor() {
     this._byKey = new Map();
   }
@@ -29,11 +29,11 @@ export class Answers {
   /** @param {Candidate[]} candidates */
   put(imageKey, promptKey, candidates) {
     this._byKey.set(`${imageKey} ${promptKey}`, candidates);
-    if (this._byKey.size > REMEMBERED) this._byKey.delete(this._byKey.keys().next().value);
+    if (this._byKey.size > MAX_CACHED) this._byKey.delete(this._byKey.keys().next().value);
   }
 }
 
-export class Asker {
+export class SegmentQueue {
   /**
    * @param {import("./service.js").Service} service
    * @param {import("./connection.js").Connection} connection
@@ -48,9 +48,9 @@ export class Asker {
 
   /**
    * @param {object} prompt of promptOf
-   * @param {() => boolean} isWanted asked when its turn comes: nobody waits for what was undone meanwhile
-   * @param {AbortSignal} signal when the image is closed
-   * @returns {Promise<Answer|null>} null where it was not wanted any more
+   * @param {() => boolean} isWanted called when its turn comes: the prompt may have been undone meanwhile
+   * @param {AbortSignal} signal aborted when the image is closed
+   * @returns {Promise<Answer|null>} null if it was no longer wanted
    */
   ask(prompt, isWanted, signal) {
     const turn = this._queue.then(() => (isWanted() && !signal.aborted ? this._ask(prompt, signal) : null));
@@ -78,7 +78,7 @@ export class Asker {
     }
   }
 
-  /** The key for the model that is in use when it comes: a person may choose another while one encodes. */
+  /** The key for the current model: the user may choose another one during the encode. */
   async _key(signal) {
     for (;;) {
       try {

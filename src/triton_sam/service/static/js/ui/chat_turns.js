@@ -1,4 +1,4 @@
-/** One question and its answer, in the log. */
+/** One question and its answer in the chat log. */
 import { marked } from "../core/grounding.js";
 import { sentence } from "../net/problems.js";
 import { element } from "./dom.js";
@@ -10,7 +10,7 @@ import { element } from "./dom.js";
  * @param {(index: number, byHand: boolean) => void} actions.take a found box
  * @param {(indices: number[]) => void} actions.light found boxes
  * @returns {{node: HTMLElement, show: (found: import("../core/grounding.js").Found[], isNewest: boolean) => void, mark: (lit: number[]) => void}}
- *   show: the turn as it is now, with those of its boxes that are on the image; mark: which of them stand out
+ *   show: updates the turn, with those of its boxes that are on the image; mark: which of them are highlighted
  */
 export function turnRow(turn, actions) {
   const answer = element("p", { class: "answer" });
@@ -19,7 +19,7 @@ export function turnRow(turn, actions) {
   const node = element("div", { class: "turn" }, element("p", { class: "question" }, turn.question), answer, list, remark);
   let parts = [];
 
-  /** Stands out with its boxes while mouse or focus is on it. */
+  /** Highlights its boxes while the mouse or the focus is on it. */
   const lights = (part, indices) => {
     parts.push({ part, indices });
     part.onpointerenter = part.onfocus = () => actions.light(indices);
@@ -64,7 +64,7 @@ function remarkOf({ state, problem, finish, tokens, took }) {
   return parts.join(" · ");
 }
 
-/** @param {number} seconds that the server wants to be left alone */
+/** @param {number} seconds until a retry is allowed */
 function retryButton(seconds, retry) {
   const button = element("button", { type: "button", class: "link" });
   const until = performance.now() + 1000 * seconds;

@@ -1,21 +1,21 @@
 /**
- * Work that outlives a reload, in the browser's own database: one record an image. A tab holds the records that it works
- * on, so that two tabs do not overwrite each other; a new tab takes up the newest one that no open tab holds.
+ * Stores the work in IndexedDB, so that it survives a reload: one record per image. A tab locks the records that it works on,
+ * so that two tabs do not overwrite each other; a new tab opens the newest record that no open tab has locked.
  *
  * @typedef {{name: string, file: Blob, history: import("./core/history.js").History, keys: Record<string, string>}} Work
  * @typedef {{record: string, name: string, saved: number, hasWork: boolean}} Entry
  */
 import { canRedo, canUndo } from "./core/history.js";
-import { packed, unpacked } from "./core/saved_work.js";
+import { packed, unpacked } from "./core/history_packing.js";
 
 const DATABASE = "triton-sam";
 const VERSION = 3;
 const RECORD = "triton-sam.record";
-/** index: what is told of a record without reading it; masks are written once each. */
+/** index: summaries of the records; masks are written once each. */
 const STORES = ["index", "pictures", "work", "masks"];
-/** Records that no tab holds; each may have an image of many megabytes. */
+/** Limit of unlocked records; each may have an image of many megabytes. */
 const KEPT_RECORDS = 5;
-/** Without locks nobody knows which records are held, so more of them are kept. */
+/** Without locks it is unknown which records are in use, so more of them are kept. */
 const KEPT_WITHOUT_LOCKS = 12;
 const CLAIM_PATIENCE = 1500;
 
@@ -38,32 +38,32 @@ const masksOf = (record) => IDBKeyRange.bound([record, 0], [record, Infinity]);
 
 const newRecord = () => `${Date.now().toString(36)}-${Math.random().toString(36).slice(2, 8)}`;
 
-/** @returns {boolean} whether somebody would miss it */
+/** @returns {boolean} whether it has work worth keeping */
 export const hasWork = (history) => history.present.things.length > 0 || canUndo(history) || canRedo(history);
 
-/** Whether every mask was found that its documents name. */
+/** Whether every mask of its documents was found. */
 const isWhole = ({ past, present, future }) =>
   [...past, present, ...future].every(({ things }) =>
     things.every(({ answer }) => !answer || answer.candidates.every(({ mask }) => mask !== null)));
 
-/** Storage may be forbidden or full: the page then works as before, only without a memory. */
+/** If storage is disabled or full, the page works without it. */
 export class Store {
-  /** @param {() => void} onFailure called once when nothing can be kept */
+  /** @param {() => void} onFailure called once if nothing can be stored */
   constructor(onFailure) {
     this._onFailure = onFailure;
     this._database = null;
     this._hasFailed = false;
     this._held = new Map();
-    /** Record -> (mask -> number), of the masks that are written. */
+    /** Record -> (mask -> number), of the stored masks. */
     this._ids = new Map();
     this._lastId = 0;
-    /** Whose work is written. */
+    /** The record that is written. */
     this.record = "";
-    /** Resolved when that is known. */
+    /** Resolved when the record is known. */
     this.started = new Promise((resolve) => (this._start = resolve));
   }
 
-  /** @returns {Promise<Work|null>} what this tab had before, or what a closed one left */
+  /** @returns {Promise<Work|null>} the work of this tab before a reload, or of a closed tab */
   async open() {
     try {
       this._database = await openDatabase();
@@ -77,7 +77,7 @@ export class Store {
     }
   }
 
-  /** Leaves the record as it is and begins another. */
+  /** Starts a new record. */
   begin() {
     const record = newRecord();
     this._claim(record);
@@ -85,24 +85,24 @@ export class Store {
     this._prune().catch(() => {});
   }
 
-  /** From now on this record is written; the one before stays held until it is released. @param {string} record */
+  /** Writes to this record from now on; the previous one stays locked until it is released. @param {string} record */
   adopt(record) {
     this.record = record;
     try {
       sessionStorage.setItem(RECORD, record);
     } catch {
-      // A reload will not find it, and a new tab may.
+      // A reload will not find the record, but a new tab may.
     }
   }
 
-  /** Other tabs may have it now. @param {string} record */
+  /** Unlocks a record for other tabs. @param {string} record */
   release(record) {
     if (record === this.record) return;
     this._held.get(record)?.();
     this._held.delete(record);
   }
 
-  /** @param {string} record of {@link earlier}, held from now on @returns {Promise<Work|null>} */
+  /** @param {string} record of {@link earlier}, locked from now on @returns {Promise<Work|null>} */
   async read(record) {
     try {
       if (this._database && (await this._claim(record))) return await this._read(record);
@@ -112,7 +112,7 @@ export class Store {
     return null;
   }
 
-  /** @returns {Promise<Entry[]>} work that can be gone back to, the newest first */
+  /** @returns {Promise<Entry[]>} work that can be reopened, the newest first */
   async earlier() {
     try {
       const { free, mine } = await this._entries();
@@ -122,7 +122,7 @@ export class Store {
     }
   }
 
-  /** @param {Work} work whose picture is another than before */
+  /** @param {Work} work with a new image */
   savePicture(work) {
     const { record } = this;
     this._transact((transaction) => {
@@ -133,7 +133,7 @@ export class Store {
     });
   }
 
-  /** @param {Work} work whose picture is written already */
+  /** @param {Work} work whose image is already stored */
   saveWork(work) {
     const { record } = this;
     this._transact((transaction) => this._putWork(transaction, record, work));
@@ -153,7 +153,7 @@ export class Store {
     transaction.objectStore("index").put({ name, saved: Date.now(), hasWork: hasWork(history) }, record);
   }
 
-  /** @returns {Promise<Work|null>} null also for a record that is not whole */
+  /** @returns {Promise<Work|null>} null also for an incomplete record */
   async _read(record) {
     const read = (store, action) => answered(action(this._database.transaction(store).objectStore(store)));
     const range = masksOf(record);
@@ -173,7 +173,7 @@ export class Store {
     return { name: entry.name, file, history, keys: work.keys };
   }
 
-  // -- whose record it is --------------------------------------------------------------------------------------------
+  // -- locks of records ----------------------------------------------------------------------------------------------
 
   async _ownRecord() {
     const previous = sessionStorage.getItem(RECORD);
@@ -185,10 +185,10 @@ export class Store {
     return record;
   }
 
-  /** Held until it is released or the tab is closed. @returns {Promise<boolean>} false where another tab holds it */
+  /** Locks a record until it is released or the tab is closed. @returns {Promise<boolean>} false if another tab has it */
   _claim(record) {
-    if (this._held.has(record) || !navigator.locks) return Promise.resolve(true); // none on other hosts without TLS
-    // After a reload the page before may hold it for another moment.
+    if (this._held.has(record) || !navigator.locks) return Promise.resolve(true); // not available on other hosts without TLS
+    // After a reload the previous page may keep the lock for a moment.
     const signal = AbortSignal.timeout(CLAIM_PATIENCE);
     return new Promise((resolve) => {
       const hold = () =>
@@ -200,7 +200,7 @@ export class Store {
     });
   }
 
-  /** @returns {Promise<{free: Entry[], mine: Entry[]}>} records that no tab holds, and others that this one holds */
+  /** @returns {Promise<{free: Entry[], mine: Entry[]}>} unlocked records, and the other records of this tab */
   async _entries() {
     if (!this._database) return { free: [], mine: [] };
     const { held } = (await navigator.locks?.query()) ?? { held: [] };
@@ -215,7 +215,7 @@ export class Store {
     return { free, mine };
   }
 
-  /** Throws records away: empty ones first, then the oldest. @returns {Promise<string|null>} one for a new tab */
+  /** Deletes records: empty ones first, then the oldest. @returns {Promise<string|null>} one for a new tab */
   async _prune() {
     const { free } = await this._entries();
     free.sort((a, b) => Number(b.hasWork) - Number(a.hasWork) || b.saved - a.saved);
@@ -233,14 +233,14 @@ export class Store {
 
   // -- writing -------------------------------------------------------------------------------------------------------
 
-  /** Begins at once: a page that is being left has no later. The database itself keeps the order. */
+  /** Starts at once: a page that is being closed gets no later chance. The database keeps the order. */
   _transact(change) {
     if (!this._database) return;
     try {
       const transaction = this._database.transaction(STORES, "readwrite");
       transaction.onabort = () => this._fail();
       change(transaction);
-      transaction.commit(); // nor is a page that is being left asked whether it has more to write
+      transaction.commit(); // a page that is being closed would not commit automatically
     } catch {
       this._fail();
     }

@@ -1,24 +1,24 @@
-/** A file -> pixels that the page can draw, and bytes that the server can read, of the same image. */
+/** Decodes an image file to pixels that the page can draw, and to a file that the server can read. */
 import { Problem } from "./net/problems.js";
 
-/** Canvases end here in most browsers. */
-const LONGEST_SIDE = 16_384;
-/** What both sides read. */
+/** The largest canvas side in most browsers. */
+const MAX_SIDE = 16_384;
+/** Types that both the browser and the server can read. */
 const COMMON = ["image/png", "image/jpeg", "image/webp", "image/bmp", "image/gif"];
 const HEAD_BYTES = 32;
 
 /**
  * @param {Blob} file
- * @param {(file: Blob) => Promise<Blob>} convert asks the service for a JPEG of what the browser cannot show
- * @returns {Promise<{bitmap: ImageBitmap, file: Blob}>} upright; the file is another one where the server cannot read it
+ * @param {(file: Blob) => Promise<Blob>} convert requests a JPEG from the service, for files that the browser cannot show
+ * @returns {Promise<{bitmap: ImageBitmap, file: Blob}>} upright; the file is replaced by a PNG if the server cannot read it
  */
 export async function decode(file, convert) {
   const own = looksOther(new Uint8Array(await file.slice(0, HEAD_BYTES).arrayBuffer())) ? null : await bitmapOf(file);
   const bitmap = own ?? (await bitmapOf(await convert(file)));
   if (!bitmap) throw new Problem("refused", "this file cannot be shown: open a PNG, JPEG, WebP or TIFF image");
-  if (Math.max(bitmap.width, bitmap.height) > LONGEST_SIDE) {
+  if (Math.max(bitmap.width, bitmap.height) > MAX_SIDE) {
     bitmap.close();
-    throw new Problem("refused", `browsers draw up to ${LONGEST_SIDE} pixels a side: open a smaller image, or a part`);
+    throw new Problem("refused", `browsers draw at most ${MAX_SIDE} pixels per side: open a smaller image, or a part of it`);
   }
   const isReadable = !own || !file.type || COMMON.includes(file.type);
   return { bitmap, file: isReadable ? file : await pngOf(bitmap) };
@@ -28,13 +28,13 @@ async function bitmapOf(file) {
   try {
     return await createImageBitmap(file, { imageOrientation: "from-image" });
   } catch {
-    return null; // TIFF, JPEG 2000, or no image at all: the service knows
+    return null; // TIFF, JPEG 2000, or not an image: the service decides
   }
 }
 
 /**
- * Whether a browser can show a file, but not as the model sees it: 12 bits of a camera in a 16-bit PNG look black, and
- * browsers do not turn a WebP upright.
+ * Whether a browser shows a file differently from what the model sees: 12-bit camera data in a 16-bit PNG looks black, and
+ * browsers ignore the EXIF rotation of WebP.
  * @param {Uint8Array} head the file's first bytes
  */
 export function looksOther(head) {

@@ -1,7 +1,7 @@
 /**
- * Questions about the open image to a vision-language model, one at a time, and their answers as they come.
+ * The chat about the open image with a vision-language model: one question at a time, with streaming answers.
  *
- * Events: "turns" when {@link Chatting.turns} or one of them has changed.
+ * Events: "turns" when {@link ChatSession.turns} or one of them has changed.
  * @typedef {{id: string, title: string, chats: boolean, grounds: boolean}} ChatModel
  */
 import { messagesOf, newTurn } from "./core/chat.js";
@@ -9,22 +9,22 @@ import { sound } from "./core/grounding.js";
 import { chatBody, pieces } from "./net/chat.js";
 import { Problem } from "./net/problems.js";
 
-export class Chatting extends EventTarget {
+export class ChatSession extends EventTarget {
   /** @param {import("./app.js").App} app */
   constructor(app) {
     super();
     this._app = app;
     this._abort = null;
-    /** @type {ChatModel|null} who is asked */
+    /** @type {ChatModel|null} the selected model */
     this.model = null;
     /** @type {import("./core/chat.js").Turn[]} about this image, the newest last */
     this.turns = [];
-    /** Whether an answer is waited for. */
+    /** Whether an answer is in progress. */
     this.isBusy = false;
     app.addEventListener("picture", () => this.clear());
   }
 
-  /** @param {string} text @returns {boolean} whether it is asked; not while another one is */
+  /** @param {string} text @returns {boolean} whether it was sent; false while another one is in progress */
   ask(text) {
     const question = text.trim();
     if (!question || this.isBusy || !this.model || !this._app.picture) return false;
@@ -35,7 +35,7 @@ export class Chatting extends EventTarget {
     return true;
   }
 
-  /** Asks the newest question once more, in the place of an answer that failed. */
+  /** Repeats the newest question, whose answer failed. */
   retry() {
     const turn = this.turns.at(-1);
     if (this.isBusy || turn?.state !== "failed") return;
@@ -43,12 +43,12 @@ export class Chatting extends EventTarget {
     this.ask(turn.question);
   }
 
-  /** What has come is kept. */
+  /** Stops the answer; the text so far is kept. */
   stop() {
     this._abort?.abort();
   }
 
-  /** Forgets all that was said. */
+  /** Clears the conversation. */
   clear() {
     this.stop();
     this._abort = null;
@@ -72,7 +72,7 @@ export class Chatting extends EventTarget {
       turn.problem = error;
     }
     turn.took = performance.now() - turn.since;
-    if (this._abort !== abort) return; // another image, and another conversation
+    if (this._abort !== abort) return; // another image was opened, with another conversation
     this._abort = null;
     this.isBusy = false;
     this._tell();

@@ -1,4 +1,4 @@
-/** Boxes that a model has found, with their names: over the image, and never in an export. Readable on any image. */
+/** Draws a model's boxes with their names over the image, readable on any image. They are not exported. */
 import { laidOut, shapeAt } from "../core/grounding.js";
 
 const FONT_SIZE = 12;
@@ -8,7 +8,7 @@ const MOST_LETTERS = 32;
 const DARK = "rgb(10 16 22 / 82%)";
 const LIGHT = "#f3f6f9";
 const LIT = "#ffd02f";
-/** CSS pixels beside an edge that are still the edge. */
+/** Tolerance of a click on an edge, in CSS pixels. */
 const REACH = 6;
 const REACH_OF_FINGERS = 12;
 
@@ -17,7 +17,7 @@ export class FoundBoxes {
     /** @type {import("../core/grounding.js").Found[]} */
     this.boxes = [];
     this.isShown = true;
-    /** @type {number[]} indices of those that stand out */
+    /** @type {number[]} indices of the highlighted boxes */
     this.lit = [];
     this._context = null;
   }

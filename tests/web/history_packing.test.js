@@ -3,7 +3,7 @@ import test from "node:test";
 
 import * as documents from "../../src/triton_sam/service/static/js/core/document.js";
 import * as histories from "../../src/triton_sam/service/static/js/core/history.js";
-import { packed, unpacked } from "../../src/triton_sam/service/static/js/core/saved_work.js";
+import { packed, unpacked } from "../../src/triton_sam/service/static/js/core/history_packing.js";
 import { drawing, maskOf, oneOf, randomBitmapOf, randomNumbers } from "./helpers.js";
 
 const point = (x, y, label = 1) => ({ x, y, label });

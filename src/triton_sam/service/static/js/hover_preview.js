@@ -1,20 +1,20 @@
 /**
- * The mask under the mouse: what a click there would give.
+ * The hover preview: the mask that a click at the mouse position would give.
  *
- * Events: "preview" when {@link Hovering.preview} has changed (detail: {moved, serverMs} of the answer, or null).
+ * Events: "preview" when {@link HoverPreview.preview} has changed (detail: {moved, serverMs} of the answer, or null).
  */
 import * as documents from "./core/document.js";
 import { HoverSocket } from "./net/hover_socket.js";
 
-export class Hovering extends EventTarget {
+export class HoverPreview extends EventTarget {
   /**
    * @param {object} parts
    * @param {import("./net/service.js").Service} parts.service
    * @param {import("./net/connection.js").Connection} parts.connection
    * @param {import("./net/image_keys.js").ImageKeys} parts.images
-   * @param {import("./net/asker.js").Answers} parts.answers
+   * @param {import("./net/segment_queue.js").AnswerCache} parts.answers
    * @param {() => documents.Document} parts.currentDocument
-   * @param {(answer: import("./net/asker.js").Answer) => void} parts.onAnswer
+   * @param {(answer: import("./net/segment_queue.js").Answer) => void} parts.onAnswer
    */
   constructor({ service, connection, images, answers, currentDocument, onAnswer }) {
     super();
@@ -39,14 +39,14 @@ export class Hovering extends EventTarget {
   }
 
   /**
-   * The mouse is here. Nothing happens while the image is being encoded.
+   * Updates the preview for a mouse position. Does nothing while the image is being encoded.
    * @param {{x: number, y: number, label: 0|1}} point whole original pixels
-   * @param {number} moved when it came here, performance.now()
+   * @param {number} moved when the mouse moved there, performance.now()
    */
   at(point, moved) {
     const imageKey = this._images.key;
     const place = `${point.x} ${point.y} ${point.label} ${imageKey}`;
-    if (place === this._place) return; // a mouse tells of much less than a pixel
+    if (place === this._place) return; // mouse events are much finer than a pixel
     const thing = documents.hovered(this._currentDocument(), point);
     if (!thing || !imageKey) {
       this.clear();
@@ -69,12 +69,12 @@ export class Hovering extends EventTarget {
     this.dispatchEvent(new CustomEvent("preview", { detail: null }));
   }
 
-  /** The token is another one: the next hover goes over a new socket. */
+  /** After a change of the token: the next hover uses a new WebSocket. */
   reconnect() {
     this._socket.close();
   }
 
-  /** Early, so that the first hover need not wait for it. */
+  /** Connects early, so that the first hover does not wait. */
   _connect() {
     if (this._connection.state === "ready" && this._images.key) this._socket.connect();
   }
@@ -82,7 +82,7 @@ export class Hovering extends EventTarget {
   _take(question, answer) {
     this._answers.put(question.imageKey, question.promptKey, answer.candidates);
     this._onAnswer(answer);
-    // The mouse may have gone on to a place whose answer was known already.
+    // The mouse may have moved to a position whose mask was already cached.
     if (question.number > this._shown) this._show(question, answer.candidates, answer.serverMs);
   }
 
@@ -96,12 +96,12 @@ export class Hovering extends EventTarget {
   _refused(question, problem) {
     const isStillThere = () => this._place === question.place;
     if (problem.code === "image_expired") {
-      this._place = null; // the same place is asked about again when the image is ready
+      this._place = null; // the same position is requested again when the image is ready
       this._images.forget(question.imageKey);
-      this._images.ready().catch(() => {}); // told through its state
+      this._images.ready().catch(() => {}); // reported through its state
     } else if (problem.passes) {
       this._connection.lost(problem).then(() => isStillThere() && this._socket.ask(question));
     }
-    // Others are told when the person clicks; a mouse that only passes by shall not raise notices.
+    // Other errors are shown when the user clicks; hovering alone must not show notices.
   }
 }

@@ -1,4 +1,4 @@
-/** Which of the model's masks: its own choice, or one of three. */
+/** The choice between the model's masks: the best score, or one of three. */
 import * as documents from "../core/document.js";
 import { $, element, radioGroup } from "./dom.js";
 

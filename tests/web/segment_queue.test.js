@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import test from "node:test";
 
 import { toCocoRle } from "../../src/triton_sam/service/static/js/core/mask.js";
-import { Answers, Asker, candidatesOf } from "../../src/triton_sam/service/static/js/net/asker.js";
+import { AnswerCache, SegmentQueue, candidatesOf } from "../../src/triton_sam/service/static/js/net/segment_queue.js";
 import { ImageKeys } from "../../src/triton_sam/service/static/js/net/image_keys.js";
 import { Problem } from "../../src/triton_sam/service/static/js/net/problems.js";
 import { deferred, drawing, fakeEncode, maskOf, settled } from "./helpers.js";
@@ -12,7 +12,7 @@ const result = { masks: [{ data: toCocoRle(mask), score: 0.75 }], timings_ms: { 
 const never = new AbortController().signal;
 const always = () => true;
 
-/** An asker with an image whose key is known, on a server that the test answers. */
+/** An queue with an image whose key is known, on a server that the test answers. */
 function prepared(known = { small: "k1" }) {
   const [segments, encodings] = [[], []];
   const service = {
@@ -27,12 +27,12 @@ function prepared(known = { small: "k1" }) {
   const images = new ImageKeys(service, connection);
   images.use("small");
   images.open(new Blob(["picture"]), known);
-  return { asker: new Asker(service, connection, images), images, segments, encodings };
+  return { queue: new SegmentQueue(service, connection, images), images, segments, encodings };
 }
 
 test("a question goes out with key and model, and its answer comes back with masks and times", async () => {
-  const { asker, segments } = prepared();
-  const answer = asker.ask({ points: [[1, 2]], labels: [1] }, always, never);
+  const { queue, segments } = prepared();
+  const answer = queue.ask({ points: [[1, 2]], labels: [1] }, always, never);
   await settled();
   assert.deepEqual(segments[0].body, { points: [[1, 2]], labels: [1], image_key: "k1", model: "small" });
   assert.equal(segments[0].signal, never);
@@ -49,8 +49,8 @@ test("candidates keep the model's order", () => {
 });
 
 test("one question is asked at a time, in order", async () => {
-  const { asker, segments } = prepared();
-  const answers = [1, 2, 3].map((box) => asker.ask({ box }, always, never));
+  const { queue, segments } = prepared();
+  const answers = [1, 2, 3].map((box) => queue.ask({ box }, always, never));
   for (const asked of [1, 2, 3]) {
     await settled();
     assert.deepEqual(segments.map(({ body }) => body.box), [1, 2, 3].slice(0, asked));
@@ -59,10 +59,10 @@ test("one question is asked at a time, in order", async () => {
   assert.equal((await Promise.all(answers)).length, 3);
 });
 
-test("a question that fails is told to its asker, and the next one is asked", async () => {
-  const { asker, segments } = prepared();
-  const first = asker.ask({ box: 1 }, always, never);
-  const second = asker.ask({ box: 2 }, always, never);
+test("a question that fails is told to its queue, and the next one is asked", async () => {
+  const { queue, segments } = prepared();
+  const first = queue.ask({ box: 1 }, always, never);
+  const second = queue.ask({ box: 2 }, always, never);
   await settled();
   const problem = new Problem("internal_error");
   segments[0].reject(problem);
@@ -73,11 +73,11 @@ test("a question that fails is told to its asker, and the next one is asked", as
 });
 
 test("what is not wanted any more when its turn comes is not asked", async () => {
-  const { asker, segments } = prepared();
+  const { queue, segments } = prepared();
   let isWanted = true;
-  const first = asker.ask({ box: 1 }, always, never);
-  const second = asker.ask({ box: 2 }, () => isWanted, never);
-  const third = asker.ask({ box: 3 }, always, never);
+  const first = queue.ask({ box: 1 }, always, never);
+  const second = queue.ask({ box: 2 }, () => isWanted, never);
+  const third = queue.ask({ box: 3 }, always, never);
   await settled();
   isWanted = false; // undone while the first was on its way
   segments[0].resolve(result);
@@ -89,16 +89,16 @@ test("what is not wanted any more when its turn comes is not asked", async () =>
 });
 
 test("what belongs to a closed image is not asked", async () => {
-  const { asker, segments } = prepared();
+  const { queue, segments } = prepared();
   const abort = new AbortController();
   abort.abort();
-  assert.equal(await asker.ask({ box: 1 }, always, abort.signal), null);
+  assert.equal(await queue.ask({ box: 1 }, always, abort.signal), null);
   assert.equal(segments.length, 0);
 });
 
 test("a question waits for the encoding", async () => {
-  const { asker, segments, encodings } = prepared({});
-  const answer = asker.ask({ box: 1 }, always, never);
+  const { queue, segments, encodings } = prepared({});
+  const answer = queue.ask({ box: 1 }, always, never);
   await settled();
   assert.equal(segments.length, 0);
   encodings[0].resolve({ image_key: "new" });
@@ -109,8 +109,8 @@ test("a question waits for the encoding", async () => {
 });
 
 test("an image that the server has forgotten is encoded again, and the question asked again", async () => {
-  const { asker, images, segments, encodings } = prepared();
-  const answer = asker.ask({ box: 1 }, always, never);
+  const { queue, images, segments, encodings } = prepared();
+  const answer = queue.ask({ box: 1 }, always, never);
   await settled();
   segments[0].reject(new Problem("image_expired"));
   await settled();
@@ -129,8 +129,8 @@ test("an image that the server has forgotten is encoded again, and the question 
 
 test("a question is asked again a few times, ever later, where the image is forgotten each time", async (context) => {
   context.mock.timers.enable({ apis: ["setTimeout"] });
-  const { asker, images, segments, encodings } = prepared({});
-  const answer = assert.rejects(asker.ask({ box: 1 }, always, never), { code: "forgetful" });
+  const { queue, images, segments, encodings } = prepared({});
+  const answer = assert.rejects(queue.ask({ box: 1 }, always, never), { code: "forgetful" });
   for (const [round, pause] of [0, 2000, 4000, 0].entries()) {
     await settled();
     assert.equal(encodings.length, round + 1);
@@ -146,16 +146,16 @@ test("a question is asked again a few times, ever later, where the image is forg
 });
 
 test("an image that is refused refuses the question, and later ones too", async () => {
-  const { asker, encodings } = prepared({});
+  const { queue, encodings } = prepared({});
   const problem = new Problem("too_large");
-  const answers = [asker.ask({ box: 1 }, always, never), asker.ask({ box: 2 }, always, never)];
+  const answers = [queue.ask({ box: 1 }, always, never), queue.ask({ box: 2 }, always, never)];
   encodings[0].reject(problem);
   for (const answer of answers) await assert.rejects(answer, (error) => error === problem);
 });
 
 test("who chooses another model while one encodes gets that model's answer", async () => {
-  const { asker, images, segments, encodings } = prepared({});
-  const answer = asker.ask({ box: 1 }, always, never);
+  const { queue, images, segments, encodings } = prepared({});
+  const answer = queue.ask({ box: 1 }, always, never);
   await settled();
   images.use("large");
   await settled();
@@ -169,14 +169,14 @@ test("who chooses another model while one encodes gets that model's answer", asy
 });
 
 test("who opens another image while one encodes gets no answer for the first", async () => {
-  const { asker, images, segments, encodings } = prepared({});
+  const { queue, images, segments, encodings } = prepared({});
   const abort = new AbortController();
-  const first = asker.ask({ box: 1 }, always, abort.signal);
+  const first = queue.ask({ box: 1 }, always, abort.signal);
   await settled();
   abort.abort();
   images.open(new Blob(["another"]));
   await assert.rejects(first, { name: "AbortError" });
-  const second = asker.ask({ box: 2 }, always, never);
+  const second = queue.ask({ box: 2 }, always, never);
   encodings[1].resolve({ image_key: "k2" });
   await settled();
   assert.deepEqual(segments.map(({ body }) => [body.box, body.image_key]), [[2, "k2"]]);
@@ -185,7 +185,7 @@ test("who opens another image while one encodes gets no answer for the first", a
 });
 
 test("recent answers are remembered by image and question, the oldest of many is not", () => {
-  const answers = new Answers();
+  const answers = new AnswerCache();
   assert.equal(answers.get("image", "question"), null);
   for (let number = 0; number < 33; number += 1) answers.put("image", `${number}`, [number]);
   assert.equal(answers.get("image", "0"), null);

@@ -1,13 +1,13 @@
 /**
- * A history without its masks, and back: masks are written once each, or every click would write all of them again.
- * What documents share stays shared.
+ * Packs a history for storage, with numbers in place of masks: each mask is stored once, or every click would write all of
+ * them again. Objects that documents share stay shared.
  *
  * @typedef {import("./mask.js").Mask} Mask
  */
 
 /**
  * @param {import("./history.js").History} history of documents
- * @param {(mask: Mask) => number} idOf the same number for the same mask
+ * @param {(mask: Mask) => number} idOf returns the same number for the same mask
  * @returns {object} for {@link unpacked}
  */
 export const packed = (history, idOf) => mapped(history, idOf);

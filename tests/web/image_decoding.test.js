@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { looksOther } from "../../src/triton_sam/service/static/js/picture_file.js";
+import { looksOther } from "../../src/triton_sam/service/static/js/image_decoding.js";
 
 const ALPHA = 0b1_0000;
 const EXIF = 0b1000;
