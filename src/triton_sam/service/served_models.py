@@ -62,7 +62,7 @@ def choose(segmenters: Mapping[str, ModelSpec], wanted: str | None, missing: Set
     for name, spec in segmenters.items():
         if wanted == spec.family:
             return ServedSegmenter(name, spec)
-    raise NotFound(f"there is no model {wanted[:_MAX_QUOTED_NAME]!r}: choose one of {', '.join(segmenters)}")
+    raise NotFound(f"there is no model {wanted[:_MAX_QUOTED_NAME]!r}: available are {', '.join(segmenters)}")
 
 
 def choose_vlm(vlms: Mapping[str, VlmSpec], wanted: str) -> tuple[str, VlmSpec]:
@@ -73,7 +73,7 @@ def choose_vlm(vlms: Mapping[str, VlmSpec], wanted: str) -> tuple[str, VlmSpec]:
         if wanted in (name, spec.id):
             return name, spec
     raise ModelNotFound(
-        f"there is no vision-language model {wanted[:_MAX_QUOTED_NAME]!r}: choose one of {', '.join(vlms)}"
+        f"there is no vision-language model {wanted[:_MAX_QUOTED_NAME]!r}: available are {', '.join(vlms)}"
     )
 
 

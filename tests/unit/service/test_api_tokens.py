@@ -79,7 +79,7 @@ def test_what_is_no_such_file(tmp_path: Path) -> None:
         read_tokens(tmp_path)
     path = tmp_path / "bytes"
     path.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(SetupError, match="is no text"):
+    with pytest.raises(SetupError, match="is not a UTF-8 text file"):
         read_tokens(path)
     path.write_bytes(b"#" * (1024 * 1024 + 1))
     with pytest.raises(SetupError, match="right file"):
@@ -150,7 +150,7 @@ def test_rates_over_http(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> No
 
     answers, metrics = asyncio.run(run())
     message = refusal(answers[2], 429, "rate_limited")
-    assert "1 requests a minute" in message
+    assert "1 requests per minute" in message
     assert 50 < int(answers[2].headers["retry-after"]) <= 60
     refusal(answers[5], 401, "not_authorised")
     told = 'triton_sam_service_callers_total{caller="%s",kind="request",outcome="%s"} %s'

@@ -92,11 +92,11 @@ def test_unsent_bytes_are_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
         gateway = Gateway(Fake().backend, Settings())
         socket = hover._HoverSocket(DeafSocket(), gateway, *counting())  # type: ignore[arg-type]
         socket._respond(3, "3", json.dumps("x" * 5000))  # one alone may be large
-        assert not socket._hung_up.is_set()
+        assert not socket._closing.is_set()
         socket._respond(2, "2", json.dumps("x" * 600))
-        assert not socket._hung_up.is_set()
+        assert not socket._closing.is_set()
         socket._respond(1, "1", json.dumps("x" * 600))
-        assert socket._hung_up.is_set()
+        assert socket._closing.is_set()
         assert answers_of(socket) == ["result"] * 3
 
     asyncio.run(run())
@@ -125,9 +125,9 @@ def test_a_message_of_too_many_parts() -> None:
 
 
 def test_an_unsent_mask_that_is_older_than_another_counts_as_superseded() -> None:
-    old = hover._Answer(1, "result", "7", '"result":' + json.dumps({"mask": np.zeros(3).tolist()}))
-    assert json.loads(hover._aged(old, 2).text) == {"id": 7, "superseded": True}
-    assert hover._aged(old, 1) is old
+    old = hover._HoverResponse(1, "result", "7", '"result":' + json.dumps({"mask": np.zeros(3).tolist()}))
+    assert json.loads(hover._superseded_if_older(old, 2).text) == {"id": 7, "superseded": True}
+    assert hover._superseded_if_older(old, 1) is old
 
 
 def test_messages_have_a_rate(tmp_path: Path) -> None:
@@ -153,4 +153,4 @@ def test_messages_have_a_rate(tmp_path: Path) -> None:
         with pytest.raises(ConnectionClosed) as closed:
             ask_on()
         assert closed.value.rcvd is not None
-        assert (closed.value.rcvd.code, closed.value.rcvd.reason) == (1008, "the token is not valid any more")
+        assert (closed.value.rcvd.code, closed.value.rcvd.reason) == (1008, "the token is no longer valid")

@@ -201,7 +201,7 @@ def test_slow_senders_take_no_places() -> None:
         while "triton_sam_service_in_progress 5.0" not in client.get("/metrics").text:
             pass
         refused = client.post("/v1/segment", content=BODY)
-        assert "4 requests are being sent" in refusal(refused, 429, "queue_full")
+        assert "4 requests are already being received" in refusal(refused, 429, "queue_full")
         assert refused.headers["retry-after"] == "1"
         assert client.get("/models").status_code == 200
         for connection in (*slow, fourth):
@@ -227,7 +227,7 @@ def test_bodies_of_many(path: str, ends: str) -> None:
         while "triton_sam_service_body_bytes 3.999999e+06" not in client.get("/metrics").text:
             pass
         refused = client.post(path, **large)
-        assert "the bodies of other requests take" in refusal(refused, 429, "queue_full")
+        assert "the bodies of other requests use" in refusal(refused, 429, "queue_full")
         assert refused.headers["retry-after"] == "1"
         assert client.post("/v1/segment", content=BODY).status_code == 200
         if ends == "is answered":

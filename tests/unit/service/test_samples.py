@@ -78,7 +78,7 @@ def test_without_scikit_image() -> None:
     [row] = listed.json()
     assert row["name"] == "cells"
     assert drawn.headers["content-type"] == "image/jpeg"
-    assert refusal(missing, 404, "not_found") == "there is no sample 'coffee': there are cells"
+    assert refusal(missing, 404, "not_found") == "there is no sample 'coffee': available are cells"
 
 
 def test_a_wheel_that_lacks_some(tmp_path: Path) -> None:

@@ -129,7 +129,7 @@ def test_bodies_that_are_no_requests(body: bytes) -> None:
 
 
 def test_models_that_are_not_there_and_texts_for_models_without_ears() -> None:
-    assert "choose one of" in refusal(ask("POST", "/v1/segment", json={**CLICK, "model": "sam9"}), 404, "not_found")
+    assert "available are" in refusal(ask("POST", "/v1/segment", json={**CLICK, "model": "sam9"}), 404, "not_found")
     refusal(ask("POST", "/v1/segment", json={"image_key": KEY, "text": "a cat"}), 422, "unsupported")
     refusal(ask("POST", "/v1/segment", Fake(segmenters={}), json=CLICK), 404, "not_found")
     image = {"image": ("a.png", IMAGE)}

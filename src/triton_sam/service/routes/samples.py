@@ -93,7 +93,7 @@ def samples_router(folder: Path | None) -> APIRouter:
         found = {photograph.name: (photograph, file) for photograph, file in await run_in_threadpool(_present, folder)}
         if name not in found:
             names = ", ".join([*found, _SYNTHETIC])
-            raise NotFound(f"there is no sample {name[:_MAX_NAME]!r}: choose one of {names}")
+            raise NotFound(f"there is no sample {name[:_MAX_NAME]!r}: available are {names}")
         photograph, file = found[name]
         return FileResponse(file, media_type=photograph.media_type, headers=_CACHE)
 
