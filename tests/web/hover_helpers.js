@@ -1,6 +1,8 @@
+import assert from "node:assert/strict";
+
 import { toCocoRle } from "../../src/triton_sam/service/static/js/core/mask.js";
 import { HoverSocket } from "../../src/triton_sam/service/static/js/net/hover_socket.js";
-import { deferred, drawing, maskOf } from "./helpers.js";
+import { drawing, maskOf, settled } from "./helpers.js";
 
 export const mask = maskOf(drawing("#.", ".#"));
 export const result = { masks: [{ data: toCocoRle(mask), score: 0.75 }], timings_ms: { total: 4.5 } };

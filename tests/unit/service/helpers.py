@@ -115,7 +115,7 @@ class Held:
 
 
 class FakeTransport:
-    """Answers at once, or when it is told to; may be asked from every thread."""
+    """Responds at once, or when the test releases it; may be called from every thread."""
 
     def __init__(self, answer: Callable[[Call], Outputs] = answer_as_a_segmenter) -> None:
         self.answer = answer

@@ -1,4 +1,4 @@
-"""Files of tokens: what may stand there, what is told of a wrong one, and what happens when they change."""
+"""Tokens files: their format, the errors of invalid ones, and changes while the service runs."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ def test_a_file(tmp_path: Path) -> None:
         (f"alice {BOB}\nbob {HASHED}", 2, "token appears twice"),
     ],
 )
-def test_a_wrong_line_is_told_without_its_secret(tmp_path: Path, text: str, line: int, what: str) -> None:
+def test_the_error_of_a_wrong_line_has_no_secret(tmp_path: Path, text: str, line: int, what: str) -> None:
     path = written(tmp_path, text)
-    with pytest.raises(SetupError, match=what) as told:
+    with pytest.raises(SetupError, match=what) as caught:
         read_tokens(path)
-    assert f"TRITON_SAM_TOKENS_FILE {path}, line {line}: " in str(told.value)
-    assert not any(secret in str(told.value) for secret in (ALICE, BOB, HASHED, "zzz"))
+    assert f"TRITON_SAM_TOKENS_FILE {path}, line {line}: " in str(caught.value)
+    assert not any(secret in str(caught.value) for secret in (ALICE, BOB, HASHED, "zzz"))
 
 
 def test_too_many_tokens(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_both_kinds_of_tokens(tmp_path: Path) -> None:
         TokenStore(Settings(token="word", tokens_file=written(tmp_path, f"default {ALICE}")))  # type: ignore[arg-type]
 
 
-def test_an_empty_file_lets_nobody_in(tmp_path: Path) -> None:
+def test_an_empty_file_accepts_no_token(tmp_path: Path) -> None:
     store = TokenStore(Settings(tokens_file=written(tmp_path, "")))
     assert store.needs_token
     assert store.find("") is None
@@ -153,9 +153,9 @@ def test_rates_over_http(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> No
     assert "1 requests per minute" in message
     assert 50 < int(answers[2].headers["retry-after"]) <= 60
     refusal(answers[5], 401, "not_authorised")
-    told = 'triton_sam_service_callers_total{caller="%s",kind="request",outcome="%s"} %s'
+    line = 'triton_sam_service_callers_total{caller="%s",kind="request",outcome="%s"} %s'
     for caller, outcome, count in (("alice", "taken", 2.0), ("alice", "limited", 2.0), ("bob", "taken", 1.0)):
-        assert told % (caller, outcome, count) in metrics
+        assert line % (caller, outcome, count) in metrics
     lines = [record.getMessage() for record in caplog.records if record.name.endswith("requests")]
     assert [line.partition(" by ")[2].partition(",")[0] for line in lines[:6]] == [
         "alice",
@@ -184,7 +184,7 @@ def test_guesses_count() -> None:
         async with client_of(Fake(), token="a very secret word", rate=60, rate_burst=3) as client:
             guesses = [{"Authorization": f"Bearer guess{number}"} for number in range(5)]
             statuses = [(await client.get("/models", headers=guess)).status_code for guess in guesses]
-            right = {"Authorization": "Bearer a very secret word"}  # whoever has the token is not kept out by them
+            right = {"Authorization": "Bearer a very secret word"}  # a valid token is still accepted
             return [*statuses, (await client.get("/models", headers=right)).status_code]
 
     assert asyncio.run(run()) == [401, 401, 401, 429, 429, 200]

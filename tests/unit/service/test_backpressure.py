@@ -22,7 +22,7 @@ def call_of(*inputs: str, model: str = "sam2") -> Call:
 
 
 def answered(outcome: Outputs | BaseException | None) -> Future[Outputs]:
-    """None: given up by whoever waited."""
+    """None: cancelled by the waiting caller."""
     future: Future[Outputs] = Future()
     if outcome is None:
         future.cancel()
@@ -60,7 +60,7 @@ def test_clicks_on_a_full_model_and_nothing_else() -> None:
 
 @pytest.mark.parametrize("outcome", [{}, InvalidInput("no"), Cancelled("gone"), None])
 @pytest.mark.parametrize("inputs", ["image", "image_key"])
-def test_every_answer_but_a_refusal_makes_a_place(outcome: Outputs | BaseException | None, inputs: str) -> None:
+def test_every_response_but_a_refusal_frees_a_slot(outcome: Outputs | BaseException | None, inputs: str) -> None:
     watched = Watched()
     watched.backpressure.watch(call_of(inputs, model="sam3"), answered(outcome))
     assert watched.is_full(call_of("image_key")), "an answer of another model"
@@ -74,7 +74,7 @@ def test_an_image_that_is_refused_says_nothing_of_clicks() -> None:
     backpressure.check(call_of("image_key"))
 
 
-def test_nobody_is_believed_for_long() -> None:
+def test_a_refusal_is_remembered_for_a_moment_only() -> None:
     watched = Watched()
     watched.now += 0.04
     assert watched.is_full(call_of("image_key"))

@@ -46,9 +46,9 @@ def test_an_answer() -> None:
 
 def test_what_the_server_gets() -> None:
     fake = Fake()
-    told = [ASKED, {"role": "assistant", "content": "Größe"}, {"role": "user", "content": "Why?"}]
+    messages = [ASKED, {"role": "assistant", "content": "Größe"}, {"role": "user", "content": "Why?"}]
     options = {"max_tokens": 9, "temperature": 0.5, "top_p": 0.25, "seed": 2**40, "stop": ["a", "ß"]}
-    assert completion(chat(*told, **options) | {"model": "vlm:talker"}, fake).json()["model"] == "talker"
+    assert completion(chat(*messages, **options) | {"model": "vlm:talker"}, fake).json()["model"] == "talker"
     [call] = fake.transport.streams
     assert json.loads(call.inputs["messages_json"][0]) == [
         {"role": "user", "content": "What is this?"},

@@ -98,7 +98,7 @@ def test_a_body_that_takes_too_long() -> None:
 
 @pytest.mark.parametrize("held_at", [0, 2])
 @pytest.mark.parametrize("stream", [False, True])
-def test_whoever_hangs_up_is_not_computed_for(stream: bool, held_at: int) -> None:
+def test_a_disconnect_cancels_the_answer(stream: bool, held_at: int) -> None:
     fake = Fake()
     fake.transport.hold_before = held_at
     with listening(fake) as port:
@@ -150,7 +150,7 @@ def test_the_work_ends_where_not_even_the_head_can_be_sent(leaves: str, monkeypa
             await sending.wait()
             if leaves == "is cancelled":
                 task.cancel()
-            # Only a stop cancels, and what it cuts off is told by a line in the log.
+            # Only a shutdown cancels, and it logs each response that it cuts off.
             with pytest.raises(OSError) if leaves == "fails" else contextlib.nullcontext():
                 await task
             assert [found.ag_frame for found in kept] == [None]

@@ -31,9 +31,9 @@ def test_models_that_are_not_there() -> None:
 
 def test_a_conversation_with_a_model_that_follows_none() -> None:
     fake = Fake()
-    told = (ASKED, {"role": "assistant", "content": "A cat"}, {"role": "user", "content": "Why?"})
-    answer = completion(chat(*told) | {"model": "single"}, fake)
-    assert "answers single questions" in refusal(answer, 400, "invalid_input")
+    messages = (ASKED, {"role": "assistant", "content": "A cat"}, {"role": "user", "content": "Why?"})
+    answer = completion(chat(*messages) | {"model": "single"}, fake)
+    assert "one question at a time" in refusal(answer, 400, "invalid_input")
     assert param(answer) == "messages"
     assert fake.transport.streams == []
 
@@ -163,7 +163,7 @@ def test_no_pieces_at_all() -> None:
         refusal(completion(chat(stream=stream), fake), 500, "internal_error")
 
 
-def test_a_failure_behind_the_last_piece_is_nobodys_business() -> None:
+def test_a_failure_after_the_last_piece_is_ignored() -> None:
     fake = Fake()
     fake.transport.pieces = lambda call: [piece("a", "stop"), errors.InternalError("late")]
     assert completion(chat(), fake).status_code == 200

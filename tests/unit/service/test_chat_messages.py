@@ -71,7 +71,7 @@ def test_a_conversation() -> None:
         Message("user", "Which colour?"),
     )
     check_fits(found, VLMS["talker"])
-    with pytest.raises(InvalidInput, match="answers single questions") as refusal:
+    with pytest.raises(InvalidInput, match="one question at a time") as refusal:
         check_fits(found, VLMS["single"])
     assert refusal.value.field == "messages"
 
@@ -172,8 +172,8 @@ def test_wrong_conversations(messages: list[Any], sentence: str) -> None:
 @pytest.mark.parametrize("empty", ["", " \n", [text("")]])
 def test_an_assistant_that_said_nothing(empty: Any) -> None:
     """Without its turn two questions would follow each other, and a model refuse that for no visible reason."""
-    told = (ASKED, {"role": "assistant", "content": empty}, user(text("Why?")))
-    assert "leave the message out together with the question" in refused(chat(*told), "messages[1].content")
+    messages = (ASKED, {"role": "assistant", "content": empty}, user(text("Why?")))
+    assert "leave the message out together with the question" in refused(chat(*messages), "messages[1].content")
 
 
 def test_the_hottest_temperature() -> None:

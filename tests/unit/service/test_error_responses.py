@@ -92,7 +92,7 @@ def test_headers_of_refusals(error: errors.TritonSamError, header: str, value: s
     assert ask("POST", "/v1/segment", failing_with(error), json=CLICK).headers[header] == value
 
 
-def test_what_nobody_expected(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unexpected_exception(caplog: pytest.LogCaptureFixture) -> None:
     def broken() -> Mapping[str, ModelSpec]:
         raise RuntimeError(SECRET)
 

@@ -55,7 +55,7 @@ def counting() -> tuple[ServiceMetrics, hover._RateLimit]:
     return metrics, hover._RateLimit(AccessControl(Settings(), metrics.callers), None, "127.0.0.1")
 
 
-def test_whoever_does_not_read_makes_no_memory_grow() -> None:
+def test_a_slow_reader_does_not_grow_the_memory() -> None:
     fake = Fake()
 
     async def run() -> None:
@@ -102,7 +102,7 @@ def test_unsent_bytes_are_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
     asyncio.run(run())
 
 
-def test_an_answer_that_nobody_expected(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unexpected_exception(caplog: pytest.LogCaptureFixture) -> None:
     fake = Fake()
     fake.transport.answer = lambda call: {"result_json": np.array([b"\xff"], dtype=object)}
     with listening(fake) as port, hovering(port) as socket:

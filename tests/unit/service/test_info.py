@@ -88,7 +88,7 @@ def test_limits() -> None:
     }
 
 
-def test_the_version_is_told() -> None:
+def test_the_version() -> None:
     assert ask("GET", "/openapi.json").json()["info"]["version"] == __version__
 
 
@@ -160,7 +160,7 @@ def test_tritons_metrics(triton_metrics: str) -> None:
     assert answer.headers["content-type"].startswith("text/plain")
 
 
-def test_tritons_metrics_are_fetched_once_for_all_who_ask_also_when_the_service_is_full() -> None:
+def test_tritons_metrics_are_fetched_once_for_concurrent_requests_also_when_the_service_is_full() -> None:
     """The autoscaler reads them above all then, and they must not be a way around the limit on work."""
     fetched = 0
 

@@ -71,7 +71,7 @@ def expect_refusal(found: http.client.HTTPResponse) -> None:
 
 @pytest.fixture
 def refusals(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """Every answer that came from the door itself."""
+    """Every response of the load shedder."""
     found: list[bytes] = []
     plain = LoadShedder.response
 
@@ -114,10 +114,10 @@ def test_in_pieces_and_several_at_once(refusals: list[bytes]) -> None:
         while found.count(expected) < 3:
             found += connection.recv(65536)
         assert found.count(b"HTTP/1.1 429 ") == 3
-    assert len(refusals) < 4, "of those that come in one piece the door takes one, or a client could keep it busy"
+    assert len(refusals) < 4, "of several requests in one read only one is shed, or a client could keep the event loop busy"
 
 
-def test_who_sends_and_does_not_read_keeps_nobody_busy(refusals: list[bytes]) -> None:
+def test_a_client_that_does_not_read_is_not_served_further(refusals: list[bytes]) -> None:
     with crowded() as (port, _), connected(port) as connection:
         connection.settimeout(1.0)
         with contextlib.suppress(TimeoutError):
@@ -179,7 +179,7 @@ def test_a_stop_between_head_and_body(monkeypatch: pytest.MonkeyPatch) -> None:
     "more",
     [b"Connection: close\r\n", b"Origin: https://page.example\r\n", b"traceparent: 00-1-2-01\r\n"],
 )
-def test_who_expects_more_of_an_answer_gets_it_on_the_usual_way(more: bytes, refusals: list[bytes]) -> None:
+def test_special_headers_take_the_normal_code_path(more: bytes, refusals: list[bytes]) -> None:
     with crowded(cors_origins=("https://page.example",)) as (port, _), connected(port) as connection:
         connection.sendall(HEAD + more + b"\r\n" + BODY)
         found = answer(connection)

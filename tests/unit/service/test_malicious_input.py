@@ -203,7 +203,7 @@ def test_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_prompt_as_it_is_meant() -> None:
-    """The limits above hinder nobody who sends what the protocol says."""
+    """The limits above do not affect a client that follows the protocol."""
     fake = Fake()
 
     async def run() -> None:

@@ -1,4 +1,4 @@
-"""The web page's files: what is served, as what, and that they ask nobody else for anything."""
+"""The web page's files: content types, caching, and no requests to other hosts."""
 
 from __future__ import annotations
 
@@ -263,7 +263,7 @@ _SCRIPT_LOADS = re.compile(
 )
 _STYLE_LOADS = re.compile(r"""(?:url\(\s*|@import\s+)(["']?)(?P<address>[^"')\s]+)\1""")
 _FOREIGN = re.compile(r"(?:https?:)?//[A-Za-z0-9.-]+", re.IGNORECASE)
-#: Names and no places: nothing is fetched from there.
+#: XML namespaces: nothing is fetched from there.
 _NAMESPACES = ("http://www.w3.org/", "https://www.w3.org/")
 
 

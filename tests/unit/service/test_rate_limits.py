@@ -38,7 +38,7 @@ def test_never_more_than_the_burst_and_what_came_back(rate: Rate, pauses: list[f
 
 
 @given(RATES, PAUSES)
-def test_who_waits_as_told_gets_a_permit_and_not_much_sooner(rate: Rate, pauses: list[float]) -> None:
+def test_a_token_is_available_after_the_reported_wait_and_not_much_sooner(rate: Rate, pauses: list[float]) -> None:
     bucket, now = TokenBucket(rate, 0.0), 0.0
     for pause in pauses:
         now += pause
@@ -101,5 +101,5 @@ def test_addresses_do_not_fill_the_memory() -> None:
         ("unknown", "unknown"),
     ],
 )
-def test_who_an_address_is(address: str, name: str) -> None:
+def test_the_bucket_of_an_address(address: str, name: str) -> None:
     assert address_name(address) == name

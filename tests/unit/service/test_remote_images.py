@@ -221,7 +221,7 @@ def test_fetches_at_a_time() -> None:
         with pytest.raises(QueueFull, match=r"4 images .* try again in a moment"):
             await images.fetch("https://a.example/a.png")
         assert begun.empty()
-        fetching.pop().cancel()  # whoever leaves makes room
+        fetching.pop().cancel()  # a cancelled fetch frees its slot
         fetching.append(asyncio.create_task(images.fetch("https://b.example/a.png")))
         assert await begun.get() == "b.example"
         answered.set()
@@ -279,7 +279,7 @@ def server(certificate: Path) -> Iterator[tuple[int, type[Handler]]]:
 
     class Server(http.server.ThreadingHTTPServer):
         def handle_error(self, request: Any, client_address: Any) -> None:
-            pass  # a client that does not trust us hangs up
+            pass  # a client that does not trust the certificate disconnects
 
     with Server(("127.0.0.1", 0), handler) as running:
         running.socket = context.wrap_socket(running.socket, server_side=True)
@@ -367,7 +367,7 @@ def test_a_redirect_to_a_name_that_is_private(server: tuple[int, type[Handler]],
 
 
 @pytest.mark.parametrize("host", ["b.example", "127.0.0.1"])
-def test_a_certificate_of_somebody_else(server: tuple[int, type[Handler]], certificate: Path, host: str) -> None:
+def test_a_certificate_of_another_host(server: tuple[int, type[Handler]], certificate: Path, host: str) -> None:
     port, handler = server
     with pytest.raises(InvalidInput, match="cannot be fetched") as refusal:
         fetch(f"https://{host}:{port}/file", **trusting(certificate, port))
@@ -375,7 +375,7 @@ def test_a_certificate_of_somebody_else(server: tuple[int, type[Handler]], certi
     assert handler.seen == []
 
 
-def test_a_certificate_that_nobody_knows(server: tuple[int, type[Handler]], certificate: Path) -> None:
+def test_a_certificate_of_an_unknown_authority(server: tuple[int, type[Handler]], certificate: Path) -> None:
     port, handler = server
     with pytest.raises(InvalidInput, match="cannot be fetched"):
         fetch(f"https://a.example:{port}/file", **trusting(certificate, port, tls=None))

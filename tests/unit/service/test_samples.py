@@ -69,7 +69,7 @@ def test_an_unknown_name(name: str) -> None:
     assert len(sentence) <= 500
 
 
-def test_the_names_are_told() -> None:
+def test_an_unknown_name() -> None:
     assert refusal(ask("GET", "/samples/nothing"), 404, "not_found").endswith(", ".join(NAMES))
 
 
@@ -120,7 +120,7 @@ def test_the_cells_look_like_cells() -> None:
 
 
 def places_rng() -> np.random.Generator:
-    """As the picture has it when it comes to the places: after the stray light."""
+    """The generator in the state in which the positions are drawn: after the stray light."""
     rng = np.random.default_rng(synthetic_cells._SEED)
     width, height = synthetic_cells.SIZE
     synthetic_cells._texture(rng, height, width, 200)

@@ -34,10 +34,10 @@ def test_a_family_without_a_default_means_its_first() -> None:
     assert choose(only, None).name == "sam2.1_large"
 
 
-def test_a_model_that_does_not_load_is_nobodys_default() -> None:
+def test_a_model_that_does_not_load_is_not_the_default() -> None:
     assert choose(SEGMENTERS, None).name == "sam2"
     assert choose(SEGMENTERS, None, {"sam2"}).name == "sam3"
-    assert choose(SEGMENTERS, "sam2", {"sam2"}).name == "sam2", "who names it shall be told about it"
+    assert choose(SEGMENTERS, "sam2", {"sam2"}).name == "sam2", "a request that names it gets the reason"
     assert choose(SEGMENTERS, None, set(SEGMENTERS)).name == "sam2"
     known = ServedSegmenters(lambda: SEGMENTERS, lambda: {"sam2", "sam3"})
     assert asyncio.run(known.find(None)).name == "sam2.1_large"
@@ -102,16 +102,16 @@ def test_a_repository_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch, caplo
 
 
 def test_each_segmenter_tells_its_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Asked once in a while; what was told last stays while a model does not answer."""
+    """Refreshed after a while; the last known value stays while a model does not respond."""
     monkeypatch.setattr(served_models, "_FRESH_SECONDS", 60.0)
-    told = {"sam2": "8-bit", "sam3": "float32"}
+    reported = {"sam2": "8-bit", "sam3": "float32"}
     asked: list[str] = []
 
     async def ask(name: str) -> dict[str, object]:
         asked.append(name)
-        if name not in told:
+        if name not in reported:
             raise Unavailable("not now")
-        return {"encoder": told[name]}
+        return {"encoder": reported[name]}
 
     async def look() -> None:
         encoders = EncoderPrecisions(ask)
@@ -121,9 +121,9 @@ def test_each_segmenter_tells_its_encoder(monkeypatch: pytest.MonkeyPatch) -> No
         monkeypatch.setattr(served_models, "_FRESH_SECONDS", 0.0)
         encoders = EncoderPrecisions(ask)
         await encoders.of(["sam2"])
-        told["sam2"] = "float32"  # another version was loaded
+        reported["sam2"] = "float32"  # another version was loaded
         assert await encoders.of(["sam2"]) == {"sam2": "float32"}
-        del told["sam2"]
+        del reported["sam2"]
         assert await encoders.of(["sam2"]) == {"sam2": "float32"}
 
     asyncio.run(look())

@@ -12,7 +12,7 @@ def figures(status: dict[str, object]) -> dict[str, float]:
     return {name: float(value) for name, value in (line.split() for line in lines if not line.startswith("#"))}
 
 
-def test_what_the_supervisor_counts_is_told() -> None:
+def test_the_supervisors_counters() -> None:
     assert figures({"state": "ready", "restarts": 2, "reloads": 3, "missing": ("sam1",)}) == {
         "triton_sam_supervisor_ready": 1.0,
         "triton_sam_supervisor_missing": 1.0,

@@ -12,9 +12,9 @@ from triton_sam.settings import Settings
 
 
 def refused(**files: Path | None) -> str:
-    with pytest.raises(SetupError) as told:
+    with pytest.raises(SetupError) as caught:
         tls_files(Settings(**files))  # type: ignore[arg-type]
-    message = str(told.value)
+    message = str(caught.value)
     assert "\n" not in message
     return message
 
@@ -50,7 +50,7 @@ def test_a_key_of_another_certificate(tmp_path: Path) -> None:
     assert "does not belong to the certificate" in refused(tls_certificate=certificate, tls_key=key)
 
 
-def test_a_key_with_a_password_asks_nobody(tmp_path: Path) -> None:
+def test_a_key_with_a_password_does_not_prompt(tmp_path: Path) -> None:
     certificate, key = throw_away_certificate(tmp_path)
     loaded = serialization.load_pem_private_key(key.read_bytes(), None)
     key.write_bytes(

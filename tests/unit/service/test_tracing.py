@@ -149,7 +149,7 @@ def test_without_the_packages(monkeypatch: pytest.MonkeyPatch, caplog: pytest.Lo
     assert "triton-sam[tracing]" in caplog.text
 
 
-def test_missing_packages_are_told_before_a_server_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_packages_are_reported_before_a_server_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     check_service(Settings(tracing=True))
     monkeypatch.setitem(sys.modules, "triton_sam.service.telemetry.otlp", None)
     check_service(Settings())

@@ -36,7 +36,7 @@ def test_a_model_that_did_not_load_at_the_start() -> None:
     assert ask("POST", "/v1/segment", fake, json=named).status_code == 200
 
 
-def test_a_lost_server_is_told_at_once_and_forgotten() -> None:
+def test_a_lost_server_fails_requests_at_once() -> None:
     fake = Fake()
     fake.transport.hold()
 
@@ -59,7 +59,7 @@ def test_a_lost_server_is_told_at_once_and_forgotten() -> None:
     asyncio.run(run())
 
 
-def test_whoever_hangs_up_is_not_computed_for() -> None:
+def test_a_disconnect_cancels_the_request() -> None:
     fake = Fake()
     fake.transport.hold()
     body = json.dumps({**CLICK, "session_id": "me"}).encode()
@@ -74,7 +74,7 @@ def test_whoever_hangs_up_is_not_computed_for() -> None:
     assert cancel.parameters["session_id"] == call.parameters["session_id"]
 
 
-def test_whoever_hangs_up_while_sending(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_disconnect_while_sending(caplog: pytest.LogCaptureFixture) -> None:
     with listening(Fake()) as port:
         with socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT) as connection:
             connection.sendall(b"POST /v1/segment HTTP/1.1\r\nHost: here\r\nContent-Length: 100\r\n\r\n{")

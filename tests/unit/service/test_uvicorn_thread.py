@@ -40,7 +40,7 @@ def test_a_port_that_was_taken_meanwhile() -> None:
             pytest.fail("entered")
 
 
-def test_idle_connections_hinder_nobody() -> None:
+def test_idle_connections_do_not_block_others() -> None:
     with listening(Fake()) as port, contextlib.ExitStack() as stack:
         for _ in range(100):
             stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT))
@@ -66,7 +66,7 @@ def test_a_stop_does_not_wait_for_what_hangs() -> None:
             pass
 
 
-def test_who_cannot_be_waited_for_is_told_so(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_requests_that_outlast_the_shutdown_get_a_503(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(uvicorn_thread, "_SHUTDOWN_SECONDS", 0.3)
     monkeypatch.setattr(logging.getLogger("uvicorn"), "propagate", True)
     fake = Fake()

@@ -102,7 +102,7 @@ def check_fits(request: ChatRequest, spec: VlmSpec) -> None:
     """Raises InvalidInput for a conversation with a model that answers single questions only."""
     if not spec.chats and len(request.messages) > 1:
         raise InvalidInput(
-            f"{spec.name} answers single questions, not conversations: "
+            f"{spec.name} answers one question at a time, without a conversation: "
             "send one user message with the image and the question",
             field="messages",
         )
