@@ -69,7 +69,7 @@ def test_an_unknown_name(name: str) -> None:
     assert len(sentence) <= 500
 
 
-def test_an_unknown_name() -> None:
+def test_the_error_lists_the_names() -> None:
     assert refusal(ask("GET", "/samples/nothing"), 404, "not_found").endswith(", ".join(NAMES))
 
 

@@ -66,7 +66,9 @@ def test_a_stop_does_not_wait_for_what_hangs() -> None:
             pass
 
 
-def test_requests_that_outlast_the_shutdown_get_a_503(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_requests_that_outlast_the_shutdown_get_a_503(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(uvicorn_thread, "_SHUTDOWN_SECONDS", 0.3)
     monkeypatch.setattr(logging.getLogger("uvicorn"), "propagate", True)
     fake = Fake()
