@@ -362,15 +362,15 @@ def _service(
 ) -> contextlib.AbstractContextManager[object]:
     """The service's thread, in front of a running server."""
     from triton_sam.service.app import create_app
-    from triton_sam.service.backend import Backend
-    from triton_sam.service.thread import ServiceThread
+    from triton_sam.service.upstream import Upstream
+    from triton_sam.service.uvicorn_thread import ServiceThread
 
     def segmenters() -> dict[str, ModelSpec]:
         """Read each time: a newer version, or another default model, may have come since the start."""
         found = find_segmenters(options.repository)
         return {name: spec for name, spec in found.items() if name in options.segmenters}
 
-    backend = Backend(
+    upstream = Upstream(
         status=lambda: supervisor.status,
         segmenters=segmenters,
         vlms=lambda: options.vlms,
@@ -378,14 +378,14 @@ def _service(
         metrics_url=f"http://{server.reach}:{server.metrics_port}/metrics",
         on_loss=supervisor.on_loss,
     )
-    return ServiceThread(create_app(backend, options.settings), options.bind, port)
+    return ServiceThread(create_app(upstream, options.settings), options.bind, port)
 
 
 def check_service(settings: Settings) -> None:
     """SetupError for settings of the service that cannot be used, before minutes are spent on the server's start."""
     from triton_sam.service.admission.tls import tls_files
+    from triton_sam.service.api_tokens import read_tokens
     from triton_sam.service.telemetry.tracing import check_tracing
-    from triton_sam.service.tokens import read_tokens
 
     check_tracing(settings)
     tls_files(settings)

@@ -27,8 +27,8 @@ from tests.e2e.browser import wait_until
 from triton_sam.core.masks import decode
 from triton_sam.server import host
 from triton_sam.service.app import create_app
-from triton_sam.service.backend import Backend
-from triton_sam.service.thread import ServiceThread
+from triton_sam.service.upstream import Upstream
+from triton_sam.service.uvicorn_thread import ServiceThread
 from triton_sam.serving import RunningServer
 from triton_sam.settings import Settings
 
@@ -377,7 +377,7 @@ def picture_in(data: bytes) -> Image.Image:
 @contextlib.contextmanager
 def service_of(running: RunningServer, *, port: int = 0, **settings: Any) -> Iterator[str]:
     """The address of one more service with settings of its own, in front of the same Triton: it starts at once."""
-    backend = Backend(
+    backend = Upstream(
         status=lambda: running.supervisor.status,
         segmenters=lambda: running.segmenters,
         triton_url=running.urls["HTTP"],

@@ -99,7 +99,7 @@ def test_damaged_models_are_told_and_the_others_serve(
         for name in DAMAGED:
             answer = client.post("/v1/images", files={"image": file}, data={"model": name})
             assert answer.status_code == 503, answer.text
-            assert "does not load on this server" in answer.json()["error"]["message"]
+            assert "failed to load on this server" in answer.json()["error"]["message"]
         for name in ("stray", "empty", "strange"):
             answer = client.post("/v1/images", files={"image": file}, data={"model": name})
             assert answer.status_code == 404, answer.text

@@ -19,7 +19,7 @@ from triton_sam.server import host
 from triton_sam.server.command import ServerOptions
 from triton_sam.server.interrupts import Interrupts
 from triton_sam.server.pings import PingPolicy
-from triton_sam.service.backend import Backend
+from triton_sam.service.upstream import Upstream
 from triton_sam.serving import (
     EXPOSED_WARNING,
     OPEN_SERVICE_WARNING,
@@ -121,10 +121,10 @@ def test_the_service_knows_the_vision_language_models(
     from triton_sam.service import app
 
     monkeypatch.setattr(host, "check_vlm_runtime", lambda: "")
-    backends: list[Backend] = []
+    backends: list[Upstream] = []
     real = app.create_app
 
-    def create_app(backend: Backend, settings: Settings) -> Any:
+    def create_app(backend: Upstream, settings: Settings) -> Any:
         backends.append(backend)
         return real(backend, settings)
 

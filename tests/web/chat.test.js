@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { Chatting } from "../../src/triton_sam/service/static/js/chatting.js";
+import { ChatSession } from "../../src/triton_sam/service/static/js/chat_session.js";
 import { messagesOf, newTurn } from "../../src/triton_sam/service/static/js/core/chat.js";
 import { chatBody, dataUrl, pieces } from "../../src/triton_sam/service/static/js/net/chat.js";
 import { Problem } from "../../src/triton_sam/service/static/js/net/problems.js";
@@ -100,7 +100,7 @@ function prepared(...answers) {
   app.picture = { file: new Blob(["abc"], { type: "image/png" }), width: 10, height: 10 };
   app.service = fakeService(...answers);
   app.connection = { told: [], found() { this.told.push("found"); }, async lost({ code }) { this.told.push(code); } };
-  const chatting = new Chatting(app);
+  const chatting = new ChatSession(app);
   chatting.model = { id: "m", title: "M", chats: true, grounds: true };
   const idle = async () => {
     while (chatting.isBusy) await settled();

@@ -1,4 +1,4 @@
-"""The front door: what comes from a network is checked here, before Triton sees it."""
+"""Assembles the FastAPI application: routes, middleware, OpenAPI document."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from starlette.middleware.cors import CORSMiddleware
 
 from triton_sam import __version__
 from triton_sam.core.samples import photograph_folder
-from triton_sam.service import faults, schemas
-from triton_sam.service.admission.access import DOCS_FILES, Gate, SingleSlashes
-from triton_sam.service.admission.door import Door
-from triton_sam.service.admission.guard import Guard
-from triton_sam.service.admission.limits import Admission, RequestLimits
-from triton_sam.service.admission.places import Places
-from triton_sam.service.backend import Backend
+from triton_sam.service import error_responses, schemas
+from triton_sam.service.admission.access_control import AccessControl
+from triton_sam.service.admission.authentication import AuthenticationMiddleware
+from triton_sam.service.admission.capacity import ServiceCapacity
+from triton_sam.service.admission.concurrency import ConcurrencyMiddleware
+from triton_sam.service.admission.load_shedding import LoadShedder
+from triton_sam.service.admission.paths import DOCS_FILES, SingleSlashes
+from triton_sam.service.admission.request_limits import RequestLimits
 from triton_sam.service.chat import completions
 from triton_sam.service.chat import schemas as chat_schemas
 from triton_sam.service.gateway import Gateway
@@ -30,49 +31,51 @@ from triton_sam.service.routes.preview import preview_router
 from triton_sam.service.routes.sam_service import sam_service_router
 from triton_sam.service.routes.samples import samples_router
 from triton_sam.service.routes.segment import segment_router
-from triton_sam.service.telemetry.metrics import ServiceMetrics, Telemetry
+from triton_sam.service.telemetry.metrics import ServiceMetrics
+from triton_sam.service.telemetry.middleware import TelemetryMiddleware
 from triton_sam.service.telemetry.spans import Tracing
-from triton_sam.service.telemetry.supervision import SupervisorFigures
+from triton_sam.service.telemetry.supervisor_metrics import SupervisorCollector
 from triton_sam.service.telemetry.tracing import tracing_of
+from triton_sam.service.upstream import Upstream
 from triton_sam.settings import Settings
 
-_DESCRIPTION = """Segment Anything over HTTP: send an image once, then point at things.
+_DESCRIPTION = """Segment Anything over HTTP: send an image once, then segment it with points, boxes or masks.
 
-For a mouse that moves there is a WebSocket, `/v1/hover`: messages are the fields of `/v1/segment` without
-`session_id` and `latest_wins`, and with an `id` of yours; the newest wins. Answers are `{"id", "result"}`,
-`{"id", "superseded": true}` or `{"id", "error"}`.
+For live previews while the mouse moves there is a WebSocket, `/v1/hover`. A message has the fields of `/v1/segment`
+without `session_id` and `latest_wins`, and an `id` that you choose; the newest message supersedes older ones. Responses
+are `{"id", "result"}`, `{"id", "superseded": true}` or `{"id", "error"}`.
 
-For OpenAI's clients there is `/v1/chat/completions`, with the models of `/v1/models`.
+OpenAI's clients can use `/v1/chat/completions` with the models of `/v1/models`.
 
-Every refusal is `{"error": {"code", "message", "type", "param"}}`."""
+Every error is `{"error": {"code", "message", "type", "param"}}`."""
 
 
-def create_app(backend: Backend, settings: Settings, tracing: Tracing | None = None) -> FastAPI:
-    """The application for one server; SetupError where its file of tokens cannot be used.
+def create_app(upstream: Upstream, settings: Settings, tracing: Tracing | None = None) -> FastAPI:
+    """The application in front of one server; raises SetupError if the tokens file cannot be used.
 
     Args:
-        tracing: in place of what the settings say, for tests.
+        tracing: used instead of the settings', for tests.
     """
     tracing = tracing or tracing_of(settings)
-    gateway = Gateway(backend, settings, tracing)
+    gateway = Gateway(upstream, settings, tracing)
     metrics = ServiceMetrics()
-    metrics.registry.register(SupervisorFigures(backend.status))
-    guard = Guard(settings, metrics.callers)
-    # A question may wait minutes for its model: however many do, they keep no segmenting out.
-    places = Places(
+    metrics.registry.register(SupervisorCollector(upstream.status))
+    access = AccessControl(settings, metrics.callers)
+    # A chat request may wait minutes for its model: half of the slots stay free for segmentation.
+    capacity = ServiceCapacity(
         settings.service_requests,
         {completions.COMPLETIONS: max(1, settings.service_requests // 2)},
-        # One that is allowed must find room at least when nobody else sends anything.
-        most_bytes=max(settings.service_body_bytes, settings.max_body_bytes),
+        # The largest allowed body must fit while no other request is in progress.
+        max_bytes=max(settings.service_body_bytes, settings.max_body_bytes),
     )
-    metrics.body_bytes.set_function(lambda: places.bytes_held)
+    metrics.body_bytes.set_function(lambda: capacity.bytes_held)
     routers = (
         segment_router(gateway),
-        hover_router(gateway, metrics, guard),
+        hover_router(gateway, metrics, access),
         completions.chat_router(gateway, metrics),
         preview_router(settings),
         sam_service_router(gateway),
-        info_router(gateway, metrics, guard),
+        info_router(gateway, metrics, access),
         samples_router(photograph_folder()),
         page_router(),
     )
@@ -85,25 +88,26 @@ def create_app(backend: Backend, settings: Settings, tracing: Tracing | None = N
         finally:
             await tracing.close()
 
-    app = FastAPIOffline(  # the usual one has its pages load scripts from the internet
+    app = FastAPIOffline(  # plain FastAPI's documentation pages load scripts from the internet
         title="triton-sam",
         version=__version__,
         description=_DESCRIPTION,
         lifespan=lifespan,
-        middleware=_middleware(settings, metrics, guard, places, tracing, routers),
+        middleware=_middleware(settings, metrics, access, capacity, tracing, routers),
         static_url=DOCS_FILES,
     )
-    app.state.settings = settings  # whoever listens for it has limits of its own,
-    app.state.door = Door(places, metrics)  # and refuses who need not come so far
-    faults.install(app)
+    # For ServiceThread, which limits connections and sheds load before a request reaches the application.
+    app.state.settings = settings
+    app.state.load_shedder = LoadShedder(capacity, metrics)
+    error_responses.install(app)
     for router in routers:
         app.include_router(router)
-    _describe_bodies(app, needs_token=guard.needs_token)
+    _describe_bodies(app, needs_token=access.needs_token)
     return app
 
 
 def _describe_bodies(app: FastAPI, *, needs_token: bool) -> None:
-    """Adds the bodies that are read by hand, and the token, to the OpenAPI document."""
+    """Adds the request bodies, which the routes parse themselves, and the API token to the OpenAPI document."""
     generate = app.openapi
 
     def openapi() -> dict[str, Any]:
@@ -123,12 +127,12 @@ def _describe_bodies(app: FastAPI, *, needs_token: bool) -> None:
 def _middleware(
     settings: Settings,
     metrics: ServiceMetrics,
-    guard: Guard,
-    places: Places,
+    access: AccessControl,
+    capacity: ServiceCapacity,
     tracing: Tracing,
     routers: tuple[APIRouter, ...],
 ) -> list[Middleware]:
-    """From the outside in: even a refusal has its request id and may be read by an allowed web page."""
+    """From outermost to innermost, so that every error response has its request id and CORS headers."""
     paths = {str(getattr(route, "path_format", "")) for router in routers for route in router.routes}
     layers = [Middleware(SingleSlashes)]
     if settings.cors_origins:
@@ -149,17 +153,17 @@ def _middleware(
                 expose_headers=["X-Request-ID", "Retry-After", "Cancelled-By-Client", "X-Image-Size"],
             )
         )
-    layers.append(Middleware(Telemetry, metrics=metrics, routes=frozenset(paths), tracing=tracing))
-    # Around all that may refuse before a body has come: it sees to it that the refusal is read.
+    layers.append(Middleware(TelemetryMiddleware, metrics=metrics, routes=frozenset(paths), tracing=tracing))
+    # Outside everything that may refuse before the body has arrived: it makes sure that the client can read it.
     layers.append(
         Middleware(
             RequestLimits,
             max_bytes=settings.max_body_bytes,
             body_seconds=settings.body_seconds,
             seconds=settings.service_seconds,
-            seconds_at={completions.COMPLETIONS: settings.vlm_seconds + completions.FAREWELL_SECONDS},
+            seconds_at={completions.COMPLETIONS: settings.vlm_seconds + completions.TIMEOUT_RESPONSE_SECONDS},
         )
     )
-    layers.append(Middleware(Gate, guard=guard))
-    layers.append(Middleware(Admission, places=places))
+    layers.append(Middleware(AuthenticationMiddleware, access=access))
+    layers.append(Middleware(ConcurrencyMiddleware, capacity=capacity))
     return layers

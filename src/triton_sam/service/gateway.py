@@ -1,4 +1,4 @@
-"""The one way from a route to Triton: readiness, sessions, callers who hang up, and what may be seen of an error."""
+"""The gateway from the routes to Triton: readiness, sessions, cancellation on disconnect, errors without internals."""
 
 from __future__ import annotations
 
@@ -17,53 +17,53 @@ from triton_sam.client.async_transport import AsyncTransport, connect_async
 from triton_sam.client.dispatch import Dispatcher, Outputs, Ticket
 from triton_sam.client.wire import Address, Call, text_of
 from triton_sam.errors import Cancelled, DeadlineExceeded, InternalError, TritonSamError, Unavailable
-from triton_sam.service import faults
-from triton_sam.service.admission.fullness import Fullness
-from triton_sam.service.backend import Backend, missing_of
-from triton_sam.service.served_models import Encoders, Models, Vlms
-from triton_sam.service.streams import PieceStream
-from triton_sam.service.telemetry import visits
+from triton_sam.service.admission.backpressure import Backpressure
+from triton_sam.service.error_responses import code_of, public_triton_error
+from triton_sam.service.served_models import EncoderPrecisions, ServedSegmenters, ServedVlms
+from triton_sam.service.streams import ResponseStream
+from triton_sam.service.telemetry import request_context
 from triton_sam.service.telemetry.spans import NO_SPAN, NO_TRACING, Span, Tracing
+from triton_sam.service.upstream import Upstream, missing_of
 from triton_sam.settings import Settings
 
-#: More than a server's queues take, so that its own refusals are what a caller sees.
-_MAX_IN_AIR = 1024
-#: How long a server that is told to end a stream is waited for.
+#: More than the server's queues hold, so that callers get the server's own refusals.
+_MAX_IN_FLIGHT = 1024
+#: How long the shutdown waits for the server to end its streams.
 _CLOSE_SECONDS = 5.0
 
 
 class Gateway:
-    """What the routes share. Belongs to the event loop."""
+    """Sends calls to Triton for all routes. Belongs to the event loop."""
 
-    def __init__(self, backend: Backend, settings: Settings, tracing: Tracing = NO_TRACING) -> None:
-        self.backend = backend
+    def __init__(self, upstream: Upstream, settings: Settings, tracing: Tracing = NO_TRACING) -> None:
+        self.upstream = upstream
         self.settings = settings
         self.tracing = tracing
-        self.models = Models(backend.segmenters, backend.missing)
-        self.vlms = Vlms(backend.vlms)
-        self.encoders = Encoders(self._about)
-        self._address = Address.parse(backend.triton_url)
-        self._fullness = Fullness()
+        self.segmenters = ServedSegmenters(upstream.segmenters, upstream.missing)
+        self.vlms = ServedVlms(upstream.vlms)
+        self.encoder_precisions = EncoderPrecisions(self._describe)
+        self._address = Address.parse(upstream.triton_url)
+        self._backpressure = Backpressure()
         self._dispatcher: Dispatcher | None = None
         self._transport: AsyncTransport | None = None
-        #: With the model that each is of. Those that were left are here until the server has been told.
-        self._streams: dict[PieceStream, str] = {}
+        #: Each with its model. A closed stream stays here until its cancel is sent to the server.
+        self._streams: dict[ResponseStream, str] = {}
 
     @contextlib.asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
-        """Connected while the block is open."""
-        transport = self.backend.transport or connect_async(self._address, self.settings.service_seconds, {})
+        """Connects to Triton for the duration of the block."""
+        transport = self.upstream.transport or connect_async(self._address, self.settings.service_seconds, {})
         loop = asyncio.get_running_loop()
-        dispatcher = Dispatcher(transport, loop, max_in_flight=_MAX_IN_AIR)
+        dispatcher = Dispatcher(transport, loop, max_in_flight=_MAX_IN_FLIGHT)
         self._dispatcher, self._transport = dispatcher, transport
 
-        def tell(reason: str, lost: tuple[str, ...]) -> None:
+        def abort_lost(reason: str, lost: tuple[str, ...]) -> None:
             error = Unavailable(f"the model server is being restarted ({reason}): try again in a moment")
             dispatcher.abort(error, lost)
-            with contextlib.suppress(RuntimeError):  # the loop has ended, and everything with it
+            with contextlib.suppress(RuntimeError):  # the event loop has already stopped
                 loop.call_soon_threadsafe(self._end_streams, error, lost)
 
-        unsubscribe = self.backend.on_loss(tell)
+        unsubscribe = self.upstream.on_loss(abort_lost)
         try:
             yield
         finally:
@@ -73,16 +73,16 @@ class Gateway:
             await dispatcher.close()
 
     def submit(self, call: Call, session: str, *, latest_wins: bool = False) -> Ticket:
-        """Takes a request in; Unavailable at once while the server is not ready, QueueFull while its queue is full."""
+        """Sends a call. Raises Unavailable while the server is not ready and QueueFull while its queue is full."""
         dispatcher = self._running()
-        if not latest_wins:  # such a one may take the place of an older one of its session
-            self._fullness.check(call)
-        call, span = _of_this_visit(call)
+        if not latest_wins:  # it may replace an older call of its session in the queue
+            self._backpressure.check(call)
+        call, span = _with_request_context(call)
         ticket = dispatcher.submit(call, session, latest_wins=latest_wins)
-        self._fullness.watch(call, ticket.future)
+        self._backpressure.watch(call, ticket.future)
         if span is not NO_SPAN:
             ticket.future.add_done_callback(lambda future: _end_call(span, future))
-        # Looked at after the submit: a server that is lost before it aborts this ticket, one lost after is seen here.
+        # Checked after the submit: a later loss of the server aborts this ticket, and an earlier one shows here.
         try:
             self._check_ready(call.model)
         except Unavailable:
@@ -93,15 +93,15 @@ class Gateway:
     async def infer(
         self, request: Request, call: Call, session: str | None = None, *, latest_wins: bool = False
     ) -> Outputs:
-        """One request from start to end; withdrawn from the server when its caller hangs up.
+        """Sends a call and waits for its outputs; cancels it on the server if the client disconnects.
 
         Args:
             request: its body must have been read.
-            session: as a user named it; None for a request of its own.
+            session: the client's name for its session; None for a request without one.
         """
         dispatcher = self._running()
         ticket = self.submit(call, user_session(session), latest_wins=latest_wins)
-        watcher = asyncio.create_task(_when_gone(request, lambda: dispatcher.withdraw(ticket)))
+        watcher = asyncio.create_task(_on_disconnect(request, lambda: dispatcher.withdraw(ticket)))
         try:
             return await dispatcher.wait(ticket)
         except TritonSamError as error:
@@ -109,46 +109,46 @@ class Gateway:
         finally:
             watcher.cancel()
 
-    async def _about(self, model: str) -> Mapping[str, object]:
-        """What a segmenter says about itself, at once."""
+    async def _describe(self, model: str) -> Mapping[str, object]:
+        """A segmenter's description of itself; the model answers without waiting in its queue."""
         call = Call(model, {}, ("result_json",), {"about": True})
         dispatcher = self._running()
         ticket = self.submit(call, user_session(None))
         try:
-            told = json.loads(json_output(await dispatcher.wait(ticket)))
+            description = json.loads(json_output(await dispatcher.wait(ticket)))
         except ValueError:
-            raise InternalError(f"{model} does not tell what it is") from None
-        return told if isinstance(told, dict) else {}
+            raise InternalError(f"{model} sent a description that is not valid JSON") from None
+        return description if isinstance(description, dict) else {}
 
     async def stream(
         self, call: Call, request: Request | None = None, seconds: float | None = None
     ) -> AsyncGenerator[Outputs, None]:
-        """The pieces of one answer; closing the generator, or leaving it, ends the work at the server at once.
+        """The pieces of a streaming response. Closing the generator cancels the work on the server.
 
         Args:
-            request: ends with Cancelled when its caller hangs up; its body must have been read.
-            seconds: ends with DeadlineExceeded after so many.
+            request: the stream ends with Cancelled if its client disconnects; its body must have been read.
+            seconds: the stream ends with DeadlineExceeded after this time.
         """
         if self._transport is None:
             raise _not_open()
-        call, span = _of_this_visit(call)
+        call, span = _with_request_context(call)
         failure: str | None = None
-        stream = PieceStream(self._transport.stream(call), _is_last, self.public)
+        stream = ResponseStream(self._transport.stream(call), _is_last, self.public)
         self._streams[stream] = call.model
         stream.when_closed(lambda: self._streams.pop(stream))
         helpers: list[asyncio.Task[None] | asyncio.TimerHandle] = []
         if request is not None:
-            gone = Cancelled("the caller hung up before the answer was complete")
-            helpers.append(asyncio.create_task(_when_gone(request, lambda: stream.end(gone))))
+            gone = Cancelled("the client disconnected before the answer was complete")
+            helpers.append(asyncio.create_task(_on_disconnect(request, lambda: stream.end(gone))))
         if seconds is not None:
-            late = DeadlineExceeded("the answer took longer than is allowed here: ask for fewer tokens, or try again")
+            late = DeadlineExceeded("the answer took longer than the time limit: ask for fewer tokens, or try again")
             helpers.append(asyncio.get_running_loop().call_later(seconds, stream.end, late))
         try:
-            self._check_ready(call.model)  # after the stream is known here, as in submit
+            self._check_ready(call.model)  # after the stream is registered, as in submit
             while (piece := await stream.next()) is not None:
                 yield piece
         except TritonSamError as error:
-            failure = faults.code_of(error)
+            failure = code_of(error)
             raise
         finally:
             span.end_call(failure=failure)
@@ -157,12 +157,12 @@ class Gateway:
                 helper.cancel()
 
     def cancel(self, session: str) -> int:
-        """Drops what a session (of :func:`user_session`) has waiting; returns how many requests that were."""
+        """Cancels the waiting requests of a session (of :func:`user_session`); returns how many there were."""
         return self._running().cancel(session)
 
     def public(self, error: TritonSamError) -> TritonSamError:
-        """What a caller may see of an error from behind."""
-        return faults.shown(error, self._address.target)
+        """An error from Triton without internals."""
+        return public_triton_error(error, self._address.target)
 
     def _running(self) -> Dispatcher:
         if self._dispatcher is None:
@@ -170,11 +170,11 @@ class Gateway:
         return self._dispatcher
 
     def _check_ready(self, model: str) -> None:
-        status = self.backend.status()
-        if status.get("state") != "ready" and not _spares(status, model):
+        status = self.upstream.status()
+        if status.get("state") != "ready" and not _recovery_spares(status, model):
             raise Unavailable(f"the model server is {status.get('state')}: try again in a moment")
         if model in missing_of(status):
-            raise Unavailable(f"{model} does not load on this server: ask for another model, its log has the reason")
+            raise Unavailable(f"{model} failed to load on this server: use another model, or see the server's log")
 
     def _end_streams(self, error: TritonSamError, models: tuple[str, ...]) -> None:
         for stream, model in list(self._streams.items()):
@@ -188,63 +188,63 @@ class Gateway:
             await asyncio.wait([stream.task for stream in self._streams], timeout=_CLOSE_SECONDS)
 
 
-def _of_this_visit(call: Call) -> tuple[Call, Span]:
-    """(the call with the ids of the request that it is made for, its span)."""
-    visit = visits.current()
-    if visit is None:
+def _with_request_context(call: Call) -> tuple[Call, Span]:
+    """(the call with the request id and trace headers of the current request, its span)."""
+    context = request_context.current()
+    if context is None:
         return call, NO_SPAN
-    span = visit.span.call(call.model)
-    return replace(call, request_id=visit.request_id, headers={**call.headers, **span.headers()}), span
+    span = context.span.call(call.model)
+    return replace(call, request_id=context.request_id, headers={**call.headers, **span.headers()}), span
 
 
 def _end_call(span: Span, future: Future[Outputs]) -> None:
-    """On whatever thread the answer came; whoever waits for the future sees to its errors."""
+    """Ends a call's span, on the thread that completed the future. The waiting caller handles the error itself."""
     if future.cancelled():
-        span.end_call(failure=faults.code_of(Cancelled()))
+        span.end_call(failure=code_of(Cancelled()))
         return
     error = future.exception()
     if error is None:
         value = future.result().get("result_json")
         span.end_call(None if value is None else json_output({"result_json": value}))
     else:
-        span.end_call(failure=faults.code_of(error) if isinstance(error, TritonSamError) else type(error).__name__)
+        span.end_call(failure=code_of(error) if isinstance(error, TritonSamError) else type(error).__name__)
 
 
 def _not_open() -> Unavailable:
     return Unavailable("the service is starting or stopping: try again in a moment")
 
 
-def _spares(status: Mapping[str, object], model: str) -> bool:
-    """Whether a recovery is about other models only."""
+def _recovery_spares(status: Mapping[str, object], model: str) -> bool:
+    """Whether the server recovers other models only."""
     lost = status.get("lost")
     return status.get("state") == "recovering" and isinstance(lost, tuple | list) and bool(lost) and model not in lost
 
 
-async def _when_gone(request: Request, action: Callable[[], None]) -> None:
+async def _on_disconnect(request: Request, action: Callable[[], None]) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
     action()
 
 
 def user_session(name: str | None) -> str:
-    """The dispatcher's name of a user's session; apart from those of sockets, which nobody else may cancel."""
+    """The dispatcher's name for a client's session; distinct from WebSockets' sessions, which no client may cancel."""
     return f"user/{name}" if name else f"single/{uuid.uuid4().hex}"
 
 
 def _is_last(piece: Outputs) -> bool:
-    """Whether a piece of a stream says how the answer ended."""
+    """Whether a piece of a stream has the reason why the answer ended."""
     return "finish_reason" in piece and text_of(piece, "finish_reason") != ""
 
 
 def output(outputs: Outputs, name: str) -> Any:
-    """An output that was asked for."""
+    """A requested output."""
     try:
         return outputs[name]
     except KeyError:
-        raise InternalError(f"the model server's answer has no {name}") from None
+        raise InternalError(f"the model server's response has no {name}") from None
 
 
 def json_output(outputs: Outputs) -> bytes:
-    """``result_json`` as it came."""
+    """The bytes of ``result_json``."""
     value = output(outputs, "result_json").reshape(-1)[0]
     return value if isinstance(value, bytes) else str(value).encode()

@@ -1,7 +1,7 @@
-"""The shapes of requests and answers, for the OpenAPI document.
+"""Schemas of requests and responses for the OpenAPI document.
 
-Bodies are read by hand, because a click shall not wait for what only a document needs; :mod:`triton_sam.core.prompts`
-and :mod:`triton_sam.service.forms` say the same as these models, in one sentence an error.
+The routes parse bodies themselves, because validation with these models would slow down every click.
+:mod:`triton_sam.core.prompts` and :mod:`triton_sam.service.forms` validate the same, with one sentence for each error.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.json_schema import models_json_schema
 
-_MODEL = "a family (`sam2`), a catalogue id (`sam2.1:large`) or a Triton name (`sam2.1_large`); default: the first one"
-_ENCODER = "the numbers in which the encoder computes: float32, bfloat16, float16 or 8-bit"
-_SESSION = "requests of one session are cancelled together; up to 200 printable characters"
+_MODEL = "a family (`sam2`), a catalogue id (`sam2.1:large`) or a Triton name (`sam2.1_large`); default: see /models"
+_ENCODER = "precision of the encoder: float32, bfloat16, float16 or 8-bit"
+_SESSION = "name of a session, whose requests can be cancelled together; up to 200 printable characters"
 _REFERENCE = "#/components/schemas/{model}"
 
 Point = tuple[float, float]
@@ -25,20 +25,20 @@ def _example(**example: Any) -> ConfigDict:
     return ConfigDict(json_schema_extra={"examples": [example]}, protected_namespaces=())
 
 
-# -- answers ---------------------------------------------------------------------------------------------------
+# -- responses -------------------------------------------------------------------------------------------------
 
 
 class ErrorDetail(BaseModel):
     code: str = Field(description="for programs: invalid_input, not_found, image_expired, queue_full, unavailable, ...")
-    message: str = Field(description="for people: one sentence, with the mend")
+    message: str = Field(description="for people: one sentence with the fix")
     type: Literal["invalid_request_error", "authentication_error", "rate_limit_error", "server_error"] = Field(
-        description="whose fault it is, in OpenAI's words"
+        description="OpenAI's error type"
     )
-    param: str | None = Field(description="the field of the request that is to blame, where it is one")
+    param: str | None = Field(description="the invalid field of the request, if known")
 
 
 class ErrorAnswer(BaseModel):
-    """The one shape of every refusal."""
+    """Every error response."""
 
     model_config = _example(
         error={
@@ -53,19 +53,19 @@ class ErrorAnswer(BaseModel):
 
 
 class ModelRow(BaseModel):
-    name: str = Field(description="among Triton's models")
-    id: str = Field(description="in the catalogue")
+    name: str = Field(description="of the model in Triton")
+    id: str = Field(description="of the model in the catalogue")
     family: str
     title: str
     licence: str
-    prompts: list[str] = Field(description="kinds that it takes: boxes, masks, points, text")
-    side: int = Field(description="of the square that it sees, pixels; a larger image is scaled down to it")
-    default: bool = Field(description="whether a request that names no model gets this one")
-    encoder: str | None = Field(description=f"{_ENCODER}; null while the model does not answer")
+    prompts: list[str] = Field(description="kinds of prompts that it accepts: boxes, masks, points, text")
+    side: int = Field(description="side of the square model input in pixels; a larger image is scaled down to it")
+    default: bool = Field(description="whether requests without a model use this one")
+    encoder: str | None = Field(description=f"{_ENCODER}; null while the model does not respond")
 
 
 class Limits(BaseModel):
-    """What one request may have; more is refused with 413."""
+    """The limits of one request; more is refused with 413."""
 
     max_image_bytes: int = Field(description="of an image file")
     max_image_pixels: int = Field(description="width x height of an image")
@@ -74,19 +74,19 @@ class Limits(BaseModel):
 
 
 class SampleRow(BaseModel):
-    """An image to try things on."""
+    """A sample image."""
 
     name: str
-    title: str = Field(description="for people")
-    credit: str = Field(description="whose it is, and on which terms it may be shown")
+    title: str = Field(description="for display")
+    credit: str = Field(description="author and licence")
     width: int
     height: int
-    address: str = Field(description="of the image file, relative to the service's own")
-    file: str = Field(description="a name for that file")
+    address: str = Field(description="URL of the image file, relative to the service's")
+    file: str = Field(description="file name for the image")
 
 
 class Health(BaseModel):
-    """What the supervisor knows."""
+    """The supervisor's status."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -95,15 +95,15 @@ class Health(BaseModel):
 
 class CancelAnswer(BaseModel):
     session_id: str
-    cancelled: int = Field(description="requests that were waiting and will not be computed")
+    cancelled: int = Field(description="number of waiting requests that were cancelled")
 
 
 class ImageAnswer(BaseModel):
-    """An image that the server has encoded."""
+    """An encoded image."""
 
     model_config = ConfigDict(extra="allow", protected_namespaces=())
 
-    image_key: str = Field(description="for clicks on this image")
+    image_key: str = Field(description="identifies the image in segment requests")
     model: str
     model_version: str
     encoder: str = Field(description=_ENCODER)
@@ -121,11 +121,11 @@ class MaskAnswer(BaseModel):
 
 class RankedMask(MaskAnswer):
     score: float = Field(description="predicted IoU")
-    object: int = Field(description="which object of the request it is of")
+    object: int = Field(description="index of the object in the request")
 
 
 class SegmentAnswer(ImageAnswer):
-    """The segmenter's result_json."""
+    """The segmenter's ``result_json``."""
 
     mask: MaskAnswer = Field(description="the best one")
     score: float
@@ -136,13 +136,13 @@ class SegmentAnswer(ImageAnswer):
 
 
 class ObjectRequest(BaseModel):
-    """What is said about one object."""
+    """The prompts for one object."""
 
     points: list[Point] = Field(default=[], description="x, y in original pixels")
-    labels: list[Literal[0, 1]] | None = Field(default=None, description="1 object, 0 background; one for each point")
+    labels: list[Literal[0, 1]] | None = Field(default=None, description="for each point: 1 object, 0 background")
     box: Box | None = Field(default=None, description="x0, y0, x1, y1 in original pixels")
     mask_input: str | list[list[float]] | None = Field(
-        default=None, description="low-resolution logits of an earlier answer, base64 of little-endian float32"
+        default=None, description="low-resolution logits of an earlier response, base64 of little-endian float32"
     )
 
 
@@ -160,16 +160,16 @@ class SegmentRequest(ObjectRequest):
         },
     )
 
-    image_key: str | None = Field(default=None, description="of an image that this server has encoded")
+    image_key: str | None = Field(default=None, description="of an image that was encoded with /v1/images")
     image: str | None = Field(default=None, description="an image file as base64 or as a data URL")
     model: str | None = Field(default=None, description=_MODEL)
-    boxes: list[Box] = Field(default=[], description="several boxes without points are one object each")
+    boxes: list[Box] = Field(default=[], description="without points, each box is one object")
     objects: list[ObjectRequest] | None = Field(default=None, description="several objects in one request")
-    multimask: bool = Field(default=False, description="several masks for each object")
-    text: str | None = Field(default=None, description="for models that take text")
+    multimask: bool = Field(default=False, description="return several masks for each object")
+    text: str | None = Field(default=None, description="for models that accept text prompts")
     format: Literal["png", "rle", "polygon", "bits", "logits"] = "png"
     session_id: str | None = Field(default=None, max_length=200, description=_SESSION)
-    latest_wins: bool = Field(default=False, description="supersedes what the session has waiting")
+    latest_wins: bool = Field(default=False, description="supersede the waiting requests of the session")
 
 
 class ImageForm(BaseModel):
@@ -187,14 +187,14 @@ class PreviewForm(BaseModel):
 
 
 class EmbeddedModelForm(BaseModel):
-    """An image, or only a session whose waiting requests shall be cancelled."""
+    """An image to encode, or only the session whose waiting requests are cancelled."""
 
     model_config = _example(image="(an image file)", session_id="annotator-1", cancel_pending="true")
 
     image: bytes = Field(default=b"", description="an image file")
     session_id: str = Field(default="", max_length=200, description=_SESSION)
     cancel_pending: Literal["true", "false"] = Field(
-        default="false", description="whatever the session has waiting is cancelled"
+        default="false", description="cancel the waiting requests of the session"
     )
     model_version: str = Field(default="", max_length=200, description=_MODEL)
 
@@ -202,12 +202,14 @@ class EmbeddedModelForm(BaseModel):
 class FromModelForm(BaseModel):
     model_config = _example(model="(the text of /embedded_model)", x=365, y=290, img_x=768, img_y=512)
 
-    model: bytes = Field(description="what /embedded_model answered: base64 text, or its gzip")
+    model: bytes = Field(description="the response of /embedded_model: base64 text, or the same gzipped")
     x: int = Field(ge=0, description="of the click, in original pixels")
     y: int = Field(ge=0, description="of the click, in original pixels")
     img_x: int = Field(ge=1, le=100_000, description="width of the original image")
     img_y: int = Field(ge=1, le=100_000, description="height of the original image")
-    model_version: str = Field(default="", max_length=200, description=f"{_MODEL}, or that which made the embedding")
+    model_version: str = Field(
+        default="", max_length=200, description=f"{_MODEL}, or the model that made the embedding"
+    )
 
 
 class PredictionForm(BaseModel):
@@ -228,44 +230,45 @@ class CancelForm(BaseModel):
 # -- the document ----------------------------------------------------------------------------------------------
 
 _REQUESTS = (SegmentRequest, ImageForm, PreviewForm, EmbeddedModelForm, FromModelForm, PredictionForm, CancelForm)
-_REFUSALS = {
-    400: "The request is wrong: the message says what, and the mend",
+_ERROR_STATUSES = {
+    400: "The request is invalid; the message has the reason and the fix",
     401: "The token is missing or wrong",
-    404: "No such model or sample, or an image_key that the server does not (or no longer) know",
-    408: "The body stopped coming",
-    413: "More bytes or pixels than are allowed",
-    422: "A kind of prompt that the model does not take",
-    429: "Too many requests at a time; Retry-After tells when to try again",
+    404: "No such model or sample, or an image_key that is unknown or expired",
+    408: "The body stalled",
+    413: "Too many bytes or pixels",
+    422: "A kind of prompt that the model does not accept",
+    429: "Too many requests; Retry-After has the seconds to wait",
     499: "Cancelled, or superseded by a newer request of the session",
-    500: "A fault of the service or the server; the log has the reason",
-    503: "The model server is not ready; Retry-After tells when to try again",
-    504: "No answer within the time limit",
+    500: "The service or the model server failed; see its log",
+    503: "The model server is not ready; Retry-After has the seconds to wait",
+    504: "No response within the time limit",
 }
-_ANYWHERE = (401, 408, 413, 429, 500, 504)
-#: Of routes that ask Triton.
-WORK = (400, 404, 422, 499, 503)
+_COMMON_STATUSES = (401, 408, 413, 429, 500, 504)
+#: Statuses of routes that call Triton.
+TRITON_STATUSES = (400, 404, 422, 499, 503)
 
 
-def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """``responses`` of a route: these statuses, and those that every route can have."""
+def error_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """``responses`` of a route: these error statuses, and those that every route can have."""
     return {
-        status: {"model": ErrorAnswer, "description": _REFUSALS[status]} for status in sorted({*_ANYWHERE, *statuses})
+        status: {"model": ErrorAnswer, "description": _ERROR_STATUSES[status]}
+        for status in sorted({*_COMMON_STATUSES, *statuses})
     }
 
 
 def body_of(model: type[BaseModel], *media_types: str, required: bool = True) -> dict[str, Any]:
-    """``openapi_extra`` of a route whose body is read by hand."""
+    """``openapi_extra`` of a route that parses its body itself."""
     schema = {"$ref": _REFERENCE.format(model=model.__name__)}
     return {"requestBody": {"required": required, "content": {media: {"schema": schema} for media in media_types}}}
 
 
-def answer_of(description: str, *media_types: str, binary: bool = False) -> dict[int | str, dict[str, Any]]:
-    """``responses`` for an answer that is no JSON."""
+def response_of(description: str, *media_types: str, binary: bool = False) -> dict[int | str, dict[str, Any]]:
+    """``responses`` for a response that is not JSON."""
     schema = {"type": "string", "format": "binary"} if binary else {"type": "string"}
     return {200: {"description": description, "content": {media: {"schema": schema} for media in media_types}}}
 
 
 def request_schemas(models: Sequence[type[BaseModel]] = _REQUESTS) -> dict[str, Any]:
-    """Name -> schema of every request model, as components of the document."""
+    """Name -> schema of every request model, for the document's components."""
     _, document = models_json_schema([(model, "validation") for model in models], ref_template=_REFERENCE)
     return dict(document["$defs"])

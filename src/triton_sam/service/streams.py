@@ -1,4 +1,4 @@
-"""The pieces of one answer on their way from Triton to whoever reads them, and everything that may end them early."""
+"""Streaming responses from Triton: buffering between source and reader, early end, cancellation."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from triton_sam.errors import InternalError, TritonSamError
 
 log = logging.getLogger(__name__)
 
-_RUN_OUT_SECONDS = 5.0
+_FINISH_SECONDS = 5.0
 
 
-class PieceStream:
-    """A task reads the source, and is told to stop by its reader or by others. Belongs to the event loop.
+class ResponseStream:
+    """Reads a streaming response in a task of its own, until its end or until it is closed. Belongs to the event loop.
 
-    After its last piece an answer is complete, and the source is left to run out by itself: on older servers a cancel
-    that meets the end of its request can end the whole server (:mod:`triton_sam.client.async_transport`).
+    After the last piece, the source is left to finish by itself: on older servers a cancel that meets the end of its
+    request can crash the whole server (:mod:`triton_sam.client.async_transport`).
 
-    The source is closed by that task and nobody else: a reader's own task may be cancelled at any time, and then has
-    no time left to tell a server anything.
+    Only that task closes the source: the reader's own task may be cancelled at any time, and could then not send the
+    cancel to the server.
     """
 
     def __init__(
@@ -33,41 +33,41 @@ class PieceStream:
     ) -> None:
         """
         Args:
-            is_last: whether a piece says that nothing comes after it.
-            public: what a reader may see of an error of the source.
+            is_last: whether a piece is the last one.
+            public: converts an error of the source to one without internals.
         """
         self._source = source
         self._is_last = is_last
         self._public = public
-        self._is_left = self._is_complete = False
-        # As long as an answer at most, which has a few kilobytes: a reader that is slow keeps no GPU waiting.
+        self._is_closed = self._is_complete = False
+        # Unbounded: an answer has a few kilobytes, and a slow reader must not make the GPU wait.
         self._pieces: asyncio.Queue[Outputs | TritonSamError | None] = asyncio.Queue()
         self.task = asyncio.create_task(self._read())
         """Ends when the source is closed."""
 
     async def next(self) -> Outputs | None:
-        """The next piece; None at the end; raises what ended it."""
+        """The next piece; None at the end; raises the error that ended the stream."""
         piece = await self._pieces.get()
         if isinstance(piece, TritonSamError):
             raise piece
         return piece
 
     def end(self, error: TritonSamError) -> None:
-        """The reader gets this after what has come already; nothing more is computed."""
+        """Ends the stream: the reader gets this error after the pieces so far, and the server stops computing."""
         self._pieces.put_nowait(error)
         self.close()
 
     def close(self) -> None:
-        """Nobody reads it any more."""
-        if not self._is_left:  # a second time would meet the source in the middle of its own closing
-            self._is_left = True
+        """Ends the stream without an error, when its reader is done."""
+        if not self._is_closed:  # a second cancel would interrupt the closing of the source
+            self._is_closed = True
             if self._is_complete:
-                asyncio.get_running_loop().call_later(_RUN_OUT_SECONDS, self.task.cancel)
+                asyncio.get_running_loop().call_later(_FINISH_SECONDS, self.task.cancel)
             else:
                 self.task.cancel()
 
     def when_closed(self, action: Callable[[], object]) -> None:
-        """Has something done when the source is closed."""
+        """Calls ``action`` when the source is closed."""
         self.task.add_done_callback(lambda _: action())
 
     def _take(self, piece: Outputs) -> None:
@@ -86,6 +86,6 @@ class PieceStream:
         except TritonSamError as error:
             end = self._public(error)
         except Exception:
-            log.exception("a stream failed in a way that the transport does not know")
-            end = InternalError("the service failed on this request: its log has the reason")
+            log.exception("unexpected exception in a stream")
+            end = InternalError("the service failed on this request: see its log")
         self._pieces.put_nowait(end)

@@ -10,7 +10,7 @@ import yaml
 
 from tests.unit.deploy.tools import COMPOSE_FILES, ROOT, expect_clean, run, tool
 from triton_sam.server.command import EXIT_SECONDS
-from triton_sam.service.thread import _SHUTDOWN_SECONDS
+from triton_sam.service.uvicorn_thread import _SHUTDOWN_SECONDS
 from triton_sam.settings import Settings
 
 SERVICES = ("triton", "nginx", "prometheus", "grafana")

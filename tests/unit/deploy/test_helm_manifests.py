@@ -31,7 +31,7 @@ from triton_sam.cli.app import app
 from triton_sam.models.catalog import CATALOG
 from triton_sam.models.vlm_catalog import VLM_CATALOG
 from triton_sam.server.command import EXIT_SECONDS
-from triton_sam.service.thread import _SHUTDOWN_SECONDS
+from triton_sam.service.uvicorn_thread import _SHUTDOWN_SECONDS
 from triton_sam.settings import Settings
 
 pytestmark = pytest.mark.part("deploy")

@@ -27,8 +27,8 @@ from triton_sam.models.specs import ModelSpec
 from triton_sam.models.vlm_specs import Adapter, VlmSpec
 from triton_sam.server.host import free_port
 from triton_sam.service.app import create_app
-from triton_sam.service.backend import Backend
-from triton_sam.service.thread import ServiceThread
+from triton_sam.service.upstream import Upstream
+from triton_sam.service.uvicorn_thread import ServiceThread
 from triton_sam.settings import Settings
 
 SPEC = CATALOG[DEFAULT_MODEL]
@@ -115,7 +115,7 @@ class Held:
 
 
 class FakeTransport:
-    """Answers at once, or when it is told to; may be asked from every thread."""
+    """Responds at once, or when the test releases it; may be called from every thread."""
 
     def __init__(self, answer: Callable[[Call], Outputs] = answer_as_a_segmenter) -> None:
         self.answer = answer
@@ -224,8 +224,8 @@ class Fake:
     subscribers: list[Callable[[str], None]] = field(default_factory=list)
 
     @property
-    def backend(self) -> Backend:
-        return Backend(
+    def backend(self) -> Upstream:
+        return Upstream(
             status=lambda: {"state": self.state, "restarts": 0, "reloads": 0, "reason": "", **self.more_status},
             segmenters=lambda: self.segmenters,
             triton_url="http://triton.invalid:8000",

@@ -157,9 +157,9 @@ def test_wrong_messages(message: Any, field: str) -> None:
     ("messages", "sentence"),
     [
         ([user(text("What?"))], "no image"),
-        ([user(IMAGE)], "asks nothing"),
-        ([user(IMAGE, text("  "))], "asks nothing"),
-        ([user(text("a")), {"role": "assistant", "content": "b"}, user(IMAGE)], "asks nothing"),
+        ([user(IMAGE)], "has no question"),
+        ([user(IMAGE, text("  "))], "has no question"),
+        ([user(text("a")), {"role": "assistant", "content": "b"}, user(IMAGE)], "has no question"),
         ([ASKED, {"role": "assistant", "content": "A"}], "of the assistant"),
         ([ASKED, {"role": "system", "content": "A"}], "of the system"),
         ([ASKED | {"content": [text("\ud800"), IMAGE]}], "half a character"),
@@ -172,8 +172,8 @@ def test_wrong_conversations(messages: list[Any], sentence: str) -> None:
 @pytest.mark.parametrize("empty", ["", " \n", [text("")]])
 def test_an_assistant_that_said_nothing(empty: Any) -> None:
     """Without its turn two questions would follow each other, and a model refuse that for no visible reason."""
-    told = (ASKED, {"role": "assistant", "content": empty}, user(text("Why?")))
-    assert "leave the message out together with the question" in refused(chat(*told), "messages[1].content")
+    messages = (ASKED, {"role": "assistant", "content": empty}, user(text("Why?")))
+    assert "leave the message out together with the question" in refused(chat(*messages), "messages[1].content")
 
 
 def test_the_hottest_temperature() -> None:
@@ -187,9 +187,9 @@ def test_the_hottest_temperature() -> None:
         ("data:image/png,abc", "without base64"),
         ("data:image/png;base64", "without base64"),
         ("data:image/png;base64,a b$", "not base64"),
-        ("http://a.example/cat.png", "no data URL"),
-        ("file:///etc/passwd", "no data URL"),
-        ("", "no data URL"),
+        ("http://a.example/cat.png", "not a data URL"),
+        ("file:///etc/passwd", "not a data URL"),
+        ("", "not a data URL"),
         ("https://a.example/cat.png", "send the image itself as data:image/png;base64"),
     ],
 )
@@ -212,7 +212,7 @@ def test_upper_case_data_urls() -> None:
 
 def test_length() -> None:
     assert read(chat(user(text("ä" * 10), IMAGE), stop="ab"), vlm_max_prompt_bytes=22)
-    with pytest.raises(TooLarge, match="23 bytes and 22") as found:
+    with pytest.raises(TooLarge, match="23 bytes, but at most 22") as found:
         read(chat(user(text("ä" * 10), IMAGE), stop="abc"), vlm_max_prompt_bytes=22)
     assert found.value.field == "messages"
 

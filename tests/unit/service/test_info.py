@@ -13,8 +13,8 @@ from triton_sam import __version__
 from triton_sam.models.catalog import DEFAULT_MODEL, get_spec
 from triton_sam.server.host import free_port
 from triton_sam.service.app import create_app
-from triton_sam.service.backend import Backend
 from triton_sam.service.served_models import choose
+from triton_sam.service.upstream import Upstream
 from triton_sam.settings import Settings
 
 
@@ -88,7 +88,7 @@ def test_limits() -> None:
     }
 
 
-def test_the_version_is_told() -> None:
+def test_the_version() -> None:
     assert ask("GET", "/openapi.json").json()["info"]["version"] == __version__
 
 
@@ -128,7 +128,7 @@ def test_metrics_count_routes_and_not_paths() -> None:
 
 
 def test_two_applications_count_apart() -> None:
-    apps = [create_app(Backend(dict, dict), Settings()) for _ in range(2)]
+    apps = [create_app(Upstream(dict, dict), Settings()) for _ in range(2)]
     assert apps[0] is not apps[1]
 
 
@@ -160,7 +160,7 @@ def test_tritons_metrics(triton_metrics: str) -> None:
     assert answer.headers["content-type"].startswith("text/plain")
 
 
-def test_tritons_metrics_are_fetched_once_for_all_who_ask_also_when_the_service_is_full() -> None:
+def test_tritons_metrics_are_fetched_once_for_concurrent_requests_also_when_the_service_is_full() -> None:
     """The autoscaler reads them above all then, and they must not be a way around the limit on work."""
     fetched = 0
 

@@ -147,7 +147,7 @@ def test_requests_at_a_time() -> None:
     asyncio.run(run())
 
 
-def test_questions_leave_half_of_the_places_to_others() -> None:
+def test_chat_requests_leave_half_of_the_slots_to_others() -> None:
     fake = Fake()
     fake.transport.hold_before = 0
 
@@ -171,11 +171,11 @@ def test_questions_leave_half_of_the_places_to_others() -> None:
     asyncio.run(asyncio.wait_for(run(), TIMEOUT))
 
 
-def test_one_place_is_enough_for_a_question() -> None:
+def test_one_slot_is_enough_for_a_chat_request() -> None:
     assert ask("POST", COMPLETIONS, settings={"service_requests": 1}, json=chat()).status_code == 200
 
 
-def test_whoever_asks_before_sending_is_not_invited() -> None:
+def test_expect_100_continue_gets_no_100_for_a_refused_body() -> None:
     with listening(Fake(), **SMALL) as port:
         head = b"POST /v1/segment HTTP/1.1\r\nHost: here\r\nExpect: 100-continue\r\nContent-Length: 5000\r\n\r\n"
         found = talk(port, head)
@@ -183,8 +183,8 @@ def test_whoever_asks_before_sending_is_not_invited() -> None:
     assert b"100 Continue" not in found
 
 
-def test_slow_senders_take_no_places() -> None:
-    """Of whoever works there is one, of whoever sends there are four."""
+def test_slow_senders_take_no_slots() -> None:
+    """One request may be in progress, and four may be arriving."""
     head = b"POST /v1/segment HTTP/1.1\r\nHost: here\r\nContent-Length: %d\r\n\r\n" % len(BODY)
     with listening(Fake(), service_requests=1) as port, contextlib.ExitStack() as stack:
         url = f"http://127.0.0.1:{port}"
@@ -201,7 +201,7 @@ def test_slow_senders_take_no_places() -> None:
         while "triton_sam_service_in_progress 5.0" not in client.get("/metrics").text:
             pass
         refused = client.post("/v1/segment", content=BODY)
-        assert "4 requests are being sent" in refusal(refused, 429, "queue_full")
+        assert "4 requests are already being received" in refusal(refused, 429, "queue_full")
         assert refused.headers["retry-after"] == "1"
         assert client.get("/models").status_code == 200
         for connection in (*slow, fourth):
@@ -210,7 +210,7 @@ def test_slow_senders_take_no_places() -> None:
         assert client.post("/v1/segment", content=BODY).status_code == 200
 
 
-@pytest.mark.parametrize("ends", ["is answered", "hangs up"])
+@pytest.mark.parametrize("ends", ["is answered", "disconnects"])
 @pytest.mark.parametrize("path", ["/v1/segment", "/v1/images"])
 def test_bodies_of_many(path: str, ends: str) -> None:
     """However many send at a time, what they send takes no more memory than is allowed, and clicks go on."""
@@ -227,7 +227,7 @@ def test_bodies_of_many(path: str, ends: str) -> None:
         while "triton_sam_service_body_bytes 3.999999e+06" not in client.get("/metrics").text:
             pass
         refused = client.post(path, **large)
-        assert "the bodies of other requests take" in refusal(refused, 429, "queue_full")
+        assert "the bodies of other requests use" in refusal(refused, 429, "queue_full")
         assert refused.headers["retry-after"] == "1"
         assert client.post("/v1/segment", content=BODY).status_code == 200
         if ends == "is answered":

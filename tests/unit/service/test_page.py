@@ -1,4 +1,4 @@
-"""The web page's files: what is served, as what, and that they ask nobody else for anything."""
+"""The web page's files: content types, caching, and no requests to other hosts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 from fastapi import FastAPI
 
 from tests.unit.service.helpers import CLICK, TIMEOUT, Fake, ask, client_of, refusal
-from triton_sam.service import faults
+from triton_sam.service import error_responses
 from triton_sam.service.routes.page import STATIC, page_router
 
 TEXT = "<!doctype html><title>x</title>" + "text " * 100
@@ -51,7 +51,7 @@ def folder(tmp_path: Path) -> Path:
 
 def fetch(folder: Path, path: str, method: str = "GET", **headers: str) -> httpx.Response:
     app = FastAPI()
-    faults.install(app)
+    error_responses.install(app)
     app.include_router(page_router(folder))
 
     async def run() -> httpx.Response:
@@ -263,7 +263,7 @@ _SCRIPT_LOADS = re.compile(
 )
 _STYLE_LOADS = re.compile(r"""(?:url\(\s*|@import\s+)(["']?)(?P<address>[^"')\s]+)\1""")
 _FOREIGN = re.compile(r"(?:https?:)?//[A-Za-z0-9.-]+", re.IGNORECASE)
-#: Names and no places: nothing is fetched from there.
+#: XML namespaces: nothing is fetched from there.
 _NAMESPACES = ("http://www.w3.org/", "https://www.w3.org/")
 
 

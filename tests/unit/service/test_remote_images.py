@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from triton_sam.errors import InvalidInput, QueueFull, TooLarge
-from triton_sam.service.chat.remote_images import RemoteImages, is_public, look_up
+from triton_sam.service.chat.remote_images import RemoteImages, is_public, resolve
 
 PRIVATE = [
     "0.0.0.0/8",
@@ -158,17 +158,17 @@ async def never(host: str, port: int) -> Sequence[str]:
 )
 def test_addresses_that_are_refused_without_asking_anybody(url: str) -> None:
     with pytest.raises(InvalidInput, match="data:image/png;base64"):
-        fetch(url, look_up=never)
+        fetch(url, resolve=never)
 
 
 @pytest.mark.parametrize("found", [[], ["10.0.0.1"], ["8.8.8.8", "10.0.0.1"], ["::1"], ["fe80::1%eth0"]])
 def test_names_with_an_address_that_is_not_public(found: list[str]) -> None:
     with pytest.raises(InvalidInput, match="no public address"):
-        fetch("https://a.example/a.png", look_up=names(*found))
+        fetch("https://a.example/a.png", resolve=names(*found))
 
 
 def test_localhost_as_the_machine_knows_it() -> None:
-    assert {"127.0.0.1", "::1"} & set(asyncio.run(look_up("localhost", 443)))
+    assert {"127.0.0.1", "::1"} & set(asyncio.run(resolve("localhost", 443)))
     with pytest.raises(InvalidInput, match="no public address"):
         fetch("https://localhost/a.png")
 
@@ -179,7 +179,7 @@ def test_a_look_up_that_hangs() -> None:
         return []
 
     with pytest.raises(InvalidInput, match=r"within 0\.05 s"):
-        fetch("https://a.example/a.png", look_up=hangs, seconds=0.05)
+        fetch("https://a.example/a.png", resolve=hangs, seconds=0.05)
 
 
 def test_look_ups_that_hang_keep_no_threads_from_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,7 +192,7 @@ def test_look_ups_that_hang_keep_no_threads_from_others(monkeypatch: pytest.Monk
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("8.8.8.8", port))]
 
     async def run() -> None:
-        waiting = [asyncio.create_task(look_up(f"{index}.example", 443)) for index in range(50)]
+        waiting = [asyncio.create_task(resolve(f"{index}.example", 443)) for index in range(50)]
         await asyncio.sleep(0)  # all of them have begun
         try:
             assert await asyncio.wait_for(asyncio.to_thread(lambda: len(asked)), 10) <= 4
@@ -214,14 +214,14 @@ def test_fetches_at_a_time() -> None:
             await answered.wait()
             return []
 
-        images = RemoteImages(1000, patience=0.05, look_up=found)
+        images = RemoteImages(1000, wait_seconds=0.05, resolve=found)
         fetching = [asyncio.create_task(images.fetch(f"https://{index}.example/a.png")) for index in range(4)]
         for _ in fetching:
             await begun.get()
         with pytest.raises(QueueFull, match=r"4 images .* try again in a moment"):
             await images.fetch("https://a.example/a.png")
         assert begun.empty()
-        fetching.pop().cancel()  # whoever leaves makes room
+        fetching.pop().cancel()  # a cancelled fetch frees its slot
         fetching.append(asyncio.create_task(images.fetch("https://b.example/a.png")))
         assert await begun.get() == "b.example"
         answered.set()
@@ -279,7 +279,7 @@ def server(certificate: Path) -> Iterator[tuple[int, type[Handler]]]:
 
     class Server(http.server.ThreadingHTTPServer):
         def handle_error(self, request: Any, client_address: Any) -> None:
-            pass  # a client that does not trust us hangs up
+            pass  # a client that does not trust the certificate disconnects
 
     with Server(("127.0.0.1", 0), handler) as running:
         running.socket = context.wrap_socket(running.socket, server_side=True)
@@ -295,7 +295,7 @@ def trusting(certificate: Path, port: int, **more: Any) -> dict[str, Any]:
         "tls": ssl.create_default_context(cafile=str(certificate / "pem")),
         "ports": frozenset({port}),
         "permits": lambda address: address == "127.0.0.1",
-        "look_up": names("127.0.0.1"),
+        "resolve": names("127.0.0.1"),
     } | more
 
 
@@ -308,7 +308,7 @@ def test_a_file(server: tuple[int, type[Handler]], certificate: Path, monkeypatc
         asked.append(host)
         return ["127.0.0.1"] if len(asked) == 1 else ["10.0.0.1"]  # a name that means something else the next time
 
-    assert fetch(f"https://a.example:{port}/file#part", **trusting(certificate, port, look_up=once)) == b"x" * 10
+    assert fetch(f"https://a.example:{port}/file#part", **trusting(certificate, port, resolve=once)) == b"x" * 10
     assert asked == ["a.example"]
     [(path, headers)] = handler.seen
     assert path == "/file"
@@ -321,7 +321,7 @@ def test_a_file(server: tuple[int, type[Handler]], certificate: Path, monkeypatc
     ("path", "error", "sentence"),
     [
         ("gone", InvalidInput, "status 404"),
-        ("gzip", InvalidInput, "compressed"),
+        ("gzip", InvalidInput, "Content-Encoding"),
         ("large", TooLarge, "more than 1,000 bytes"),
         ("declared", TooLarge, "more than 1,000 bytes"),
         ("to/http://a.example/file", InvalidInput, "over https only"),
@@ -349,7 +349,7 @@ def test_redirects(server: tuple[int, type[Handler]], certificate: Path) -> None
         return ["127.0.0.1"]
 
     url = f"https://a.example:{port}/to//to/https://a.example:{port}/to//file"
-    assert fetch(url, **trusting(certificate, port, look_up=found)) == b"x" * 10
+    assert fetch(url, **trusting(certificate, port, resolve=found)) == b"x" * 10
     assert len(handler.seen) == 4
     assert asked == ["a.example"] * 4  # each is checked again
 
@@ -362,12 +362,12 @@ def test_a_redirect_to_a_name_that_is_private(server: tuple[int, type[Handler]],
 
     url = f"https://a.example:{port}/to/https://inner.example:{port}/file"
     with pytest.raises(InvalidInput, match="no public address"):
-        fetch(url, **trusting(certificate, port, look_up=found))
+        fetch(url, **trusting(certificate, port, resolve=found))
     assert len(handler.seen) == 1
 
 
 @pytest.mark.parametrize("host", ["b.example", "127.0.0.1"])
-def test_a_certificate_of_somebody_else(server: tuple[int, type[Handler]], certificate: Path, host: str) -> None:
+def test_a_certificate_of_another_host(server: tuple[int, type[Handler]], certificate: Path, host: str) -> None:
     port, handler = server
     with pytest.raises(InvalidInput, match="cannot be fetched") as refusal:
         fetch(f"https://{host}:{port}/file", **trusting(certificate, port))
@@ -375,7 +375,7 @@ def test_a_certificate_of_somebody_else(server: tuple[int, type[Handler]], certi
     assert handler.seen == []
 
 
-def test_a_certificate_that_nobody_knows(server: tuple[int, type[Handler]], certificate: Path) -> None:
+def test_a_certificate_of_an_unknown_authority(server: tuple[int, type[Handler]], certificate: Path) -> None:
     port, handler = server
     with pytest.raises(InvalidInput, match="cannot be fetched"):
         fetch(f"https://a.example:{port}/file", **trusting(certificate, port, tls=None))

@@ -22,7 +22,7 @@ from tests.unit.service.helpers import (
     image_file,
     refusal,
 )
-from triton_sam.service.routes.embeddings import Makers
+from triton_sam.service.routes.embedding_text import EmbeddingModels
 
 IMAGE = {"image": ("a.png", image_file())}
 TEXT = base64.b64encode(EMBEDDING.astype("<f4").tobytes())
@@ -185,29 +185,29 @@ def test_the_maker_of_an_embedding_is_remembered() -> None:
 
 
 def test_only_the_last_makers_are_remembered() -> None:
-    makers = Makers()
+    embedding_models = EmbeddingModels()
     for index in range(1000):
-        makers.remember(str(index), "sam2")
-    assert makers.maker("999") == "sam2"
-    assert makers.maker("0") is None
+        embedding_models.remember(str(index), "sam2")
+    assert embedding_models.model_of("999") == "sam2"
+    assert embedding_models.model_of("0") is None
 
 
 @pytest.mark.parametrize(
     ("data", "change", "status", "words"),
     [
         (b"", {}, 400, "bytes"),
-        (b"no base64!", {}, 400, "no base64"),
+        (b"no base64!", {}, 400, "not valid base64"),
         (TEXT[:400], {}, 400, "float32"),
         (TEXT, {"model_version": "sam3"}, 400, "model_version"),
         (base64.b64encode(np.full(EMBEDDING.shape, np.nan, "<f4").tobytes()), {}, 400, "not finite"),
-        (b"\x1f\x8bdamaged", {}, 400, "damaged gzip"),
-        (gzip.compress(bytes(64 * 1024 * 1024), 1), {}, 413, "unpacks to more"),
+        (b"\x1f\x8bdamaged", {}, 400, "not a valid gzip"),
+        (gzip.compress(bytes(64 * 1024 * 1024), 1), {}, 413, "decompresses to more"),
         (TEXT * 4, {}, 413, "more than"),
         (TEXT, {"x": "7"}, 400, "outside the image of 6 x 4"),
         (TEXT, {"y": "-1"}, 400, "outside the image of 6 x 4"),
-        (TEXT, {"x": "1.5"}, 400, "x is a whole number"),
-        (TEXT, {"x": "٣"}, 400, "x is a whole number"),
-        (TEXT, {"y": "9" * 400}, 400, "y has at most"),
+        (TEXT, {"x": "1.5"}, 400, "x must be a whole number"),
+        (TEXT, {"x": "٣"}, 400, "x must be a whole number"),
+        (TEXT, {"y": "9" * 400}, 400, "y must have at most"),
         (TEXT, {"img_x": "0"}, 400, "image_size"),
         (TEXT, {"img_y": ""}, 400, "no img_y"),
         (TEXT, {"img_x": "99999", "img_y": "99999"}, 413, "pixels"),

@@ -16,8 +16,8 @@ from tests.unit.service.helpers import TIMEOUT, ask, refusal
 from triton_sam.core import samples
 from triton_sam.core.samples import sample_photograph
 from triton_sam.errors import SetupError
-from triton_sam.service import faults
-from triton_sam.service.routes import cells
+from triton_sam.service import error_responses
+from triton_sam.service.routes import synthetic_cells
 from triton_sam.service.routes.samples import samples_router
 
 NAMES = ["coffee", "cat", "coins", "tissue", "retina", "cells"]
@@ -25,7 +25,7 @@ NAMES = ["coffee", "cat", "coins", "tissue", "retina", "cells"]
 
 def fetch(folder: Path | None, *paths: str) -> list[httpx.Response]:
     app = FastAPI()
-    faults.install(app)
+    error_responses.install(app)
     app.include_router(samples_router(folder))
 
     async def run() -> list[httpx.Response]:
@@ -69,7 +69,7 @@ def test_an_unknown_name(name: str) -> None:
     assert len(sentence) <= 500
 
 
-def test_the_names_are_told() -> None:
+def test_the_error_lists_the_names() -> None:
     assert refusal(ask("GET", "/samples/nothing"), 404, "not_found").endswith(", ".join(NAMES))
 
 
@@ -78,7 +78,7 @@ def test_without_scikit_image() -> None:
     [row] = listed.json()
     assert row["name"] == "cells"
     assert drawn.headers["content-type"] == "image/jpeg"
-    assert refusal(missing, 404, "not_found") == "there is no sample 'coffee': there are cells"
+    assert refusal(missing, 404, "not_found") == "there is no sample 'coffee': available are cells"
 
 
 def test_a_wheel_that_lacks_some(tmp_path: Path) -> None:
@@ -86,31 +86,31 @@ def test_a_wheel_that_lacks_some(tmp_path: Path) -> None:
     listed, coins = fetch(tmp_path, "/samples", "/samples/coins")
     assert [(row["name"], row["width"], row["height"]) for row in listed.json()] == [
         ("coins", 3, 2),
-        ("cells", *cells.SIZE),
+        ("cells", *synthetic_cells.SIZE),
     ]
     assert coins.content == (tmp_path / "coins.png").read_bytes()
 
 
 def test_the_cells_are_drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = []
-    places = cells._places
+    places = synthetic_cells._cell_positions
 
     def counted(rng: np.random.Generator) -> Any:
         drawn.append(rng)
         return places(rng)
 
-    monkeypatch.setattr(cells, "_places", counted)
-    cells.picture.cache_clear()
+    monkeypatch.setattr(synthetic_cells, "_cell_positions", counted)
+    synthetic_cells.picture.cache_clear()
     answers = fetch(None, *["/samples/cells"] * 5)
     assert len(drawn) == 1
     assert len({answer.content for answer in answers}) == 1
 
 
 def test_the_cells_look_like_cells() -> None:
-    with Image.open(io.BytesIO(cells.picture())) as picture:
-        assert picture.size == cells.SIZE
+    with Image.open(io.BytesIO(synthetic_cells.picture())) as picture:
+        assert picture.size == synthetic_cells.SIZE
         red, green, blue = np.moveaxis(np.asarray(picture.convert("RGB"), np.float32), 2, 0)
-    places = [(int(x), int(y), radius) for x, y, radius in cells._places(places_rng())]
+    places = [(int(x), int(y), radius) for x, y, radius in synthetic_cells._cell_positions(places_rng())]
     assert len(places) >= 20
     dark = np.percentile(green, 10)
     assert dark < 40
@@ -120,10 +120,10 @@ def test_the_cells_look_like_cells() -> None:
 
 
 def places_rng() -> np.random.Generator:
-    """As the picture has it when it comes to the places: after the stray light."""
-    rng = np.random.default_rng(cells._SEED)
-    width, height = cells.SIZE
-    cells._texture(rng, height, width, 200)
+    """The generator in the state in which the positions are drawn: after the stray light."""
+    rng = np.random.default_rng(synthetic_cells._SEED)
+    width, height = synthetic_cells.SIZE
+    synthetic_cells._texture(rng, height, width, 200)
     return rng
 
 

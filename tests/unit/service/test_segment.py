@@ -88,15 +88,15 @@ def test_session_and_latest_wins_reach_the_server() -> None:
         ({**CLICK, "colour": "red"}, "unknown key 'colour'"),
         ({**CLICK, "image_size": [1, 1]}, "leave it out"),
         ({**CLICK, "multimask": "yes"}, "multimask is true or false"),
-        ({**CLICK, "model": 3}, "model is a string"),
+        ({**CLICK, "model": 3}, "model must be a string"),
         ({**CLICK, "model": "x" * 300}, "at most 200 characters"),
-        ({**CLICK, "image_key": 3}, "image_key is a string"),
+        ({**CLICK, "image_key": 3}, "image_key must be a string"),
         ({**CLICK, "image_key": "\ud800"}, "printable"),
         ({**CLICK, "session_id": "a\nb"}, "printable"),
         ({**CLICK, "session_id": "s" * 201}, "200"),
-        ({**CLICK, "latest_wins": 1, "session_id": "me"}, "latest_wins is true or false"),
+        ({**CLICK, "latest_wins": 1, "session_id": "me"}, "latest_wins must be true or false"),
         ({**CLICK, "latest_wins": True}, "needs a session_id"),
-        ({**POINTS, "image": 3}, "image is a string"),
+        ({**POINTS, "image": 3}, "image must be a string"),
         ({**POINTS, "image": "no base64!"}, "not base64"),
         ({**POINTS, "image": "ä"}, "not base64"),
         ({**POINTS, "image": base64.b64encode(b"no image").decode()}, "format is unknown"),
@@ -129,7 +129,7 @@ def test_bodies_that_are_no_requests(body: bytes) -> None:
 
 
 def test_models_that_are_not_there_and_texts_for_models_without_ears() -> None:
-    assert "served are" in refusal(ask("POST", "/v1/segment", json={**CLICK, "model": "sam9"}), 404, "not_found")
+    assert "available are" in refusal(ask("POST", "/v1/segment", json={**CLICK, "model": "sam9"}), 404, "not_found")
     refusal(ask("POST", "/v1/segment", json={"image_key": KEY, "text": "a cat"}), 422, "unsupported")
     refusal(ask("POST", "/v1/segment", Fake(segmenters={}), json=CLICK), 404, "not_found")
     image = {"image": ("a.png", IMAGE)}

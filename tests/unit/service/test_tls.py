@@ -12,9 +12,9 @@ from triton_sam.settings import Settings
 
 
 def refused(**files: Path | None) -> str:
-    with pytest.raises(SetupError) as told:
+    with pytest.raises(SetupError) as caught:
         tls_files(Settings(**files))  # type: ignore[arg-type]
-    message = str(told.value)
+    message = str(caught.value)
     assert "\n" not in message
     return message
 
@@ -38,8 +38,8 @@ def test_files_that_are_none(tmp_path: Path) -> None:
     assert f"{missing} cannot be read: No such file" in refused(tls_certificate=missing, tls_key=key)
     junk = tmp_path / "junk.pem"
     junk.write_text("junk")
-    assert "no certificate and key in PEM form" in refused(tls_certificate=junk, tls_key=key)
-    assert "no certificate and key in PEM form" in refused(tls_certificate=certificate, tls_key=junk)
+    assert "not a certificate and a key in PEM format" in refused(tls_certificate=junk, tls_key=key)
+    assert "not a certificate and a key in PEM format" in refused(tls_certificate=certificate, tls_key=junk)
 
 
 def test_a_key_of_another_certificate(tmp_path: Path) -> None:
@@ -47,10 +47,10 @@ def test_a_key_of_another_certificate(tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
     _, key = throw_away_certificate(other)
-    assert "belongs to another certificate" in refused(tls_certificate=certificate, tls_key=key)
+    assert "does not belong to the certificate" in refused(tls_certificate=certificate, tls_key=key)
 
 
-def test_a_key_with_a_password_asks_nobody(tmp_path: Path) -> None:
+def test_a_key_with_a_password_does_not_prompt(tmp_path: Path) -> None:
     certificate, key = throw_away_certificate(tmp_path)
     loaded = serialization.load_pem_private_key(key.read_bytes(), None)
     key.write_bytes(

@@ -102,7 +102,7 @@ def test_a_failure_is_marked() -> None:
     fake.transport.answer = fail
     answer, spans = spans_of(fake, headers={"X-Request-ID": "my-id"})
     assert answer.status_code == 500
-    assert answer.json()["error"]["message"].endswith("its log has the reason under my-id")
+    assert answer.json()["error"]["message"].endswith("see its log for request id my-id")
     call, server = spans["triton sam2"], spans["POST /v1/segment"]
     assert not call.status.is_ok
     assert not server.status.is_ok
@@ -149,7 +149,7 @@ def test_without_the_packages(monkeypatch: pytest.MonkeyPatch, caplog: pytest.Lo
     assert "triton-sam[tracing]" in caplog.text
 
 
-def test_missing_packages_are_told_before_a_server_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_packages_are_reported_before_a_server_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     check_service(Settings(tracing=True))
     monkeypatch.setitem(sys.modules, "triton_sam.service.telemetry.otlp", None)
     check_service(Settings())

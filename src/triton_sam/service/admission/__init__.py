@@ -1,4 +1,5 @@
-"""Who is let in and how much at a time: tokens, rate limits, sizes, connections, full queues.
+"""Admission control: API tokens, rate limits, request sizes and timeouts, concurrency, connections, TLS.
 
-From outside: what ``service.app``, ``service.thread`` and the gateway put before the routes. It knows no route.
+From outside: the middleware and limits that ``service.app``, ``service.uvicorn_thread`` and the gateway put before the
+routes. It must not know any route.
 """

@@ -1,4 +1,4 @@
-"""The service's certificate, looked at before anything is started."""
+"""The service's TLS certificate and key, checked before anything starts."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from triton_sam.settings import Settings
 
 
 def tls_files(settings: Settings) -> tuple[Path, Path] | None:
-    """(certificate, key), or None where the service speaks plain HTTP; SetupError where they cannot be used."""
+    """(certificate, key), or None for plain HTTP; raises SetupError if they cannot be used."""
     certificate, key = settings.tls_certificate, settings.tls_key
     if certificate is None and key is None:
         return None
     if certificate is None or key is None:
-        there, missing = ("CERTIFICATE", "KEY") if key is None else ("KEY", "CERTIFICATE")
-        raise SetupError(f"TRITON_SAM_TLS_{there} is set without TRITON_SAM_TLS_{missing}: TLS needs both")
+        given, missing = ("CERTIFICATE", "KEY") if key is None else ("KEY", "CERTIFICATE")
+        raise SetupError(f"TRITON_SAM_TLS_{given} is set without TRITON_SAM_TLS_{missing}: TLS needs both")
     for name, path in (("CERTIFICATE", certificate), ("KEY", key)):
         try:
             path.read_bytes()
@@ -30,7 +30,7 @@ def _load(certificate: Path, key: Path) -> None:
     asked = False
 
     def password() -> str:
-        """Instead of a question on the terminal, where nobody may sit."""
+        """Replaces OpenSSL's prompt on the terminal, which would block the start."""
         nonlocal asked
         asked = True
         return ""
@@ -40,9 +40,9 @@ def _load(certificate: Path, key: Path) -> None:
     except (ssl.SSLError, ValueError) as error:
         reason = getattr(error, "reason", None) or ""
         if asked:
-            mend = f"the key {key} has a password: `openssl pkey -in {key} -out OTHER` writes it without one"
+            problem = f"the key {key} has a password: `openssl pkey -in {key} -out OTHER` writes it without one"
         elif reason == "KEY_VALUES_MISMATCH":
-            mend = f"the key {key} belongs to another certificate than {certificate}: take the one it was made with"
+            problem = f"the key {key} does not belong to the certificate {certificate}: set the key it was made with"
         else:
-            mend = f"{certificate} and {key} are no certificate and key in PEM form ({reason or error})"
-        raise SetupError(f"the service cannot speak TLS: {mend}") from None
+            problem = f"{certificate} and {key} are not a certificate and a key in PEM format ({reason or error})"
+        raise SetupError(f"TLS cannot be set up: {problem}") from None

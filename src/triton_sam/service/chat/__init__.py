@@ -1,4 +1,4 @@
-"""Questions about images in OpenAI's format: request, answer, stream.
+"""Chat completions about images in OpenAI's format: requests, responses, streaming.
 
-From outside: ``completions.chat_router`` and ``schemas``. It knows no segmenter.
+From outside: ``completions.chat_router`` and ``schemas``. It must not know segmenters.
 """

@@ -1,4 +1,4 @@
-"""Questions about images, as OpenAI's clients ask them."""
+"""The routes of OpenAI's chat API: ``/v1/chat/completions`` and ``/v1/models``."""
 
 from __future__ import annotations
 
@@ -20,11 +20,20 @@ from triton_sam.client.wire import Call
 from triton_sam.core.images import EncodedImage
 from triton_sam.errors import DeadlineExceeded, InternalError, InvalidInput, TritonSamError
 from triton_sam.models.vlm_specs import VlmSpec
-from triton_sam.service import calls, faults, schemas
+from triton_sam.service import json_bodies, schemas
 from triton_sam.service.chat import schemas as chat_schemas
-from triton_sam.service.chat.answers import Events, Head, Piece, cut_short, error_event, joined, piece_of
 from triton_sam.service.chat.messages import ChatRequest, check_fits, read_chat
 from triton_sam.service.chat.remote_images import RemoteImages
+from triton_sam.service.chat.responses import (
+    CompletionBuilder,
+    EventFormatter,
+    Piece,
+    error_event,
+    incomplete,
+    joined,
+    piece_of,
+)
+from triton_sam.service.error_responses import public_error
 from triton_sam.service.gateway import Gateway
 from triton_sam.service.telemetry.metrics import ServiceMetrics
 from triton_sam.settings import Settings
@@ -32,15 +41,15 @@ from triton_sam.settings import Settings
 log = logging.getLogger(__name__)
 
 COMPLETIONS = "/v1/chat/completions"
-#: After the time limit of an answer, for telling so.
-FAREWELL_SECONDS = 5.0
-#: Brackets and commas of a request besides those in its texts.
-_PARTS = 20_000
-_LIKE = '{"model": ..., "messages": [...]}'
+#: Time after an answer's time limit to send the error response.
+TIMEOUT_RESPONSE_SECONDS = 5.0
+#: Brackets and commas of a request's JSON, without those in its texts.
+_MAX_PARTS = 20_000
+_EXAMPLE = '{"model": ..., "messages": [...]}'
 _EVENT_HEADERS = {
     "Content-Type": "text/event-stream; charset=utf-8",
     "Cache-Control": "no-cache",
-    "X-Accel-Buffering": "no",  # or nginx would keep the pieces together
+    "X-Accel-Buffering": "no",  # or nginx would buffer the events
 }
 _NAME = {
     "name": "model",
@@ -55,91 +64,91 @@ Lines = AsyncGenerator[bytes, None]
 
 
 def chat_router(gateway: Gateway, metrics: ServiceMetrics) -> APIRouter:
-    """``/v1/chat/completions`` and ``/v1/models``."""
+    """The router of ``/v1/chat/completions`` and ``/v1/models``."""
     router = APIRouter(tags=["chat"])
     remote = RemoteImages(gateway.settings.max_image_bytes)
-    since = int(time.time())
+    started = int(time.time())
 
     @router.post(
         COMPLETIONS,
         summary="Ask a vision-language model about an image",
-        description="As OpenAI's clients do it: one image, one question or a conversation, one answer.",
+        description="Compatible with OpenAI's clients: one image, one question or a conversation, one answer.",
         response_model=chat_schemas.ChatCompletion,
-        responses={**chat_schemas.event_stream(), **schemas.refusals(*schemas.WORK)},
+        responses={**chat_schemas.event_stream(), **schemas.error_responses(*schemas.TRITON_STATUSES)},
         openapi_extra=schemas.body_of(chat_schemas.ChatCompletionRequest, "application/json"),
     )
     async def completions(request: Request) -> Response:
-        ends = time.monotonic() + gateway.settings.vlm_seconds
+        deadline = time.monotonic() + gateway.settings.vlm_seconds
         with _time_limit(gateway.settings.service_seconds):
-            asked, name, call = await _prepared(request, gateway, remote)
-        pieces = _pieces(gateway.stream(call, request, ends - time.monotonic()), name, metrics)
-        head = Head(name)
-        if not asked.stream:
+            chat, name, call = await _prepared(request, gateway, remote)
+        pieces = _pieces(gateway.stream(call, request, deadline - time.monotonic()), name, metrics)
+        builder = CompletionBuilder(name)
+        if not chat.stream:
             async with contextlib.aclosing(pieces):
-                return JSONResponse(head.completion(await joined(pieces)))
-        events = Events(head, include_usage=asked.include_usage)
+                return JSONResponse(builder.completion(await joined(pieces)))
+        formatter = EventFormatter(builder, include_usage=chat.include_usage)
         try:
-            first = await anext(pieces)  # until it is there, whatever goes wrong is told by the status
+            first = await anext(pieces)  # an error before the first piece is still reported by the status code
         except BaseException:
             await pieces.aclose()
             raise
-        return _EventStream(_events(events, first, pieces), pieces)
+        return _EventStream(_events(formatter, first, pieces), pieces)
 
-    @router.get("/v1/models", summary="The vision-language models that are served", responses=schemas.refusals())
+    @router.get("/v1/models", summary="The served vision-language models", responses=schemas.error_responses())
     async def models() -> chat_schemas.VlmList:
         found = await gateway.vlms.all()
-        return chat_schemas.VlmList(data=[_row(name, spec, since) for name, spec in found.items()])
+        return chat_schemas.VlmList(data=[_row(name, spec, started) for name, spec in found.items()])
 
     @router.get(
         "/v1/models/{model}",
-        summary="One of them",
+        summary="One vision-language model",
         response_model=chat_schemas.VlmRow,
-        responses=schemas.refusals(404),
+        responses=schemas.error_responses(404),
         openapi_extra={"parameters": [_NAME]},
     )
     async def model(request: Request) -> JSONResponse:
-        row = _row(*await gateway.vlms.find(request.path_params["model"]), since)
+        row = _row(*await gateway.vlms.find(request.path_params["model"]), started)
         return JSONResponse(row.model_dump())
 
     return router
 
 
-def _row(name: str, spec: VlmSpec, since: int) -> chat_schemas.VlmRow:
-    return chat_schemas.VlmRow(id=name, created=since, title=spec.title, chats=spec.chats, grounds=spec.grounds)
+def _row(name: str, spec: VlmSpec, started: int) -> chat_schemas.VlmRow:
+    return chat_schemas.VlmRow(id=name, created=started, title=spec.title, chats=spec.chats, grounds=spec.grounds)
 
 
-# -- the way in ------------------------------------------------------------------------------------------------
+# -- requests ------------------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
 def _time_limit(seconds: float) -> Iterator[None]:
-    """For everything before the model's work, which has a longer one."""
+    """The time limit for everything before the model's work, which has a longer one."""
     with anyio.move_on_after(seconds) as limit:
         yield
     if limit.cancelled_caught:
-        raise DeadlineExceeded(f"the request took longer than {seconds:g} s to come: try again, or send less")
+        raise DeadlineExceeded(f"the request was not complete after {seconds:g} s: try again, or send less")
 
 
 async def _prepared(request: Request, gateway: Gateway, remote: RemoteImages) -> tuple[ChatRequest, str, Call]:
-    """(the request, the model's name, the call for Triton)."""
+    """(the chat request, the model's name, the call to Triton)."""
     settings = gateway.settings
     body = await request.body()
-    most = settings.vlm_max_prompt_bytes + _PARTS
+    max_parts = settings.vlm_max_prompt_bytes + _MAX_PARTS
 
     def read() -> ChatRequest:
-        return read_chat(calls.json_object(body, most, like=_LIKE), settings)
+        return read_chat(json_bodies.json_object(body, max_parts, example=_EXAMPLE), settings)
 
-    asked = await calls.by_size(len(body), read)
-    name, spec = await gateway.vlms.find(asked.model)
-    check_fits(asked, spec)
-    with _blaming(asked.image_field):
-        image = asked.image if isinstance(asked.image, bytes) else await remote.fetch(asked.image)
-    return asked, name, await run_in_threadpool(lambda: question_call(spec, asked, image, settings))
+    chat = await json_bodies.by_size(len(body), read)
+    name, spec = await gateway.vlms.find(chat.model)
+    check_fits(chat, spec)
+    with _errors_name(chat.image_field):
+        image = chat.image if isinstance(chat.image, bytes) else await remote.fetch(chat.image)
+    return chat, name, await run_in_threadpool(lambda: question_call(spec, chat, image, settings))
 
 
 @contextlib.contextmanager
-def _blaming(field: str) -> Iterator[None]:
-    """What is wrong in the block is wrong with this field."""
+def _errors_name(field: str) -> Iterator[None]:
+    """Sets the ``field`` of InvalidInput errors raised in the block."""
     try:
         yield
     except InvalidInput as error:
@@ -147,16 +156,16 @@ def _blaming(field: str) -> Iterator[None]:
         raise
 
 
-def question_call(spec: VlmSpec, asked: ChatRequest, image: bytes, settings: Settings) -> Call:
-    """The call of a model's stream. Looks into the image file: for a thread."""
-    with _blaming(asked.image_field):
+def question_call(spec: VlmSpec, chat: ChatRequest, image: bytes, settings: Settings) -> Call:
+    """The streaming call to the model. Reads the image file's header, so run it on a thread."""
+    with _errors_name(chat.image_field):
         EncodedImage(image, max_bytes=settings.max_image_bytes, max_pixels=settings.max_image_pixels)
-    options = asked.options
-    told = [{"role": message.role, "content": message.content} for message in asked.messages]
+    options = chat.options
+    messages = [{"role": message.role, "content": message.content} for message in chat.messages]
     return vlm_call(
         spec.name,
         image,
-        told if len(told) > 1 else asked.messages[0].content,
+        messages if len(messages) > 1 else chat.messages[0].content,
         max_new_tokens=options.max_tokens,
         temperature=options.temperature,
         top_p=options.top_p,
@@ -166,11 +175,11 @@ def question_call(spec: VlmSpec, asked: ChatRequest, image: bytes, settings: Set
     )
 
 
-# -- the way out -----------------------------------------------------------------------------------------------
+# -- responses -----------------------------------------------------------------------------------------------
 
 
 async def _pieces(stream: AsyncGenerator[Outputs, None], model: str, metrics: ServiceMetrics) -> Pieces:
-    """What a model gives, counted; InternalError where the last piece does not come."""
+    """The pieces of a model's answer, with tokens counted; raises InternalError if the last piece is missing."""
     finished = False
     async with contextlib.aclosing(stream):
         async for outputs in stream:
@@ -181,32 +190,36 @@ async def _pieces(stream: AsyncGenerator[Outputs, None], model: str, metrics: Se
             finished = piece.finish_reason is not None
             yield piece
     if not finished:
-        raise cut_short()
+        raise incomplete()
 
 
-async def _events(events: Events, first: Piece, rest: Pieces) -> Lines:
-    """Server-sent events; what goes wrong now is the last of them. Closing ``rest`` is left to others."""
-    yield events.begin()
+async def _events(formatter: EventFormatter, first: Piece, rest: Pieces) -> Lines:
+    """Server-sent events; an error becomes the last event. The caller closes ``rest``."""
+    yield formatter.begin()
     try:
-        for event in events.of(first):
+        for event in formatter.of(first):
             yield event
         async for piece in rest:
-            for event in events.of(piece):
+            for event in formatter.of(piece):
                 yield event
     except TritonSamError as error:
-        yield error_event(faults.visible(error))
+        yield error_event(public_error(error))
     except Exception:
-        log.exception("an answer failed in a way that nobody expected")
-        yield error_event(InternalError("the service failed on this request: its log has the reason"))
+        log.exception("unexpected exception in a streaming answer")
+        yield error_event(InternalError("the service failed on this request: see its log"))
 
 
 class _EventStream(Response):
-    """The framework's own would watch the caller a second time, and leave the generator to the garbage collector."""
+    """A streaming response that closes its generators.
+
+    Starlette's StreamingResponse would watch for the disconnect a second time, and leave the generator to the garbage
+    collector.
+    """
 
     def __init__(self, events: Lines, pieces: Pieces) -> None:
         """
         Args:
-            pieces: what the events are made of. Closed here, because closing events that never began closes nothing.
+            pieces: the source of the events. Closed here too: closing a generator that never started does nothing.
         """
         self.status_code = 200
         self.background = None

@@ -1,8 +1,8 @@
-"""Images that a request names by address. A stranger chooses the address: nothing private may be reached through it.
+"""Fetches images by https URL, protected against server-side request forgery (SSRF).
 
-The host's addresses are looked up once, each must be public, and exactly these are connected to: a name that means
-something else a moment later changes nothing. Proxies of the environment are not used, because a proxy looks the name
-up itself. Nor may those addresses slow anything else down: look-ups have threads of their own, and fetches are few.
+The host name is resolved once, every address must be public, and only these addresses are connected to, so DNS
+rebinding has no effect. Proxies of the environment are not used, because a proxy resolves the name itself. Slow hosts
+must not affect other requests: DNS lookups have threads of their own, and few fetches run at a time.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ from triton_sam.errors import InvalidInput, QueueFull, TooLarge, TritonSamError
 log = logging.getLogger(__name__)
 
 _SECONDS = 10.0
-_PATIENCE = 5.0
-_AT_A_TIME = 4
-_MOST_REDIRECTS = 3
+_WAIT_SECONDS = 5.0
+_MAX_CONCURRENT = 4
+_MAX_REDIRECTS = 3
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
-_PART = 64 * 1024
-_MEND = "send the image itself as data:image/png;base64,..."
+_CHUNK_BYTES = 64 * 1024
+_FIX = "send the image itself as data:image/png;base64,..."
 _HEADERS = {"Accept": "image/*", "Accept-Encoding": "identity", "User-Agent": f"triton-sam/{__version__}"}
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
-#: (host, port) -> its addresses as text.
-LookUp = Callable[[str, int], Awaitable[Sequence[str]]]
+#: (host, port) -> the host's IP addresses as text.
+Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 
-#: Besides what Python knows to be no global address.
+#: In addition to what the ipaddress module knows.
 _PRIVATE_V4 = tuple(
     map(
         ipaddress.IPv4Network,
         (
             "0.0.0.0/8",
-            "100.64.0.0/10",  # carriers' own, and some clouds' metadata
+            "100.64.0.0/10",  # carrier-grade NAT, and some clouds' metadata
             "168.63.129.16/32",  # Azure's metadata
             "192.0.0.0/24",
             "192.88.99.0/24",
@@ -62,21 +62,21 @@ _PRIVATE_V6 = tuple(
     map(
         ipaddress.IPv6Network,
         (
-            "2001::/23",  # protocols; Teredo is among them
+            "2001::/23",  # IETF protocols, among them Teredo
             "2001:db8::/32",
-            "2002::/16",  # 6to4: an IPv4 address in disguise, of a kind that nobody serves images from
+            "2002::/16",  # 6to4: it embeds an IPv4 address, and no web server uses it
             "3fff::/20",
         ),
     )
 )
-#: With an IPv4 address at the end. Where a network has IPv6 only, every other host has such an address.
+#: It embeds an IPv4 address. In an IPv6-only network, IPv4 hosts have such addresses.
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 _ISATAP = frozenset({0x0000_5EFE, 0x0200_5EFE})
 _WORD = 0xFFFF_FFFF
 
 
 def is_public(text: str) -> bool:
-    """Whether an address is one that the whole internet may reach; False for what is no address."""
+    """Whether a text is a public IP address; False if it is not an IP address."""
     try:
         address: Address = ipaddress.ip_address(text)
     except ValueError:
@@ -85,8 +85,8 @@ def is_public(text: str) -> bool:
 
 
 def _is_public_v4(address: ipaddress.IPv4Address) -> bool:
-    odd = address.is_private or address.is_multicast or address.is_reserved or address.is_link_local
-    return address.is_global and not odd and not any(address in network for network in _PRIVATE_V4)
+    special = address.is_private or address.is_multicast or address.is_reserved or address.is_link_local
+    return address.is_global and not special and not any(address in network for network in _PRIVATE_V4)
 
 
 def _is_public_v6(address: ipaddress.IPv6Address) -> bool:
@@ -97,21 +97,21 @@ def _is_public_v6(address: ipaddress.IPv6Address) -> bool:
         return _is_public_v4(last)
     if (int(address) >> 32) & _WORD in _ISATAP and not _is_public_v4(last):
         return False
-    is_apart = any(address in network for network in _PRIVATE_V6)
-    return address in _GLOBAL_V6 and address.is_global and not address.is_multicast and not is_apart
+    is_private = any(address in network for network in _PRIVATE_V6)
+    return address in _GLOBAL_V6 and address.is_global and not address.is_multicast and not is_private
 
 
-#: A name whose servers never answer holds its thread long after everybody has stopped waiting.
-_LOOK_UPS = ThreadPoolExecutor(_AT_A_TIME, thread_name_prefix="look-up")
+#: A lookup whose DNS servers never respond blocks its thread long after the request has timed out.
+_RESOLVER_THREADS = ThreadPoolExecutor(_MAX_CONCURRENT, thread_name_prefix="resolve")
 
 
-async def look_up(host: str, port: int) -> Sequence[str]:
-    """As the machine does it, but never on the threads that others need; OSError where there is no such host."""
+async def resolve(host: str, port: int) -> Sequence[str]:
+    """Resolves a host with the system's resolver, on separate threads; raises OSError if there is no such host."""
 
-    def ask() -> list[Any]:
+    def query() -> list[Any]:
         return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
 
-    found = await asyncio.get_running_loop().run_in_executor(_LOOK_UPS, ask)
+    found = await asyncio.get_running_loop().run_in_executor(_RESOLVER_THREADS, query)
     return list(dict.fromkeys(str(address[0]) for *_, address in found))
 
 
@@ -121,99 +121,99 @@ class RemoteImages:
 
     Attributes:
         max_bytes: of an image file.
-        seconds: for everything, redirects among it.
-        patience: seconds that may pass before a fetch has its turn.
-        look_up: in place of the machine's own, for tests.
-        permits: whether an address may be connected to; for tests.
-        ports: those that may be connected to.
-        tls: None checks certificates as the machine does.
+        seconds: time limit of a fetch, redirects included.
+        wait_seconds: how long a fetch may wait for a free slot.
+        resolve: replaces the system's resolver, for tests.
+        permits: whether an IP address may be connected to; for tests.
+        ports: the ports that may be connected to.
+        tls: None verifies certificates against the system's.
     """
 
     max_bytes: int
     seconds: float = _SECONDS
-    patience: float = _PATIENCE
-    look_up: LookUp = look_up
+    wait_seconds: float = _WAIT_SECONDS
+    resolve: Resolve = resolve
     permits: Callable[[str], bool] = is_public
     ports: frozenset[int] = frozenset({443})
     tls: ssl.SSLContext | None = None
-    _places: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_AT_A_TIME), init=False)
+    _slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_MAX_CONCURRENT), init=False)
 
     async def fetch(self, url: str) -> bytes:
-        """The file at an https address; InvalidInput or TooLarge where it cannot be had, QueueFull where many wait."""
-        async with self._place():
+        """The file at an https URL. InvalidInput or TooLarge if it cannot be fetched; QueueFull if no slot is free."""
+        async with self._slot():
             return await self._fetch(url)
 
     @contextlib.asynccontextmanager
-    async def _place(self) -> AsyncIterator[None]:
-        with anyio.move_on_after(self.patience) as patience:
-            await self._places.acquire()
-        if patience.cancelled_caught:
-            raise QueueFull(f"{_AT_A_TIME} images are being fetched already: try again in a moment, or {_MEND}")
+    async def _slot(self) -> AsyncIterator[None]:
+        with anyio.move_on_after(self.wait_seconds) as wait:
+            await self._slots.acquire()
+        if wait.cancelled_caught:
+            raise QueueFull(f"{_MAX_CONCURRENT} images are already being fetched: try again in a moment, or {_FIX}")
         try:
             yield
         finally:
-            self._places.release()
+            self._slots.release()
 
     async def _fetch(self, url: str) -> bytes:
         try:
             with anyio.fail_after(self.seconds):
                 return await self._follow(url)
         except TimeoutError:
-            raise InvalidInput(f"the image did not come within {self.seconds:g} s: {_MEND}") from None
+            raise InvalidInput(f"the image was not received within {self.seconds:g} s: {_FIX}") from None
         except TritonSamError:
             raise
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            # The reason is not told: it would tell a stranger what there is.
-            log.info("an image could not be fetched: %s", type(error).__name__)
-            raise InvalidInput(f"the image cannot be fetched from its host: {_MEND}") from None
+            # The reason is not returned: it would reveal what exists in the network.
+            log.info("fetching an image failed: %s", type(error).__name__)
+            raise InvalidInput(f"the image cannot be fetched from its host: {_FIX}") from None
 
-    async def _follow(self, address: str) -> bytes:
-        url = self._checked(address, None)
-        for _ in range(_MOST_REDIRECTS + 1):
+    async def _follow(self, location: str) -> bytes:
+        url = self._checked(location, None)
+        for _ in range(_MAX_REDIRECTS + 1):
             found = await self._get(url)
             if isinstance(found, bytes):
                 return found
             url = self._checked(found, url)
-        raise InvalidInput(f"the image's address leads on more than {_MOST_REDIRECTS} times: {_MEND}")
+        raise InvalidInput(f"the image's URL redirects more than {_MAX_REDIRECTS} times: {_FIX}")
 
-    def _checked(self, address: str, base: URL | None) -> URL:
-        """The one reading of an address, which both the look-up and the request get."""
+    def _checked(self, location: str, base: URL | None) -> URL:
+        """The parsed and validated URL, which both the DNS lookup and the request use."""
         try:
-            if not address.isprintable() or "\\" in address or " " in address:
+            if not location.isprintable() or "\\" in location or " " in location:
                 raise ValueError
-            url = URL(address) if base is None else base.join(URL(address))
+            url = URL(location) if base is None else base.join(URL(location))
             scheme, host, port = url.scheme, url.raw_host, url.port
         except ValueError:
-            raise InvalidInput(f"the image's address cannot be read: {_MEND}") from None
+            raise InvalidInput(f"the image's URL cannot be parsed: {_FIX}") from None
         if scheme != "https":
-            raise InvalidInput(f"an image is fetched over https only, not {scheme[:20] or 'nothing'}: {_MEND}")
+            raise InvalidInput(f"images are fetched over https only, not {scheme[:20] or 'nothing'}: {_FIX}")
         if url.raw_user is not None or url.raw_password is not None:
-            raise InvalidInput(f"the image's address has a user name or a password in it: {_MEND}")
+            raise InvalidInput(f"the image's URL has a user name or a password: {_FIX}")
         if not host:
-            raise InvalidInput(f"the image's address has no host: {_MEND}")
+            raise InvalidInput(f"the image's URL has no host: {_FIX}")
         if port not in self.ports:
             allowed = ", ".join(map(str, sorted(self.ports)))
-            raise InvalidInput(f"an image is fetched from port {allowed} only: {_MEND}")
+            raise InvalidInput(f"images are fetched from port {allowed} only: {_FIX}")
         return url.with_fragment(None)
 
     async def _addresses(self, host: str, port: int) -> list[str]:
-        """All of a host's addresses, if all of them are public. What there is otherwise is not told."""
+        """All IP addresses of a host; raises InvalidInput unless all are public, without revealing them."""
         try:
-            if _is_number(host):  # such a host is never looked up by whoever connects
+            if _is_number(host):  # aiohttp does not resolve such a host
                 found: Sequence[str] = [str(ipaddress.ip_address(host))]
             else:
-                found = await self.look_up(host, port)
+                found = await self.resolve(host, port)
         except (OSError, ValueError):
             found = []
         if not found or not all(self.permits(address) for address in found):
-            raise InvalidInput(f"the image's host has no public address: {_MEND}")
+            raise InvalidInput(f"the image's host has no public address: {_FIX}")
         return list(found)
 
     async def _get(self, url: URL) -> bytes | str:
-        """The file, or the address that it leads to."""
+        """The file, or the location of a redirect."""
         port = url.port or 0
-        resolver = _Known(str(url.raw_host), await self._addresses(str(url.raw_host), port))
-        # A connection for each request: nothing may come over one that was opened for another host.
+        resolver = _PinnedResolver(str(url.raw_host), await self._addresses(str(url.raw_host), port))
+        # A new connection for each request: one that was opened for another host must not be reused.
         connector = aiohttp.TCPConnector(
             resolver=resolver, use_dns_cache=False, force_close=True, ssl=True if self.tls is None else self.tls
         )
@@ -226,9 +226,9 @@ class RemoteImages:
             if response.status in _REDIRECTS:
                 return response.headers.get("Location", "")
             if response.status != HTTPStatus.OK:
-                raise InvalidInput(f"the image's host answered with status {response.status}: {_MEND}")
+                raise InvalidInput(f"the image's host responded with status {response.status}: {_FIX}")
             if response.headers.get("Content-Encoding", "identity").lower() != "identity":
-                raise InvalidInput(f"the image's host sends it compressed: {_MEND}")
+                raise InvalidInput(f"the image's host sends it with a Content-Encoding: {_FIX}")
             return await self._read(response)
 
     async def _read(self, response: aiohttp.ClientResponse) -> bytes:
@@ -236,7 +236,7 @@ class RemoteImages:
         if (response.content_length or 0) > self.max_bytes:
             raise too_large
         data = bytearray()
-        async for part in response.content.iter_chunked(_PART):
+        async for part in response.content.iter_chunked(_CHUNK_BYTES):
             data += part
             if len(data) > self.max_bytes:
                 raise too_large
@@ -244,12 +244,12 @@ class RemoteImages:
 
 
 def _is_number(host: str) -> bool:
-    """Whether a host is written as an address, or nearly: ``127.1`` and ``2130706433`` mean one to some systems."""
+    """Whether a host is an IP address or may be parsed as one: some systems accept ``127.1`` and ``2130706433``."""
     return ":" in host or host.replace(".", "").isdigit()
 
 
-class _Known(AbstractResolver):
-    """Answers with what was looked up and checked before, for one host."""
+class _PinnedResolver(AbstractResolver):
+    """Returns the addresses that were resolved and checked before, for one host."""
 
     def __init__(self, host: str, addresses: Sequence[str]) -> None:
         self._host = host

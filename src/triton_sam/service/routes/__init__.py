@@ -1,5 +1,5 @@
-"""The routes of the service, a file for each group: masks, hover, images, information, the page.
+"""The HTTP routes and the hover WebSocket, one file for each group.
 
-From outside: the ``*_router`` functions, which ``service.app`` puts together. A route does not speak to Triton: the
+From outside: the ``*_router`` functions, which ``service.app`` includes. A route must not call Triton itself: the
 gateway does.
 """

@@ -1,4 +1,4 @@
-"""A socket for a mouse that moves: prompts in, masks out, and only the newest one counts."""
+"""The hover WebSocket, ``/v1/hover``: prompts in, masks out; a newer prompt supersedes older ones."""
 
 from __future__ import annotations
 
@@ -18,45 +18,49 @@ from starlette.websockets import WebSocketDisconnect
 
 from triton_sam.client.dispatch import Outputs
 from triton_sam.errors import Cancelled, Forbidden, InternalError, InvalidInput, NotAuthorised, TritonSamError
-from triton_sam.service import calls
-from triton_sam.service.admission import access
-from triton_sam.service.admission.guard import HOVER, Guard
-from triton_sam.service.faults import error_document, error_response
+from triton_sam.service import json_bodies
+from triton_sam.service.admission import authentication
+from triton_sam.service.admission.access_control import HOVER, AccessControl
+from triton_sam.service.api_tokens import Caller
+from triton_sam.service.error_responses import error_document, error_response
 from triton_sam.service.gateway import Gateway, json_output
-from triton_sam.service.telemetry import visits
+from triton_sam.service.telemetry import request_context
+from triton_sam.service.telemetry.access_log import log_websocket
 from triton_sam.service.telemetry.metrics import ServiceMetrics
-from triton_sam.service.telemetry.visits import Visit
-from triton_sam.service.tokens import Caller
+from triton_sam.service.telemetry.request_context import RequestContext
+from triton_sam.service.triton_calls import segment_call
 
 log = logging.getLogger(__name__)
 
 POLICY_VIOLATION, TRY_AGAIN_LATER = 1008, 1013
-#: Answers that may wait for a client that does not read them; notices are small, and a page counts by them.
+#: Unsent responses of a slow reader. Notices ("superseded") have their own limit: they are small, and pages count them.
 _MAX_UNSENT = 16
 _MAX_UNSENT_BYTES = 8 * 1024 * 1024
 _MAX_NOTICES = 1024
-_LONGEST_ID = 200
-_FAREWELL_SECONDS = 2.0
+_MAX_ID = 200
+_CLOSE_SECONDS = 2.0
 _RESULT, _SUPERSEDED, _ERROR = "result", "superseded", "error"
 
 
-def hover_router(gateway: Gateway, metrics: ServiceMetrics, guard: Guard) -> APIRouter:
-    """``/v1/hover``."""
+def hover_router(gateway: Gateway, metrics: ServiceMetrics, access: AccessControl) -> APIRouter:
+    """The router of ``/v1/hover``."""
     router = APIRouter()
     open_sockets: set[_HoverSocket] = set()
 
     @router.websocket("/v1/hover")
     async def hover(socket: WebSocket) -> None:
         try:
-            caller = _admitted(socket, gateway, guard)
+            caller = _authenticated(socket, gateway, access)
         except TritonSamError as refusal:
             await _deny(socket, refusal)
             return
-        await socket.accept(access.SUBPROTOCOL if access.SUBPROTOCOL in socket.scope["subprotocols"] else None)
+        offers_subprotocol = authentication.SUBPROTOCOL in socket.scope["subprotocols"]
+        await socket.accept(authentication.SUBPROTOCOL if offers_subprotocol else None)
         if len(open_sockets) >= gateway.settings.service_sockets:
-            await socket.close(TRY_AGAIN_LATER, "too many hover sockets are open: try again in a moment")
+            await socket.close(TRY_AGAIN_LATER, "too many hover WebSockets are open: try again in a moment")
             return
-        hovering = _HoverSocket(socket, gateway, metrics, _Permits(guard, caller, access.address_of(socket.scope)))
+        address = authentication.client_address(socket.scope)
+        hovering = _HoverSocket(socket, gateway, metrics, _RateLimit(access, caller, address))
         open_sockets.add(hovering)
         metrics.websockets.inc()
         try:
@@ -68,33 +72,33 @@ def hover_router(gateway: Gateway, metrics: ServiceMetrics, guard: Guard) -> API
     return router
 
 
-def _admitted(socket: WebSocket, gateway: Gateway, guard: Guard) -> Caller | None:
-    """Whose socket it is; raises where it may not be opened."""
-    if not access.is_welcome(socket.headers, gateway.settings.cors_origins):
-        raise Forbidden("this web page may not use the service: add its address to TRITON_SAM_CORS_ORIGINS")
-    offered = access.socket_token(socket.headers, socket.scope["subprotocols"])
-    caller = guard.enter(offered, access.address_of(socket.scope))
+def _authenticated(socket: WebSocket, gateway: Gateway, access: AccessControl) -> Caller | None:
+    """The caller of a WebSocket; raises if it must not be opened."""
+    if not authentication.is_allowed_origin(socket.headers, gateway.settings.cors_origins):
+        raise Forbidden("the origin of this web page is not allowed: add it to TRITON_SAM_CORS_ORIGINS")
+    offered = authentication.websocket_token(socket.headers, socket.scope["subprotocols"])
+    caller = access.authenticate(offered, authentication.client_address(socket.scope))
     if caller is not None:
-        visits.name_caller(caller.name)
+        request_context.set_caller(caller.name)
     return caller
 
 
 @dataclass(slots=True)
-class _Permits:
-    """Whose messages they are, and whether one more may come."""
+class _RateLimit:
+    """The rate limit of one WebSocket's messages."""
 
-    guard: Guard
+    access: AccessControl
     caller: Caller | None
     address: str
 
-    def take(self) -> None:
-        """RateLimited where the rate is used up; NotAuthorised where the token is not valid any more."""
-        self.caller = self.guard.still(self.caller)
-        self.guard.take(self.caller, self.address, HOVER)
+    def check(self) -> None:
+        """Counts one message; RateLimited if the rate is used up, NotAuthorised if the token is no longer valid."""
+        self.caller = self.access.revalidate(self.caller)
+        self.access.check_rate(self.caller, self.address, HOVER)
 
 
 async def _deny(socket: WebSocket, refusal: TritonSamError) -> None:
-    """Before the handshake: with the reason where the server can send one, else as a plain refusal."""
+    """Refuses the handshake, with an error document if the server supports it."""
     if "websocket.http.response" in socket.scope.get("extensions", {}):
         await socket.send_denial_response(error_response(refusal))
     else:
@@ -102,8 +106,8 @@ async def _deny(socket: WebSocket, refusal: TritonSamError) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
-    """``name`` and ``body`` are JSON already."""
+class _HoverResponse:
+    """One response; ``name`` and ``body`` are JSON texts."""
 
     number: int
     outcome: str
@@ -116,46 +120,46 @@ class _Answer:
 
 
 class _HoverSocket:
-    """One socket and its session."""
+    """One WebSocket and its session."""
 
-    def __init__(self, socket: WebSocket, gateway: Gateway, metrics: ServiceMetrics, permits: _Permits) -> None:
+    def __init__(self, socket: WebSocket, gateway: Gateway, metrics: ServiceMetrics, rate_limit: _RateLimit) -> None:
         self._socket = socket
-        self._permits = permits
-        self._visit = visits.current() or Visit(uuid.uuid4().hex, "/v1/hover")
+        self._rate_limit = rate_limit
+        self._context = request_context.current() or RequestContext(uuid.uuid4().hex, "/v1/hover")
         self._opened = time.perf_counter()
         self._gateway = gateway
         self._metrics = metrics
         self._session = f"socket/{uuid.uuid4().hex}"
         self._loop = asyncio.get_running_loop()
-        self._unsent: deque[_Answer] = deque()
+        self._unsent: deque[_HoverResponse] = deque()
         self._something_to_send = asyncio.Event()
-        self._hung_up = asyncio.Event()
-        self._farewell: tuple[int, str] | None = None
+        self._closing = asyncio.Event()
+        self._close_reason: tuple[int, str] | None = None
         self._number = 0
         self._closed = False
 
     async def run(self) -> None:
-        """Until the socket closes, or its client does not read; nothing of it is left afterwards."""
-        parts = [asyncio.create_task(part) for part in (self._read(), self._send(), self._hung_up.wait())]
+        """Serves until the WebSocket closes or its client stops reading; then cancels its session."""
+        parts = [asyncio.create_task(part) for part in (self._read(), self._send(), self._closing.wait())]
         try:
             await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
         finally:
             self._closed = True
-            with contextlib.suppress(TritonSamError):  # a service that stops has dropped everything already
+            with contextlib.suppress(TritonSamError):  # a stopping service has already cancelled everything
                 self._gateway.cancel(self._session)
-            visits.log_socket(self._visit, self._number, time.perf_counter() - self._opened)
+            log_websocket(self._context, self._number, time.perf_counter() - self._opened)
             for part in parts:
                 part.cancel()
             ends = await asyncio.gather(*parts, return_exceptions=True)
         for end in ends:
             if isinstance(end, Exception) and not isinstance(end, WebSocketDisconnect):
                 raise end
-        if self._farewell is not None:
-            # The farewell may find no room either; the connection ends when this returns.
+        if self._close_reason is not None:
+            # The close frame may not fit into the buffer; the connection ends when this returns.
             with contextlib.suppress(asyncio.TimeoutError, WebSocketDisconnect):
-                await asyncio.wait_for(self._socket.close(*self._farewell), _FAREWELL_SECONDS)
+                await asyncio.wait_for(self._socket.close(*self._close_reason), _CLOSE_SECONDS)
 
-    # -- in ---------------------------------------------------------------------------------------------------
+    # -- reading ---------------------------------------------------------------------------------------------------
 
     async def _read(self) -> None:
         while True:
@@ -163,84 +167,85 @@ class _HoverSocket:
             if message["type"] == "websocket.disconnect":
                 return
             self._number += 1
-            visit = self._message_visit(self._number)
-            with visits.entered(visit):
-                await self._take(self._number, message.get("text"), visit)
+            context = self._message_context(self._number)
+            with request_context.use(context):
+                await self._handle(self._number, message.get("text"), context)
 
-    def _message_visit(self, number: int) -> Visit:
-        """A message is a request of its own: its id is the socket's and its number."""
-        visit = Visit(f"{self._visit.request_id}.{number}", self._visit.route, self._visit.caller)
-        visit.span = self._gateway.tracing.request("WS", visit.route, self._socket.headers, visit.request_id)
-        return visit
+    def _message_context(self, number: int) -> RequestContext:
+        """A message is traced as a request; its id is the WebSocket's request id and the message's number."""
+        request_id = f"{self._context.request_id}.{number}"
+        context = RequestContext(request_id, self._context.route, self._context.caller)
+        context.span = self._gateway.tracing.request("WS", context.route, self._socket.headers, request_id)
+        return context
 
-    async def _take(self, number: int, text: str | None, visit: Visit) -> None:
+    async def _handle(self, number: int, text: str | None, context: RequestContext) -> None:
         name = "null"
         try:
-            self._permits.take()
+            self._rate_limit.check()
             if text is None:
-                raise InvalidInput("a hover message is JSON text, not bytes")
-            most = calls.most_parts_of_a_message(self._gateway.settings)
-            document = await calls.by_size(len(text), lambda: calls.json_object(text, most))
+                raise InvalidInput("a hover message must be JSON text, not bytes")
+            max_parts = json_bodies.max_message_parts(self._gateway.settings)
+            document = await json_bodies.by_size(len(text), lambda: json_bodies.json_object(text, max_parts))
             name = _checked_id(document.pop("id", None))
-            call = await calls.segment_call(self._gateway, document, len(text))
+            call = await segment_call(self._gateway, document, len(text))
             ticket = self._gateway.submit(call, self._session, latest_wins=True)
         except TritonSamError as error:
-            visit.span.end_request(error.http_status, visit.caller)
+            context.span.end_request(error.http_status, context.caller)
             if isinstance(error, NotAuthorised):
-                self._hang_up(POLICY_VIOLATION, "the token is not valid any more")
+                self._close(POLICY_VIOLATION, "the token is no longer valid")
             else:
-                self._answer(number, name, self._gateway.public(error))
+                self._respond(number, name, self._gateway.public(error))
         else:
-            # Answers come on the loop, but a lost server is told of on its supervisor's thread.
+            # Responses arrive on the event loop, but a lost server is reported on the supervisor's thread.
             ticket.future.add_done_callback(
-                lambda future: self._loop.call_soon_threadsafe(self._landed, number, name, future, visit)
+                lambda future: self._loop.call_soon_threadsafe(self._complete, number, name, future, context)
             )
 
-    def _landed(self, number: int, name: str, future: Future[Outputs], visit: Visit) -> None:
+    def _complete(self, number: int, name: str, future: Future[Outputs], context: RequestContext) -> None:
         status = 200
         try:
-            self._answer(number, name, json_output(future.result()).decode())
+            self._respond(number, name, json_output(future.result()).decode())
         except TritonSamError as error:
             status = error.http_status
-            self._answer(number, name, self._gateway.public(error))
-        except Exception:  # nobody else would answer this message
-            log.exception("a hover's answer failed in a way that nobody expected")
+            self._respond(number, name, self._gateway.public(error))
+        except Exception:  # without this, the message would get no response
+            log.exception("unexpected exception in a hover response")
             status = InternalError.http_status
-            self._answer(number, name, InternalError("the service failed on this message: its log has the reason"))
+            self._respond(number, name, InternalError("the service failed on this message: see its log"))
         finally:
-            visit.span.end_request(status, visit.caller)
+            context.span.end_request(status, context.caller)
 
-    # -- out --------------------------------------------------------------------------------------------------
+    # -- sending --------------------------------------------------------------------------------------------------
 
-    def _answer(self, number: int, name: str, content: str | TritonSamError) -> None:
-        """Takes an answer in for sending; what grows old while a client does not read is dropped first."""
+    def _respond(self, number: int, name: str, content: str | TritonSamError) -> None:
+        """Queues a response. If the client reads slowly, outdated masks are dropped first."""
         if self._closed:
             return
         if isinstance(content, str):
-            answer = _Answer(number, _RESULT, name, f'"result":{content}')
-            # A mask that waits behind a newer one is as good as superseded, and masks are large.
-            self._unsent = deque(_aged(other, number) for other in self._unsent)
+            response = _HoverResponse(number, _RESULT, name, f'"result":{content}')
+            # An unsent mask is superseded by a newer one, and masks are large.
+            self._unsent = deque(_superseded_if_older(other, number) for other in self._unsent)
         elif isinstance(content, Cancelled):
-            answer = _superseded(number, name)
+            response = _superseded(number, name)
         else:
-            answer = _Answer(number, _ERROR, name, json.dumps(error_document(content))[1:-1])
-        self._metrics.hovers.labels(answer.outcome).inc()
-        self._unsent.append(answer)
+            response = _HoverResponse(number, _ERROR, name, json.dumps(error_document(content))[1:-1])
+        self._metrics.hovers.labels(response.outcome).inc()
+        self._unsent.append(response)
         notices = sum(other.outcome == _SUPERSEDED for other in self._unsent)
         if notices > _MAX_NOTICES:
             self._unsent = deque(other for other in self._unsent if other.outcome != _SUPERSEDED)
-        if len(self._unsent) - notices > _MAX_UNSENT or self._bytes_behind() > _MAX_UNSENT_BYTES:
-            self._hang_up(TRY_AGAIN_LATER, "answers are not read: read them, or send less")
+        if len(self._unsent) - notices > _MAX_UNSENT or self._unsent_bytes() > _MAX_UNSENT_BYTES:
+            self._close(TRY_AGAIN_LATER, "the responses are not being read: read them, or send fewer messages")
         self._something_to_send.set()
 
-    def _hang_up(self, code: int, reason: str) -> None:
+    def _close(self, code: int, reason: str) -> None:
         self._closed = True
-        self._farewell = (code, reason)
-        self._hung_up.set()
+        self._close_reason = (code, reason)
+        self._closing.set()
 
-    def _bytes_behind(self) -> int:
-        """Bytes that wait, without the largest answer: a single one may be as large as it is."""
-        sizes = [len(answer.name) + len(answer.body) for answer in self._unsent]
+    def _unsent_bytes(self) -> int:
+        """Unsent bytes without the largest response: a single one may have any size."""
+        sizes = [len(response.name) + len(response.body) for response in self._unsent]
         return sum(sizes) - max(sizes, default=0)
 
     async def _send(self) -> None:
@@ -251,21 +256,21 @@ class _HoverSocket:
                 await self._socket.send_text(self._unsent.popleft().text)
 
 
-def _superseded(number: int, name: str) -> _Answer:
-    return _Answer(number, _SUPERSEDED, name, '"superseded":true')
+def _superseded(number: int, name: str) -> _HoverResponse:
+    return _HoverResponse(number, _SUPERSEDED, name, '"superseded":true')
 
 
-def _aged(answer: _Answer, newest: int) -> _Answer:
+def _superseded_if_older(answer: _HoverResponse, newest: int) -> _HoverResponse:
     is_old = answer.outcome == _RESULT and answer.number < newest
     return _superseded(answer.number, answer.name) if is_old else answer
 
 
 def _checked_id(name: Any) -> str:
-    """Whatever a client calls its message, as JSON: nothing, a number or a string."""
+    """A client's id of its message as JSON text: null, a number or a string."""
     is_number = isinstance(name, int | float) and not isinstance(name, bool)
-    if name is None or is_number or (isinstance(name, str) and len(name) <= _LONGEST_ID):
+    if name is None or is_number or (isinstance(name, str) and len(name) <= _MAX_ID):
         try:
             return json.dumps(name, allow_nan=False)
-        except ValueError:  # JSON has no infinity, but Python reads 1e999 as one
+        except ValueError:  # JSON has no infinity, but Python parses 1e999 as one
             pass
-    raise InvalidInput(f"id is a finite number or a string of at most {_LONGEST_ID} characters")
+    raise InvalidInput(f"id must be a finite number or a string of at most {_MAX_ID} characters")

@@ -1,4 +1,4 @@
-"""The web page: files that came with the package, as a browser wants them."""
+"""Serves the web page: static files of the package, with compression, caching and security headers."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.staticfiles import NotModifiedResponse
 
-from triton_sam.service.admission.access import PAGE_FILES
+from triton_sam.service.admission.paths import PAGE_FILES
 
 STATIC = Path(__file__).parents[1] / "static"
-#: What is served, and as what: Python's own guesses come from the machine's tables. Others are not for browsers.
+#: Only these are served. Python's mimetypes module depends on the machine's tables.
 _TYPES = {
     ".html": "text/html; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
@@ -28,14 +28,14 @@ _TYPES = {
     ".png": "image/png",
     ".ico": "image/x-icon",
 }
-#: No part begins with a dot: neither hidden files nor a way out of the folder.
+#: No part begins with a dot: no hidden files and no path traversal.
 _SAFE_PATH = re.compile(r"(?:[A-Za-z0-9_-][A-Za-z0-9_.-]*/)*[A-Za-z0-9_-][A-Za-z0-9_.-]*")
 _POLICY = (
     "default-src 'self'; img-src 'self' blob: data:; connect-src 'self'; style-src 'self'; script-src 'self'; "
     "object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
 )
 _HEADERS = {
-    "Cache-Control": "no-cache",  # kept, but asked for each time: a newer release is seen at once
+    "Cache-Control": "no-cache",  # cached, but revalidated each time: a newer release shows at once
     "Vary": "Accept-Encoding",
     "Content-Security-Policy": _POLICY,
     "X-Content-Type-Options": "nosniff",
@@ -46,33 +46,33 @@ _REFUSES_GZIP = re.compile(r"\s*q\s*=\s*0(?:\.0*)?\s*")
 
 
 def page_router(folder: Path = STATIC) -> APIRouter:
-    """``/``, ``/favicon.ico`` and the page's files. Its routes are no coroutines, so that they read on threads."""
+    """``/``, ``/favicon.ico`` and the page's files. The handlers are not coroutines, so they read files on threads."""
     router = APIRouter(include_in_schema=False)
     files = _Files(folder)
 
     @router.api_route("/", methods=_METHODS)
     def page(request: Request) -> Response:
-        return files.answer("index.html", request.headers)
+        return files.response("index.html", request.headers)
 
     @router.api_route("/favicon.ico", methods=_METHODS)
     def icon(request: Request) -> Response:
-        return files.answer("icon.svg", request.headers)
+        return files.response("icon.svg", request.headers)
 
     @router.api_route(f"{PAGE_FILES}/{{path:path}}", methods=_METHODS)
     def file(request: Request) -> Response:
-        return files.answer(request.path_params["path"], request.headers)
+        return files.response(request.path_params["path"], request.headers)
 
     return router
 
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """One file as it is sent.
+    """The content of one file.
 
     Attributes:
-        stamp: time of change and size, which tell whether it is still that file.
-        packed: its gzip; None where that would gain nothing.
-        tag: the same for both: they mean the same, and so it is a weak one.
+        stamp: modification time and size, to detect changes.
+        packed: the gzipped content; None if it is not smaller.
+        tag: a weak ETag, because it is the same with and without gzip.
     """
 
     stamp: tuple[int, int]
@@ -82,20 +82,20 @@ class _File:
 
 
 class _Files:
-    """The files of a folder, read and compressed once, and again when they have changed."""
+    """The files of a folder, read and compressed once, and again after a change."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._kept: dict[str, _File] = {}
+        self._cache: dict[str, _File] = {}
 
-    def answer(self, path: str, asked: Headers) -> Response:
-        """A file for these request headers; 404 where there is none. Reads a disk: for a thread."""
+    def response(self, path: str, requested: Headers) -> Response:
+        """The response with a file for these request headers; 404 if there is none. Blocks, so run it on a thread."""
         file = self._find(path)
         headers = {**_HEADERS, "ETag": file.tag}
-        if _is_known(file.tag, asked.get("if-none-match", "")):
+        if _is_known(file.tag, requested.get("if-none-match", "")):
             return NotModifiedResponse(Headers(headers))
         body = file.body
-        if file.packed is not None and _takes_gzip(asked.get("accept-encoding", "")):
+        if file.packed is not None and _takes_gzip(requested.get("accept-encoding", "")):
             body = file.packed
             headers["Content-Encoding"] = "gzip"
         return Response(body, headers={**headers, "Content-Type": _TYPES[Path(path).suffix]})
@@ -107,12 +107,12 @@ class _Files:
         try:
             status = file.stat()
             stamp = (status.st_mtime_ns, status.st_size)
-            kept = self._kept.get(path)
-            if kept is None or kept.stamp != stamp:
-                kept = self._kept[path] = _read(file, stamp)
-        except OSError:  # no such file, a folder, a name that is too long
+            cached = self._cache.get(path)
+            if cached is None or cached.stamp != stamp:
+                cached = self._cache[path] = _read(file, stamp)
+        except OSError:  # no such file, a folder, or a name that is too long
             raise HTTPException(404) from None
-        return kept
+        return cached
 
 
 def _read(file: Path, stamp: tuple[int, int]) -> _File:
@@ -123,7 +123,7 @@ def _read(file: Path, stamp: tuple[int, int]) -> _File:
 
 
 def _is_known(tag: str, known: str) -> bool:
-    """Whether the tag is among those of an If-None-Match; a proxy may have made a weak one strong or the other way."""
+    """Whether an If-None-Match header has the tag. A proxy may have made a weak tag strong, or the reverse."""
     return known.strip() == "*" or tag[2:] in (each.strip().removeprefix("W/") for each in known.split(","))
 
 

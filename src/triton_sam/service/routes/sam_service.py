@@ -1,4 +1,4 @@
-"""The SAM service that annotation tools know: an embedding as text, later a click on it; also both in one."""
+"""The SAM service protocol of annotation tools: an embedding as text, a click on that embedding, or both in one."""
 
 from __future__ import annotations
 
@@ -15,57 +15,104 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from triton_sam.client.dispatch import Outputs
 from triton_sam.client.wire import Call, text_tensor
 from triton_sam.errors import InternalError, InvalidInput, TooLarge
-from triton_sam.service import calls, schemas
+from triton_sam.service import json_bodies, schemas
 from triton_sam.service.forms import Form, checked_name, read_form
 from triton_sam.service.gateway import Gateway, json_output, output, user_session
-from triton_sam.service.routes import embeddings
-from triton_sam.service.served_models import Served
+from triton_sam.service.routes import embedding_text
+from triton_sam.service.served_models import ServedSegmenter
+from triton_sam.service.triton_calls import checked_prompt, image_call
 from triton_sam.settings import Settings
 
 _FORM = "multipart/form-data"
-#: A session's name, with every character of it escaped, and room to spare.
-_CANCEL_BYTES = 4096
-_PNG = schemas.answer_of("The mask of the image's size, 8 bits: 0 and 255", "image/png", binary=True)
+#: A session's name with every character escaped, and some reserve.
+_MAX_CANCEL_BYTES = 4096
+_PNG = schemas.response_of("The mask at the image's size, 8 bits: 0 and 255", "image/png", binary=True)
 _ENCODING = {
     "name": "encoding",
     "in": "query",
     "required": False,
-    "description": "compress: the gzip of the text",
+    "description": "compress: the text is gzipped",
     "schema": {"type": "string", "enum": ["compress"]},
 }
 _SESSION_QUERY = {
     "name": "session_id",
     "in": "query",
     "required": False,
-    "description": "in place of the form's",
+    "description": "instead of the form field",
     "schema": {"type": "string", "maxLength": 200},
+}
+
+# -- OpenAPI documentation of the routes -------------------------------------------------------------------------
+
+_EMBEDDED_MODEL: dict[str, Any] = {
+    "summary": "An image's embedding as text",
+    "description": "With a session_id and without an image: cancels the waiting requests of the session.",
+    "response_class": Response,
+    "responses": {
+        200: {
+            "description": "base64 of little-endian float32 [1,256,64,64]; the same gzipped; "
+            "or the number of cancelled requests",
+            "content": {
+                "text/plain": {"schema": {"type": "string"}},
+                "application/gzip": {"schema": {"type": "string", "format": "binary"}},
+                "application/json": {"schema": schemas.CancelAnswer.model_json_schema()},
+            },
+        },
+        **schemas.error_responses(*schemas.TRITON_STATUSES),
+    },
+    "openapi_extra": {**schemas.body_of(schemas.EmbeddedModelForm, _FORM), "parameters": [_ENCODING]},
+}
+_FROM_MODEL: dict[str, Any] = {
+    "summary": "A mask for a click on an embedding",
+    "response_class": Response,
+    "responses": {**_PNG, **schemas.error_responses(*schemas.TRITON_STATUSES)},
+    "openapi_extra": schemas.body_of(schemas.FromModelForm, _FORM),
+}
+_PREDICTION: dict[str, Any] = {
+    "summary": "A mask for a click on an image, in one request",
+    "response_class": Response,
+    "responses": {**_PNG, **schemas.error_responses(*schemas.TRITON_STATUSES)},
+    "openapi_extra": schemas.body_of(schemas.PredictionForm, _FORM),
+}
+_NEW_SESSION_ID: dict[str, Any] = {
+    "summary": "A unique session name",
+    "response_class": Response,  # with PlainTextResponse, FastAPI would document the errors as text too
+    "responses": {**schemas.response_of("A UUID", "text/plain"), **schemas.error_responses()},
+}
+_CANCEL_PENDING: dict[str, Any] = {
+    "summary": "Cancel the waiting requests of a session",
+    "response_model": schemas.CancelAnswer,
+    "responses": schemas.error_responses(400, 503),
+    "openapi_extra": {
+        **schemas.body_of(
+            schemas.CancelForm, _FORM, "application/x-www-form-urlencoded", "application/json", required=False
+        ),
+        "parameters": [_SESSION_QUERY],
+    },
 }
 
 
 def sam_service_router(gateway: Gateway) -> APIRouter:
-    """``/embedded_model``, ``/from_model``, ``/prediction`` and what belongs to their sessions."""
+    """The router of ``/embedded_model``, ``/from_model``, ``/prediction`` and the routes for their sessions."""
     router = APIRouter(tags=["SAM service"])
-    makers = embeddings.Makers()
+    service = _SamService(gateway)
+    router.add_api_route("/embedded_model", service.embedded_model, methods=["POST"], **_EMBEDDED_MODEL)
+    router.add_api_route("/from_model", service.from_model, methods=["POST"], **_FROM_MODEL)
+    router.add_api_route("/prediction", service.prediction, methods=["POST"], **_PREDICTION)
+    router.add_api_route("/new_session_id", service.new_session_id, methods=["GET"], **_NEW_SESSION_ID)
+    router.add_api_route("/cancel_pending", service.cancel_pending, methods=["POST"], **_CANCEL_PENDING)
+    return router
 
-    @router.post(
-        "/embedded_model",
-        summary="An image's embedding as text",
-        description="Without an image, and with a session_id: cancels what the session has waiting.",
-        response_class=Response,
-        responses={
-            200: {
-                "description": "base64 of little-endian float32 [1,256,64,64]; its gzip; or what was cancelled",
-                "content": {
-                    "text/plain": {"schema": {"type": "string"}},
-                    "application/gzip": {"schema": {"type": "string", "format": "binary"}},
-                    "application/json": {"schema": schemas.CancelAnswer.model_json_schema()},
-                },
-            },
-            **schemas.refusals(*schemas.WORK),
-        },
-        openapi_extra={**schemas.body_of(schemas.EmbeddedModelForm, _FORM), "parameters": [_ENCODING]},
-    )
-    async def embedded_model(request: Request) -> Response:
+
+class _SamService:
+    """The handlers. They have no docstrings, because FastAPI would publish them."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._embedding_models = embedding_text.EmbeddingModels()
+
+    async def embedded_model(self, request: Request) -> Response:
+        gateway = self._gateway
         compress = _compress(request)
         async with read_form(request) as form:
             session, supersede = form.name("session_id"), form.flag("cancel_pending")
@@ -74,92 +121,57 @@ def sam_service_router(gateway: Gateway) -> APIRouter:
                 if session is None:
                     raise InvalidInput("the form has no file image: send one, or a session_id to cancel")
                 return _cancel(gateway, session)
-            served = await gateway.models.find(form.name("model_version"))
-        call = await run_in_threadpool(lambda: calls.image_call(served, image, None, gateway.settings))
+            served = await gateway.segmenters.find(form.name("model_version"))
+        call = await run_in_threadpool(lambda: image_call(served, image, None, gateway.settings))
         call = Call(call.model, call.inputs, ("embedding",))
         outputs = await gateway.infer(request, call, session, latest_wins=supersede and session is not None)
         embedding = output(outputs, "embedding")
-        text, digest = await run_in_threadpool(lambda: embeddings.to_text(embedding, compress=compress))
-        makers.remember(digest, served.name)
+        text, digest = await run_in_threadpool(lambda: embedding_text.to_text(embedding, compress=compress))
+        self._embedding_models.remember(digest, served.name)
         if compress:
             return Response(text, media_type="application/gzip", headers={"Content-Encoding": "gzip"})
         return PlainTextResponse(text)
 
-    @router.post(
-        "/from_model",
-        summary="A click on an embedding",
-        response_class=Response,
-        responses={**_PNG, **schemas.refusals(*schemas.WORK)},
-        openapi_extra=schemas.body_of(schemas.FromModelForm, _FORM),
-    )
-    async def from_model(request: Request) -> Response:
+    async def from_model(self, request: Request) -> Response:
+        gateway = self._gateway
         async with read_form(request) as form:
-            asked = _click(form) | {"image_size": _image_size(form, gateway.settings)}
+            fields = _click(form) | {"image_size": _image_size(form, gateway.settings)}
             wanted = form.name("model_version")
             data = await form.file("model")
-        known = await gateway.models.all()  # once: the bound on its bytes belongs to the rows that are chosen from
-        served = gateway.models.choose(known, wanted)
-        longest = embeddings.longest(Served(name, spec) for name, spec in known.items())
-        raw, digest = await run_in_threadpool(lambda: embeddings.from_text(data, longest))
-        maker = makers.maker(digest)
-        if wanted is None and maker in known:
-            served = gateway.models.choose(known, maker)
-        call = await run_in_threadpool(lambda: _embedding_call(served, raw, asked, gateway.settings))
+        # Read once, so that the size limit belongs to the same models that are chosen from.
+        segmenters = await gateway.segmenters.all()
+        served = gateway.segmenters.choose(segmenters, wanted)
+        max_bytes = embedding_text.max_embedding_bytes(ServedSegmenter(name, spec) for name, spec in segmenters.items())
+        raw, digest = await run_in_threadpool(lambda: embedding_text.from_text(data, max_bytes))
+        model = self._embedding_models.model_of(digest)
+        if wanted is None and model in segmenters:
+            served = gateway.segmenters.choose(segmenters, model)
+        call = await run_in_threadpool(lambda: _embedding_call(served, raw, fields, gateway.settings))
         return await _png(await gateway.infer(request, call))
 
-    @router.post(
-        "/prediction",
-        summary="An image and a click in one",
-        response_class=Response,
-        responses={**_PNG, **schemas.refusals(*schemas.WORK)},
-        openapi_extra=schemas.body_of(schemas.PredictionForm, _FORM),
-    )
-    async def prediction(request: Request) -> Response:
+    async def prediction(self, request: Request) -> Response:
+        gateway = self._gateway
         async with read_form(request) as form:
-            asked = _click(form)
-            served = await gateway.models.find(form.name("model_version"))
+            fields = _click(form)
+            served = await gateway.segmenters.find(form.name("model_version"))
             image = await form.file("image")
-        call = await run_in_threadpool(lambda: calls.image_call(served, image, asked, gateway.settings))
+        call = await run_in_threadpool(lambda: image_call(served, image, fields, gateway.settings))
         return await _png(await gateway.infer(request, call))
 
-    @router.get(
-        "/new_session_id",
-        summary="A name that no other session has",
-        response_class=Response,  # a text one would have FastAPI document its refusals as text too
-        responses={**schemas.answer_of("A UUID", "text/plain"), **schemas.refusals()},
-    )
-    async def new_session_id() -> PlainTextResponse:
+    async def new_session_id(self) -> PlainTextResponse:
         return PlainTextResponse(str(uuid.uuid4()))
 
-    @router.post(
-        "/cancel_pending",
-        summary="Cancel what a session has waiting",
-        response_model=schemas.CancelAnswer,
-        responses=schemas.refusals(400, 503),
-        openapi_extra={
-            **schemas.body_of(
-                schemas.CancelForm,
-                _FORM,
-                "application/x-www-form-urlencoded",
-                "application/json",
-                required=False,
-            ),
-            "parameters": [_SESSION_QUERY],
-        },
-    )
-    async def cancel_pending(request: Request) -> Response:
+    async def cancel_pending(self, request: Request) -> Response:
         session = await _session_to_cancel(request)
         if session is None:
             raise InvalidInput("there is no session_id: send it as a form field, in the query or in JSON")
-        return _cancel(gateway, session)
-
-    return router
+        return _cancel(self._gateway, session)
 
 
 def _compress(request: Request) -> bool:
     encoding = request.query_params.get("encoding", "")
     if encoding not in ("", "none", "compress"):
-        raise InvalidInput(f"encoding is compress or left out, not {encoding[:60]!r}")
+        raise InvalidInput(f"encoding must be compress or left out, not {encoding[:60]!r}")
     return encoding == "compress"
 
 
@@ -170,19 +182,20 @@ def _cancel(gateway: Gateway, session: str) -> JSONResponse:
 async def _session_to_cancel(request: Request) -> str | None:
     named_in_query = request.query_params.getlist("session_id")
     if len(named_in_query) > 1:
-        raise InvalidInput("session_id is there twice: which session shall be cancelled?")
+        raise InvalidInput("session_id appears twice in the query: send it once")
     named = checked_name(next(iter(named_in_query), None), "session_id")
     if named is not None:
         return named
     if "json" in request.headers.get("content-type", "").lower():
-        document = calls.json_object(await calls.short_body(request, _CANCEL_BYTES), _CANCEL_BYTES)
+        body = await json_bodies.short_body(request, _MAX_CANCEL_BYTES)
+        document = json_bodies.json_object(body, _MAX_CANCEL_BYTES)
         return checked_name(document.get("session_id"), "session_id")
     async with read_form(request) as form:
         return form.name("session_id")
 
 
 def _click(form: Form) -> dict[str, Any]:
-    """One point on the object, and a PNG as the answer."""
+    """A prompt of one foreground point, with a PNG as the result."""
     return {"points": [[form.number("x"), form.number("y")]], "labels": [1], "format": "png"}
 
 
@@ -190,14 +203,16 @@ def _image_size(form: Form, settings: Settings) -> list[int]:
     width, height = form.number("img_x"), form.number("img_y")
     limit = settings.max_image_pixels
     if width * height > limit:
-        raise TooLarge(f"the image has {width} x {height} = {width * height:,} pixels and {limit:,} are allowed")
+        raise TooLarge(
+            f"the image has {width} x {height} = {width * height:,} pixels, but at most {limit:,} are allowed"
+        )
     return [width, height]
 
 
-def _embedding_call(served: Served, raw: bytes, asked: dict[str, Any], settings: Settings) -> Call:
-    prompt, text = calls.checked_prompt(asked, served, settings)
-    prompt.check_inside(*asked["image_size"])
-    inputs = {"embedding": embeddings.to_array(raw, served), "prompt_json": text_tensor(text)}
+def _embedding_call(served: ServedSegmenter, raw: bytes, fields: dict[str, Any], settings: Settings) -> Call:
+    prompt, text = checked_prompt(fields, served, settings)
+    prompt.check_inside(*fields["image_size"])
+    inputs = {"embedding": embedding_text.to_array(raw, served), "prompt_json": text_tensor(text)}
     return Call(served.name, inputs, ("result_json",))
 
 
@@ -208,6 +223,6 @@ async def _png(outputs: Outputs) -> Response:
         try:
             return base64.b64decode(json.loads(document)["mask"]["data"], validate=True)
         except (ValueError, LookupError, TypeError):
-            raise InternalError("the model server's answer has no mask") from None
+            raise InternalError("the model server's response has no mask") from None
 
     return Response(await run_in_threadpool(picture), media_type="image/png")

@@ -1,4 +1,4 @@
-"""Images for whoever has none at hand: photographs out of scikit-image's wheel, and one that is drawn here."""
+"""Sample images: photographs of the scikit-image package, and one synthetic image."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from starlette.responses import FileResponse, Response
 
 from triton_sam.errors import NotFound
 from triton_sam.service import schemas
-from triton_sam.service.admission.access import SAMPLES
-from triton_sam.service.routes import cells
+from triton_sam.service.admission.paths import SAMPLES
+from triton_sam.service.routes import synthetic_cells
 
-_DRAWN = "cells"
-_DRAWN_TYPE = "image/jpeg"
+_SYNTHETIC = "cells"
+_SYNTHETIC_TYPE = "image/jpeg"
 _CACHE = {"Cache-Control": "public, max-age=86400"}
-_LONGEST_NAME = 100
+_MAX_NAME = 100
 
 
 @dataclass(frozen=True, slots=True)
 class _Photograph:
-    """A file of scikit-image; the credit says what its documentation says."""
+    """A file of scikit-image; the credit is from its documentation."""
 
     name: str
     file: str
@@ -55,45 +55,45 @@ _NAME = {
     "name": "name",
     "in": "path",
     "required": True,
-    "description": f"of {SAMPLES}",
-    "schema": {"type": "string", "minLength": 1, "maxLength": _LONGEST_NAME},
-    "example": _DRAWN,
+    "description": f"a name from {SAMPLES}",
+    "schema": {"type": "string", "minLength": 1, "maxLength": _MAX_NAME},
+    "example": _SYNTHETIC,
 }
 
 
 def samples_router(folder: Path | None) -> APIRouter:
-    """``/samples`` and the images that it lists.
+    """The router of ``/samples`` and its images.
 
     Args:
-        folder: scikit-image's photographs; None where there are none.
+        folder: scikit-image's photographs; None if it is not installed.
     """
     router = APIRouter(tags=["samples"])
     drawing = asyncio.Lock()
 
-    @router.get(SAMPLES, summary="Images to try things on", responses=schemas.refusals())
+    @router.get(SAMPLES, summary="The sample images", responses=schemas.error_responses())
     async def samples() -> list[schemas.SampleRow]:
         return await run_in_threadpool(lambda: _rows(folder))
 
     @router.get(
         f"{SAMPLES}/{{name}}",
-        summary="One of them",
+        summary="One sample image",
         response_class=Response,
         responses={
-            **schemas.answer_of("The image file", "image/png", "image/jpeg", binary=True),
-            **schemas.refusals(404),
+            **schemas.response_of("The image file", "image/png", "image/jpeg", binary=True),
+            **schemas.error_responses(404),
         },
         openapi_extra={"parameters": [_NAME]},
     )
     async def sample(request: Request) -> Response:
         name = request.path_params["name"]
-        if name == _DRAWN:
-            async with drawing:  # whoever comes meanwhile waits here and takes no thread
-                picture = await run_in_threadpool(cells.picture)
-            return Response(picture, media_type=_DRAWN_TYPE, headers=_CACHE)
+        if name == _SYNTHETIC:
+            async with drawing:  # concurrent requests wait here and take no thread
+                picture = await run_in_threadpool(synthetic_cells.picture)
+            return Response(picture, media_type=_SYNTHETIC_TYPE, headers=_CACHE)
         found = {photograph.name: (photograph, file) for photograph, file in await run_in_threadpool(_present, folder)}
         if name not in found:
-            names = ", ".join([*found, _DRAWN])
-            raise NotFound(f"there is no sample {name[:_LONGEST_NAME]!r}: there are {names}")
+            names = ", ".join([*found, _SYNTHETIC])
+            raise NotFound(f"there is no sample {name[:_MAX_NAME]!r}: available are {names}")
         photograph, file = found[name]
         return FileResponse(file, media_type=photograph.media_type, headers=_CACHE)
 
@@ -101,7 +101,7 @@ def samples_router(folder: Path | None) -> APIRouter:
 
 
 def _present(folder: Path | None) -> list[tuple[_Photograph, Path]]:
-    """The photographs that are there: which of them a wheel has is its maker's decision."""
+    """The photographs that exist; versions of scikit-image differ in what they contain."""
     if folder is None:
         return []
     files = [(photograph, folder / photograph.file) for photograph in _PHOTOGRAPHS]
@@ -111,14 +111,17 @@ def _present(folder: Path | None) -> list[tuple[_Photograph, Path]]:
 def _rows(folder: Path | None) -> list[schemas.SampleRow]:
     rows = []
     for photograph, file in _present(folder):
-        with Image.open(file) as picture:  # its head only
+        with Image.open(file) as picture:  # reads the header only
             size = picture.size
         rows.append(_row(photograph.name, photograph.title, photograph.credit, size, file.suffix))
-    return [*rows, _row(_DRAWN, "Cells (drawn)", "Drawn by triton-sam; no photograph", cells.SIZE, ".jpg")]
+    return [
+        *rows,
+        _row(_SYNTHETIC, "Cells (drawn)", "Drawn by triton-sam; no photograph", synthetic_cells.SIZE, ".jpg"),
+    ]
 
 
 def _row(name: str, title: str, credit: str, size: tuple[int, int], suffix: str) -> schemas.SampleRow:
-    # No slash at the beginning: a proxy may have put the service behind a path of its own.
+    # No leading slash: a proxy may serve this service under a path prefix.
     address = f"{SAMPLES}/{name}".lstrip("/")
     width, height = size
     return schemas.SampleRow(

@@ -1,4 +1,5 @@
-"""What the service says about itself: metrics, request ids, log lines, traces.
+"""Observability: metrics, request ids, the access log and traces.
 
-From outside: ``metrics``, ``visits`` (one request), ``tracing``. It decides nothing about a request.
+From outside: ``middleware``, ``metrics``, ``request_context``, ``access_log``, ``tracing``. It must not decide anything
+about a request.
 """

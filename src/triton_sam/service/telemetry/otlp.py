@@ -1,4 +1,4 @@
-"""Traces by OpenTelemetry. Only ``tracing`` imports this, and only where traces are wanted."""
+"""OpenTelemetry traces. Only ``tracing`` imports this, and only if traces are enabled."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ from triton_sam.service.telemetry.spans import Span, Tracing
 
 _CLOSE_SECONDS = 3.0
 _NANOSECONDS_OF_MS = 1e6
-_SERVER_FAULT = 500
-#: In the order in which a segmenter does them. The last one ends with the model's work, the others follow each other.
+_SERVER_ERROR = 500
+#: In the order in which a segmenter runs them. They follow each other; the last step ends when the model's work ends.
 _STEPS = ("queue_encode", "image", "encode", "queue", "decode")
 _LAST_STEP = "answer"
 _PROPAGATOR = TraceContextTextMapPropagator()
 
 
 def otlp_tracing() -> Tracing:
-    """To whom OpenTelemetry's variables name, over HTTP."""
+    """Exports over HTTP to the endpoint in OpenTelemetry's environment variables."""
     exporter: SpanExporter = OTLPSpanExporter()
     return OtelTracing(BatchSpanProcessor(exporter))
 
 
 class OtelTracing(Tracing):
-    """Spans for one processor. The provider is our own: whoever embeds the service keeps his."""
+    """Creates spans for one processor. It has its own provider, so an embedding application keeps its global one."""
 
     def __init__(self, processor: SpanProcessor) -> None:
-        # A name in OTEL_SERVICE_NAME or OTEL_RESOURCE_ATTRIBUTES goes before ours.
+        # A name in OTEL_SERVICE_NAME or OTEL_RESOURCE_ATTRIBUTES has priority.
         named = Resource.create().attributes.get(SERVICE_NAME, "")
-        ours = {SERVICE_VERSION: __version__}
+        attributes = {SERVICE_VERSION: __version__}
         if str(named).startswith("unknown_service"):
-            ours[SERVICE_NAME] = "triton-sam"
-        self._provider = TracerProvider(resource=Resource.create(ours))
+            attributes[SERVICE_NAME] = "triton-sam"
+        self._provider = TracerProvider(resource=Resource.create(attributes))
         self._provider.add_span_processor(processor)
         self._tracer = self._provider.get_tracer("triton_sam", __version__)
 
@@ -55,8 +55,8 @@ class OtelTracing(Tracing):
         return _OtelSpan(self._tracer, span)
 
     async def close(self) -> None:
-        # A collector that does not answer would keep the service from ending, and so would a thread that is no daemon.
-        thread = threading.Thread(target=self._provider.shutdown, name="last-traces", daemon=True)
+        # A collector that does not respond must not block the shutdown, so the thread is a daemon with a time limit.
+        thread = threading.Thread(target=self._provider.shutdown, name="flush-traces", daemon=True)
         thread.start()
         await asyncio.to_thread(thread.join, _CLOSE_SECONDS)
 
@@ -80,7 +80,7 @@ class _OtelSpan(Span):
 
     def headers(self) -> dict[str, str]:
         carrier: dict[str, str] = {}
-        # Whoever gets an id traces what it is given for, whether it is sampled or not.
+        # Triton traces every request that comes with an id, sampled or not.
         if self._span.get_span_context().trace_flags.sampled:
             _PROPAGATOR.inject(carrier, set_span_in_context(self._span))
         return carrier
@@ -97,13 +97,16 @@ class _OtelSpan(Span):
     def end_request(self, status: int, caller: str) -> None:
         self._span.set_attribute("http.response.status_code", status)
         self._span.set_attribute("triton_sam.caller", caller)
-        if status >= _SERVER_FAULT:
+        if status >= _SERVER_ERROR:
             self._span.set_status(Status(StatusCode.ERROR))
         self._span.end()
 
     def _add_steps(self, timings: Mapping[str, float], ended: int) -> None:
-        """A step's length is the model's own; where it lies is not known exactly: what the way there and back took is
-        halved, because the model's process has a clock of its own and tells lengths only."""
+        """Adds a child span for each step.
+
+        The model reports durations only, because its process has a clock of its own. The start is an estimate: the time
+        of the round trip is split evenly before and after the model's work.
+        """
         total = timings.get("total", 0.0) * _NANOSECONDS_OF_MS
         begin = self._started + max(0.0, (ended - self._started - total) / 2)
         over = begin + total
@@ -116,7 +119,7 @@ class _OtelSpan(Span):
             self._add_step(_LAST_STEP, parent, max(begin, over - spent * _NANOSECONDS_OF_MS), spent)
 
     def _add_step(self, name: str, parent: Any, begin: float, ms: float) -> float:
-        """The time of its end."""
+        """Adds one step; returns the time of its end."""
         end = begin + ms * _NANOSECONDS_OF_MS
         self._tracer.start_span(name, context=parent, start_time=int(begin)).end(int(end))
         return end

@@ -1,4 +1,4 @@
-"""Spans of a trace as the service uses them; these do nothing. ``otlp`` has the ones that are sent."""
+"""Interface of trace spans, with an implementation that does nothing; ``otlp`` has the one that exports them."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from collections.abc import Mapping
 
 
 class Span:
-    """Something that takes time. This one is none: what is not traced costs a call that does nothing."""
+    """A span that does nothing, so that untraced requests cost almost nothing."""
 
     __slots__ = ()
 
     def call(self, model: str) -> Span:
-        """The child for one call of Triton; to be ended."""
+        """The child span of one call to Triton; the caller ends it."""
         return self
 
     def headers(self) -> dict[str, str]:
-        """What whoever is called needs to put its own spans below this one."""
+        """The headers that propagate this span to the called server."""
         return {}
 
     def end_call(self, result_json: bytes | None = None, failure: str | None = None) -> None:
         """
         Args:
-            result_json: a segmenter's answer, whose ``timings_ms`` become children.
-            failure: the kind of error in place of an answer.
+            result_json: a segmenter's response, whose ``timings_ms`` become child spans.
+            failure: the error code, if the call failed.
         """
 
     def end_request(self, status: int, caller: str) -> None: ...
@@ -32,14 +32,14 @@ NO_SPAN = Span()
 
 
 class Tracing:
-    """Makes spans; this one makes none."""
+    """Creates spans; this one creates none."""
 
     def request(self, method: str, route: str, headers: Mapping[str, str], request_id: str) -> Span:
-        """The span of a request, below the one that its header ``traceparent`` names."""
+        """The span of a request; its parent is the one in the header ``traceparent``."""
         return NO_SPAN
 
     async def close(self) -> None:
-        """Sends what is still here, for a few seconds at most."""
+        """Exports the remaining spans, for a few seconds at most."""
 
 
 NO_TRACING = Tracing()

@@ -1,4 +1,4 @@
-"""Whether requests are traced, and where traces go. OpenTelemetry is imported only where they are wanted."""
+"""Tracing configuration: whether requests are traced, and the endpoint. Imports OpenTelemetry only if enabled."""
 
 from __future__ import annotations
 
@@ -18,47 +18,47 @@ _INSTALL = "pip install 'triton-sam[tracing]'"
 
 
 def tracing_of(settings: Settings, environment: Mapping[str, str] | None = None) -> Tracing:
-    """As the settings and OpenTelemetry's own variables say.
+    """The tracing that the settings and OpenTelemetry's environment variables ask for.
 
-    SetupError where the settings ask for traces and the packages are missing; a word in the log where only the
-    variables do, which may be there for other programs.
+    If the packages are missing: SetupError if the settings enable tracing, and only a warning if the variables do,
+    because they may be set for other programs.
     """
     start = _starter(settings, environment)
     if start is not None:
         return start()
-    if _is_wanted(settings, environment):
-        log.warning("there are no traces, although %s is set: %s", " or ".join(ENDPOINTS), _INSTALL)
+    if _is_enabled(settings, environment):
+        log.warning("tracing is off although %s is set: %s", " or ".join(ENDPOINTS), _INSTALL)
     return NO_TRACING
 
 
 def check_tracing(settings: Settings, environment: Mapping[str, str] | None = None) -> None:
-    """The SetupError of :func:`tracing_of`; starts nothing."""
+    """Raises the SetupError of :func:`tracing_of` without starting anything."""
     if settings.tracing:
         _starter(settings, environment)
 
 
 def traces_url(settings: Settings, environment: Mapping[str, str] | None = None) -> str | None:
-    """Where traces go by OTLP over HTTP, as OpenTelemetry's variables have it; None where there are none."""
+    """The OTLP endpoint for traces, from OpenTelemetry's environment variables; None if tracing is off."""
     if _starter(settings, environment) is None:
         return None
     variables = os.environ if environment is None else environment
-    every_kind = variables.get(_ENDPOINT) or _DEFAULT_ENDPOINT
-    return variables.get(_TRACES_ENDPOINT) or f"{every_kind.rstrip('/')}/v1/traces"
+    base = variables.get(_ENDPOINT) or _DEFAULT_ENDPOINT
+    return variables.get(_TRACES_ENDPOINT) or f"{base.rstrip('/')}/v1/traces"
 
 
 def _starter(settings: Settings, environment: Mapping[str, str] | None) -> Callable[[], Tracing] | None:
-    if not _is_wanted(settings, environment):
+    if not _is_enabled(settings, environment):
         return None
     try:
         from triton_sam.service.telemetry.otlp import otlp_tracing
     except ImportError as error:
         if settings.tracing:
-            raise SetupError(f"TRITON_SAM_TRACING is set and {error.name} is not installed: {_INSTALL}") from None
+            raise SetupError(f"TRITON_SAM_TRACING is set but {error.name} is not installed: {_INSTALL}") from None
         return None
     return otlp_tracing
 
 
-def _is_wanted(settings: Settings, environment: Mapping[str, str] | None) -> bool:
+def _is_enabled(settings: Settings, environment: Mapping[str, str] | None) -> bool:
     variables = os.environ if environment is None else environment
     is_named = any(variables.get(name) for name in ENDPOINTS)
     return variables.get("OTEL_SDK_DISABLED", "").lower() != "true" and (settings.tracing or is_named)

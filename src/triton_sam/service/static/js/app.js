@@ -1,5 +1,5 @@
 /**
- * The page without its controls: one picture, its document, and the questions that go to the server for it.
+ * The application without its controls: one image, its document, and the requests to the server for it.
  *
  * Events: "document" (objects, selection, undo), "picture" (another image), "opening" (detail: whether one is being
  * opened), "latency", "notice" (detail: {kind, text, action}), "announce" (detail: text, for screen readers).
@@ -9,14 +9,14 @@
 import * as documents from "./core/document.js";
 import * as histories from "./core/history.js";
 import { area } from "./core/mask.js";
-import { Hovering } from "./hovering.js";
-import { Answers, Asker } from "./net/asker.js";
+import { HoverPreview } from "./hover_preview.js";
+import { AnswerCache, SegmentQueue } from "./net/segment_queue.js";
 import { Connection } from "./net/connection.js";
 import { ImageKeys } from "./net/image_keys.js";
 import { Problem, sentence } from "./net/problems.js";
 import { Service } from "./net/service.js";
-import { decode } from "./picture_file.js";
-import { Store, hasWork } from "./store.js";
+import { decode } from "./image_decoding.js";
+import { Store, hasWork } from "./work_storage.js";
 
 const SAVE_PAUSE = 150;
 
@@ -26,9 +26,9 @@ export class App extends EventTarget {
     this.service = new Service();
     this.connection = new Connection(this.service);
     this.images = new ImageKeys(this.service, this.connection);
-    this._asker = new Asker(this.service, this.connection, this.images);
-    this._answers = new Answers();
-    this.hovering = new Hovering({
+    this._segmentQueue = new SegmentQueue(this.service, this.connection, this.images);
+    this._answers = new AnswerCache();
+    this.hovering = new HoverPreview({
       service: this.service,
       connection: this.connection,
       images: this.images,
@@ -37,7 +37,7 @@ export class App extends EventTarget {
       onAnswer: (answer) => this._tell(answer),
     });
     this._store = new Store(() =>
-      this._notice("storage", "This browser keeps nothing for the page: export your work before you leave."));
+      this._notice("storage", "This browser stores no data for the page: export your work before you leave."));
     this._asking = new Set();
     this._refused = new Set();
     this._abort = new AbortController();
@@ -46,11 +46,11 @@ export class App extends EventTarget {
     this._left = null;
     /** @type {{name: string, file: Blob, width: number, height: number}|null} */
     this.picture = null;
-    /** @type {ImageBitmap|null} handed over to whoever draws it */
+    /** @type {ImageBitmap|null} handed over to the stage */
     this.bitmap = null;
     this.history = histories.newHistory(documents.newDocument());
     this.latency = null;
-    /** @type {{max_image_bytes: number, max_image_pixels: number}|null} the server's, when they are known */
+    /** @type {{max_image_bytes: number, max_image_pixels: number}|null} of the server, if known */
     this.limits = null;
     this._saved = null;
     addEventListener("pagehide", () => this._saveNow());
@@ -65,14 +65,14 @@ export class App extends EventTarget {
 
   // -- pictures ----------------------------------------------------------------------------------------------------
 
-  /** Takes up what was left by the last visit. @returns {Promise<boolean>} whether there was something */
+  /** Restores the work of the last session. @returns {Promise<boolean>} whether there was some */
   async restore() {
     const saved = await this._store.open();
     return saved !== null && !this._opening && this._show(saved, () => {});
   }
 
   /**
-   * Opens an image; the work on the one before is kept, and can be gone back to.
+   * Opens an image; the work on the previous one is kept and can be reopened.
    * @param {Blob|Promise<Blob>} file
    * @param {string} name
    */
@@ -81,7 +81,7 @@ export class App extends EventTarget {
     let before = null;
     const onSwitch = () => {
       before = this._leaving();
-      // Where nothing is shown, the record may have work that could not be shown.
+      // If no image is shown, the record may have work that could not be shown.
       if (before || !this.picture) this._store.begin();
     };
     const history = histories.newHistory(documents.newDocument());
@@ -90,7 +90,7 @@ export class App extends EventTarget {
     this._offer(before);
   }
 
-  /** @returns {Promise<import("./store.js").Entry[]>} work on other images, the newest first */
+  /** @returns {Promise<import("./work_storage.js").Entry[]>} work on other images, the newest first */
   earlier() {
     return this._store.earlier();
   }
@@ -114,12 +114,12 @@ export class App extends EventTarget {
     else this._offer(work);
   }
 
-  /** @returns {object|null} the work that is being left, where there is some; in memory, whatever becomes of the store */
+  /** @returns {object|null} the current work, if there is any; kept in memory in case the storage fails */
   _leaving() {
     return this.picture && hasWork(this.history) ? { ...this._work(), record: this._store.record } : null;
   }
 
-  /** @param {object|null} work null: whatever was offered before still is */
+  /** @param {object|null} work null: keeps the earlier offer */
   _offer(work) {
     if (!work) return;
     if (this._left && this._left.record !== work.record) this._store.release(this._left.record);
@@ -129,7 +129,7 @@ export class App extends EventTarget {
 
   /**
    * @param {{file: Blob|Promise<Blob>, name: string, history: object, keys: Record<string, string>}} work
-   * @param {() => void} onSwitch called when the work before is saved for the last time
+   * @param {() => void} onSwitch called when the previous work has been saved for the last time
    * @returns {Promise<boolean>} whether it is shown
    */
   async _show({ file: coming, name, history, keys }, onSwitch) {
@@ -152,7 +152,7 @@ export class App extends EventTarget {
       if (turn === this._opening) opening(false);
     }
     if (turn !== this._opening) {
-      shown.bitmap.close(); // the person has opened another one meanwhile
+      shown.bitmap.close(); // the user has opened another image meanwhile
       return false;
     }
     this._saveNow();
@@ -171,7 +171,7 @@ export class App extends EventTarget {
     return true;
   }
 
-  /** Told before megabytes are sent for nothing. */
+  /** Checked here, before megabytes are sent for nothing. */
   _checkSize(size, unit, most) {
     if (!most || size <= most) return;
     const numbers = `${size.toLocaleString("en")} ${unit} and ${most.toLocaleString("en")} are allowed`;
@@ -192,19 +192,19 @@ export class App extends EventTarget {
     if (phase === "ready") {
       this._clear("picture");
       this._announce("The image is ready.");
-      this._saved = null; // the key is worth keeping too
+      this._saved = null; // the image key is saved too
       this._save();
     }
   }
 
   // -- the document ------------------------------------------------------------------------------------------------
 
-  /** One step that can be undone. @param {(document: Document) => Document} change */
+  /** A change that can be undone. @param {(document: Document) => Document} change */
   change(change) {
     this._become(histories.step(this.history, change(this.document)));
   }
 
-  /** A change that is no step of its own, such as which object is active. */
+  /** A change without an undo step, such as which object is active. */
   adjust(change) {
     this._become(histories.replace(this.history, change(this.document)));
   }
@@ -221,14 +221,14 @@ export class App extends EventTarget {
     if (history === this.history) return;
     this.history = history;
     this.hovering.clear();
-    // Who undoes a question that was refused and asks it again means it.
+    // After an undo, a prompt that was refused may be sent again.
     for (const key of this._refused) if (!this._isAsked(key)) this._refused.delete(key);
     this._emit("document");
     this._save();
     this._askForAll();
   }
 
-  // -- questions ---------------------------------------------------------------------------------------------------
+  // -- requests ----------------------------------------------------------------------------------------------------
 
   _askForAll() {
     for (const thing of this.document.things) if (documents.isWaiting(thing)) this._ask(thing);
@@ -246,7 +246,7 @@ export class App extends EventTarget {
     const isWanted = () => this._isAsked(key);
     this._asking.add(key);
     try {
-      const answer = await this._asker.ask(documents.promptOf(thing), isWanted, signal);
+      const answer = await this._segmentQueue.ask(documents.promptOf(thing), isWanted, signal);
       if (!answer || signal.aborted) return;
       this._answers.put(answer.imageKey, key, answer.candidates);
       this._tell(answer);
@@ -276,7 +276,7 @@ export class App extends EventTarget {
     this._announce(`${thing.name}: ${share} % of the image.`);
   }
 
-  // -- small things ------------------------------------------------------------------------------------------------
+  // -- other -------------------------------------------------------------------------------------------------------
 
   /** @param {string} model */
   useModel(model) {
@@ -297,7 +297,7 @@ export class App extends EventTarget {
     this._emit("latency");
   }
 
-  /** @returns {import("./store.js").Work} */
+  /** @returns {import("./work_storage.js").Work} */
   _work() {
     const { name, file } = this.picture;
     return { name, file, history: this.history, keys: this.images.known };
@@ -319,7 +319,7 @@ export class App extends EventTarget {
     this.dispatchEvent(new CustomEvent("announce", { detail: text }));
   }
 
-  /** @param {{label: string, run: () => void}|null} [action] what a person can do about it */
+  /** @param {{label: string, run: () => void}|null} [action] a button for the user */
   _notice(kind, text, action = null) {
     this.dispatchEvent(new CustomEvent("notice", { detail: { kind, text, action } }));
   }

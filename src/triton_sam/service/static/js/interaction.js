@@ -1,19 +1,19 @@
 /**
- * What the tools do: gestures on the image become changes of the document. Gestures come in device pixels of the canvas.
+ * The tools: they turn gestures on the image into changes of the document. Gestures are in device pixels of the canvas.
  *
- * Events: "tool" when tool, sign or brush have changed, "cursor" when the mouse is elsewhere, "found" when other boxes that
- * a model has found stand out.
+ * Events: "tool" when tool, sign or brush have changed, "cursor" when the mouse has moved, "found" when other boxes of
+ * a model are highlighted.
  */
 import { boxBetween, sameBox } from "./core/box.js";
 import * as documents from "./core/document.js";
 import { strokeMask, subtract, union } from "./core/mask_ops.js";
 import { contains, emptyMask } from "./core/mask.js";
 import { nearestPixel, pixelAt, toImage, toScreen } from "./core/view.js";
-import { FoundBoxes } from "./draw/found.js";
+import { FoundBoxes } from "./draw/found_boxes.js";
 import { drawBox, drawBrush, drawCrosshair, drawPoint } from "./draw/marks.js";
 import { rgb } from "./core/palette.js";
 
-/** CSS pixels that are to be seen around the crosshair. */
+/** CSS pixels that stay visible around the crosshair. */
 const CROSSHAIR_MARGIN = 24;
 /** As in the list of objects. */
 const LONGEST_NAME = 80;
@@ -72,7 +72,7 @@ export class Interaction extends EventTarget {
 
   // -- gestures ----------------------------------------------------------------------------------------------------
 
-  /** The mouse without a button. @param {boolean} takes whether a click here would take away @param {number} when */
+  /** The mouse moves without a button. @param {boolean} takes whether a click here would remove @param {number} when */
   hover(x, y, takes, when) {
     this._resting = { x, y };
     this._at(x, y);
@@ -86,7 +86,7 @@ export class Interaction extends EventTarget {
     this._app.hovering.at({ ...pixel, label: this._label(takes) }, when);
   }
 
-  /** The mouse rests, but something else has changed: Shift is pressed, or the image is ready now. */
+  /** The mouse rests, but something else has changed: Shift was pressed, or the image became ready. */
   hoverAgain(takes = false) {
     if (this._box || this._stroke || this._crosshair) return;
     if (this._resting && this.cursor) this.hover(this._resting.x, this._resting.y, takes, performance.now());
@@ -121,7 +121,7 @@ export class Interaction extends EventTarget {
     if (thing) this._app.adjust((document) => documents.activate(document, thing.id));
   }
 
-  /** @returns {boolean} whether a drag does something with this tool, other than moving the view */
+  /** @returns {boolean} whether a drag with this tool does something else than move the view */
   get drags() {
     return this.tool !== "pan";
   }
@@ -134,7 +134,7 @@ export class Interaction extends EventTarget {
     this._showDocument();
   }
 
-  /** @param {[number, number][]} places since the last time, in order: a mouse is quicker than the screen */
+  /** @param {[number, number][]} places since the last call, in order: a mouse reports more often than the screen is drawn */
   dragMove(places) {
     this._at(...places.at(-1));
     const points = places.map(([x, y]) => toImage(this._stage.view, x, y));
@@ -155,7 +155,7 @@ export class Interaction extends EventTarget {
     else if (box) this._begin(box);
   }
 
-  /** A drag that was none: a second finger came, or Escape. */
+  /** Cancels a drag: after a second finger, or Escape. */
   cancel() {
     const wasPainting = this._stroke !== null;
     this._box = this._stroke = null;
@@ -163,16 +163,16 @@ export class Interaction extends EventTarget {
     this._refreshMarks();
   }
 
-  // -- what a model has found ----------------------------------------------------------------------------------------
+  // -- boxes of a model ----------------------------------------------------------------------------------------------
 
-  /** @param {import("./core/grounding.js").Found[]} boxes in the place of those before */
+  /** @param {import("./core/grounding.js").Found[]} boxes that replace the earlier ones */
   showFound(boxes) {
     this.found.boxes = boxes;
     this.light([]);
     this._refreshMarks();
   }
 
-  /** @param {number[]} indices of found boxes that stand out */
+  /** @param {number[]} indices of the highlighted boxes */
   light(indices) {
     if (indices.join() === this.found.lit.join()) return;
     this.found.lit = indices;
@@ -181,7 +181,7 @@ export class Interaction extends EventTarget {
     this.dispatchEvent(new Event("found"));
   }
 
-  /** An object from a found box, as if it had been drawn; one that is there already becomes the active one. */
+  /** Makes an object from a found box, as if it had been drawn; an existing one becomes the active one. */
   takeFound(index) {
     const { box, phrase } = this.found.boxes[index];
     const name = phrase.slice(0, LONGEST_NAME);
@@ -196,7 +196,7 @@ export class Interaction extends EventTarget {
 
   // -- the keyboard ------------------------------------------------------------------------------------------------
 
-  /** Moves the crosshair by screen pixels; it begins in the middle. */
+  /** Moves the crosshair by screen pixels; it starts in the middle. */
   nudge(dx, dy) {
     const { picture, view, size, unit } = this._stage;
     if (!picture) return;
@@ -238,7 +238,7 @@ export class Interaction extends EventTarget {
     this._app.adjust((document) => documents.activate(document, null));
   }
 
-  // -- inside ------------------------------------------------------------------------------------------------------
+  // -- internal ----------------------------------------------------------------------------------------------------
 
   get _paints() {
     return this.tool === "brush" || this.tool === "eraser";
@@ -286,13 +286,13 @@ export class Interaction extends EventTarget {
     this._app.change((document) => documents.addBox(document, box, name));
   }
 
-  // -- what is seen ------------------------------------------------------------------------------------------------
+  // -- display -----------------------------------------------------------------------------------------------------
 
   _showPicture() {
     this.cancel();
     this._crosshair = null;
     this._stage.show(this._app.bitmap);
-    this._app.bitmap = null; // it is the stage's from now on, memory included
+    this._app.bitmap = null; // the stage owns it now, and frees its memory
   }
 
   _showDocument() {
@@ -305,7 +305,7 @@ export class Interaction extends EventTarget {
       masks.push({ mask: this._stroke.mask, colour: rgb(documents.paint(document, this._stroke.mask, false).things.at(-1).colour) });
     }
     const active = documents.activeThing(document);
-    // Who paints must see what he paints, also under other objects.
+    // A painted object must be visible, even under other objects.
     if (this._paints && active) masks.push({ mask: this._maskOf(active, document), colour: rgb(active.colour), isOutline: true });
     this._stage.scene.masks = masks.filter(({ mask }) => mask);
     this._stage.scene.look = { fill: style === "outline" ? 0 : fill, outline: style !== "fill" };
@@ -313,7 +313,7 @@ export class Interaction extends EventTarget {
     this._refreshMarks();
   }
 
-  /** While a stroke is drawn, it is seen on the object before it is a step. */
+  /** A stroke is shown on the object while it is drawn, before it becomes an undo step. */
   _maskOf(thing, document) {
     const mask = documents.maskOf(thing);
     if (!this._stroke || thing.id !== document.activeId) return mask;
@@ -322,14 +322,14 @@ export class Interaction extends EventTarget {
     return erases ? subtract(base, stroke) : union(base, stroke);
   }
 
-  /** @param {{moved: number, serverMs: number}|null} timing of the answer that is shown; null where none is */
+  /** @param {{moved: number, serverMs: number}|null} timing of the mask that is shown; null if there is none */
   _showPreview(timing) {
     const { preview } = this._app.hovering;
     this._stage.scene.preview = preview && { mask: preview.mask, colour: rgb(preview.colour) };
     this._stage.refresh("preview");
     this._stage.drawNow();
     if (!timing) return;
-    // For the browser's own profiler, and for whoever observes it: from the mouse's move to the drawn mask.
+    // For the browser's profiler and for tests: the time from the mouse move to the drawn mask.
     performance.measure("hover", { start: timing.moved, end: performance.now(), detail: { serverMs: timing.serverMs } });
     performance.clearMeasures("hover");
   }

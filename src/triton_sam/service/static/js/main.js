@@ -1,13 +1,13 @@
 /** Puts the page together. */
 import { App } from "./app.js";
-import { Chatting } from "./chatting.js";
+import { ChatSession } from "./chat_session.js";
 import * as documents from "./core/document.js";
 import { Stage } from "./draw/stage.js";
 import { Keyboard } from "./input/keyboard.js";
 import { PointerInput } from "./input/pointer.js";
 import { Interaction } from "./interaction.js";
-import { startAsk } from "./ui/ask.js";
-import { MaskChoice } from "./ui/choice.js";
+import { startAsk } from "./ui/chat_panel.js";
+import { MaskChoice } from "./ui/mask_choice.js";
 import { startHelp, startToken } from "./ui/dialogs.js";
 import { $ } from "./ui/dom.js";
 import { startExports } from "./ui/exports.js";
@@ -42,7 +42,7 @@ startExports(app, stage);
 const { choose } = startFiles(app);
 const showHelp = startHelp();
 const tools = startTools(app, stage, interaction);
-startAsk(app, new Chatting(app), interaction, tools.closePanel);
+startAsk(app, new ChatSession(app), interaction, tools.closePanel);
 
 const onActive = (action) => () => {
   const active = documents.activeThing(app.document);

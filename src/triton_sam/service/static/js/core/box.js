@@ -5,7 +5,7 @@ const LEAST_SIDE = 3;
 /**
  * @param {{x: number, y: number}} from @param {{x: number, y: number}} to any two opposite corners, original pixels
  * @param {{width: number, height: number}} image
- * @returns {number[]|null} whole numbers within the image; null where there is hardly a box
+ * @returns {number[]|null} whole numbers within the image; null if the box is too small
  */
 export function boxBetween(from, to, { width, height }) {
   const edge = (value, length) => Math.round(Math.min(length, Math.max(0, value)));

@@ -1,19 +1,19 @@
 /**
- * Questions about an image, and their answers.
+ * The turns of a chat about an image.
  *
  * @typedef {object} Turn
  * @property {string} question
- * @property {string} answer  as far as it has come
+ * @property {string} answer  so far
  * @property {import("./grounding.js").Entity[]} entities
  * @property {"asked"|"done"|"stopped"|"failed"} state
- * @property {string|null} finish  "length" where the answer is cut
- * @property {number} tokens  0 while nobody has told
+ * @property {string|null} finish  "length" if the answer reached its limit
+ * @property {number} tokens  0 if unknown
  * @property {number} since  performance.now() of the question
- * @property {number} took  milliseconds, in the end
+ * @property {number} took  milliseconds, when finished
  * @property {unknown} problem  why it failed
  */
 
-/** Stands for the image in what {@link messagesOf} gives. */
+/** Placeholder for the image in the result of {@link messagesOf}. */
 export const IMAGE = "<image>";
 
 /** @returns {Turn} */
@@ -24,11 +24,11 @@ export const newTurn = (question, since) => ({
 /**
  * @param {Turn[]} earlier about the same image
  * @param {string} question
- * @param {boolean} chats whether the model reads what was said before
- * @returns {object[]} messages of /v1/chat/completions, the image in the first of the user's
+ * @param {boolean} chats whether the model supports conversations
+ * @returns {object[]} messages of /v1/chat/completions, with the image in the first user message
  */
 export function messagesOf(earlier, question, chats) {
-  // What failed was never said; what was stopped was read as far as it came.
+  // Failed answers are left out; stopped ones are kept as far as they came.
   const told = chats ? earlier.filter(({ state, answer }) => answer.trim() && ["done", "stopped"].includes(state)) : [];
   const messages = told.flatMap((turn) => [
     { role: "user", content: turn.question },

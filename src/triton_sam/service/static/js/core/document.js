@@ -1,20 +1,20 @@
 /**
- * What a person has made of one image: objects in the order of drawing. Every function here takes a document and gives
- * a new one (or the same, where nothing changes); nothing is changed in place, so that undo is a list of documents.
+ * The document: the objects of one image in drawing order. Every function takes a document and returns a new one (or the
+ * same, if nothing changes). Documents are immutable, so that the undo history is a list of documents.
  *
  * @typedef {import("./mask.js").Mask} Mask
  * @typedef {{x: number, y: number, label: 0|1}} Point  whole original pixels; 1 object, 0 background
  * @typedef {{mask: Mask, score: number}} Candidate
- * @typedef {object} Thing  one object; the word "object" means too much in JavaScript
+ * @typedef {object} Thing  one object; not called "object", which has another meaning in JavaScript
  * @property {string} id
  * @property {string} name
  * @property {string} colour  "#rrggbb"
  * @property {boolean} visible
  * @property {Point[]} points
  * @property {number[]|null} box  x0, y0, x1, y1 in original pixels
- * @property {number|null} pick  which candidate the person wants; null: the one with the best score
- * @property {{key: string, candidates: Candidate[]}|null} answer  the latest one, and the prompt that it answers
- * @property {Mask|null} added  painted by hand, on top of whatever the model says
+ * @property {number|null} pick  index of the chosen candidate; null: the one with the best score
+ * @property {{key: string, candidates: Candidate[]}|null} answer  the latest response, and the key of its prompt
+ * @property {Mask|null} added  painted by hand, on top of the model's mask
  * @property {Mask|null} removed  erased by hand
  * @typedef {{things: Thing[], activeId: string|null, made: number}} Document  things[0] lies at the bottom
  */
@@ -28,7 +28,7 @@ export const newDocument = () => ({ things: [], activeId: null, made: 0 });
 /** @param {Document} document @returns {Thing|null} the object that clicks refine */
 export const activeThing = (document) => document.things.find((thing) => thing.id === document.activeId) ?? null;
 
-/** The name that an object has until a person gives it another. @param {string} id */
+/** The default name of an object. @param {string} id */
 export const givenName = (id) => id.replace("object-", "Object ");
 
 function withNewThing(document, fields) {
@@ -55,7 +55,7 @@ function changed(document, id, change) {
   return things.some((thing, index) => thing !== document.things[index]) ? { ...document, things } : document;
 }
 
-/** A click: refines the active object, or begins one. The first click cannot take away: the model knows nothing yet. */
+/** A click: refines the active object, or starts one. The first click of an object cannot be negative. */
 export function addPoint(document, point) {
   const active = activeThing(document);
   if (active && point.label === 0 && !hasPrompt(active)) return document;
@@ -63,7 +63,7 @@ export function addPoint(document, point) {
   return point.label === 1 ? withNewThing(document, { points: [point] }) : document;
 }
 
-/** A box is the beginning of an object of its own: people drag one after the other. @param {string} [name] where it has one */
+/** A box always starts a new object: users draw several boxes in a row. @param {string} [name] if it has one */
 export const addBox = (document, box, name) => withNewThing(document, name ? { box, name } : { box });
 
 /**
@@ -74,7 +74,7 @@ export const addBox = (document, box, name) => withNewThing(document, name ? { b
 export function paint(document, stroke, erases) {
   const active = activeThing(document);
   const none = emptyMask(stroke.width, stroke.height);
-  if (equal(stroke, none)) return document; // beside the image
+  if (equal(stroke, none)) return document; // outside the image
   if (!active) return erases ? document : withNewThing(document, { added: stroke });
   const painted = {
     ...active,
@@ -112,13 +112,13 @@ export function move(document, id, by) {
   return { ...document, things };
 }
 
-/** @param {string|null} id  null: the next click begins a new object */
+/** @param {string|null} id  null: the next click starts a new object */
 export const activate = (document, id) => (document.activeId === id ? document : { ...document, activeId: id });
 
 /**
- * The change that gives an answer to whoever asks its question.
+ * The change that gives a response to every object with its prompt.
  * @param {string} key of {@link promptKey}
- * @returns {(document: Document) => Document} for many documents: what they share stays shared
+ * @returns {(document: Document) => Document} for many documents: objects that they share stay shared
  */
 export function answering(key, candidates) {
   const answered = new Map();
@@ -132,12 +132,12 @@ export function answering(key, candidates) {
   };
 }
 
-// -- what is asked -----------------------------------------------------------------------------------------------
+// -- prompts -----------------------------------------------------------------------------------------------------
 
-/** Whether the model is asked at all: what is only painted needs no model. */
+/** Whether the object needs the model: a painted one does not. */
 export const hasPrompt = (thing) => thing.points.length > 0 || thing.box !== null;
 
-/** One point is ambiguous (a sleeve, a coat, a person?), so the model shall say all that it may mean. */
+/** One point is ambiguous (a sleeve, a coat, a person?), so the model returns several masks. */
 const wantsSeveral = (thing) =>
   thing.pick !== null || (thing.points.length === 1 && thing.points[0].label === 1 && thing.box === null);
 
@@ -154,24 +154,24 @@ export function promptOf(thing) {
 
 const keys = new WeakMap();
 
-/** @returns {string} equal for equal questions */
+/** @returns {string} equal for equal prompts */
 export function promptKey(thing) {
   if (!keys.has(thing)) keys.set(thing, JSON.stringify(promptOf(thing)));
   return keys.get(thing);
 }
 
-/** Whether the newest prompt has no answer yet. */
+/** Whether the newest prompt has no response yet. */
 export const isWaiting = (thing) => hasPrompt(thing) && thing.answer?.key !== promptKey(thing);
 
-/** The object as it would be after a click here, for a preview. @returns {Thing|null} null where a click does nothing */
+/** The object as it would be after a click here, for a preview. @returns {Thing|null} null if a click does nothing */
 export function hovered(document, point) {
   const after = addPoint(document, point);
   return after === document ? null : activeThing(after);
 }
 
-// -- what is seen ------------------------------------------------------------------------------------------------
+// -- display -----------------------------------------------------------------------------------------------------
 
-/** @returns {Candidate|null} the chosen one, or that with the best score */
+/** @returns {Candidate|null} the chosen one, or the one with the best score */
 export function chosen(candidates, pick) {
   if (!candidates?.length) return null;
   if (pick !== null && candidates[pick]) return candidates[pick];
@@ -180,7 +180,7 @@ export function chosen(candidates, pick) {
 
 const masks = new WeakMap();
 
-/** @returns {Mask|null} what the model says, with what was painted and erased; null while there is nothing */
+/** @returns {Mask|null} the model's mask with the painted and erased parts; null if there is none */
 export function maskOf(thing) {
   if (!masks.has(thing)) {
     let mask = chosen(thing.answer?.candidates, thing.pick)?.mask ?? null;

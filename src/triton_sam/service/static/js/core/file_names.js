@@ -1,23 +1,23 @@
-/** Names of files from what people typed. */
+/** File names from text that users typed. */
 
-// In UTF-16 units of 3 bytes at most, so that name and ending stay within the 255 bytes of most file systems.
+// In UTF-16 units of 3 bytes at most, so that name and suffix stay within the 255 bytes of most file systems.
 const LONGEST = 80;
 const FORBIDDEN = /[\p{Cc}\p{Zl}\p{Zp}\p{Cs}\u202a-\u202e\u2066-\u2069\ufeff<>:"/\\|?*]/gu;
 // Windows takes these for devices, whatever follows the first dot.
 const DEVICE = /^(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9¹²³])(?=\s*(\.|$))/iu;
 
 /**
- * A name that every file system takes: no path, no control or reserved characters, no hidden file.
+ * A name that every file system accepts: no path, no control or reserved characters, no hidden file.
  *
- * @param {string} text What somebody typed; letters of all scripts stay.
- * @param {string} fallback Taken as it is where nothing of the text is left.
- * @returns {string} At most 80 characters; put the file's ending behind it.
+ * @param {string} text The typed text; letters of all scripts are kept.
+ * @param {string} fallback Used if nothing of the text is left.
+ * @returns {string} At most 80 characters; without the file's suffix.
  */
 export function safeFileName(text, fallback) {
   const clean = trimmed(String(text ?? "").normalize("NFC").replace(FORBIDDEN, "_").replace(/\s+/gu, " "));
   if (/^[_. ]*$/u.test(clean)) return fallback;
   const name = DEVICE.test(clean) ? `_${clean}` : clean;
-  // Half a character at the cut would be no Unicode.
+  // Half a surrogate pair at the end would be invalid Unicode.
   return trimmed(name.slice(0, LONGEST).replace(/[\ud800-\udbff]$/, ""));
 }
 
@@ -27,11 +27,11 @@ function trimmed(name) {
 }
 
 /**
- * Numbers behind names that are taken: "cell", "cell" -> "cell", "cell-2". Case does not tell names apart, as
+ * Adds numbers to duplicate names: "cell", "cell" -> "cell", "cell-2". Upper and lower case are equal, as
  * on Windows and macOS. The first of each name stays as it is.
  *
  * @param {Array<string>} names Without the files' endings.
- * @returns {Array<string>} In the same order, no two alike.
+ * @returns {Array<string>} In the same order, all different.
  */
 export function uniqueNames(names) {
   const keyOf = (name) => name.normalize("NFC").toLowerCase();

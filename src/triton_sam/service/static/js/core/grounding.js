@@ -1,5 +1,5 @@
 /**
- * Answers that point at things: which words mean which part of the image, and where that is on the screen.
+ * Grounded answers: which phrases refer to which boxes in the image, and their layout on the screen.
  *
  * @typedef {{phrase: string, start: number, end: number, boxes: number[][]}} Entity  places in the text are those of Python:
  *   characters, not UTF-16 units; boxes in original pixels
@@ -10,10 +10,10 @@
 import { boxBetween } from "./box.js";
 import { toScreen } from "./view.js";
 
-/** Labels that lie on each other are moved apart so often. */
+/** How often overlapping labels are moved apart. */
 const MOST_MOVES = 8;
 
-/** @param {unknown} entities as they came @returns {Entity[]} those that make sense */
+/** @param {unknown} entities from the response @returns {Entity[]} the valid ones */
 export function sound(entities) {
   if (!Array.isArray(entities)) return [];
   return entities.filter((entity) => typeof entity?.phrase === "string" && entity.phrase.trim() && Array.isArray(entity.boxes));
@@ -31,7 +31,7 @@ export function foundIn(entities, image) {
 }
 
 /**
- * The answer in pieces, each with the entity that it names.
+ * The answer split into parts, each with the entity that it names.
  * @param {string} text @param {Entity[]} entities
  * @returns {{text: string, entity: number|null}[]} together they are the text; of entities that overlap the first counts
  */
@@ -57,7 +57,7 @@ export function marked(text, entities) {
 }
 
 /**
- * Where boxes and their names are on the screen; the smallest first, which is on top and has its name where it belongs.
+ * The layout of boxes and labels on the screen. The smallest box comes first: it is on top, and its label is placed first.
  * @param {Found[]} found
  * @param {import("./view.js").View} view
  * @param {{width: number, height: number}} canvas
@@ -73,7 +73,7 @@ export function laidOut(found, view, canvas, height, widthOf) {
       if (!overlap(frame, { x: 0, y: 0, width: canvas.width, height: canvas.height })) return { index, frame, label: null };
       const width = widthOf(found[index]);
       const x = Math.max(0, Math.min(frame.x, canvas.width - width));
-      // Above the box, or in it where there is no room above.
+      // Above the box, or inside it if there is no room above.
       const label = { x, y: frame.y >= height ? frame.y - height : Math.max(0, frame.y), width, height };
       for (let moves = 0; moves < MOST_MOVES && labels.some((other) => overlap(other, label)); moves += 1) label.y += height;
       labels.push(label);

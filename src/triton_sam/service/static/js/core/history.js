@@ -6,18 +6,18 @@
 /** @template T @param {T} present @returns {History<T>} */
 export const newHistory = (present) => ({ past: [], present, future: [] });
 
-/** One more step that can be undone; what was undone before is gone, as everywhere. */
+/** Adds an undo step; the redo steps are lost. */
 export function step(history, present) {
   if (present === history.present) return history;
   return { past: [...history.past, history.present], present, future: [] };
 }
 
-/** A change that is no step of its own: which object is selected, for example. */
+/** A change without an undo step: for example, which object is selected. */
 export const replace = (history, present) => (present === history.present ? history : { ...history, present });
 
 /**
- * Changes every document, past and future ones too: an answer that comes late belongs to the question, not to the moment.
- * @param {(document: T) => T} change returns the same document where it has nothing to change
+ * Changes every document, past and future ones too: a late response belongs to its prompt, wherever that is in the history.
+ * @param {(document: T) => T} change returns the same document if nothing changes
  */
 export function amend(history, change) {
   const changed = (documents) => {

@@ -1,7 +1,7 @@
 /**
  * A mask as run lengths, and COCO's text of it: the form in which masks travel and are kept.
  *
- * @typedef {object} Mask Immutable by agreement, and plain, so that structuredClone and IndexedDB keep it.
+ * @typedef {object} Mask Immutable by convention, and a plain object, so that structuredClone and IndexedDB support it.
  * @property {number} width Original pixels.
  * @property {number} height Original pixels.
  * @property {Uint32Array} runs Column by column, background and object in turn, starting with background;
@@ -59,7 +59,7 @@ export function emptyMask(width, height) {
 /**
  * @param {CocoRle} document COCO's compressed form, as the server sends it.
  * @returns {Mask}
- * @throws {Error} One sentence, where the document is no mask.
+ * @throws {Error} One sentence, if the document is not a mask.
  */
 export function fromCocoRle(document) {
   const { size, counts } = document ?? {};

@@ -1,5 +1,5 @@
 /**
- * What is done to masks: set operations, brush strokes, and the two forms in which they are drawn.
+ * Operations on masks: set operations, brush strokes, and the two formats for drawing.
  *
  * @typedef {import("./mask.js").Mask} Mask
  * @typedef {import("./mask.js").Box} Box
@@ -48,7 +48,7 @@ function combine(a, b, isKept) {
 }
 
 /**
- * The object's pixels as vertical spans, each within one column; made once a mask.
+ * The object's pixels as vertical spans, each within one column; computed once per mask.
  *
  * @param {Mask} mask
  * @returns {{offsets: Uint32Array, spans: Uint32Array}} Original pixels. Column x has the spans
@@ -90,7 +90,7 @@ function splitIntoColumns({ width, height, runs }) {
 }
 
 /**
- * The crop of a mask as a picture.
+ * The crop of a mask as an image.
  *
  * @param {Mask} mask
  * @param {Box} [box] Original pixels; it may reach out of the image, where all is background. Without it the

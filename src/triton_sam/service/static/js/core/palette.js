@@ -1,11 +1,11 @@
-/** Colours that stay apart from each other on photographs and on grey micrographs, also for most colour-blind people. */
+/** Colours that are distinguishable on photographs and grey micrographs, also with most kinds of colour blindness. */
 const BASE = ["#2f8fff", "#ff7a1a", "#19b35f", "#e6399b", "#ffd02f", "#8f5bff", "#00bcc9", "#f0433a", "#a3c614", "#c98a5b"];
 /** Then lighter ones, then darker ones. */
 const COLOURS = [...BASE, ...BASE.map((colour) => mixed(colour, 255)), ...BASE.map((colour) => mixed(colour, 0))];
 
 /**
- * The colour for the next object: the one that is used least so far, the earliest of those.
- * @param {string[]} used colours of the objects that are there
+ * The colour for the next object: the least used one so far; of several, the first.
+ * @param {string[]} used colours of the existing objects
  * @returns {string} "#rrggbb"
  */
 export function nextColour(used) {

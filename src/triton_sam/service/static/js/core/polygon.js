@@ -29,7 +29,7 @@ const TOP_EDGE_TRACED = 2;
 export function polygonsOf(mask) {
   const box = bounds(mask);
   if (!box) return [];
-  // One pixel of background all around, so that the tracing never asks outside the grid.
+  // One pixel of background all around, so that the tracing never reads outside the grid.
   const grid = toBitmap(mask, { x: box.x - 1, y: box.y - 1, width: box.width + 2, height: box.height + 2 });
   const groups = groupsOfSpans(mask);
   const polygons = new Map();
@@ -100,7 +100,7 @@ function traceLoops({ data, width }, start) {
     if (objectAhead && !otherAhead) continue;
     if (!objectAhead && otherAhead) {
       const place = placeOfPinch.get(corner);
-      // A place may be out of date, where its corner went away with a loop.
+      // A position may be outdated, if its corner was removed with a loop.
       if (place !== undefined && corners[place] === corner) loops.push(corners.splice(place));
       placeOfPinch.set(corner, corners.length);
     }

@@ -1,12 +1,12 @@
 /**
- * Which part of the image is on the screen. All numbers are device pixels of the canvas but for the image's own:
+ * The view: which part of the image is on the screen. Units are device pixels of the canvas, except for image coordinates:
  * screen = image * scale + offset. Immutable.
  * @typedef {{scale: number, x: number, y: number}} View
  * @typedef {{width: number, height: number}} Size
  */
 
 const LARGEST_SCALE = 40;
-/** The image may be dragged away until so much of it is left. */
+/** How much of the image stays visible when it is dragged. */
 const LEAST_LEFT = 48;
 const MARGIN = 0.96;
 
@@ -32,7 +32,7 @@ export const aligned = (view) => ({ scale: view.scale, x: Math.round(view.x), y:
 export function zoomed(view, factor, x, y, image, canvas) {
   const least = Math.min(fitted(image, canvas).scale, 1) / 2;
   const wanted = Math.min(LARGEST_SCALE, Math.max(least, view.scale * factor));
-  const scale = Math.abs(wanted - 1) < 1e-6 ? 1 : wanted; // 1:1 shall be exact, not 0.99999
+  const scale = Math.abs(wanted - 1) < 1e-6 ? 1 : wanted; // 1:1 must be exact, not 0.99999
   const ratio = scale / view.scale;
   return kept({ scale, x: x - (x - view.x) * ratio, y: y - (y - view.y) * ratio }, image, canvas);
 }
@@ -55,7 +55,7 @@ export const toImage = (view, x, y) => ({ x: (x - view.x) / view.scale, y: (y - 
 /** @returns {{x: number, y: number}} original pixels, continuous -> device pixels */
 export const toScreen = (view, x, y) => ({ x: x * view.scale + view.x, y: y * view.scale + view.y });
 
-/** @returns {{x: number, y: number}|null} the whole original pixel under a screen point; null beside the image */
+/** @returns {{x: number, y: number}|null} the whole original pixel under a screen point; null outside the image */
 export function pixelAt(view, x, y, image) {
   const at = toImage(view, x, y);
   const pixel = { x: Math.floor(at.x), y: Math.floor(at.y) };

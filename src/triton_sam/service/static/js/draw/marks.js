@@ -1,4 +1,4 @@
-/** Points, boxes and cursors over the masks. Signs differ in shape too, for who cannot tell green from red. */
+/** Draws points, boxes and cursors over the masks. Signs differ in shape too, for red-green colour blindness. */
 import { toScreen } from "../core/view.js";
 
 const ADDS = "#12a150";
@@ -51,7 +51,7 @@ export function drawBrush(context, view, { x, y }, radius, unit) {
   }
 }
 
-/** Where the keyboard points. */
+/** The keyboard's crosshair. */
 export function drawCrosshair(context, view, { x, y }, unit) {
   const at = toScreen(view, x + 0.5, y + 0.5);
   const arm = 14 * unit;

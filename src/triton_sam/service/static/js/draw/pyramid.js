@@ -1,9 +1,9 @@
-/** An image at its own size and at halves of it, so that drawing it small does not read all of its pixels each time. */
+/** An image pyramid: the image at full size and repeatedly halved, so that drawing it small does not read all pixels. */
 
 const SMALLEST_SIDE = 512;
 
 export class Pyramid {
-  /** @param {ImageBitmap} bitmap  belongs to the pyramid from now on */
+  /** @param {ImageBitmap} bitmap  owned by the pyramid */
   constructor(bitmap) {
     this.width = bitmap.width;
     this.height = bitmap.height;
@@ -21,12 +21,12 @@ export class Pyramid {
    */
   draw(context, view) {
     const wanted = this.width * view.scale;
-    // The smallest level that need not be enlarged; single pixels stay sharp squares when a person looks closely.
+    // The smallest level that is not enlarged; at a high zoom single pixels stay sharp squares.
     const level = this._levels.findLast((candidate) => candidate.width >= wanted) ?? this._levels[0];
     context.imageSmoothingEnabled = view.scale < 2;
     context.imageSmoothingQuality = "medium";
     const { canvas } = context;
-    // Only the visible part: a browser would work through everything that lies beside the canvas too.
+    // Only the visible part: a browser would process pixels outside the canvas too.
     const x0 = Math.max(0, -view.x / view.scale);
     const y0 = Math.max(0, -view.y / view.scale);
     const x1 = Math.min(this.width, (canvas.width - view.x) / view.scale);
@@ -40,7 +40,7 @@ export class Pyramid {
     );
   }
 
-  /** Gives the memory back. */
+  /** Frees the memory. */
   close() {
     for (const level of this._levels) level.close?.();
     this._levels = [];

@@ -1,12 +1,12 @@
 /**
- * Masks -> pixels of the screen. Only what is visible is touched, so that a 6000 x 4000 mask costs no more than a small one,
- * and the screen's pixel shows the mask's pixel under its centre: at 1:1 exactly the mask.
+ * Rasterizes masks to screen pixels. Only the visible part is processed, so a 6000 x 4000 mask costs no more than a small one.
+ * A screen pixel shows the mask pixel under its centre: at 1:1 exactly the mask.
  *
  * @typedef {import("../core/mask.js").Mask} Mask
  * @typedef {import("../core/view.js").View} View
  * @typedef {{x0: number, y0: number, x1: number, y1: number}} Box  device pixels, ends exclusive
  * @typedef {{colour: [number, number, number], fill: number, line: number}} Look
- *   fill: 0 to 1, how much of the inside is covered; line: the outline's width in device pixels, 0 for none
+ *   fill: opacity of the inside, 0 to 1; line: the outline's width in device pixels, 0 for none
  */
 import { columnSpans } from "../core/mask_ops.js";
 
@@ -22,7 +22,7 @@ export class Raster {
     this.dirty = null;
   }
 
-  /** Empties what was painted. @returns {Box|null} where that was */
+  /** Clears the painted area. @returns {Box|null} that area */
   clear() {
     const box = this.dirty;
     if (box) fillBox(this._pixels, this.width, box, 0);
@@ -30,7 +30,7 @@ export class Raster {
     return box;
   }
 
-  /** Paints over what is there. @param {Mask} mask @param {View} view @param {Look} look @returns {Box|null} where */
+  /** Paints a mask over the others. @param {Mask} mask @param {View} view @param {Look} look @returns {Box|null} the painted area */
   paint(mask, view, look) {
     const box = this._cover(mask, view);
     if (!box) return null;
@@ -40,7 +40,7 @@ export class Raster {
     return box;
   }
 
-  /** Marks the screen pixels that a mask covers; a column of the screen lies in one column of the mask. */
+  /** Marks the screen pixels of a mask; a screen column lies in one mask column. */
   _cover(mask, { scale, x: left, y: top }) {
     const { offsets, spans } = columnSpans(mask);
     const { width, height } = this;
@@ -86,7 +86,7 @@ export class Raster {
     }
   }
 
-  /** Beyond the screen and beyond the image nobody knows whether the mask goes on, so there is no border there. */
+  /** Outside the screen and the image the mask is unknown, so no outline is drawn there. */
   _isNearBorder(x, y, line, { left, right, top, bottom }) {
     const { width } = this;
     const covered = this._covered;

@@ -1,9 +1,9 @@
 /**
- * The image and what lies over it, on four canvases: the picture, the masks that were kept, the mask under the mouse, and
- * points and cursors. Each is drawn anew only when something of its own has changed.
+ * Draws the image and its overlays on four canvases: the image, the masks of objects, the preview mask, and points and
+ * cursors. Each canvas is redrawn only when its own content has changed.
  *
  * @typedef {import("../core/mask.js").Mask} Mask
- * @typedef {object} Scene  what is to be seen
+ * @typedef {object} Scene  what to draw
  * @property {{mask: Mask, colour: [number, number, number], isOutline?: boolean}[]} masks  the first lies at the bottom
  * @property {{fill: number, outline: boolean}} look
  * @property {{mask: Mask, colour: [number, number, number]}|null} preview
@@ -21,7 +21,7 @@ const LAYERS = ["picture", "masks", "preview", "marks"];
 export class Stage {
   /**
    * @param {HTMLElement} surface  the element that holds the four canvases
-   * @param {() => void} onView  called when another part of the image is to be seen
+   * @param {() => void} onView  called when the view has changed
    */
   constructor(surface, onView) {
     this.surface = surface;
@@ -34,9 +34,9 @@ export class Stage {
     this._isFitted = true;
     /** @type {Pyramid|null} */
     this.picture = null;
-    /** @type {import("../core/view.js").View} as it is drawn, with whole offsets */
+    /** @type {import("../core/view.js").View} the view for drawing, with whole offsets */
     this.view = { scale: 1, x: 0, y: 0 };
-    this._exact = this.view; // or many small steps of a zoom would add up what each of them rounds
+    this._exact = this.view; // unrounded, or the rounding errors of many small zoom steps would add up
     this.unit = 1;
     this._rasters = null;
     /** @type {Scene} */
@@ -45,7 +45,7 @@ export class Stage {
     this._watchDensity();
   }
 
-  /** A window that is moved to another screen keeps its size in CSS pixels. */
+  /** Watches the pixel ratio: a window moved to another screen keeps its size in CSS pixels. */
   _watchDensity() {
     const query = matchMedia(`(resolution: ${window.devicePixelRatio}dppx)`);
     const onChange = () => {
@@ -74,7 +74,7 @@ export class Stage {
     this._isFitted = true;
   }
 
-  /** One pixel of the image is one of the screen; what is in the middle stays there. */
+  /** Zooms to 1:1 (one image pixel is one screen pixel); the centre stays. */
   showActualSize() {
     this.zoom(1 / this.view.scale);
   }
@@ -83,7 +83,7 @@ export class Stage {
     this._isFitted = false;
     this._exact = view;
     this.view = aligned(view);
-    Object.assign(this.surface.dataset, this.view); // for tests, and for the curious
+    Object.assign(this.surface.dataset, this.view); // for tests
     this.refresh(...LAYERS);
     this._onView();
   }
@@ -97,13 +97,13 @@ export class Stage {
     if (this.picture) this.setView(moved(this._exact, dx, dy, this.picture, this.size));
   }
 
-  /** Draws these layers with the next frame. */
+  /** Draws these layers in the next frame. */
   refresh(...layers) {
     for (const layer of layers) this._stale.add(layer);
     this._frame ||= requestAnimationFrame(() => this.drawNow());
   }
 
-  /** Draws what is stale at once, for a mask that somebody waits for. */
+  /** Draws outdated layers at once, for a mask that the user waits for. */
   drawNow() {
     cancelAnimationFrame(this._frame);
     this._frame = 0;
@@ -133,7 +133,7 @@ export class Stage {
     this._rasters = { masks: new Raster(width, height), preview: new Raster(width, height) };
     if (this._isFitted) this.fit();
     else this.move(dx, dy);
-    this.drawNow(); // a canvas that was resized is empty: drawing with the next frame would flicker
+    this.drawNow(); // a resized canvas is empty: drawing in the next frame would flicker
   }
 
   _drawPicture() {
@@ -141,7 +141,7 @@ export class Stage {
     const { width, height } = context.canvas;
     const { view, picture } = this;
     context.clearRect(0, 0, width, height);
-    context.fillStyle = "#fff"; // what the model sees under transparent parts
+    context.fillStyle = "#fff"; // the model sees white under transparent parts
     context.fillRect(view.x, view.y, picture.width * view.scale, picture.height * view.scale);
     picture.draw(context, view);
   }
@@ -164,7 +164,7 @@ export class Stage {
     });
   }
 
-  /** Old pixels go and new ones come in one step, so that there is never an empty frame. */
+  /** Replaces old pixels by new ones in one step, so that no frame is empty. */
   _layer(name, paint) {
     const raster = this._rasters[name];
     const context = this._contexts[name];

@@ -34,8 +34,8 @@ function annotation({ mask, score }, id, categoryId) {
     segmentation: toCocoRle(mask),
     area: area(mask),
     bbox: [box.x, box.y, box.width, box.height],
-    // COCO's own files have RLE for crowds only, but readers take the form from the segmentation; a crowd
-    // would be left out of training and forgiven in evaluation, and these are single objects.
+    // COCO's own files use RLE for crowds only, but readers detect the format of the segmentation; a crowd
+    // would be excluded from training and ignored in evaluation, and these are single objects.
     iscrowd: 0,
     ...(score == null ? {} : { score }),
   };

@@ -39,7 +39,7 @@ export async function maskImage(mask) {
   return columnsToPng(mask.width, mask.height, 8, values);
 }
 
-/** Values are kept column by column, as a mask's runs are, so that each run is one fill. */
+/** Values are stored column by column, like a mask's runs, so that each run is one fill. */
 function paint(values, { runs }, value) {
   let end = 0;
   for (let index = 0; index + 1 < runs.length; index += 2) {

@@ -6,17 +6,17 @@ const SIGNATURE = Uint8Array.of(0x89, 0x50, 0x4e, 0x47, 0x0d, 0x0a, 0x1a, 0x0a);
 const GREY = 0;
 const FILTER_UP = 2;
 const LONGEST_SIDE = 2 ** 31 - 1;
-// Rows go to the compressor in blocks of about this size: a call a row costs more than the row.
+// Rows are compressed in blocks of about this size: a call per row would cost more than the row.
 const BLOCK_BYTES = 1 << 18;
 
 /**
- * A PNG of one grey channel, made row by row, so that the raw picture is never held as a whole.
+ * Writes a greyscale PNG row by row, so that the raw image is never in memory as a whole.
  *
  * @param {number} width Pixels.
  * @param {number} height Pixels.
  * @param {8 | 16} bitDepth
  * @param {(y: number, row: Uint8Array | Uint16Array) => void} fillRow Called once for each y from 0 on, to
- *   write the row's values into `row` [width], which comes zeroed: Uint8Array for 8 bits, Uint16Array for 16.
+ *   write the row's values into `row` [width], which is zeroed: Uint8Array for 8 bits, Uint16Array for 16.
  * @returns {Promise<Blob>} Of type image/png.
  */
 export async function greyPng(width, height, bitDepth, fillRow) {
@@ -25,7 +25,7 @@ export async function greyPng(width, height, bitDepth, fillRow) {
   if (bitDepth !== 8 && bitDepth !== 16) throw new Error(`A grey PNG has 8 or 16 bits, not ${bitDepth}.`);
   const parts = [SIGNATURE, ...chunk("IHDR", header(width, height, bitDepth))];
   const rows = filteredRows(width, height, bitDepth, fillRow);
-  // Not "for await", which Safari's streams do not have.
+  // Not "for await", which Safari's streams do not support.
   const reader = rows.pipeThrough(new CompressionStream("deflate")).getReader();
   for (let next = await reader.read(); !next.done; next = await reader.read()) {
     parts.push(...chunk("IDAT", next.value));

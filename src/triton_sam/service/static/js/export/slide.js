@@ -1,4 +1,4 @@
-/** A picture for a slide: the image with its masks, and their names below. */
+/** A picture for a slide: the image with its masks, and a legend with their names below. */
 import { rgb } from "../core/palette.js";
 import { Raster } from "../draw/raster.js";
 

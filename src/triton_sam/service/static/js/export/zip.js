@@ -1,4 +1,4 @@
-/** ZIP files, stored: what goes in here is compressed already, or small. */
+/** Writes ZIP files without compression: the contents are small or already compressed. */
 
 import { crc32 } from "./crc.js";
 
@@ -12,7 +12,7 @@ const MOST_ENTRIES = 0xffff;
 const MOST_BYTES = 0xffffffff;
 
 /**
- * @param {Array<{name: string, blob: Blob}>} entries Names with / for folders, no two alike.
+ * @param {Array<{name: string, blob: Blob}>} entries Names with / for folders, all different.
  * @param {Date} [modified] The time that all entries get.
  * @returns {Promise<Blob>} Of type application/zip.
  */
@@ -70,7 +70,7 @@ function sizeOf(arrays) {
   return arrays.reduce((sum, array) => sum + array.length, 0);
 }
 
-/** Read as a stream: a blob may lie on the disk and be larger than what should be held at once. */
+/** Reads a stream: a blob may be on disk and too large for memory. */
 async function checksum(blob) {
   const reader = blob.stream().getReader();
   let crc = 0;

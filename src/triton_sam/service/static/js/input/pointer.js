@@ -26,7 +26,7 @@ export class PointerInput {
     /** While the space bar is held, a drag moves the view. */
     this.isPanKeyHeld = false;
     surface.addEventListener("pointermove", (event) => this._move(event));
-    // Plain moves wait for the next frame, which is most of what this page adds to the server's time.
+    // Moves wait for the next frame. This is most of the latency that the page adds to the server's time.
     this._hasRawMoves = "onpointerrawupdate" in surface;
     if (this._hasRawMoves) surface.addEventListener("pointerrawupdate", (event) => this._hover(event));
     surface.addEventListener("pointerdown", (event) => this._down(event));
@@ -57,7 +57,7 @@ export class PointerInput {
     const pans = event.button === MIDDLE || this.isPanKeyHeld || !this._interaction.drags;
     const takes = event.button === RIGHT || event.shiftKey || (IS_MAC && event.ctrlKey);
     this._press = { id: event.pointerId, from: this._place(event), last: this._place(event), pans, takes, isDrag: false };
-    if (event.button === MIDDLE) event.preventDefault(); // the browser's own way of scrolling
+    if (event.button === MIDDLE) event.preventDefault(); // prevents the browser's autoscroll
   }
 
   _move(event) {
@@ -93,7 +93,7 @@ export class PointerInput {
   _up(event) {
     this._fingers.delete(event.pointerId);
     if (this._pinch) {
-      // The second finger's lift is no click.
+      // Lifting the second finger is not a click.
       this._pinch = this._fingers.size === 0 ? null : this._fingersNow();
       return;
     }
@@ -146,7 +146,7 @@ export class PointerInput {
     event.preventDefault();
     const [dx, dy] = [event.deltaX, event.deltaY].map((delta) => delta * WHEEL_UNITS[event.deltaMode]);
     if (event.shiftKey) this._stage.move(-(dx || dy) * this._stage.unit, 0);
-    // A pinch on a trackpad comes as a wheel with ctrl, in much smaller steps.
+    // A pinch on a trackpad arrives as wheel events with ctrl, in much smaller steps.
     else this._stage.zoom(Math.exp(-dy * WHEEL_ZOOM * (event.ctrlKey ? 6 : 1)), ...this._place(event));
   }
 }

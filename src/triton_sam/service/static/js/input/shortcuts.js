@@ -1,12 +1,12 @@
 /**
- * Every shortcut, once: the keyboard and the help sheet read the same list.
+ * All keyboard shortcuts; the keyboard handler and the help dialog use this list.
  *
  * @typedef {object} Shortcut
  * @property {string} group
  * @property {string} text  what it does
- * @property {string} shown  the keys, as people say them
- * @property {string[]} keys  KeyboardEvent.key in small letters, with "ctrl+" and "shift+" before it where they count
- * @property {string} [action]  what is called; none for those that only the help sheet shows
+ * @property {string} shown  the keys, for display
+ * @property {string[]} keys  KeyboardEvent.key in lower case, with the prefixes "ctrl+" and "shift+"
+ * @property {string} [action]  the action to call; none if only the help dialog shows it
  * @property {unknown} [value]
  * @property {boolean} [surfaceOnly]  only while the image has the focus
  */
@@ -51,7 +51,7 @@ export function chord(event) {
   const shift = event.shiftKey ? "shift+" : "";
   const pressed = control + shift + event.key.toLowerCase();
   if (isKnown(pressed) || event.shiftKey) return pressed;
-  // Some keyboards have their digits behind Shift: there the key itself counts.
+  // Some keyboards need Shift for digits: there the physical key counts.
   const digit = /^Digit(\d)$/.exec(event.code);
   return digit ? control + digit[1] : pressed;
 }

@@ -1,17 +1,17 @@
-/** A question about an image as /v1/chat/completions takes it, and its answer piece by piece. */
+/** Requests to /v1/chat/completions, and their streaming answers. */
 import { IMAGE } from "../core/chat.js";
 import { EventStream } from "./event_stream.js";
 import { Problem } from "./problems.js";
 
-/** Bytes that become text at once, so that a large file does not stop the page; whole groups of three. */
+/** Bytes that are encoded at a time, so that a large file does not block the page; a multiple of three for base64. */
 const PART = 3 * 2 ** 16;
-/** What a function call takes as its arguments. */
+/** The number of arguments that a function call accepts in every browser. */
 const ARGUMENTS = 2 ** 15;
 const END = "[DONE]";
 
 const asText = new WeakMap();
 
-/** @param {Blob} file @returns {Promise<Blob>} its data URL, kept as long as the file is */
+/** @param {Blob} file @returns {Promise<Blob>} its data URL, cached as long as the file exists */
 export function dataUrl(file) {
   if (!asText.has(file)) {
     const text = encoded(file);
@@ -34,11 +34,11 @@ async function encoded(file) {
 
 /**
  * @param {string} model @param {object[]} messages of messagesOf @param {Blob} file
- * @returns {Promise<Blob>} the request's body: JSON with the image put where it belongs, never as one string
+ * @returns {Promise<Blob>} the request's body: JSON with the image inserted, never as one large string
  */
 export async function chatBody(model, messages, file) {
   const json = JSON.stringify({ model, messages, stream: true, stream_options: { include_usage: true } });
-  const at = json.indexOf(IMAGE); // the first: it stands before all that a person has typed
+  const at = json.indexOf(IMAGE); // the first one: it comes before any text of the user
   return new Blob([json.slice(0, at), await dataUrl(file), json.slice(at + IMAGE.length)]);
 }
 
@@ -72,7 +72,7 @@ async function read(reader, signal) {
     return await reader.read();
   } catch {
     signal.throwIfAborted();
-    throw new Problem("unreachable", "The server went away before its answer was complete.");
+    throw new Problem("unreachable", "The connection was lost before the answer was complete.");
   }
 }
 
@@ -82,7 +82,7 @@ export function pieceOf(data) {
   try {
     event = JSON.parse(data);
   } catch {
-    throw new Problem("cut_off", "The server's answer cannot be read.");
+    throw new Problem("cut_off", "The server's response cannot be parsed.");
   }
   if (event.error) throw new Problem(event.error.code ?? "refused", event.error.message);
   const [choice] = event.choices ?? [];

@@ -1,13 +1,13 @@
 /**
- * Whether the server is there. Whoever has a request that failed waits here until it makes sense to try again, so that there
- * is one place that asks the server, one sentence on the screen, and no storm when it comes back.
+ * The state of the connection to the server. Failed requests wait here until a retry makes sense, so that only one poll runs,
+ * one message is shown, and there is no burst of retries when the server is back.
  *
- * Events: "state" when {@link Connection.state} has changed, "back" when the server is there again: it may have other models.
+ * Events: "state" when {@link Connection.state} has changed, "back" when the server is available again: it may have other models.
  */
 import { Problem } from "./problems.js";
 
 const FIRST_PAUSE = 500;
-const LONGEST_PAUSE = 5000;
+const MAX_PAUSE = 5000;
 
 export class Connection extends EventTarget {
   /** @param {import("./service.js").Service} service */
@@ -25,7 +25,7 @@ export class Connection extends EventTarget {
   }
 
   /**
-   * Does a request until it succeeds or is refused for good.
+   * Retries a request until it succeeds or fails for good.
    * @template T
    * @param {() => Promise<T>} request
    * @param {AbortSignal} [signal]
@@ -41,7 +41,7 @@ export class Connection extends EventTarget {
       } catch (error) {
         if (!(error instanceof Problem)) throw error;
         if (!error.passes && error.code !== "not_authorised") {
-          this.found(); // who refuses is there
+          this.found(); // a refusal shows that the server is available
           throw error;
         }
         await this.lost(error);
@@ -50,9 +50,9 @@ export class Connection extends EventTarget {
     }
   }
 
-  /** @param {Problem} problem what told that the server cannot be used now @returns {Promise<void>} when it can again */
+  /** @param {Problem} problem why the server cannot be used now @returns {Promise<void>} resolved when it can be used again */
   lost(problem) {
-    if (this._unlock) return this._waiting; // whatever else fails meanwhile, it is the token that is waited for
+    if (this._unlock) return this._waiting; // a token is needed first, whatever else fails meanwhile
     if (problem.code === "not_authorised") {
       this._become("locked", problem);
       this._waiting ??= new Promise((resolve) => (this._unlock = resolve)).finally(() => (this._waiting = null));
@@ -63,12 +63,12 @@ export class Connection extends EventTarget {
     return this._waiting;
   }
 
-  /** The server has answered. One that wants a token answers some questions without it, which does not count. */
+  /** The server has responded. Responses without a token do not count while one is needed. */
   found() {
     if (this.state !== "locked") this._become("ready", null);
   }
 
-  /** @param {string} token the one that a person has given */
+  /** @param {string} token from the user */
   unlock(token) {
     this._service.token = token;
     this._become("connecting", null);
@@ -77,7 +77,7 @@ export class Connection extends EventTarget {
   }
 
   async _untilReady() {
-    // Health may be good while requests fail (a full queue): so there is a pause before the first look too.
+    // The health check may succeed while requests fail (a full queue), so there is a pause before the first one too.
     let pause = FIRST_PAUSE * 2 ** Math.min(3, this._quickFailures++);
     for (;;) {
       await this._sleep(pause);
@@ -85,11 +85,11 @@ export class Connection extends EventTarget {
         this.found();
         return;
       }
-      pause = Math.min(LONGEST_PAUSE, pause * 1.5);
+      pause = Math.min(MAX_PAUSE, pause * 1.5);
     }
   }
 
-  /** Until the time is over, or the browser says that the network is back. */
+  /** Until the time has passed, or the browser reports that the network is back. */
   _sleep(milliseconds) {
     return new Promise((resolve) => {
       this._wake = resolve;

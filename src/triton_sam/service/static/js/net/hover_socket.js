@@ -1,20 +1,20 @@
 /**
- * The mask under the mouse. One question is on its way at a time; while it is, only the newest place of the mouse is
- * remembered, and asked about next. So an answer is never older than one decode, and nothing piles up anywhere.
+ * The WebSocket for hover masks. One request is in flight at a time; meanwhile only the newest mouse position is kept, and
+ * sent next. So a response is never older than one decode, and no queue builds up.
  */
-import { candidatesOf } from "./asker.js";
+import { candidatesOf } from "./segment_queue.js";
 import { Problem } from "./problems.js";
 
-/** A server that has gone silent without closing, as behind a proxy. */
-const PATIENCE = 30_000;
+/** Timeout for a server that stops responding without closing, as behind a proxy; milliseconds. */
+const TIMEOUT = 30_000;
 const FIRST_PAUSE = 250;
-const LONGEST_PAUSE = 20_000;
+const MAX_PAUSE = 20_000;
 
 export class HoverSocket {
   /**
    * @param {import("./service.js").Service} service
    * @param {import("./connection.js").Connection} connection
-   * @param {(question: object, answer: import("./asker.js").Answer) => void} onAnswer
+   * @param {(question: object, answer: import("./segment_queue.js").Answer) => void} onAnswer
    * @param {(question: object, problem: Problem) => void} onRefusal
    */
   constructor(service, connection, onAnswer, onRefusal) {
@@ -30,19 +30,19 @@ export class HoverSocket {
     this._failures = 0;
   }
 
-  /** @param {{body: object}} question body: a message of /v1/hover without its id; the rest comes back with the answer */
+  /** @param {{body: object}} question body: a message of /v1/hover without its id; the rest is passed to the callbacks */
   ask(question) {
     this._next = question;
     this._send();
   }
 
-  /** Forgets what was not asked yet, and does not want the answer that is on its way. */
+  /** Drops the waiting request, and ignores the response of the one in flight. */
   drop() {
     this._next = null;
     if (this._asked) this._asked.isDropped = true;
   }
 
-  /** Opens the socket early, so that the first hover need not wait for it. */
+  /** Opens the WebSocket early, so that the first hover does not wait for it. */
   connect() {
     if (this._socket || this._isPausing || ["away", "locked"].includes(this._connection.state)) return;
     const socket = this._service.hoverSocket();
@@ -52,7 +52,7 @@ export class HoverSocket {
     socket.onclose = () => this._closed(socket);
   }
 
-  /** For a new token: the old socket would go on, and a new page would not. */
+  /** For a new token: the next request opens a new WebSocket with it. */
   close() {
     this._socket?.close();
   }
@@ -66,7 +66,7 @@ export class HoverSocket {
     const question = this._next;
     this._next = null;
     this._asked = { id: ++this._number, question, sent: performance.now(), isDropped: false };
-    this._asked.timer = setTimeout(() => this._socket?.close(), PATIENCE);
+    this._asked.timer = setTimeout(() => this._socket?.close(), TIMEOUT);
     this._socket.send(JSON.stringify({ ...question.body, id: this._asked.id }));
   }
 
@@ -81,7 +81,7 @@ export class HoverSocket {
         this._onAnswer(asked.question, { candidates: candidatesOf(result), serverMs: result.timings_ms.total, roundTripMs });
       } else if (error) {
         this._onRefusal(asked.question, new Problem(error.code, error.message));
-        // Of several servers, the socket may be left at one that only stood in for another: a new one goes where clicks go.
+        // With several servers, this WebSocket may be on a fallback server: a new one goes to the server of the clicks.
         if (error.code === "image_expired") this._socket?.close();
       }
     }
@@ -99,13 +99,13 @@ export class HoverSocket {
     if (socket !== this._socket) return;
     this._socket = null;
     this._isPausing = true;
-    // What was asked is asked again, unless the mouse has moved on meanwhile.
+    // The request in flight is repeated, unless the mouse has moved meanwhile.
     const asked = this._finish();
     if (asked && !asked.isDropped) this._next ??= asked.question;
-    // A browser does not tell why: a plain request finds out whether the server is gone or wants a token.
+    // A browser does not report why: a plain request finds out whether the server is down or wants a token.
     await this._connection.persist(() => this._service.models()).catch(() => {});
-    // Where sockets never work, as behind some proxies, clicks do: the page goes on without asking all the time.
-    const pause = Math.min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** this._failures++);
+    // Behind some proxies WebSockets never work, but clicks do: retry with a growing pause.
+    const pause = Math.min(MAX_PAUSE, FIRST_PAUSE * 2 ** this._failures++);
     setTimeout(() => {
       this._isPausing = false;
       this.connect();

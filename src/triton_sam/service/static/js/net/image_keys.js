@@ -1,15 +1,15 @@
 /**
- * The open image on the server: encoded once for each model, and again by itself when the server has forgotten it.
+ * The image keys of the open image: encoded once for each model, and again automatically when the server has evicted it.
  *
  * Events: "state" when {@link ImageKeys.state} has changed.
  * @typedef {{phase: "none"|"sending"|"encoding"|"ready"|"refused", share?: number, since?: number, error?: unknown}} State
  */
 import { Problem } from "./problems.js";
 
-/** Encodes that were forgotten at once, before it is called a fault. */
-const MOST_IN_A_ROW = 4;
+/** Encodes in a row that the server evicted at once, before this is reported as an error. */
+const MAX_IN_A_ROW = 4;
 const FIRST_PAUSE = 500;
-/** A key that has lived so long was forgotten for a good reason. */
+/** After this time an eviction is normal; milliseconds. */
 const LONG = 30_000;
 const RETRIED = ["internal_error", "forgetful"];
 
@@ -24,7 +24,7 @@ export class ImageKeys extends EventTarget {
     this._connection = connection;
     this._file = null;
     this._model = "";
-    /** Model -> key, as far as known; kept with the work, so that a reload need not send the image again. */
+    /** Model -> key, if known; stored with the work, so that a reload does not send the image again. */
     this.known = {};
     this._asked = null;
     this._begun = later();
@@ -35,7 +35,7 @@ export class ImageKeys extends EventTarget {
     this.state = { phase: "none" };
   }
 
-  /** @param {Blob|null} file @param {Record<string, string>} [known] keys of an earlier visit */
+  /** @param {Blob|null} file @param {Record<string, string>} [known] keys of an earlier session */
   open(file, known = {}) {
     this._file = file;
     this.known = { ...known };
@@ -53,22 +53,22 @@ export class ImageKeys extends EventTarget {
     return this._model;
   }
 
-  /** The key for the model in use, or null while there is none. */
+  /** The key for the current model, or null. */
   get key() {
     return this.known[this._model] ?? null;
   }
 
-  /** @returns {Promise<string>} the key; rejects where the image is refused, or was closed meanwhile */
+  /** @returns {Promise<string>} the key; rejects if the image is refused or was closed meanwhile */
   ready() {
     if (this.key) return Promise.resolve(this.key);
     if (this._file && this._model) this._asked ??= this._encode(this._abort.signal);
-    // The list of models may come after the first click.
+    // The list of models may arrive after the first click.
     return this._asked ?? this._begun.promise;
   }
 
-  /** @param {string} key one that the server does not know any more */
+  /** @param {string} key that the server no longer knows */
   forget(key) {
-    // Hover and click may both tell of it: the second must not begin another encode.
+    // Hover and click may both report it: the second must not start another encode.
     if (this.key === key) {
       this._asked = null;
       this._forgotten = performance.now() - this._encodedAt > LONG ? 0 : this._forgotten + 1;
@@ -84,7 +84,7 @@ export class ImageKeys extends EventTarget {
     this._become({ phase: this.key ? "ready" : "none" });
     if (!this._file || !this._model) return;
     const key = this.ready();
-    key.catch(() => {}); // told through the state
+    key.catch(() => {}); // reported through the state
     this._begun.resolve(key);
     this._begun = later();
   }
@@ -106,7 +106,7 @@ export class ImageKeys extends EventTarget {
     } catch (error) {
       if (!signal.aborted) {
         this._become({ phase: "refused", error });
-        // What is wrong with the image stays wrong; what is wrong with the server may pass, and whoever asks again means it.
+        // An error of the image is permanent; one of the server may pass, so the next request tries again.
         if (error instanceof Problem && RETRIED.includes(error.code)) {
           this._asked = null;
           this._forgotten = 0;
@@ -116,9 +116,9 @@ export class ImageKeys extends EventTarget {
     }
   }
 
-  /** Where keys are forgotten at once, asking again without a pause would only keep everybody busy. */
+  /** A pause before the next encode: retries without one would only add load. */
   async _rest(signal) {
-    if (this._forgotten >= MOST_IN_A_ROW) throw new Problem("forgetful");
+    if (this._forgotten >= MAX_IN_A_ROW) throw new Problem("forgetful");
     await new Promise((resolve, reject) => {
       setTimeout(resolve, FIRST_PAUSE * 2 ** this._forgotten);
       signal.addEventListener("abort", () => reject(signal.reason), { once: true });
@@ -139,6 +139,6 @@ export class ImageKeys extends EventTarget {
 function later() {
   const made = {};
   made.promise = new Promise((resolve) => (made.resolve = resolve));
-  made.promise.catch(() => {}); // there may be nobody who waits
+  made.promise.catch(() => {}); // there may be no other handler
   return made;
 }

@@ -1,19 +1,19 @@
-/** The service's routes, one method each. Addresses are relative to the page, which may live behind a path prefix. */
+/** The service's routes, one method each. URLs are relative to the page, which may be served under a path prefix. */
 import { Problem, problemOf } from "./problems.js";
 
 const HOVER_PROTOCOL = "triton-sam";
 const PLACE = "triton-sam.place";
-/** Networks can swallow a request without a word. */
-const HEALTH_PATIENCE = 5_000;
-const PATIENCE = 60_000;
-const ENCODE_PATIENCE = 600_000;
+/** Timeouts in milliseconds: a network may lose a request without an error. */
+const HEALTH_TIMEOUT = 5_000;
+const TIMEOUT = 60_000;
+const ENCODE_TIMEOUT = 600_000;
 
 export class Service {
   constructor(base = document.baseURI) {
     this._base = new URL(".", base);
-    /** Sent with every request; empty where the server wants none. */
+    /** Sent with every request; empty if the server needs none. */
     this.token = "";
-    /** Where there are several servers, their proxy sends to one of them whatever has the same text here. */
+    /** With several servers, their proxy sends all requests with the same value to the same server. */
     this.place = placeOfTab();
   }
 
@@ -37,7 +37,7 @@ export class Service {
   /** @returns {Promise<boolean>} whether masks are served now */
   async isReady() {
     try {
-      const signal = AbortSignal.timeout(HEALTH_PATIENCE);
+      const signal = AbortSignal.timeout(HEALTH_TIMEOUT);
       return (await fetch(this.address("health"), { cache: "no-store", signal })).ok;
     } catch {
       return false;
@@ -50,12 +50,12 @@ export class Service {
     return this._json("v1/segment", { method: "POST", body: JSON.stringify(body), headers, signal });
   }
 
-  /** @returns {Promise<import("../chatting.js").ChatModel[]>} models that answer questions about images; often none */
+  /** @returns {Promise<import("../chat_session.js").ChatModel[]>} vision-language models; often none */
   chatModels = async () => (await this._json("v1/models")).data;
 
   /**
    * @param {Blob} body JSON @param {AbortSignal} signal
-   * @returns {Promise<ReadableStream<Uint8Array>>} server-sent events; a model that is loading may take minutes for the first
+   * @returns {Promise<ReadableStream<Uint8Array>>} server-sent events; the first may take minutes while the model loads
    */
   async chat(body, signal) {
     const headers = { "Content-Type": "application/json", ...this._ownHeaders() };
@@ -68,25 +68,25 @@ export class Service {
       throw problem;
     } catch (error) {
       signal.throwIfAborted();
-      throw error instanceof Problem ? error : new Problem("unreachable", "The server does not answer.");
+      throw error instanceof Problem ? error : new Problem("unreachable", "The server does not respond.");
     }
   }
 
-  /** @param {Blob} file what the browser cannot show @returns {Promise<Blob>} the same as JPEG */
+  /** @param {Blob} file that the browser cannot show @returns {Promise<Blob>} the image as JPEG */
   async preview(file, signal) {
     return this._fetch("v1/preview", { method: "POST", body: form({ image: file }), signal });
   }
 
   /**
-   * Sends an image to be encoded.
+   * Uploads an image for encoding.
    * @param {Blob} file
    * @param {string} model
-   * @param {(share: number) => void} onSent  how much of it is on the server, 0 to 1
+   * @param {(share: number) => void} onSent  the uploaded fraction, 0 to 1
    * @param {AbortSignal} signal
    * @returns {Promise<{image_key: string, width: number, height: number}>}
    */
   encode(file, model, onSent, signal) {
-    // Not fetch: it does not tell how much of a body has been sent.
+    // Not fetch: it does not report upload progress.
     return new Promise((resolve, reject) => {
       const request = new XMLHttpRequest();
       request.open("POST", this.address("v1/images"));
@@ -99,7 +99,7 @@ export class Service {
         else reject(problemOf(request.status, request.responseText));
       };
       request.onerror = request.ontimeout = () => reject(new Problem("unreachable"));
-      request.timeout = ENCODE_PATIENCE;
+      request.timeout = ENCODE_TIMEOUT;
       request.onabort = () => reject(signal.reason);
       signal.addEventListener("abort", () => request.abort(), { once: true });
       request.send(form({ image: file, model }));
@@ -110,7 +110,7 @@ export class Service {
   hoverSocket() {
     const address = new URL("v1/hover", this._base);
     address.protocol = address.protocol.replace("http", "ws");
-    address.searchParams.set("image", this.place); // sockets have no headers of their own
+    address.searchParams.set("image", this.place); // a browser cannot set headers of a WebSocket
     return new WebSocket(address, this.token ? [HOVER_PROTOCOL, `bearer64.${base64url(this.token)}`] : [HOVER_PROTOCOL]);
   }
 
@@ -122,16 +122,16 @@ export class Service {
     return JSON.parse(await (await this._fetch(path, options)).text());
   }
 
-  /** @returns {Promise<Blob>} the whole answer: one that is cut short counts as none */
+  /** @returns {Promise<Blob>} the complete response; an incomplete one is an error */
   async _fetch(path, { headers = {}, signal, ...options } = {}) {
-    const patience = AbortSignal.timeout(PATIENCE);
+    const timeout = AbortSignal.timeout(TIMEOUT);
     let answer;
     let body;
     try {
       answer = await fetch(this.address(path), {
         ...options,
         headers: { ...headers, ...this._ownHeaders() },
-        signal: signal ? AbortSignal.any([signal, patience]) : patience,
+        signal: signal ? AbortSignal.any([signal, timeout]) : timeout,
       });
       body = await answer.blob();
     } catch {
@@ -143,7 +143,7 @@ export class Service {
   }
 }
 
-/** @returns {object|null} null for what is no JSON, such as the page of a proxy */
+/** @returns {object|null} null if it is not JSON, such as a proxy's error page */
 function parsed(text) {
   try {
     return JSON.parse(text);
@@ -152,11 +152,11 @@ function parsed(text) {
   }
 }
 
-/** Names of subprotocols have an alphabet of their own, and tokens have not. */
+/** Subprotocol names allow only some characters; tokens may have others. */
 const base64url = (text) => btoa(text).replaceAll("+", "-").replaceAll("/", "_").replaceAll("=", "");
 
 /**
- * The same for all images of a tab, because its socket outlives them; and for a reload, which still knows their keys.
+ * One value for all images of a tab, because its WebSocket outlives them. It survives a reload, which reuses the image keys.
  * @returns {string}
  */
 function placeOfTab() {
@@ -166,7 +166,7 @@ function placeOfTab() {
     sessionStorage.setItem(PLACE, kept);
     return kept;
   } catch {
-    return fresh; // no storage here
+    return fresh; // storage is disabled
   }
 }
 

@@ -1,4 +1,4 @@
-/** The help sheet, and the question for a token. */
+/** The help dialog and the token dialog. */
 import { SHORTCUTS } from "../input/shortcuts.js";
 import { sentence } from "../net/problems.js";
 import { $, element } from "./dom.js";
@@ -6,8 +6,8 @@ import { prefer, preference } from "./preferences.js";
 
 const TOKEN = "token";
 const EXPLANATIONS = {
-  "On the image": "Move the mouse: the page shows what a click would give. Click to keep it, click again to make it better, " +
-    "and begin the next object with New object. On a touch screen tap, drag a box, and use two fingers to zoom and move.",
+  "On the image": "Move the mouse: the page shows the mask that a click would give. Click to keep it, click again to refine it, " +
+    "and start the next object with New object. On a touch screen tap, drag a box, and use two fingers to zoom and move.",
 };
 
 export function startHelp() {
@@ -34,11 +34,11 @@ export function startToken(app) {
   app.connection.addEventListener("state", () => {
     const isLocked = app.connection.state === "locked";
     if (!isLocked || dialog.open) return;
-    $("token-text").textContent = app.service.token ? sentence(app.connection.problem) : "Who runs it can give you one.";
+    $("token-text").textContent = app.service.token ? sentence(app.connection.problem) : "Ask the server's administrator for one.";
     $("token").value = "";
     dialog.showModal();
   });
-  // Without a token there is nothing to do here, so whoever closes it is asked again.
+  // Nothing works without a token, so the dialog opens again when it is closed.
   dialog.addEventListener("close", () => app.connection.state === "locked" && dialog.showModal());
   $("token").oninput = () => $("token").setCustomValidity("");
   $("token-form").onsubmit = (event) => {
@@ -49,10 +49,10 @@ export function startToken(app) {
       return;
     }
     event.preventDefault();
-    $("token").setCustomValidity("This has characters that no token has: copy it once more.");
+    $("token").setCustomValidity("A token cannot have these characters: copy it again.");
     $("token").reportValidity();
   };
 }
 
-/** As the service takes them; others cannot even be sent. */
+/** The characters that the service accepts; others cannot be sent in a header. */
 const isToken = (text) => /^[\x20-\x7e]+$/.test(text);

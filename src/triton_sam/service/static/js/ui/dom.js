@@ -34,7 +34,7 @@ export function icon(name) {
 export const iconButton = (name, label, onclick) =>
   element("button", { type: "button", class: "button bare", "aria-label": label, title: label, onclick }, icon(name));
 
-/** A button that is disabled loses the focus to nowhere: the image has it then. */
+/** Disables a button; the image gets its focus, which would be lost otherwise. */
 export function setDisabled(button, isDisabled) {
   const hadFocus = document.activeElement === button;
   button.disabled = isDisabled;
@@ -42,9 +42,9 @@ export function setDisabled(button, isDisabled) {
 }
 
 /**
- * A group of buttons of which one is chosen: arrows move, as in any radio group.
+ * A radio group of buttons, with arrow keys.
  * @param {HTMLElement} group with role=radiogroup, its buttons have role=radio
- * @param {string} name of the data attribute that tells them apart
+ * @param {string} name of the data attribute with each button's value
  * @param {(value: string) => void} onChoose
  */
 export function radioGroup(group, name, onChoose) {
@@ -53,13 +53,13 @@ export function radioGroup(group, name, onChoose) {
     const button = target.closest("[role=radio]");
     if (!button) return;
     onChoose(button.dataset[name]);
-    if (detail > 0) $("surface").focus(); // by mouse or finger: the image's keys shall work now
+    if (detail > 0) $("surface").focus(); // after a mouse click or tap the image's shortcuts work
   });
   group.addEventListener("keydown", (event) => {
     const by = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
     if (!by) return;
     event.preventDefault();
-    const all = buttons().filter((button) => button.offsetParent !== null); // some have no room on a phone
+    const all = buttons().filter((button) => button.offsetParent !== null); // some are hidden on a phone
     const next = all[(all.indexOf(document.activeElement) + by + all.length) % all.length];
     next.focus();
     onChoose(next.dataset[name]);

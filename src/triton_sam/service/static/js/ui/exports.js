@@ -1,4 +1,4 @@
-/** The export buttons: each makes one file of the objects that are visible. */
+/** The export buttons: each writes the visible objects to one file. */
 import * as documents from "../core/document.js";
 import { safeFileName, uniqueNames } from "../core/file_names.js";
 import { area } from "../core/mask.js";
@@ -13,7 +13,7 @@ import { notice } from "./notices.js";
 
 const json = (document, type) => new Blob([JSON.stringify(document)], { type });
 
-/** Kind -> [ending of the file's name, what makes it]. */
+/** Kind -> [suffix of the file name, function that creates the file]. */
 const KINDS = {
   masks: ["masks.zip", masksOf],
   labels: ["labels.png", ({ picture, objects }) => labelImage(picture, objects)],
@@ -46,17 +46,17 @@ export function startExports(app, stage) {
         download(blob, `${stemOf(picture.name)}-${ending}`);
         notice("export", remark(objects, waiting));
       } catch {
-        notice("export", "This file could not be made. Try again, or hide some objects first.");
+        notice("export", "The export failed. Try again, or hide some objects first.");
       }
       isBusy = false;
     };
   }
 }
 
-/** The class of objects that nobody has named: fifty of them shall not be fifty classes. */
+/** The class of unnamed objects: fifty of them must not become fifty classes. */
 const UNNAMED = "object";
 
-/** What is visible and has a mask, the bottom one first; labels count hidden ones too, so that hiding changes none. */
+/** Visible objects with a mask, bottom first. Labels count hidden objects too, so that hiding one changes no label. */
 function objectsOf(document) {
   return document.things
     .map((thing, index) => ({ ...thing, label: index + 1 }))
@@ -72,7 +72,7 @@ function objectsOf(document) {
     .filter(({ mask }) => mask && area(mask) > 0);
 }
 
-/** @returns {string} what a person should know of the file, or nothing */
+/** @returns {string} a remark about the file for the user, or an empty string */
 function remark(objects, waiting) {
   if (waiting.length) return `${waiting[0].name} still waits for its mask, and is exported as it was.`;
   const covered = objects.find(({ mask }, index) =>

@@ -1,9 +1,9 @@
-/** The ways in for an image: a file, a drop, the clipboard, a sample. */
+/** Opens images: from a file, a drop, the clipboard, or the samples. */
 import { sentence } from "../net/problems.js";
 import { $, element } from "./dom.js";
 import { notice } from "./notices.js";
 
-/** Some systems do not know the types of these. */
+/** Some systems do not report a MIME type for these. */
 const IMAGE_NAME = /\.(png|jpe?g|tiff?|webp|bmp|gif|jp2|j2k|p[gpn]m)$/i;
 
 /** @param {import("../app.js").App} app */
@@ -15,7 +15,7 @@ export function startFiles(app) {
   $("open-too").onclick = choose;
   input.onchange = () => {
     open(input.files[0]);
-    input.value = ""; // or the same file could not be opened again
+    input.value = ""; // otherwise the same file could not be opened again
   };
 
   const stage = $("stage");
@@ -42,7 +42,7 @@ function openFirst(data, open) {
   const files = [...(data?.files ?? [])];
   const image = files.find((file) => file.type.startsWith("image/") || IMAGE_NAME.test(file.name));
   if (image) open(image);
-  else if (files.length) notice("picture", "That is no image: drop a PNG, JPEG, WebP or TIFF file.");
+  else if (files.length) notice("picture", "This is not an image: drop a PNG, JPEG, WebP or TIFF file.");
 }
 
 /** @param {import("../app.js").App} app */

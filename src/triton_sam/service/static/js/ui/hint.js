@@ -1,9 +1,9 @@
-/** One line at the bottom of the image that says what can be done next; it goes when a person knows. */
+/** The hint below the image about the next step; it disappears once the user has made some objects. */
 import * as documents from "../core/document.js";
 import { $ } from "./dom.js";
 import { prefer, preference } from "./preferences.js";
 
-/** Objects after which nobody needs to be told any more. */
+/** Number of objects after which the hint is no longer shown. */
 const LEARNED = 3;
 
 /**

@@ -1,4 +1,4 @@
-/** The model picker: what is loaded on the server, and nothing else. */
+/** The model picker: the models that the server has loaded. */
 import { sentence } from "../net/problems.js";
 import { $, element } from "./dom.js";
 import { notice } from "./notices.js";
@@ -30,7 +30,7 @@ export async function startModels(app) {
     select.title = `${chosen.title} (${chosen.licence})`;
     prefer("model", chosen.id);
     app.useModel(chosen.id);
-    $("surface").focus(); // or letters would choose another one
+    $("surface").focus(); // otherwise typed letters would choose another model
   };
   app.connection.addEventListener("back", () => load().catch(() => {}));
   try {

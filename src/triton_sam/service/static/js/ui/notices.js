@@ -1,12 +1,12 @@
-/** One calm sentence a matter. A matter that is over takes its sentence with it. */
+/** Notices for the user, one for each kind. */
 import { $, element, iconButton } from "./dom.js";
 
 const shown = new Map();
 
 /**
- * @param {string} kind  the matter: a newer sentence on the same one takes the place of the older
- * @param {string} text  empty: the matter is over
- * @param {{label: string, run: () => void}|null} [action] what a person can do about it
+ * @param {string} kind  a newer notice of the same kind replaces the older one
+ * @param {string} text  empty: removes the notice
+ * @param {{label: string, run: () => void}|null} [action] a button for the user
  */
 export function notice(kind, text, action = null) {
   const before = shown.get(kind);

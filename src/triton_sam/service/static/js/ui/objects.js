@@ -1,9 +1,9 @@
-/** The list of objects: newest first, as they lie on each other. */
+/** The list of objects, topmost first. */
 import * as documents from "../core/document.js";
 import { area } from "../core/mask.js";
 import { $, element, iconButton } from "./dom.js";
 
-/** The model itself doubts such a mask. */
+/** Scores below this are marked as uncertain. */
 const LOW_SCORE = 0.5;
 
 export class ObjectList {
@@ -27,7 +27,7 @@ export class ObjectList {
     order.forEach((thing, place) => {
       if (!this._rows.has(thing.id)) this._rows.set(thing.id, this._row(thing.id));
       const row = this._rows.get(thing.id);
-      // Moving a node takes the focus away from it, so only those that stand wrong are moved.
+      // Moving a node removes its focus, so only nodes in the wrong position are moved.
       if (this._list.children[place] !== row.node) this._list.insertBefore(row.node, this._list.children[place] ?? null);
       row.show(thing, thing.id === activeId, place, order.length);
     });
@@ -44,7 +44,7 @@ export class ObjectList {
     const swatch = element("input", { type: "color", class: "swatch" });
     swatch.onchange = () => change(documents.describe, { colour: swatch.value });
     const name = element("input", { type: "text", class: "name", maxLength: 80, spellcheck: false });
-    name.onpointerdown = activate; // not with the focus: Tab shall only look
+    name.onpointerdown = activate; // not on focus: Tab must not change the selection
     name.onchange = () => {
       name.value = name.value.trim() || name.defaultValue;
       change(documents.describe, { name: name.value });
@@ -53,7 +53,7 @@ export class ObjectList {
       if (key === "Escape") name.value = name.defaultValue;
       else if (key === "Enter") activate();
       else return;
-      $("surface").focus(); // which takes over what was typed
+      $("surface").focus(); // the blur event applies the typed name
     };
     const eye = iconButton("eye", "Hide", () => {
       const { visible } = app.document.things.find((thing) => thing.id === id);
@@ -66,7 +66,7 @@ export class ObjectList {
     const shift = (by) => {
       change(documents.move, by);
       const [wanted, other] = by > 0 ? [up, down] : [down, up];
-      (wanted.disabled ? other : wanted).focus(); // the row was put elsewhere, which takes the focus away
+      (wanted.disabled ? other : wanted).focus(); // the row was moved, which removes the focus
     };
     const up = iconButton("up", "Bring forward", () => shift(1));
     const down = iconButton("down", "Send back", () => shift(-1));

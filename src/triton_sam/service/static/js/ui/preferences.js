@@ -1,4 +1,4 @@
-/** What a person likes, kept between visits. Storage may be forbidden: then it lasts until the page is closed. */
+/** User preferences in local storage. If storage is disabled, they last until the page is closed. */
 
 const PREFIX = "triton-sam.";
 
@@ -16,6 +16,6 @@ export function prefer(name, value) {
   try {
     localStorage.setItem(PREFIX + name, String(value));
   } catch {
-    // Nothing to be done, and nothing lost but a preference.
+    // Storage is disabled; only a preference is lost.
   }
 }

@@ -1,10 +1,10 @@
-/** How far the image is on its way to being clicked. Nobody can know how long an encode takes: the last ones tell. */
+/** The progress of upload and encode. The time of an encode is estimated from earlier ones. */
 import { $ } from "./dom.js";
 import { prefer, preference } from "./preferences.js";
 
 const MEMORY = "encode-ms";
 const FIRST_GUESS = 4000;
-/** Quick encodes, as on a GPU, shall not make the page blink. */
+/** Delay, so that a fast encode, as on a GPU, does not make the page flicker. */
 const PATIENCE = 250;
 
 export class EncodeProgress {
@@ -30,7 +30,7 @@ export class EncodeProgress {
       prefer(MEMORY, Math.round(performance.now() - this._before.since));
     }
     this._before = state;
-    // While the server is away nothing goes on, and its own sentence is there.
+    // While the server is away there is no progress, and the status shows why.
     const isBusy =
       (this._isOpening || state.phase === "sending" || state.phase === "encoding") && this._connection.state !== "away";
     this._busySince = isBusy ? (this._busySince ?? performance.now()) : null;
@@ -55,7 +55,7 @@ export class EncodeProgress {
       return;
     }
     const spent = performance.now() - since;
-    // Towards the end it slows down and never claims to be there.
+    // It slows down towards the end and never reaches it.
     $("progress-bar").value = 1 - Math.exp((-2.2 * spent) / Number(preference(MEMORY, FIRST_GUESS)));
     $("progress-text").textContent = `Encoding the image, ${(spent / 1000).toFixed(0)} s`;
   }

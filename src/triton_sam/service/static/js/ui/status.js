@@ -1,4 +1,4 @@
-/** The line below: image, mouse, latency, server; and the sentence while the server is away. */
+/** The status line: image, mouse position, latency, server; and the message while the server is away. */
 import { sentence } from "../net/problems.js";
 import { $ } from "./dom.js";
 import { notice } from "./notices.js";

@@ -1,7 +1,7 @@
-/** The panel's two sides. Only where there is a second one do they have tabs. */
+/** The tabs of the panel, shown only if there is a second one. */
 import { $ } from "./dom.js";
 
-/** @returns {(isThere: boolean) => void} shows or hides the second side's tab */
+/** @returns {(isThere: boolean) => void} shows or hides the second tab */
 export function startTabs() {
   const tabs = [$("tab-objects"), $("tab-ask")];
   const choose = (chosen) => {

@@ -1,4 +1,4 @@
-/** Light, dark, or as the system has it. */
+/** The colour theme: light, dark or the system's. */
 import { $ } from "./dom.js";
 import { prefer, preference } from "./preferences.js";
 

@@ -1,4 +1,4 @@
-/** Tool bar, sliders and the panel that is a sheet on small screens. */
+/** The toolbar, the sliders, and the panel, which is a sheet on small screens. */
 import { canRedo, canUndo } from "../core/history.js";
 import { $, radioGroup, setDisabled } from "./dom.js";
 import { prefer, preference } from "./preferences.js";
@@ -32,12 +32,12 @@ export function startTools(app, stage, interaction) {
   app.addEventListener("document", () => {
     setDisabled($("new-object"), app.document.activeId === null);
     $("next-object").hidden = app.document.activeId === null;
-    // They keep the focus: whoever presses Enter once too often shall not click the image.
+    // They keep the focus: one Enter too many must not click the image.
     $("undo").setAttribute("aria-disabled", String(!canUndo(app.history)));
     $("redo").setAttribute("aria-disabled", String(!canRedo(app.history)));
   });
   startLook(interaction);
-  // By mouse or finger: the image's keys shall work now, and Space not press the button again.
+  // After a mouse click or tap the image's shortcuts work, and Space does not press the button again.
   for (const area of [document.querySelector(".tools"), $("objects")]) {
     area.addEventListener("click", ({ target, detail }) => {
       const button = target.closest("button");
@@ -50,7 +50,7 @@ export function startTools(app, stage, interaction) {
 }
 
 function startLook(interaction) {
-  // For the eye only: the model sees the image as it is.
+  // Display only: the model gets the original image.
   $("brightness").oninput = () => ($("picture").style.filter = `brightness(${$("brightness").value}%)`);
   const opacity = $("opacity");
   opacity.value = preference("opacity", "50");

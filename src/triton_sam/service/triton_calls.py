@@ -1,0 +1,73 @@
+"""Builds the calls to Triton's segmenters from validated requests."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from starlette.concurrency import run_in_threadpool
+
+from triton_sam.client.wire import Call, image_inputs, text_tensor
+from triton_sam.core.images import EncodedImage, from_base64
+from triton_sam.core.prompts import Prompt, PromptLimits, prompt_from_mapping
+from triton_sam.errors import InvalidInput, TooLarge
+from triton_sam.service.forms import checked_name
+from triton_sam.service.gateway import Gateway
+from triton_sam.service.json_bodies import by_size
+from triton_sam.service.served_models import ServedSegmenter
+from triton_sam.service.telemetry import request_context
+from triton_sam.settings import Settings
+
+#: All other fields of a segment request belong to the prompt.
+_NOT_PROMPT = frozenset({"image_key", "image", "model"})
+
+
+async def segment_call(gateway: Gateway, document: Mapping[str, Any], size: int) -> Call:
+    """The call for the fields of /v1/segment, without those about its session.
+
+    Args:
+        size: of the document's text, in bytes.
+    """
+    served = await gateway.segmenters.find(checked_name(document.get("model"), "model"))
+    key = checked_name(document.get("image_key"), "image_key")
+    image = document.get("image")
+    if (key is None) == (image is None):
+        raise InvalidInput(
+            "send exactly one of image_key and image" + (", not both" if key else ": the request has none")
+        )
+    if image is not None and not isinstance(image, str):
+        raise InvalidInput("image must be a string: base64 of an image file, or a data URL")
+    fields = {name: value for name, value in document.items() if name not in _NOT_PROMPT}
+    if "image_size" in fields:
+        raise InvalidInput("image_size is only for embeddings: leave it out, the size of this image is known")
+    if key is not None:
+        request_context.set_image(key)
+        _, text = await by_size(size, lambda: checked_prompt(fields, served, gateway.settings))
+        return Call(served.name, {"image_key": text_tensor(key), "prompt_json": text_tensor(text)}, ("result_json",))
+    return await run_in_threadpool(
+        lambda: image_call(served, from_base64(str(image), "image"), fields, gateway.settings)
+    )
+
+
+def checked_prompt(fields: Mapping[str, Any], served: ServedSegmenter, settings: Settings) -> tuple[Prompt, str]:
+    """(the validated prompt, its JSON text for Triton)."""
+    prompt = prompt_from_mapping(fields, PromptLimits.of(settings, served.spec.decoder.mask_side))
+    prompt.check_kinds(served.spec.prompts, served.spec.id)
+    text = json.dumps(fields)
+    if len(text) > settings.max_prompt_bytes:
+        raise TooLarge(
+            f"the prompt has {len(text):,} bytes, but at most {settings.max_prompt_bytes:,} are allowed: send less"
+        )
+    return prompt, text
+
+
+def image_call(served: ServedSegmenter, image: bytes, fields: Mapping[str, Any] | None, settings: Settings) -> Call:
+    """The call for an image file, with a prompt or to encode only. Reads the file's header, so run it on a thread."""
+    encoded = EncodedImage(image, max_bytes=settings.max_image_bytes, max_pixels=settings.max_image_pixels)
+    inputs = image_inputs(image)
+    if fields is not None:
+        prompt, text = checked_prompt(fields, served, settings)
+        prompt.check_inside(*encoded.size)
+        inputs["prompt_json"] = text_tensor(text)
+    return Call(served.name, inputs, ("result_json",))
