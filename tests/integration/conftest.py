@@ -32,8 +32,8 @@ def export_trial(tmp_path_factory: pytest.TempPathFactory) -> ExportTrial:
     compared with the graphs.
     """
     # Not above: the tests that need no torch are collected without it.
+    from triton_sam.export.random_weights import randomise, shrunk
     from triton_sam.export.run import write_graphs
-    from triton_sam.export.trial import randomise, shrunk
     from triton_sam.networks.segmenters import build
 
     folders: dict[str, Path] = {}

@@ -130,7 +130,7 @@ class Exports:
         folder = self._folder / f"{get_spec(model_id).variant_name}-{precision.value}"
         if folder.exists():
             return folder
-        from triton_sam.export.precision import convert_graph
+        from triton_sam.export.precision_conversion import convert_graph
         from triton_sam.export.run import export_checkpoint
 
         if precision is Precision.FP32:

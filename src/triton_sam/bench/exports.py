@@ -53,8 +53,8 @@ def _peak_gib() -> float:
 
 def _export(model_id: str, folder: Path) -> dict[str, Any]:
     """An export as a user would run it, from a checkpoint file of random weights."""
+    from triton_sam.export.random_weights import randomise, save_as_folder
     from triton_sam.export.run import export_checkpoint
-    from triton_sam.export.trial import randomise, save_as_folder
     from triton_sam.networks.segmenters import build
 
     spec = get_spec(model_id)

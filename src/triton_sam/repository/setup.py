@@ -80,8 +80,8 @@ def set_up(
             say=say,
         )
     try:
-        from triton_sam.export.contract import write_contract_pair
-        from triton_sam.export.convert import as_onnx
+        from triton_sam.export.ort_to_onnx import as_onnx
+        from triton_sam.export.raw_contract import write_contract_pair
     except ImportError:
         raise SetupError("onnxruntime is not installed: pip install 'triton-sam[server]'") from None
     files = store.pull(spec, progress)
@@ -174,7 +174,7 @@ def set_up_random(spec: ModelSpec, repository: Path) -> list[str]:
 def _has_gpu() -> bool:
     """Whether torch is installed and sees a CUDA device."""
     try:
-        from triton_sam.export.gpu import has_gpu
+        from triton_sam.export.gpu_check import has_gpu
     except ImportError:
         return False
     return has_gpu()

@@ -18,8 +18,8 @@ from triton_sam.export.parity import ParityCheck
 from triton_sam.export.parity_reference import Reference
 from triton_sam.export.parity_report import Report
 from triton_sam.export.parity_scenes import Scene, drawing
+from triton_sam.export.random_weights import randomise, shrunk
 from triton_sam.export.run import write_graphs
-from triton_sam.export.trial import randomise, shrunk
 from triton_sam.models.catalog import get_spec
 from triton_sam.models.specs import Architecture, Backbone, ModelSpec, exported_graphs
 from triton_sam.networks.segmenters import build

@@ -23,9 +23,9 @@ from triton_sam.errors import InvalidInput
 from triton_sam.export import checkpoint as checkpoint_module
 from triton_sam.export import run
 from triton_sam.export.checkpoint import check_variant, fill, load_weights, read_checkpoint
-from triton_sam.export.keys import map_keys
+from triton_sam.export.checkpoint_keys import map_keys
+from triton_sam.export.random_weights import save_as_folder
 from triton_sam.export.run import AUTO, ExportOptions, export_checkpoint
-from triton_sam.export.trial import save_as_folder
 from triton_sam.models.catalog import CATALOG, get_spec
 from triton_sam.models.specs import ModelSpec
 from triton_sam.networks.segmenters import build
@@ -162,7 +162,7 @@ def test_a_file_that_was_cut(write: Writer, share: float, state: State, tmp_path
     path = write(state, tmp_path)
     whole = path.read_bytes()
     path.write_bytes(whole[: int(share * len(whole))])
-    assert refused(path).startswith(f"{path.name} is damaged or cut (")
+    assert refused(path).startswith(f"{path.name} is damaged or truncated (")
 
 
 @pytest.mark.parametrize("suffix", [".pt", ".pth", ".safetensors"])
@@ -178,7 +178,7 @@ def test_a_file_that_was_cut(write: Writer, share: float, state: State, tmp_path
 def test_something_else_under_the_name(content: bytes, suffix: str, tmp_path: Path) -> None:
     path = tmp_path / f"sam_vit_b{suffix}"
     path.write_bytes(content)
-    assert refused(path).startswith(f"sam_vit_b{suffix} is damaged or cut ({len(content):,} bytes)")
+    assert refused(path).startswith(f"sam_vit_b{suffix} is damaged or truncated ({len(content):,} bytes)")
 
 
 @pytest.mark.parametrize("modern", [True, False])
@@ -254,7 +254,7 @@ def test_torchscript_is_refused(tmp_path: Path) -> None:
 def test_no_named_tensors(content: Any, tmp_path: Path) -> None:
     path = tmp_path / "bare.pt"
     torch.save(content, path)
-    assert refused(path) == "bare.pt holds no named tensors: it is no checkpoint of a model"
+    assert refused(path) == "bare.pt holds no named tensors: it is not a checkpoint of a model"
 
 
 def test_a_missing_file(tmp_path: Path) -> None:
@@ -266,7 +266,7 @@ def test_a_missing_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["model.onnx", "model.bin", "model"])
 def test_a_wrong_suffix(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(b"x")
-    assert refused(tmp_path / name).startswith(f"{name} is no .pt, .pth or .safetensors file")
+    assert refused(tmp_path / name).startswith(f"{name} is not a .pt, .pth or .safetensors file")
 
 
 # folders
@@ -314,13 +314,13 @@ def test_a_folder_with_a_damaged_part(state: State, tmp_path: Path) -> None:
     folder = _sharded(state, tmp_path)
     part = folder / "model-00002-of-00002.safetensors"
     part.write_bytes(part.read_bytes()[:-100])
-    assert refused(folder).startswith("model-00002-of-00002.safetensors is damaged or cut")
+    assert refused(folder).startswith("model-00002-of-00002.safetensors is damaged or truncated")
 
 
 def test_a_folder_with_a_part_missing(state: State, tmp_path: Path) -> None:
     folder = _sharded(state, tmp_path)
     (folder / "model-00002-of-00002.safetensors").unlink()
-    assert refused(folder) == f"{folder} has 1 of the 2 parts of its weights: get the others too"
+    assert refused(folder) == f"{folder} has 1 of the 2 parts of its weights: download the others too"
 
 
 # keys that do not fit
@@ -419,7 +419,7 @@ def test_a_network_of_no_row() -> None:
 def test_no_network_of_ours_at_all(tmp_path: Path) -> None:
     path = _pt({"fc.weight": torch.zeros(3, 3)}, tmp_path)
     assert "network without a SAM encoder, not sam1:vit_b" in refused(path)
-    assert refused(path, AUTO) == "this checkpoint is no model of the catalogue: its encoder has another shape"
+    assert refused(path, AUTO) == "this checkpoint is not a model of the catalogue: its encoder has another shape"
 
 
 def test_the_wrong_id_is_told_before_anything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -545,5 +545,5 @@ def test_a_size_that_does_not_suit(model_id: str, side: int, step: int, tmp_path
     with pytest.raises(InvalidInput) as caught:
         export_checkpoint(get_spec(model_id), tmp_path / "x.pt", tmp_path / "out", ExportOptions(image_size=side))
     assert str(caught.value) == (
-        f"--image-size {side} does not suit this model: take a multiple of {step} from {8 * step} to 4096"
+        f"--image-size {side} does not suit this model: use a multiple of {step} from {8 * step} to 4096"
     )

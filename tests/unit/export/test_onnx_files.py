@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from tests.unit.export.small import Small, drawn_pixels, session
 from triton_sam.errors import SetupError
 from triton_sam.export import onnx_files
-from triton_sam.export.adapt import adapt_encoder
+from triton_sam.export.encoder_adapter import adapt_encoder
 from triton_sam.export.onnx_files import GraphInput, export_graph, files_of
-from triton_sam.export.precision import convert_graph
+from triton_sam.export.precision_conversion import convert_graph
 from triton_sam.export.run import write_graphs
 from triton_sam.models.specs import Precision
 

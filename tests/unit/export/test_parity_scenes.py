@@ -25,11 +25,11 @@ def test_a_drawing_has_objects_where_it_says(seed: int) -> None:
     """Inside its box and around its middle an object has a colour that the border of its box does not have."""
     scene = drawing(256, seed)
     left, top, right, bottom = (np.array(scene.box) * 256).astype(int)
-    x, y = (np.array(scene.places[0]) * 256).astype(int)
+    x, y = (np.array(scene.points[0]) * 256).astype(int)
     assert left < x < right
     assert top < y < bottom
-    for place in (*scene.places, scene.outside):
-        assert 0 < min(place) < max(place) < 1
+    for point in (*scene.points, scene.outside):
+        assert 0 < min(point) < max(point) < 1
     pixels = scene.pixels[0]
     inside = pixels[:, y - 4 : y + 5, x - 4 : x + 5].mean(axis=(1, 2))
     corners = [pixels[:, row, column] for row in (top, bottom - 1) for column in (left, right - 1)]

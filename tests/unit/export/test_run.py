@@ -18,8 +18,8 @@ from triton_sam.export import run
 from triton_sam.export.checkpoint import load_weights
 from triton_sam.export.parity_reference import embeddings_of
 from triton_sam.export.parity_report import Comparison, Report
+from triton_sam.export.random_weights import save_as_folder
 from triton_sam.export.run import ExportOptions, checkpoint_sha256, export_checkpoint
-from triton_sam.export.trial import save_as_folder
 from triton_sam.models.specs import Precision, exported_graphs, graphs_from_json, graphs_to_json
 from triton_sam.networks.segmenters import build
 

@@ -12,7 +12,7 @@ from tests.unit.export.families import FAMILIES
 from tests.unit.export.small import small_network, small_spec, state_of
 from triton_sam.errors import WeightsError
 from triton_sam.export.checkpoint import fill, recognise
-from triton_sam.export.keys import MappedWeights, map_keys
+from triton_sam.export.checkpoint_keys import MappedWeights, map_keys
 from triton_sam.models.catalog import CATALOG, get_spec
 from triton_sam.models.specs import Backbone, ModelSpec
 from triton_sam.models.weights import WeightStore
