@@ -278,7 +278,7 @@ def test_without_8_bits_an_error_of_a_ten_thousandth_is_too_much(
 ) -> None:
     monkeypatch.setattr(cpu_encoder, "join_convolutions", lambda _: 1)
     monkeypatch.setattr(cpu_encoder, "compare", lambda *_: {"embedding": 2e-4})
-    with pytest.raises(SetupError, match=r"off by 0\.02% where 0\.01% is allowed"):
+    with pytest.raises(SetupError, match=r"off by 0\.02%, and 0\.01% is allowed"):
         make_cpu_encoder(plain, tmp_path / "fast.onnx", GRAPHS, eight_bits=False)
     assert not (tmp_path / "fast.onnx").exists()
 
