@@ -13,7 +13,7 @@ def export_parser(description: str | None) -> argparse.ArgumentParser:
     """A parser with the options that all families have; the defaults are those of `triton-sam export`."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--checkpoint", metavar="FILE", help="default: the published one, downloaded if needed")
-    parser.add_argument("--output-dir", metavar="DIR", help="folder of the graphs; default: that of `triton-sam export`")
+    parser.add_argument("--output-dir", metavar="DIR", help="the graphs' folder; default: that of `triton-sam export`")
     parser.add_argument("--image-size", metavar="N", type=int, help="side of the square input, model pixels")
     parser.add_argument("--device", choices=DEVICES, help="the device that torch runs on")
     parser.add_argument("--precision", choices=PRECISIONS, help="the graphs' number format")

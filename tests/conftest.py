@@ -1,4 +1,4 @@
-"""Fixtures of all tests. Servers are real Tritons, with published weights if masks must be right, else analytic ones."""
+"""Fixtures of all tests. Servers are real Tritons, with the analytic model or, where it matters, published weights."""
 
 from __future__ import annotations
 

