@@ -65,3 +65,27 @@ def pod_specs(manifests: list[Manifest]) -> list[Manifest]:
 
 def containers(pod: Manifest) -> list[Manifest]:
     return [*pod.get("initContainers", []), *pod["containers"]]
+
+
+def everything(tmp_path: Path, *words: str) -> list[Manifest]:
+    return render(tmp_path, "-f", str(EXAMPLES["everything"]), *words)
+
+
+def server_of(manifests: list[Manifest]) -> Manifest:
+    server: Manifest = only(manifests, "StatefulSet")["spec"]["template"]["spec"]["containers"][0]
+    return server
+
+
+def server_variables(manifests: list[Manifest]) -> dict[str, str]:
+    return {entry["name"]: entry.get("value", "") for entry in server_of(manifests)["env"]}
+
+
+def token_sources(manifests: list[Manifest]) -> list[tuple[str, str, str]]:
+    """(secret, key, file in the server) of each that is mounted for its user alone."""
+    pod = only(manifests, "StatefulSet")["spec"]["template"]["spec"]
+    (volume,) = (volume["projected"] for volume in pod["volumes"] if volume["name"] == "tokens")
+    (mount,) = (mount for mount in pod["containers"][0]["volumeMounts"] if mount["name"] == "tokens")
+    assert volume["defaultMode"] == 0o440
+    assert mount["readOnly"] is True
+    found = [(source["secret"]["name"], *source["secret"]["items"]) for source in volume["sources"]]
+    return [(name, item["key"], f"{mount['mountPath']}/{item['path']}") for name, item in found]
