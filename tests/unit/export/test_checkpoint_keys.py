@@ -136,7 +136,7 @@ def test_the_origin_of_a_tensor_is_known() -> None:
     assert set(origin) == set(mapped.tensors) - {TWINS[1]}
 
 
-def test_a_key_nobody_has_heard_of_is_kept_and_told() -> None:
+def test_an_unknown_key_is_kept_and_reported() -> None:
     spec = small_spec("sam1:vit_b")
     mapped = map_keys(official.tensors(official.sam1(spec.architecture, spec.side)) | {"novelty": torch.zeros(3)})
     assert "novelty" in mapped.tensors

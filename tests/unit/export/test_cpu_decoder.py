@@ -146,7 +146,7 @@ def test_a_decoder_without_a_mask_prompt_has_no_branch(tmp_path: Path) -> None:
     assert skip_absent_masks(Graph(model), model, other) == 0
 
 
-def test_what_runs_tell(tmp_path: Path) -> None:
+def test_facts_found_by_running_a_decoder(tmp_path: Path) -> None:
     _, model = optimised(tmp_path)
     facts = analyse_decoder(model, GRAPHS)
     assert facts.shape("point_coords") == (None, None, 2)
@@ -183,7 +183,7 @@ def test_a_decoder_is_rewritten_whole_or_not_at_all(ways: dict[str, Any], missin
     assert [entry.name for entry in tmp_path.iterdir()] == ["decoder.onnx"]
 
 
-def test_a_mask_prompt_that_cannot_be_skipped_is_told_too(
+def test_a_mask_prompt_that_cannot_be_skipped_is_reported_too(
     plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cpu_decoder, "skip_absent_masks", lambda *_: 0)

@@ -323,7 +323,7 @@ def test_an_encoder_is_rewritten_whole_or_not_at_all(eight_bits: bool, tmp_path:
     assert lines[0].startswith("fast.onnx: 2 changes, ")
 
 
-def test_finer_features_whose_convolutions_are_not_found_are_told(plain: Path, tmp_path: Path) -> None:
+def test_finer_features_whose_convolutions_are_not_found_are_reported(plain: Path, tmp_path: Path) -> None:
     outputs = (*GRAPHS.encoder.outputs, ("fine", (1, 4, 8, 8)))
     graphs = dataclasses.replace(GRAPHS, encoder=dataclasses.replace(GRAPHS.encoder, outputs=outputs))
     with pytest.raises(IncompleteRewrite, match="only 0 of 1 pairs of convolutions"):

@@ -134,7 +134,7 @@ def test_optional_inputs_stay_optional_with_external_data(apart: Path, vit: Smal
     assert sorted(optional) == sorted(vit.spec.decoder.optional)
 
 
-def test_weights_come_home_where_there_is_room(apart: Path, vit: Small, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_external_data_is_inlined_if_it_fits(apart: Path, vit: Small, monkeypatch: pytest.MonkeyPatch) -> None:
     """A smaller graph in the place of a large one does not leave the large one's data beside it."""
     monkeypatch.setattr(onnx_files, "_LARGEST_INLINE", 10**9)
     onnx_files.save(onnx.load(str(apart / "encoder.onnx")), apart / "encoder.onnx")

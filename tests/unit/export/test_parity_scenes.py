@@ -45,7 +45,7 @@ def test_the_photograph() -> None:
     assert [scene.name for scene in scenes(64, seed=0)] == [DRAWING, PHOTOGRAPH]
 
 
-def test_without_the_photograph_the_drawing_has_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_scikit_image_only_the_drawing_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "skimage", None)
     assert [scene.name for scene in scenes(64, seed=0)] == [DRAWING]
 

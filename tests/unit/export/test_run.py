@@ -176,7 +176,7 @@ def test_external_data_come_along(quick: dict[str, Any], official_file: Path, tm
 
 
 @pytest.mark.usefixtures("quick")
-def test_half_a_hand_over_is_no_export(official_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_partly_published_export_is_no_export(official_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     older_export(tmp_path / "out")
     replace = Path.replace
 
@@ -193,7 +193,7 @@ def test_half_a_hand_over_is_no_export(official_file: Path, tmp_path: Path, monk
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_folder_that_cannot_be(official_file: Path, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created(official_file: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(SetupError, match=rf"cannot write the export to {tmp_path}/file/out: Not a directory"):
         export_checkpoint(SPEC, official_file, tmp_path / "file" / "out", SMALL)
