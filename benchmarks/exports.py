@@ -51,7 +51,7 @@ def _peak_gib() -> float:
 
 def _make_checkpoint(model_id: str, folder: Path) -> dict[str, Any]:
     """Writes a checkpoint with random weights; it takes memory that must not count for the export."""
-    from triton_sam.export.trial import randomise, save_as_folder
+    from triton_sam.export.random_weights import randomise, save_as_folder
     from triton_sam.networks.segmenters import build
 
     spec = get_spec(model_id)

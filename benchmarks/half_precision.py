@@ -21,7 +21,7 @@ from triton_sam.core.prompts import ObjectPrompt
 from triton_sam.engines.base import Row
 from triton_sam.engines.torch.engine import TorchEngine, TorchOptions
 from triton_sam.export.checkpoint import fill, read_checkpoint
-from triton_sam.export.keys import map_keys
+from triton_sam.export.checkpoint_keys import map_keys
 from triton_sam.models.catalog import get_spec
 from triton_sam.models.specs import ModelSpec, exported_graphs
 from triton_sam.networks.segmenters import build

@@ -1,5 +1,6 @@
 # shellcheck shell=bash
-# For the scripts of this project. The project's own triton-sam comes first: it is the version that they belong to.
+# Shared by the shell scripts of this folder. The triton-sam of the project's .venv is preferred: it is the version that
+# the scripts belong to.
 find_triton_sam() {
     local own
     own=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)/.venv/bin/triton-sam

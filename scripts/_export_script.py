@@ -1,4 +1,4 @@
-"""What the Python scripts of this folder share: the options of an export, and the way to the command line."""
+"""Shared by the Python scripts of this folder: the options of an export, and running `triton-sam`."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ PRECISIONS = ("fp32", "fp16", "int8")
 
 
 def export_parser(description: str | None) -> argparse.ArgumentParser:
-    """A parser with the options that all families have; those left out are left to `triton-sam export`."""
+    """A parser with the options that all families have; the defaults are those of `triton-sam export`."""
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--checkpoint", metavar="FILE", help="default: the published one, downloaded where needed")
-    parser.add_argument("--output-dir", metavar="DIR", help="where the graphs go; default: as `triton-sam export` says")
+    parser.add_argument("--checkpoint", metavar="FILE", help="default: the published one, downloaded if needed")
+    parser.add_argument("--output-dir", metavar="DIR", help="the graphs' folder; default: that of `triton-sam export`")
     parser.add_argument("--image-size", metavar="N", type=int, help="side of the square input, model pixels")
-    parser.add_argument("--device", choices=DEVICES, help="where the export runs")
-    parser.add_argument("--precision", choices=PRECISIONS, help="how numbers are kept inside the graphs")
+    parser.add_argument("--device", choices=DEVICES, help="the device that torch runs on")
+    parser.add_argument("--precision", choices=PRECISIONS, help="the graphs' number format")
     return parser
 
 

@@ -1,9 +1,10 @@
-"""Writes what this environment is made of (build/sbom.json) and what is known against it (build/audit.json).
+"""Writes a bill of materials of this environment (build/sbom.json) and its known vulnerabilities (build/audit.json).
 
 usage: python scripts/audit.py [FOLDER]      FOLDER: build
 
-The list is CycloneDX and needs no network. The audit asks the advisories of PyPI: a known vulnerability ends with 1;
-where they cannot be asked, that is said, and ends with 0, or with 2 where TRITON_SAM_REQUIRE_AUDIT is set.
+The bill of materials is CycloneDX and needs no network. The audit queries the advisories of PyPI. Exit code: 1 for a
+known vulnerability. If the advisories cannot be reached, that is reported, and the exit code is 0, or 2 if
+TRITON_SAM_REQUIRE_AUDIT is set.
 """
 
 from __future__ import annotations
@@ -21,16 +22,17 @@ ROOT = Path(__file__).resolve().parent.parent
 CLEAN, PARTLY, VULNERABLE, NOT_AUDITED = "clean", "partly audited", "vulnerable", "not audited"
 _SECONDS = 300
 _REQUEST_SECONDS = "10"
-#: Advisory -> why it does not concern this project. Each is looked at again when the package is updated.
+#: Advisory -> why it does not affect this project. Review each when its package is updated.
 ACCEPTED: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """
+    """Result of an audit.
+
     Attributes:
-        audited: how many packages were looked up.
-        skipped: those that were not, and why; an index that does not know a package knows nothing against it either.
+        audited: number of packages that were looked up.
+        skipped: package -> why it was not; an index that does not have a package has no advisories for it either.
         vulnerabilities: ``package version: advisory, fixed in ...``.
     """
 
@@ -42,11 +44,11 @@ class Verdict:
 
 
 def verdict_of(report: str, accepted: Mapping[str, str] = ACCEPTED) -> Verdict:
-    """What pip-audit's JSON means: it finds no vulnerabilities either where it could look up nothing at all."""
+    """The verdict of pip-audit's JSON, which also lists no vulnerabilities if nothing could be looked up."""
     try:
         packages: list[dict[str, Any]] = json.loads(report)["dependencies"]
     except (ValueError, LookupError, TypeError):
-        return Verdict(NOT_AUDITED, "pip-audit gave no report: the advisories cannot be reached", 0, {}, [])
+        return Verdict(NOT_AUDITED, "pip-audit wrote no report: the advisories cannot be reached", 0, {}, [])
     skipped = {package["name"]: str(package["skip_reason"]) for package in packages if "skip_reason" in package}
     audited = [package for package in packages if "skip_reason" not in package]
     found = [
@@ -58,16 +60,16 @@ def verdict_of(report: str, accepted: Mapping[str, str] = ACCEPTED) -> Verdict:
     if found:
         return Verdict(VULNERABLE, f"{len(found)} known vulnerabilities", len(audited), skipped, found)
     if not audited:
-        return Verdict(NOT_AUDITED, "not one package could be looked up: the advisories cannot be had", 0, skipped, [])
-    reason = f"nothing is known against {len(audited)} packages; {len(skipped)} could not be looked up"
+        return Verdict(NOT_AUDITED, "no package could be looked up: the advisories cannot be reached", 0, skipped, [])
+    reason = f"no known vulnerabilities in {len(audited)} packages; {len(skipped)} could not be looked up"
     return Verdict(PARTLY if skipped else CLEAN, reason, len(audited), skipped, [])
 
 
 def write_sbom(path: Path, *, checked: bool = True) -> None:
-    """What is installed beside this Python, as CycloneDX; the project is the component that it is all for.
+    """Writes the packages of this Python's environment as CycloneDX, with the project as the main component.
 
     Args:
-        checked: compares the list with its schema, which takes most of the time.
+        checked: validate the file against its schema, which takes most of the time.
     """
     command = [sys.executable, "-m", "cyclonedx_py", "environment", "--pyproject", str(ROOT / "pyproject.toml")]
     command += ["--validate" if checked else "--no-validate", "--output-reproducible", "--of", "JSON"]
@@ -76,7 +78,7 @@ def write_sbom(path: Path, *, checked: bool = True) -> None:
 
 
 def audit() -> Verdict:
-    """Asks PyPI's advisories about everything that is installed."""
+    """Looks up all installed packages in PyPI's advisories."""
     command = [sys.executable, "-m", "pip_audit", "--format", "json", "--progress-spinner", "off", "--skip-editable"]
     command += ["--vulnerability-service", "pypi", "--timeout", _REQUEST_SECONDS]
     try:

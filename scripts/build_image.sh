@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# usage: build_image.sh [gpu|cpu]      builds the image of the compose file of that name; gpu by default
+# usage: build_image.sh [gpu|cpu]      builds the image of that compose file; gpu by default
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -12,7 +12,7 @@ case ${1:-gpu} in
         ;;
 esac
 if ! docker compose version >/dev/null 2>&1; then
-    echo "error: docker compose is not installed: install Docker, or serve without it by ./triton_start.sh" >&2
+    echo "error: docker compose is not installed: install Docker, or serve without it with ./triton_start.sh" >&2
     exit 1
 fi
 # The compose file has the build's arguments; a second list of them here would drift.

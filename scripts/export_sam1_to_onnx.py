@@ -11,7 +11,7 @@ IDS = {"vit_b": "sam1:vit_b", "vit_l": "sam1:vit_l", "vit_h": "sam1:vit_h", "vit
 def main() -> None:
     parser = export_parser(__doc__)
     parser.add_argument(
-        "--model-type", choices=IDS, help="default: what the checkpoint is, and vit_h where none is named"
+        "--model-type", choices=IDS, help="default: recognised from the checkpoint; vit_h if none is given"
     )
     options = parser.parse_args()
     unnamed = "auto" if options.checkpoint else IDS["vit_h"]

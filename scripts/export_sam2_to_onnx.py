@@ -17,8 +17,8 @@ def main() -> None:
     parser.add_argument(
         "--model-cfg",
         metavar="YAML",
-        help="for example configs/sam2.1/sam2.1_hiera_b+.yaml; default: what the checkpoint is, and SAM 2.1 base_plus "
-        "where none is named",
+        help="for example configs/sam2.1/sam2.1_hiera_b+.yaml; default: recognised from the checkpoint; SAM 2.1 "
+        "base_plus if none is given",
     )
     options = parser.parse_args()
     model_id = "auto" if options.checkpoint else "sam2.1:base_plus"
@@ -26,7 +26,7 @@ def main() -> None:
         found = CONFIG.fullmatch(PurePath(options.model_cfg).name)
         if found is None:
             known = "sam2_hiera_X.yaml and sam2.1_hiera_X.yaml with X = t, s, b+ or l"
-            parser.exit(2, f"error: {options.model_cfg!r} is no config of an image network: known are {known}\n")
+            parser.exit(2, f"error: {options.model_cfg!r} is not a config of an image network: known are {known}\n")
         model_id = f"{found[1]}:{VARIANTS[found[2]]}"
     export(model_id, options)
 

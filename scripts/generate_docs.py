@@ -1,6 +1,6 @@
-"""Writes the generated parts of the documentation anew; `--check` only says whether they have drifted.
+"""Updates the generated parts of the documentation; `--check` only reports whether they are out of date.
 
-A generated part stands between `<!-- generated: NAME -->` and `<!-- end -->`.
+A generated part is between `<!-- generated: NAME -->` and `<!-- end -->`.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ MEMORY_RESULT = ROOT / "docs" / "memory.json"
 TUNING_RESULT = ROOT / "docs" / "tuning.json"
 THROUGHPUT_RESULT = ROOT / "docs" / "throughput.json"
 EXPORTS = ROOT / "docs" / "exports.json"
-#: One file for each fault, as the long suite's parts write them.
+#: One file for each fault, written by parts of the long suite.
 FAULTS = ROOT / "docs" / "reliability"
-#: As `make test-all` writes it.
+#: Written by `make test-all`.
 TEST_RECORD = ROOT / "docs" / "test_record.json"
 HELM_SCHEMA = "deploy/helm/triton-sam/values.schema.json"
-#: Settings that the chart sets by itself or keeps in a secret, and TLS: it ends at the ingress, and probes ask by http.
+#: Settings that the chart sets itself or keeps in a secret, and TLS: it ends at the ingress, and probes use http.
 HELM_OWN_SETTINGS = (
     "home", "url", "tritonserver", "token", "tokens_file", "ready_seconds", "device", "tls_certificate", "tls_key",
 )  # fmt: skip
@@ -105,7 +105,7 @@ def models_table() -> str:
     ]
     for spec in CATALOG.values():
         shapes = "<br>".join(f"{name} {_shape(shape)}" for name, shape in raw_graphs(spec).encoder.outputs)
-        # The ready-made graphs are the same network, so what was measured of its export is said of them too.
+        # The ready-made graphs are the same network, so the measurement of its export holds for them too.
         memory = f"{measured[spec.id]['serve_gib']:.1f} GiB" if spec.id in measured else "not measured"
         rows.append(
             f"| `{spec.id}` | {spec.side} px, {spec.resize.value} | {shapes} | {spec.parameters:.1f} M | "
@@ -122,12 +122,12 @@ def vlms_table() -> str:
     ]
     for spec in VLM_CATALOG.values():
         sources = [] if spec.source is None else [spec.source, *spec.parts]
-        places = "<br>".join(f"{source.repo} at `{source.revision[:12]}`" for source in sources)
+        repositories = "<br>".join(f"{source.repo} at `{source.revision[:12]}`" for source in sources)
         parameters = f"{spec.parameters:.1f} M" if spec.parameters < 1000 else f"{spec.parameters / 1000:.2f} B"
         size = f"{spec.size / 1e9:.2f} GB" if sources else f"none, {spec.size / 1e6:.0f} MB in the package"
         rows.append(
             f"| `{spec.id}` | `{spec.name}`, `{spec.stream_name}` | {parameters} | {size} | {spec.licence} | "
-            f"{places or 'this one, `training/shapes`'} | {spec.best_for} |"
+            f"{repositories or 'this one, `training/shapes`'} | {spec.best_for} |"
         )
     return "\n".join(rows) + "\n"
 
@@ -153,7 +153,7 @@ def exports_table() -> str:
 
 
 def profiles_table() -> str:
-    """The models that other tools call."""
+    """The models of the profiles for other tools."""
     rows = ["| tool | Triton model | encoder of | input | outputs |", "|---|---|---|---|---|"]
     for profile in PROFILES.values():
         for model in profile.models:
@@ -233,7 +233,7 @@ def vlm_table() -> str:
 
 
 def faults_table() -> str:
-    """What the parts faults, overload, soak and mutations measured, fault after fault."""
+    """The measurements of the parts faults, overload, soak and mutations, by fault."""
     rows = ["| fault or load | what | measured | must hold |", "|---|---|---|---|"]
     for path in sorted(FAULTS.glob("*.json")):
         document = json.loads(path.read_text())
@@ -294,12 +294,12 @@ PARTS = {
 
 
 def rendered(text: str) -> str:
-    """A page with all its generated parts made anew."""
+    """A page with all its generated parts updated."""
     return _PART.sub(lambda match: f"{match[1]}{PARTS[match[2]]()}{match[3]}", text)
 
 
 def helm_schema(text: str) -> str:
-    """The chart's schema with the names of all settings, so that Helm itself refuses a name that is none."""
+    """The chart's schema with the names of all settings, so that Helm itself refuses unknown ones."""
     document = json.loads(text)
     names = sorted(name.upper() for name in Settings.model_fields if name not in HELM_OWN_SETTINGS)
     document["properties"]["settings"]["propertyNames"]["enum"] = names

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# usage: health_check.sh [HOST] [PORT]      exit 0 where masks are served; localhost and the service's 8080 by default
-# On Triton's own port (8000) Triton is asked, which does not notice that a model's process has died.
-# With TRITON_SAM_TLS_CERTIFICATE set, as for the service, https is tried first, on the loopback with whatever name.
+# usage: health_check.sh [HOST] [PORT]      exit code 0 if masks are served; default: localhost and the service's port 8080
+# On Triton's own port (8000) Triton is queried, which does not notice that a model's process has died.
+# With TRITON_SAM_TLS_CERTIFICATE set, as for the service, https is tried first; on loopback any certificate is accepted.
 set -euo pipefail
 
 if [ $# -gt 2 ] || [[ ${1:-} == -* ]]; then
@@ -43,7 +43,7 @@ elif [ "$status" = 503 ]; then
     echo "not ready: the service at $url says $(cat "$answer")" >&2
     exit 1
 elif status=$(ask /v2/health/ready) && [ "$status" = 200 ]; then
-    echo "ready: Triton at $url says so; whether its models live, the service's port knows"
+    echo "ready: Triton at $url; query the service's port to check that its models are alive"
 else
     echo "not ready: $url answers $status to /v2/health/ready" >&2
     exit 1

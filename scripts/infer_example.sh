@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # usage: infer_example.sh HOST PORT [IMAGE_B64] [PROMPT_JSON]      one mask from Triton's HTTP port (8000), printed as JSON
-#   IMAGE_B64: an image file as base64, or @FILE with that text in it; by default a small photograph of a cup of coffee
-#   PROMPT_JSON: what to segment, by default a click on its spoon; an empty one, '' or '{}', shows how it is refused
+#   IMAGE_B64: an image file as base64, or @FILE that contains it; by default a small photograph of a cup of coffee
+#   PROMPT_JSON: what to segment, by default a click on its spoon; an empty one ('' or '{}') shows the error response
 #   MODEL (sam2): Triton's name of the model
 set -euo pipefail
 here=$(dirname "${BASH_SOURCE[0]}")
@@ -22,14 +22,14 @@ prompt=${4-'{"points": [[146, 116]], "labels": [1], "boxes": []}'}
 
 [[ $prompt == *[![:space:]]* ]] || prompt='{}'
 
-# The prompt travels as text inside JSON.
+# The prompt is sent as a string inside JSON.
 prompt=${prompt//\\/\\\\}
 prompt=${prompt//\"/\\\"}
 prompt=${prompt//[$'\n\r\t']/ }
 
 answer=$(mktemp)
 trap 'rm -f "$answer"' EXIT
-# Through a pipe: a picture is longer than a command line may be.
+# Sent through a pipe: an image may exceed the maximum length of a command line.
 if ! status=$(
     curl --silent --show-error --noproxy '*' --max-time 120 --output "$answer" --write-out '%{http_code}' \
         --header 'Content-Type: application/json' --data-binary @- "$url" <<REQUEST

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# usage: install_browser.sh      prints the path of a Chromium for the browser tests; where there is none and apt-get may
-#                                be used, Debian's is installed. CHROMIUM=/path names one that is elsewhere.
+# usage: install_browser.sh      prints the path of a Chromium for the browser tests; if there is none and apt-get may be
+#                                used, Debian's is installed. CHROMIUM=/path names one that is elsewhere.
 set -euo pipefail
 
-# One that only says how it could be installed (Ubuntu's stand-in for its snap) does not answer with a version.
+# Ubuntu has a placeholder that only prints how to install its snap: it prints no version.
 works() {
     "$1" --version >/dev/null 2>&1
 }
@@ -21,7 +21,7 @@ find_browser() {
 
 install_browser() {
     export DEBIAN_FRONTEND=noninteractive
-    # Without a font there are no glyphs, and text has no size.
+    # Without a font, text has no glyphs and no size.
     apt-get -qq update >/dev/null &&
         apt-get -qq -o Dpkg::Use-Pty=0 install -y --no-install-recommends chromium fonts-dejavu-core >/dev/null
 }

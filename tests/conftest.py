@@ -1,4 +1,4 @@
-"""What all tests share. The real Triton everywhere; real weights where a mask must be right, an analytic model else."""
+"""Fixtures of all tests. Servers are real Tritons, with the analytic model or, where it matters, published weights."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from triton_sam.settings import Settings, get_settings
 
 hypothesis_profiles.load()  # before the test modules are imported, which read it
 ServerFactory = Callable[..., AbstractContextManager[RunningServer]]
-#: A repository with a model ``sam2`` in it that is served in place of one written here: another engine, a GPU.
+#: A repository with a model ``sam2`` that is served instead of one written here: another engine, a GPU.
 _OTHER_REPOSITORY = os.environ.get("TRITON_SAM_TEST_REPOSITORY")
 
-#: A module that says so imports torch when it is collected.
+#: A module with this mark imports torch when it is collected.
 _NEEDS_TORCH = re.compile(r"^pytestmark = .*\bpytest\.mark\.torch\b", re.MULTILINE)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """With ``-m 'not torch'`` modules that need torch are not even imported: there may be none to import."""
+    """With ``-m 'not torch'``, modules that need torch are not even imported: torch may not be installed."""
     if collection_path.suffix != ".py" or "not torch" not in config.option.markexpr:
         return None
     return True if _NEEDS_TORCH.search(collection_path.read_text()) else None
@@ -53,7 +53,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Without ``--part`` the tests for every commit; with it those of the named parts alone."""
+    """Selects the tests for every commit or, with ``--part``, only those of the named parts."""
     wanted: list[str] = config.getoption("--part")
     kept, left = [], []
     for item in items:
@@ -70,7 +70,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session")
 def spec() -> ModelSpec:
-    """The analytic model's: what most tests are served, since anybody can say what its masks must be."""
+    """Spec of the analytic model, which most tests use because its masks can be computed by hand."""
     return analytic_spec()
 
 
@@ -86,23 +86,23 @@ def store(real_spec: ModelSpec) -> WeightStore:
     try:
         store.pull(real_spec)
     except WeightsError as error:
-        pytest.skip(f"the weights of {real_spec.id} cannot be had here: {error}")
+        pytest.skip(f"the weights of {real_spec.id} are not available here: {error}")
     return store
 
 
 @pytest.fixture(scope="session")
 def graphs(store: WeightStore, real_spec: ModelSpec) -> dict[Role, Path]:
-    """The published graph files, as they came."""
+    """The published graph files, unchanged."""
     return {file.role: store.path(file) for file in real_spec.files}
 
 
 @pytest.fixture(scope="session")
 def embedded_server() -> None:
-    """For tests that serve: nothing where a server can be started."""
+    """For tests that serve: skips them if no server can be started."""
     try:
         host.find_triton(get_settings().tritonserver)
     except SetupError as error:
-        pytest.skip(f"the embedded server cannot be had here: {error}")
+        pytest.skip(f"the embedded server is not available here: {error}")
 
 
 @pytest.fixture(scope="session")
@@ -128,7 +128,7 @@ def real_repository(
 
 @pytest.fixture(scope="session")
 def start_server(repository: Path, spec: ModelSpec, tmp_path_factory: pytest.TempPathFactory) -> ServerFactory:
-    """Starts a server on free ports with settings of its own: ``with start_server(cache_bytes="1") as running``."""
+    """Starts a server on free ports with its own settings: ``with start_server(cache_bytes="1") as running``."""
     return server_factory(repository, spec, tmp_path_factory)
 
 
@@ -154,14 +154,14 @@ def server_factory(repository: Path, spec: ModelSpec, tmp_path_factory: pytest.T
 
 @pytest.fixture
 def patient_reaping(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For tests that want a reload: on a busy machine Triton may let go of a dead process so late that a server of
-    this very process is restarted instead, and rightly."""
+    """For tests that expect a reload: on a busy machine Triton may reap a dead process so late that the supervisor
+    correctly restarts the whole server instead."""
     monkeypatch.setattr(supervisor, "_REAP_SECONDS", 20.0)
 
 
 @pytest.fixture(scope="session")
 def server(start_server: ServerFactory) -> Iterator[RunningServer]:
-    """One server with the analytic model, for all tests that do not hurt it."""
+    """One server with the analytic model, for all tests that leave it intact."""
     with start_server() as running:
         yield running
 
@@ -170,14 +170,14 @@ def server(start_server: ServerFactory) -> Iterator[RunningServer]:
 def real_server(
     real_repository: Path, real_spec: ModelSpec, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[RunningServer]:
-    """One server with the published weights, and their plain graphs beside it."""
+    """One server with the published weights, which also serves their plain graphs."""
     with server_factory(real_repository, real_spec, tmp_path_factory)(raw=True) as running:
         yield running
 
 
 @pytest.fixture(scope="session")
 def photographs() -> Path:
-    """The folder of public-domain pictures in scikit-image's wheel."""
+    """The folder of public-domain images in scikit-image's wheel."""
     from triton_sam.core.samples import sample_photograph
 
     return sample_photograph().parent

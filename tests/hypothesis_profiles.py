@@ -1,4 +1,4 @@
-"""How many examples hypothesis tries: few and always the same for every commit, many for `make test-all`."""
+"""Hypothesis profiles: few and always the same examples for every commit, many for `make test-all`."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import os
 
 from hypothesis import HealthCheck, settings
 
-#: Names the profile; without it a run takes the one for every commit.
+#: Environment variable with the name of the profile; the default is the one for every commit.
 VARIABLE = "HYPOTHESIS_PROFILE"
 
 
 def load() -> None:
-    """Registers both profiles and takes the one that ``HYPOTHESIS_PROFILE`` names.
+    """Registers both profiles and loads the one that ``HYPOTHESIS_PROFILE`` names.
 
-    To be called before test modules are imported: ``@settings`` and ``@given`` read the profile then. Neither has a
-    deadline, because a busy machine is no fault, and neither complains that it draws slowly, for the same reason.
+    Call it before test modules are imported: ``@settings`` and ``@given`` read the profile then. Neither has a deadline
+    or a health check for slow drawing, because the machine may be busy.
     """
     settings.register_profile(
         "commit",

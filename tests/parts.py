@@ -1,6 +1,6 @@
-"""The parts of the long suite: what only ``make test-all`` runs, each test under ``@pytest.mark.part(NAME)``."""
+"""The parts of the long suite, which only ``make test-all`` runs; each test is marked ``@pytest.mark.part(NAME)``."""
 
-#: Name -> what it holds, in the order of what they take.
+#: Name -> what it tests, from the shortest part to the longest.
 PARTS = {
     "masks": "masks against the reference for every size, photograph and prompt, and the fast encoder's figures",
     "exports": "every export against torch on every photograph, in fp32, fp16 and 8 bits, and foreign tools' profiles",

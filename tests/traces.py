@@ -1,4 +1,4 @@
-"""A receiver of traces, for tests that look at what is sent."""
+"""An OTLP receiver, for tests of the traces that are sent."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 @dataclass(frozen=True)
 class SeenSpan:
-    """Ids in hexadecimal digits, times in nanoseconds since 1970."""
+    """A received span; ids in hexadecimal digits, times in nanoseconds since 1970."""
 
     service: str
     name: str
@@ -31,7 +31,7 @@ class SeenSpan:
 
 @contextlib.contextmanager
 def collecting() -> Iterator[tuple[str, list[SeenSpan]]]:
-    """(the address of a receiver of OTLP over HTTP, what it has got so far)."""
+    """(URL of a receiver of OTLP over HTTP, the spans received so far)."""
     got: list[SeenSpan] = []
 
     class Receiver(http.server.BaseHTTPRequestHandler):
@@ -57,7 +57,7 @@ def collecting() -> Iterator[tuple[str, list[SeenSpan]]]:
 
 
 def _plain(body: bytes) -> dict[str, Any]:
-    """Protobuf's bytes -> OTLP's JSON form, which has ids as digits where protobuf's own has base64."""
+    """Protobuf bytes -> OTLP's JSON form, in which ids are hexadecimal and not protobuf's base64."""
 
     def digits(span: dict[str, Any]) -> dict[str, Any]:
         ids = {name: span.get(name, "") for name in ("traceId", "spanId", "parentSpanId")}

@@ -1,4 +1,4 @@
-"""Waiting for what others do, without guessing how long they take."""
+"""Waits for a condition without guessing how long it takes."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import threading
 import time
 from collections.abc import Callable
 
-#: Seconds; long, because it is spent only where something is broken.
+#: Seconds. Long, because the time is only spent if something is broken.
 PATIENCE = 120.0
 
 
 def eventually(condition: Callable[[], object], what: str, patience: float = PATIENCE, pause: float = 0.02) -> float:
-    """Waits until the condition holds; looks at it again as soon as other threads had their turn.
+    """Waits until the condition holds and checks it every ``pause`` seconds; fails after ``patience`` seconds.
 
     Returns:
-        Seconds that it took.
+        Seconds waited.
     """
     begun = time.monotonic()
     turn = threading.Event()

@@ -1,4 +1,4 @@
-"""Faults meet the analytic model, whose masks a test can work out; the long forms meet what users are served."""
+"""Fixtures of the fault tests. Most use the analytic model, whose masks are known; long ones the published model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.faults.helpers import marked_processes
 from tests.waiting import eventually
 from triton_sam.models.specs import ModelSpec
 
-#: In the environment of every process that these tests start, and of all that those start.
+#: Set in the environment of every process that these tests start, directly or not.
 _MARK = "STARTED_BY_TEST_SESSION"
 
 
@@ -22,15 +22,15 @@ _MARK = "STARTED_BY_TEST_SESSION"
 def start_real_server(
     real_repository: Path, real_spec: ModelSpec, tmp_path_factory: pytest.TempPathFactory
 ) -> ServerFactory:
-    """As ``start_server``, with the published weights: figures of docs/reliability.md are about them."""
+    """As ``start_server``, with the published weights, which the figures of docs/reliability.md refer to."""
     return server_factory(real_repository, real_spec, tmp_path_factory)
 
 
 @pytest.fixture(scope="session", autouse=True)
 def nothing_left_behind() -> Iterator[None]:
-    """At the end no process is left that was started since here, be it one that has lost its parent.
+    """Fails if a process that the tests started, even an orphan, is left at the end.
 
-    Fixtures end in the reverse of their order: servers that are shared by all tests have ended by then.
+    Fixtures end in reverse order, so that servers shared by all tests have ended by then.
     """
     mark = f"{os.getpid()}-{time.time_ns()}"
     with pytest.MonkeyPatch.context() as patch:
@@ -46,4 +46,4 @@ def nothing_left_behind() -> Iterator[None]:
     try:
         eventually(all_ended, "the end of all processes", patience=20)
     except AssertionError:
-        pytest.fail("processes were left behind: " + "; ".join(f"{pid} {told}" for pid, told in left.items()))
+        pytest.fail("processes were left behind: " + "; ".join(f"{pid} {command}" for pid, command in left.items()))

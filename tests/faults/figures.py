@@ -1,4 +1,4 @@
-"""Where the figures of docs/reliability.md go: most are measured by parts of ``make test-all``."""
+"""Records the figures of docs/reliability.md, most of which parts of ``make test-all`` measure."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 
 
 def record(name: str, fault: str, figures: dict[str, tuple[Any, str]]) -> None:
-    """Keeps figures for docs/reliability.md, where TRITON_SAM_FAULTS_OUT names a folder for them.
+    """Writes figures for docs/reliability.md to the folder TRITON_SAM_FAULTS_OUT; does nothing if that is not set.
 
     Args:
-        name: of the file.
+        name: name of the file, without its suffix.
         fault: the row's first column: what was done.
-        figures: what was measured -> (value, bar); the bar is text, "" where there is none.
+        figures: what was measured -> (value, required value); the latter is text, "" if there is none.
     """
     folder = os.environ.get("TRITON_SAM_FAULTS_OUT")
     if folder:
@@ -28,7 +28,7 @@ def record(name: str, fault: str, figures: dict[str, tuple[Any, str]]) -> None:
 
 @functools.cache
 def _commit() -> str:
-    """What was measured: a commit, with a ``+`` where files differ from it; "" outside a clone."""
+    """The measured commit, with a ``+`` if files differ from it; "" outside a clone."""
     words = ["git", "describe", "--always", "--dirty=+", "--abbrev=7", "--exclude=*"]
     done = subprocess.run(words, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=30)
     return done.stdout.strip()

@@ -1,4 +1,4 @@
-"""What the tests of faults look at: processes, their files and memory, and conditions that come true."""
+"""Helpers of the fault tests: the processes of a server, their files and memory, and its restarts."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def restarts_of(running: RunningServer) -> int:
     return int(str(running.supervisor.status["restarts"]))
 
 
-def mends_of(running: RunningServer) -> tuple[object, object]:
-    """(restarts, reloads) so far: another pair says that a mend has ended."""
+def recoveries_of(running: RunningServer) -> tuple[object, object]:
+    """(restarts, reloads) so far; the pair changes when the supervisor has completed a recovery."""
     status = running.supervisor.status
     return status["restarts"], status["reloads"]
 
 
 def regions_of(running: RunningServer) -> set[str]:
-    """The shared memory of the present server's life."""
+    """Names of the shared memory regions of the current server process."""
     return {path.name for path in SHARED_MEMORY.glob(f"{running.supervisor.process.shm_prefix}*")}
 
 
@@ -61,9 +61,9 @@ def children_of(pid: int) -> list[int]:
 
 
 def family_of(pid: int) -> list[int]:
-    """A process, and all that it has started."""
+    """A process and all its descendants."""
     found = [pid]
-    for member in found:  # grows while it is walked
+    for member in found:  # grows during the iteration
         found += children_of(member)
     return found
 
@@ -91,7 +91,7 @@ def marked_processes(mark: str) -> dict[int, str]:
 
 
 def zombies_of(pid: int) -> list[int]:
-    """Children, and theirs, that have ended and that nobody has taken notice of."""
+    """Descendants that have ended and were not reaped."""
     found = []
     for child in children_of(pid):
         try:

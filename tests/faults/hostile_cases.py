@@ -1,4 +1,4 @@
-"""Hostile bodies by kind: what is wrong -> the body. All are refused; which status each gets stands with the tests."""
+"""Hostile request bodies by kind: what is wrong -> the body. All must be refused; the tests have the status of each."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def prompts(key: str) -> dict[str, str]:
 
 
 def segment_bodies(key: str) -> dict[str, bytes]:
-    """For /v1/segment alone: what no socket's text can hold, or what is too large for one."""
+    """For /v1/segment only: bodies that are no valid text for a socket, or too large for one."""
     good = json.dumps({"image_key": key, "points": [[365, 290]]}).encode()
     return {
         "bad UTF-8": good.replace(b"points", b"p\xc3\x28ints"),
@@ -106,7 +106,7 @@ def gzip_bomb() -> bytes:
 
 
 def small_embeddings(embedding: bytes) -> dict[str, bytes]:
-    """For /from_model in place of ``embedding``, the text of /embedded_model."""
+    """For /from_model instead of ``embedding``, the response of /embedded_model."""
     nan = base64.b64encode(np.full((1, 256, 64, 64), np.nan, "<f4").tobytes())
     return {
         "a gzip's signature": b"\x1f\x8b",

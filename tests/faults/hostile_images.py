@@ -24,7 +24,7 @@ def png_head(width: int, height: int, bits: int = 8, colours: int = 2) -> bytes:
 
 @functools.cache
 def zeros(length: int) -> bytes:
-    """zlib of ``length`` zero bytes, about a thousandth of them."""
+    """``length`` zero bytes compressed by zlib, to about a thousandth."""
     packer = zlib.compressobj(1)
     block = bytes(1 << 20)
     parts = [packer.compress(block[: min(len(block), length - at)]) for at in range(0, length, len(block))]
@@ -33,23 +33,23 @@ def zeros(length: int) -> bytes:
 
 @functools.cache
 def whole_png() -> bytes:
-    """Every pixel of 60,000 x 60,000 is there, at one bit each: 450 MB in 2 MB."""
+    """A complete PNG of 60,000 x 60,000 pixels of one bit: 450 MB in 2 MB."""
     return png_head(SIDE, SIDE, 1, 0) + chunk(b"IDAT", zeros(SIDE * (SIDE // 8 + 1))) + chunk(b"IEND", b"")
 
 
 def overfull_png() -> bytes:
-    """64 x 64 by its head, 200 MB by its data."""
+    """A PNG of 64 x 64 by its header, with 200 MB of data."""
     return png_head(64, 64) + chunk(b"IDAT", zeros(200_000_000)) + chunk(b"IEND", b"")
 
 
 def png_of_text() -> bytes:
-    """64 x 64, with a packed comment of 200 MB."""
+    """A PNG of 64 x 64, with a compressed comment of 200 MB."""
     comment = chunk(b"zTXt", b"Comment\0\0" + zeros(200_000_000))
     return png_head(64, 64) + comment + chunk(b"IDAT", zeros(64 * 193)) + chunk(b"IEND", b"")
 
 
 def tiff(width: int, height: int) -> bytes:
-    """A TIFF of one strip that is not there."""
+    """A TIFF whose only strip is missing."""
     entries = [(256, 4, width), (257, 4, height), (258, 3, 8), (259, 3, 1), (262, 3, 1), (273, 4, 8)]
     entries += [(277, 3, 1), (278, 4, height), (279, 4, 0xFFFFFFFF)]
     body = b"".join(struct.pack("<HHII", tag, kind, 1, value) for tag, kind, value in entries)
@@ -80,7 +80,7 @@ def ppm(width: int, height: int) -> bytes:
 
 
 def heads() -> dict[str, bytes]:
-    """Small files of more pixels than are allowed by their heads, or of none."""
+    """Small files whose headers claim too many pixels, or none."""
     return {
         "PNG head": png_head(SIDE, SIDE),
         "PNG head of 2^31": png_head(2**31 - 1, 2**31 - 1),
@@ -102,12 +102,12 @@ def heads() -> dict[str, bytes]:
 
 
 def too_many_pixels() -> dict[str, bytes]:
-    """The same, and one that has all the pixels that its head tells."""
+    """The same, and one that has all the pixels that its header claims."""
     return heads() | {"PNG": whole_png()}
 
 
 def damaged() -> dict[str, bytes]:
-    """Files whose heads promise what is allowed, and whose data do not keep it."""
+    """Files with an acceptable header and missing or wrong data."""
     return {
         "PNG of no data": png_head(9000, 9000),
         "PNG with a packed comment of 200 MB": png_of_text(),

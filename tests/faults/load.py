@@ -1,8 +1,8 @@
-"""Asks a service at a steady pace, whatever it answers, and tells what came: a process of its own.
+"""Load generator: sends requests to a service at a steady rate and reports the responses. Runs as its own process.
 
-``python -m tests.faults.load < plan.json > answers.json``; the plan is a :class:`Plan`, the answers a :class:`Told`.
-It ends by itself: after the plan's seconds nothing is sent any more, and what is not answered then gets so long and
-no longer. Requests leave when they are due and not when others have been answered, as those of many users do.
+``python -m tests.faults.load < plan.json > result.json``; the plan is a :class:`Plan`, the result a
+:class:`LoadResult`. Nothing is sent after the plan's seconds, and pending requests then have a timeout. The load is
+open: requests are sent when they are due, whether or not earlier ones have been answered, as with many users.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from urllib.parse import urlsplit
 from tests.faults.hostile_cases import FORM, form, part
 
 JSON = "application/json"
-#: A request without an answer after so long hangs.
+#: A request without a response after this time hangs.
 _PATIENCE_SECONDS = 120.0
-#: The users' machines are not this one: what it measures shall not wait for the models that it burdens.
+#: Users have machines of their own, so the measurement must not wait for the models under load.
 _NICENESS = -10
 _MOST_PER_SECOND = 1200.0
 #: Status, Retry-After, body.
@@ -35,7 +35,7 @@ _Answer = tuple[int, str, bytes]
 
 @dataclass
 class Plan:
-    """What to ask: all that is given, in turn."""
+    """What to send: the documents in turn, or new pictures, or GET requests if neither is given."""
 
     url: str
     seconds: float
@@ -44,17 +44,17 @@ class Plan:
     documents: list[str] = field(default_factory=list)
     """JSON bodies to post."""
     first_picture: int = -1
-    """Uploads instead of documents: small pictures, each of another colour, from this number on."""
+    """Uploads instead of documents: small pictures of different colours, numbered from here; -1 for none."""
 
 
 @dataclass
-class Told:
-    """What came. Answers are (status, seconds, Retry-After, code of the refusal)."""
+class LoadResult:
+    """The responses to a plan: (status, seconds, Retry-After, error code)."""
 
     answers: list[tuple[int, float, str, str]] = field(default_factory=list)
     sent: int = 0
     broken: list[str] = field(default_factory=list)
-    """Connections that ended without an answer, and what hung."""
+    """Errors of requests whose connection broke or that timed out."""
 
     def seconds(self, *statuses: int) -> list[float]:
         return [seconds for status, seconds, _, _ in self.answers if status in statuses]
@@ -64,20 +64,20 @@ class Told:
 
 
 def percentile(values: list[float], share: float) -> float:
-    """The smallest value that ``share`` of all do not exceed; 0 where there are none."""
+    """The smallest value that ``share`` of all do not exceed; 0 if there are none."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
 
 
-def shared(plan: Plan) -> list[Plan]:
-    """The plan as several of a lower pace: one process cannot send thousands a second, and would tell its own lag."""
+def split(plan: Plan) -> list[Plan]:
+    """The plan as several of a lower rate: one process that sends thousands a second would measure its own lag."""
     count = max(1, math.ceil(plan.per_second / _MOST_PER_SECOND))
     return [replace(plan, per_second=plan.per_second / count) for _ in range(count)]
 
 
-def together(parts: list[Told]) -> Told:
-    """What several processes have to tell."""
-    return Told(
+def merged(parts: list[LoadResult]) -> LoadResult:
+    """The results of several processes as one."""
+    return LoadResult(
         [answer for part in parts for answer in part.answers],
         sum(part.sent for part in parts),
         [error for part in parts for error in part.broken],
@@ -85,8 +85,8 @@ def together(parts: list[Told]) -> Told:
 
 
 @contextlib.contextmanager
-def asking(plan: Plan) -> Iterator[subprocess.Popen[str]]:
-    """The plan being carried out in another process; :func:`told` waits for its end."""
+def running_load(plan: Plan) -> Iterator[subprocess.Popen[str]]:
+    """Runs the plan in another process; :func:`result_of` waits for its end."""
     command = [sys.executable, "-m", "tests.faults.load"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -99,22 +99,22 @@ def asking(plan: Plan) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-def told(process: subprocess.Popen[str]) -> Told:
-    """What a plan's process has to tell, after its end."""
+def result_of(process: subprocess.Popen[str]) -> LoadResult:
+    """Waits for a plan's process and returns its result."""
     output, _ = process.communicate(timeout=600)
     assert process.returncode == 0
     document = json.loads(output)
-    return Told([tuple(answer) for answer in document["answers"]], document["sent"], document["broken"])
+    return LoadResult([tuple(answer) for answer in document["answers"]], document["sent"], document["broken"])
 
 
-def ask(plan: Plan) -> Told:
-    """Carries a plan out."""
-    with asking(plan) as process:
-        return told(process)
+def run_load(plan: Plan) -> LoadResult:
+    """Runs a plan to its end."""
+    with running_load(plan) as process:
+        return result_of(process)
 
 
 def picture(number: int) -> bytes:
-    """A small PNG like no other number's."""
+    """A small PNG, different for each number."""
     from PIL import Image
 
     buffer = io.BytesIO()
@@ -123,7 +123,7 @@ def picture(number: int) -> bytes:
 
 
 class _Connection(asyncio.Protocol):
-    """One request at a time, and as little work for it as can be: who asks shares the cores with who answers."""
+    """One request at a time, with as little work as possible: the generator shares the cores with the server."""
 
     def __init__(self) -> None:
         self._received = bytearray()
@@ -165,14 +165,14 @@ class _Connection(asyncio.Protocol):
             self._transport.close()
 
 
-class _Asker:
+class _LoadGenerator:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._address = urlsplit(plan.url)
         self._numbers = itertools.count(plan.first_picture)
         self._requests = itertools.cycle([self._request(JSON, document.encode()) for document in plan.documents])
         self._idle: list[_Connection] = []
-        self.told = Told()
+        self.result = LoadResult()
 
     async def run(self) -> None:
         begun = time.perf_counter()
@@ -180,13 +180,13 @@ class _Asker:
         for number in range(int(self._plan.seconds * self._plan.per_second)):
             due = begun + number / self._plan.per_second
             await asyncio.sleep(max(0.0, due - time.perf_counter()))
-            tasks.append(asyncio.create_task(self._ask()))
-        self.told.sent = len(tasks)
+            tasks.append(asyncio.create_task(self._send()))
+        self.result.sent = len(tasks)
         await asyncio.gather(*tasks)
         for connection in self._idle:
             connection.close()
 
-    async def _ask(self) -> None:
+    async def _send(self) -> None:
         request = self._next()
         begun = time.perf_counter()
         try:
@@ -194,9 +194,9 @@ class _Asker:
             status, retry_after, body = await asyncio.wait_for(connection.ask(request), _PATIENCE_SECONDS)
             seconds = time.perf_counter() - begun
             code = json.loads(body)["error"]["code"] if status >= 400 and b'"error"' in body else ""
-            self.told.answers.append((status, seconds, retry_after, code))
+            self.result.answers.append((status, seconds, retry_after, code))
         except (OSError, asyncio.TimeoutError, ValueError, LookupError) as error:
-            self.told.broken.append(repr(error))
+            self.result.broken.append(repr(error))
         else:
             if connection.is_open:
                 self._idle.append(connection)
@@ -225,10 +225,9 @@ class _Asker:
 
 
 async def _main() -> None:
-    plan = Plan(**json.load(sys.stdin))
-    asker = _Asker(plan)
-    await asker.run()
-    json.dump(asdict(asker.told), sys.stdout)
+    generator = _LoadGenerator(Plan(**json.load(sys.stdin)))
+    await generator.run()
+    json.dump(asdict(generator.result), sys.stdout)
 
 
 if __name__ == "__main__":

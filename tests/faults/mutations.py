@@ -1,4 +1,4 @@
-"""Valid requests, and ways to damage them: bytes of any body, the structure of a JSON document, a content type."""
+"""Valid requests and hypothesis strategies that damage them: bytes, the structure of JSON documents, content types."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LONGEST_PAYLOAD = 12
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A request; ``straight``: to Triton itself."""
+    """A request; ``straight`` if it goes to Triton itself and not to the service."""
 
     path: str
     body: bytes
@@ -30,14 +30,14 @@ class Sent:
 
 
 def small_picture() -> bytes:
-    """Few bytes, so that most damage to a request is damage to its frame."""
+    """A PNG of few bytes, so that most damage to a request is outside the picture."""
     buffer = io.BytesIO()
     Image.new("L", (8, 8), 90).save(buffer, "PNG")
     return buffer.getvalue()
 
 
 def valid_requests(image_key: str) -> list[Sent]:
-    """One or two for each route. Most cost no work of a model: the picture is encoded once, most keys are unknown."""
+    """One or two for each route. Most need no model: the picture is encoded once, and most keys are unknown."""
     picture = part("image", small_picture(), "a.png")
     where = (part("x", b"3"), part("y", b"4"))
     size = (part("img_x", b"8"), part("img_y", b"8"))
@@ -62,7 +62,7 @@ def valid_requests(image_key: str) -> list[Sent]:
     question = {"model": "none", "messages": [{"role": "user", "content": content}], "max_tokens": 5, "stream": True}
     return [
         *(Sent("/v1/segment", json.dumps(document).encode(), JSON) for document in (known, unknown, image)),
-        # The picture last: a field behind it, once its frontier is damaged, is more of the picture, and a new encode.
+        # The picture last: if the boundary after it is damaged, a later field would become part of it, a new encode.
         Sent("/v1/images", form(part("model", b"sam2"), part("session_id", b"me"), picture), FORM),
         Sent("/v1/preview", form(picture), FORM),
         Sent("/prediction", form(*where, part("model_version", b"sam2"), picture), FORM),
@@ -77,7 +77,7 @@ def valid_requests(image_key: str) -> list[Sent]:
 
 
 def tensor_text(prompt: dict[str, Any]) -> str:
-    """A prompt as the tensor ``prompt_json`` has it: without what a request's frame says."""
+    """A prompt as in the tensor ``prompt_json``: without the fields that are sent separately."""
     own = ("image_key", "session_id", "latest_wins", "model")
     return json.dumps({name: value for name, value in prompt.items() if name not in own})
 
@@ -97,7 +97,7 @@ def straight(key: str, prompt_json: str) -> Sent:
 
 Damage = tuple[str, int, int, bytes]
 
-#: (what, where, how many bytes, which)
+#: (kind of damage, position, number of bytes, payload)
 BYTE_DAMAGE: st.SearchStrategy[Damage] = st.tuples(
     st.sampled_from(["flip", "delete", "insert", "duplicate"]),
     st.integers(0, 100_000),
@@ -133,7 +133,7 @@ VALUES = st.recursive(
     ),
     max_leaves=8,
 )
-#: (what, which node, the value)
+#: (kind of damage, index of the node, new value)
 NODE_DAMAGE = st.tuples(st.sampled_from(["replace", "delete", "wrap", "repeat"]), st.integers(0, 1000), VALUES)
 
 
@@ -149,9 +149,10 @@ def _nodes(value: Any, spared: frozenset[str]) -> list[tuple[Any, Any]]:
 
 
 def damage_structure(document: Any, damages: list[tuple[str, int, Any]], spared: frozenset[str] = frozenset()) -> Any:
-    """
+    """A damaged copy of a JSON document.
+
     Args:
-        spared: names whose values are left as they are, with all that is in them.
+        spared: names whose values are left as they are.
     """
     document = copy.deepcopy(document)
     for what, which, value in damages:
@@ -178,7 +179,7 @@ def mutated(draw: st.DrawFn, valid: list[Sent]) -> Sent:
     """A valid request with one to four damages.
 
     The shapes of tensors that go straight to Triton are spared, and so are the bytes around them: the embedded release
-    dies of a huge one (which is why it is for trusted hosts, with the service in front).
+    crashes on a huge one (which is why Triton is for trusted hosts, with the service in front).
     """
     sent = draw(st.sampled_from(valid))
     is_json = sent.kind == JSON

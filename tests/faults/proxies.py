@@ -1,4 +1,4 @@
-"""Real HAProxy and nginx with the configurations that are shipped, and whole servers that can be killed behind them."""
+"""Real HAProxy and nginx with the shipped configurations, and whole servers behind them that can be killed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NGINX_CONFIG = ROOT / "deploy" / "nginx" / "nginx.conf"
 
 
 def program(name: str) -> str:
-    """Its path; where it is missing the test is skipped, unless TRITON_SAM_REQUIRE_DEPLOY_TOOLS is set."""
+    """Path of a program; skips the test if it is missing, or fails it if TRITON_SAM_REQUIRE_DEPLOY_TOOLS is set."""
     found = shutil.which(name) or shutil.which(name, path="/usr/sbin:/sbin")
     if found is None:
         reason = f"no {name} on this machine: run scripts/install_deploy_tools.sh"
@@ -41,8 +41,7 @@ def program(name: str) -> str:
 
 @dataclass
 class WholeServer:
-    """``triton-sam serve`` with a home of its own: the service, Triton and the model's process. Its ports stay the same
-    when it is started again."""
+    """``triton-sam serve`` with its own home: service, Triton and the model's process. A restart keeps its ports."""
 
     repository: Path
     home: Path
@@ -78,12 +77,12 @@ class WholeServer:
         return False
 
     def processes(self) -> list[int]:
-        """The serve process, and all that it has started."""
+        """The serve process and all its descendants."""
         assert self.process is not None
         return family_of(self.process.pid)
 
     def kill(self) -> None:
-        """kill -9 of everything at once, as if the machine had lost its power."""
+        """Kills all processes with SIGKILL, like a power failure."""
         if self.process is None:
             return
         everything = self.processes()
@@ -95,7 +94,7 @@ class WholeServer:
         self.process = None
 
     def figure(self, name: str) -> int:
-        """A counter of its model: ``encodes`` -> images encoded since it was started."""
+        """A counter of its model since its start, for example ``encodes``."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.ports['metrics']}/metrics", timeout=30) as response:
             page = response.read().decode()
         found = re.search(rf'^triton_sam_{name}_total{{model="sam2"}} (\S+)$', page, re.MULTILINE)
@@ -113,34 +112,34 @@ class HAProxy:
     stats: str
 
     def states(self) -> dict[str, bool]:
-        """Which servers get requests: name -> is up."""
+        """Server -> whether it is up and gets requests."""
         return {name: row["status"].startswith("UP") for name, row in self._rows().items() if name.startswith("sam")}
 
     def under_way(self) -> int:
-        """Requests at the servers now, or in line for one."""
+        """Requests in flight at the servers or queued for one."""
         row = self._rows()["BACKEND"]
         return int(row["scur"]) + int(row["qcur"])
 
     def refused(self) -> int:
-        """Requests that it has refused itself, as its metrics count them."""
+        """Requests that HAProxy itself has refused, from its metrics."""
         page = httpx.get(f"{self.stats}/metrics", timeout=10, trust_env=False).text
         found = re.search(r'^haproxy_frontend_requests_denied_total{proxy="service"} (\d+)', page, re.MULTILINE)
         assert found is not None, page
         return int(found[1])
 
     def asked_again(self) -> int:
-        """Requests that were sent to another server than their own, which had not answered."""
+        """Requests that were sent to another server because their own had not responded."""
         return int(self._rows()["BACKEND"]["wredis"])
 
     def _rows(self) -> dict[str, dict[str, str]]:
-        """HAProxy's figures of the backend ``masks``: server, or BACKEND for all -> column -> value."""
+        """HAProxy's statistics of the backend ``masks``: server (or BACKEND for all) -> column -> value."""
         page = httpx.get(f"{self.stats}/;csv", timeout=10, trust_env=False).text
         rows = csv.DictReader(page.removeprefix("# ").splitlines())
         return {row["svname"]: row for row in rows if row["pxname"] == "masks"}
 
 
 def haproxy_variables(servers: list[WholeServer]) -> dict[str, str]:
-    """The environment that names these servers to the shipped configuration; it listens on free ports."""
+    """Environment variables of the shipped configuration for these servers, with free ports to listen on."""
     variables = {
         name: f"127.0.0.1:{free_port()}" for name in ("BIND", "BIND_TRITON_HTTP", "BIND_TRITON_GRPC", "BIND_STATS")
     }
@@ -153,7 +152,8 @@ def haproxy_variables(servers: list[WholeServer]) -> dict[str, str]:
 
 @contextlib.contextmanager
 def running_haproxy(servers: list[WholeServer], folder: Path, **further: str) -> Iterator[HAProxy]:
-    """
+    """HAProxy with the shipped configuration in front of these servers, once one of them is up.
+
     Args:
         further: other variables of the configuration.
     """
@@ -178,7 +178,7 @@ def running_haproxy(servers: list[WholeServer], folder: Path, **further: str) ->
 
 
 def nginx_config(folder: Path, upstreams: list[str]) -> tuple[Path, int]:
-    """The shipped configuration with what its users edit filled in, a throw-away certificate too: (path, TLS port)."""
+    """The shipped configuration with the values that users edit and a temporary certificate: (path, TLS port)."""
     port = free_port()
     command = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost"
     named = ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
@@ -203,7 +203,7 @@ def nginx_config(folder: Path, upstreams: list[str]) -> tuple[Path, int]:
 
 @contextlib.contextmanager
 def running_nginx(upstreams: list[str], folder: Path) -> Iterator[str]:
-    """nginx with TLS in front of these addresses; gives its own. Its certificate is ``site.crt`` in the folder."""
+    """URL of an nginx with TLS in front of these addresses. Its certificate is ``site.crt`` in the folder."""
     path, port = nginx_config(folder, upstreams)
     command = [program("nginx"), "-e", "stderr", "-c", str(path), "-g", "daemon off;"]
     with _running(command, folder / "nginx.log") as process:

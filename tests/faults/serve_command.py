@@ -1,4 +1,4 @@
-"""``triton-sam serve`` as a process of its own."""
+"""Runs ``triton-sam serve`` as its own process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PORTS = ("http", "grpc", "metrics", "service")
 def serve_command(
     repository: Path, home: Path, variables: dict[str, str] | None = None, **ports: int
 ) -> Iterator[subprocess.Popen[str]]:
-    """Ports that are not named are free ones."""
+    """The running command; ports that are not given are free ones."""
     options = [f"--{name}-port={ports.get(name, 0)}" for name in PORTS]
     command = [sys.executable, "-m", "triton_sam.cli", "serve", f"--model-repository={repository}", *options]
     environment = os.environ | {"TRITON_SAM_HOME": str(home)} | (variables or {})
@@ -42,6 +42,6 @@ def wait_until_serving(process: subprocess.Popen[str]) -> None:
 
 
 def expect_in_flight(home: Path, count: int) -> None:
-    """Waits until its model holds so many requests."""
+    """Waits until its model has ``count`` requests in flight."""
     (flight,) = home.glob("run/*/flight/sam2.*")
     eventually(lambda: int.from_bytes(flight.read_bytes(), "little") == count, f"{count} in flight", pause=0.01)

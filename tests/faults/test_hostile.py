@@ -23,7 +23,7 @@ from tests.faults import hostile_cases, hostile_images
 from tests.faults.figures import record
 from tests.faults.hostile_cases import FORM, part
 from tests.faults.mutations import straight
-from tests.faults.unhurt import REFUSED_WITHIN, SPOON, Witness, sentence_of
+from tests.faults.witness import REFUSED_WITHIN, SPOON, Witness, sentence_of
 from triton_sam import SAM2TritonClient
 from triton_sam.errors import InvalidInput, TooLarge
 from triton_sam.serving import RunningServer
@@ -58,7 +58,7 @@ def witness(
         "slowest refusal, seconds": (round(seconds, 3), "<= 1"),
         "slowest of all": (what, ""),
         "5xx": (sum(count for status, count in witness.statuses.items() if status >= 500), "0"),
-        "the same processes, and none mended": (witness.is_unhurt, "True"),
+        "the same processes, and none mended": (witness.is_intact, "True"),
     }
     record("hostile", "every hostile case through the service", figures)
 

@@ -30,7 +30,7 @@ from tests.faults.helpers import (
     stub_of,
     zombies_of,
 )
-from tests.faults.load import Plan, Told, asking, percentile, picture, told
+from tests.faults.load import LoadResult, Plan, percentile, picture, result_of, running_load
 from tests.waiting import eventually
 from triton_sam.server.host import SHARED_MEMORY
 from triton_sam.serving import RunningServer
@@ -231,7 +231,7 @@ def under_load(service: Service, seconds: float) -> Plan:
     return Plan(service.running.urls["service"], seconds, 4.0, "/v1/images", first_picture=int(time.time()) % 50_000)
 
 
-def expect_only(answers: Told, *statuses: int) -> None:
+def expect_only(answers: LoadResult, *statuses: int) -> None:
     assert answers.broken == [], "no connection is reset"
     assert answers.count(*statuses) == answers.sent, {status for status, *_ in answers.answers} - set(statuses)
     for status, _, retry_after, code in answers.answers:
@@ -246,10 +246,10 @@ def test_tritonserver_killed_under_load(service: Service) -> None:
     refused: list[float] = []
     for _ in range(SERVER_TIMES):
         begun = time.monotonic()
-        with asking(under_load(service, 4.0)) as load:
+        with running_load(under_load(service, 4.0)) as load:
             eventually(lambda: (held_by(service.running) or 0) > 1, "requests in flight", pause=0.01)
             before = kill_and_watch(service, service.running.supervisor.process.process.pid, seconds)
-            answers = told(load)
+            answers = result_of(load)
         service.expect_tidy(before)
         expect_only(answers, 200, 429, 503)
         assert answers.count(503) > 0, "those in flight are told"
@@ -263,7 +263,7 @@ def test_a_stub_stopped_for_three_seconds(service: Service) -> None:
     """Who asks meanwhile waits and gets a mask, or is told 503: Triton itself may take the process for dead by then."""
     restarts = restarts_of(service.running)
     stub = stub_of(service.running)
-    with asking(under_load(service, 3.0)) as load:
+    with running_load(under_load(service, 3.0)) as load:
         eventually(lambda: (held_by(service.running) or 0) > 1, "requests in flight", pause=0.01)
         os.kill(stub, signal.SIGSTOP)
         try:
@@ -274,7 +274,7 @@ def test_a_stub_stopped_for_three_seconds(service: Service) -> None:
         resumed = time.monotonic()
         eventually(lambda: service.mask() == service.right, "the right mask")
         back = time.monotonic() - resumed
-        answers = told(load)
+        answers = result_of(load)
     record(
         "stop-stub",
         "SIGSTOP of a model's process for 3 s, then SIGCONT, under load",

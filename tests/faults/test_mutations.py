@@ -19,7 +19,7 @@ from websockets.sync.client import connect
 
 from tests.faults.figures import record
 from tests.faults.mutations import JSON, Sent, mutated, small_picture, valid_requests
-from tests.faults.unhurt import Witness, sentence_of
+from tests.faults.witness import Witness, sentence_of
 from triton_sam.serving import RunningServer
 
 pytestmark = [
@@ -117,7 +117,7 @@ def test_damaged_requests(witness: Witness, examples: int) -> None:
         "slowest": (what[:60], ""),
         "slowest answer, seconds": (round(witness.slowest[0], 2), ""),
         "to": (witness.slowest[1][:60], ""),
-        "the same processes, and none mended": (witness.is_unhurt, "True"),
+        "the same processes, and none mended": (witness.is_intact, "True"),
     }
     record("mutations", "mutated requests to every route and to Triton's own (hypothesis)", figures)
 

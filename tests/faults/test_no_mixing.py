@@ -18,7 +18,7 @@ from PIL import Image, ImageDraw
 from tests.analytic import expected_mask
 from tests.conftest import ServerFactory
 from tests.faults.figures import record
-from tests.faults.unhurt import Stopwatch, png, vitals
+from tests.faults.witness import Stopwatch, png, vitals
 from tests.server_readings import counters
 from triton_sam import SAM2TritonClient
 from triton_sam.core.masks import decode

@@ -18,7 +18,7 @@ from PIL import Image
 from tests.faults.figures import record
 from tests.faults.helpers import children_of
 from tests.faults.serve_command import PORTS, wait_until_serving
-from tests.faults.unhurt import png
+from tests.faults.witness import png
 from tests.waiting import eventually
 from triton_sam.server.host import free_port
 from triton_sam.settings import get_settings

@@ -16,7 +16,7 @@ import pytest
 
 from tests.conftest import ServerFactory
 from tests.faults.figures import record
-from tests.faults.load import Plan, Told, ask, asking, percentile, picture, shared, together, told
+from tests.faults.load import LoadResult, Plan, merged, percentile, picture, result_of, run_load, running_load, split
 from tests.waiting import eventually
 from triton_sam.serving import RunningServer
 
@@ -111,11 +111,11 @@ def expect_order(running: RunningServer, crowd: Crowd, plan: Plan, service_secon
     before = counted(running, plan.path)
     begun = time.perf_counter()
     with contextlib.ExitStack() as stack:
-        load = [stack.enter_context(asking(part)) for part in shared(plan)]
-        health = stack.enter_context(asking(Plan(plan.url, plan.seconds, 20.0, "/health")))
-        answers = together([told(part) for part in load])
+        load = [stack.enter_context(running_load(part)) for part in split(plan)]
+        health = stack.enter_context(running_load(Plan(plan.url, plan.seconds, 20.0, "/health")))
+        answers = merged([result_of(part) for part in load])
         lasted = time.perf_counter() - begun
-        healthy = told(health)
+        healthy = result_of(health)
     refused, admitted = answers.seconds(*REFUSED), answers.seconds(200)
     # Who asks sits on the same cores here, and so do the refusals: each takes from those who are served.
     loaded_seconds = lasted / max(1, len(admitted))
@@ -156,7 +156,7 @@ def expect_order(running: RunningServer, crowd: Crowd, plan: Plan, service_secon
     assert percentile(admitted, 0.99) <= (limit if crowd.threads else max(limit, loaded_limit)) * crowd.slack
 
 
-def expect_counted(running: RunningServer, path: str, before: dict[str, int], answers: Told, queue: int) -> int:
+def expect_counted(running: RunningServer, path: str, before: dict[str, int], answers: LoadResult, queue: int) -> int:
     """Waits until service and model have counted what was answered; returns the refusals that the service has."""
     # Another engine may take more at a time than the service lets in.
     by_the_model = queue < SERVICE_REQUESTS - CLICK_BATCH and not os.environ.get("TRITON_SAM_TEST_REPOSITORY")
@@ -184,7 +184,7 @@ def is_told(answer: tuple[int, float, str, str]) -> bool:
     return retry_after.isdecimal() and code == {429: "queue_full", 503: "unavailable"}.get(status)
 
 
-def expect_answers(answers: Told) -> None:
+def expect_answers(answers: LoadResult) -> None:
     assert answers.broken == [], "every request has an answer"
     assert len(answers.answers) == answers.sent
     assert answers.count(200) > 0
@@ -208,5 +208,5 @@ def test_uploads(small: RunningServer, threads: int) -> None:
 
 
 def test_afterwards_everybody_is_served(small: RunningServer, clicks: list[str]) -> None:
-    calm = ask(Plan(small.urls["service"], 2.0, 2.0, "/v1/segment", clicks))
+    calm = run_load(Plan(small.urls["service"], 2.0, 2.0, "/v1/segment", clicks))
     assert calm.count(200) == calm.sent == 4

@@ -20,7 +20,7 @@ from websockets.sync.client import connect
 
 from tests.analytic import assert_mask, slow_picture, write_analytic
 from tests.conftest import ServerFactory
-from tests.faults.helpers import PATIENCE, POINT, expect_ended, held_by, mends_of, processes_of, stub_of
+from tests.faults.helpers import PATIENCE, POINT, expect_ended, held_by, processes_of, recoveries_of, stub_of
 from tests.integration.serve_folder import serve_folder
 from tests.waiting import eventually
 from triton_sam import SAM2TritonClient
@@ -75,15 +75,15 @@ def service(running: RunningServer) -> Iterator[httpx.Client]:
 
 def expect_mend(running: RunningServer, service: httpx.Client, before: tuple[object, object], *, restarts: int) -> None:
     """The supervisor has mended it once, and health tells so."""
-    eventually(lambda: mends_of(running) != before, "the mend")
+    eventually(lambda: recoveries_of(running) != before, "the mend")
     restarts_before, reloads_before = (int(str(count)) for count in before)
-    assert mends_of(running) == (restarts_before + restarts, reloads_before + 1 - restarts)
+    assert recoveries_of(running) == (restarts_before + restarts, reloads_before + 1 - restarts)
     assert service.get("/health").status_code == 200
 
 
 @pytest.mark.usefixtures("patient_reaping")
 def test_a_model_killed_idle_is_loaded_again(running: RunningServer, service: httpx.Client, coffee: Coffee) -> None:
-    before, server_pid, stub = mends_of(running), running.supervisor.process.process.pid, stub_of(running)
+    before, server_pid, stub = recoveries_of(running), running.supervisor.process.process.pid, stub_of(running)
     with SAM2TritonClient(running.urls["HTTP"]) as client:
         client.set_image(coffee.file)
         coffee.expect(client)
@@ -98,7 +98,7 @@ def test_a_model_killed_idle_is_loaded_again(running: RunningServer, service: ht
 def test_a_model_killed_in_flight_tells_everybody(
     running: RunningServer, service: httpx.Client, coffee: Coffee
 ) -> None:
-    before, everything = mends_of(running), processes_of(running)
+    before, everything = recoveries_of(running), processes_of(running)
     with (
         SAM2TritonClient(running.urls["HTTP"]) as client,
         SAM2TritonClient(running.urls["HTTP"], timeout=PATIENCE) as straight,
@@ -126,7 +126,7 @@ def test_a_model_killed_in_flight_tells_everybody(
 def test_a_killed_server_is_back_with_right_masks(
     running: RunningServer, service: httpx.Client, coffee: Coffee
 ) -> None:
-    before, everything = mends_of(running), processes_of(running)
+    before, everything = recoveries_of(running), processes_of(running)
     address = running.urls["service"].replace("http", "ws", 1) + "/v1/hover"
     with (
         SAM2TritonClient(running.urls["HTTP"]) as http,
@@ -199,7 +199,7 @@ def test_a_hung_model_is_noticed(start_server: ServerFactory, coffee: Coffee) ->
         SAM2TritonClient(hurried.urls["HTTP"]) as client,
     ):
         client.set_image(coffee.file)
-        before, everything = mends_of(hurried), processes_of(hurried)
+        before, everything = recoveries_of(hurried), processes_of(hurried)
         os.kill(stub_of(hurried), signal.SIGSTOP)  # alive, and silent
         expect_mend(hurried, service, before, restarts=1)
         coffee.expect(client)

@@ -27,7 +27,7 @@ import pytest
 
 from tests.conftest import ServerFactory
 from tests.faults.figures import record
-from tests.faults.helpers import mends_of, open_files, status_field, stub_of
+from tests.faults.helpers import open_files, recoveries_of, status_field, stub_of
 from tests.faults.load import picture
 from triton_sam.serving import RunningServer
 
@@ -206,12 +206,12 @@ class Users:
             if time.monotonic() < kill_at:
                 continue
             self.diary.gone_until = self.diary.forgotten_until = math.inf
-            before = mends_of(self._running)
+            before = recoveries_of(self._running)
             os.kill(stub_of(self._running), signal.SIGKILL)
             killed = time.monotonic()
             kill_at = killed + KILL_EVERY
             self.diary.kills += 1
-            while mends_of(self._running) == before:
+            while recoveries_of(self._running) == before:
                 await asyncio.sleep(0.1)
             self.diary.back.append(time.monotonic() - killed)
             self.diary.gone_until = time.monotonic() + 1.0  # who asked a moment ago is told a moment later

@@ -12,12 +12,10 @@ import json
 import os
 import signal
 import ssl
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +28,7 @@ from PIL import Image
 from tests.faults.figures import record
 from tests.faults.load import picture
 from tests.faults.proxies import HAProxy, WholeServer, program, running_haproxy, running_nginx
+from tests.faults.two_server_load import TwoServerLoad, click, upload
 from tests.waiting import eventually
 from triton_sam import SAM2TritonClient, SpeculativeSAM2Client, queue_multiple_requests, wait_for_latest_result
 from triton_sam.client.wire import image_headers
@@ -37,8 +36,6 @@ from triton_sam.client.wire import image_headers
 pytestmark = [pytest.mark.triton, pytest.mark.part("overload")]
 #: Images of each server in the load, and threads that ask about them.
 IMAGES, CLIENTS = 3, 3
-#: Seconds that a client looks at its mask: clicks go before encodes, and these servers share their cores.
-PAUSE = 0.3
 #: Seconds.
 OUT_WITHIN, BACK_WITHIN = 2.0, 10.0
 NAMES = ("sam1", "sam2")
@@ -90,15 +87,6 @@ def keys_of(client: httpx.Client, name: str) -> Iterator[str]:
         for key in (f"picture-{number}" for number in itertools.count())
         if served_by(client, {"X-Image-Key": key}) == name
     )
-
-
-def upload(client: httpx.Client, key: str, image: bytes) -> httpx.Response:
-    return client.post("/v1/images", files={"image": image}, headers={"X-Image-Key": key})
-
-
-def click(client: httpx.Client, key: str, image_key: str) -> httpx.Response:
-    body = {"image_key": image_key, "points": [[30, 30]], "format": "rle"}
-    return client.post("/v1/segment", json=body, headers={"X-Image-Key": key})
 
 
 @pytest.fixture(scope="module")
@@ -231,101 +219,12 @@ def test_what_haproxy_says_itself_has_the_service_s_shape(client: httpx.Client, 
 # -- a server dies and comes back -------------------------------------------------------------------------------------
 
 
-@dataclass
-class Load:
-    """Clients that click on their images without end, and send an image again when they are told that it has gone."""
-
-    url: str
-    owners: dict[str, str]
-    end: threading.Event = field(default_factory=threading.Event)
-    #: (when, X-Image-Key, status, who answered, route)
-    answers: list[tuple[float, str, int, str, str]] = field(default_factory=list)
-    broken: list[str] = field(default_factory=list)
-    no_more_newcomers: threading.Event = field(default_factory=threading.Event)
-    #: Who has answered an upload of an image that nobody has asked about before, in their order.
-    newcomers: list[str] = field(default_factory=list)
-
-    def send_newcomers(self, keys: list[str]) -> None:
-        """Images one after the other, so that an upload is under way at nearly any time."""
-        with httpx.Client(base_url=self.url, timeout=120, trust_env=False) as client:
-            for key in keys:
-                image = picture(next(_numbers))
-                while not self.no_more_newcomers.is_set():
-                    try:
-                        answer = upload(client, key, image)
-                    except httpx.TransportError as error:
-                        self.broken.append(f"newcomer: {error!r}")
-                        continue
-                    by = answer.headers.get("X-Served-By", "haproxy")
-                    self.answers.append((time.monotonic(), key, answer.status_code, by, "/v1/images"))
-                    if answer.status_code == 200:
-                        self.newcomers.append(by)
-                        break
-                    self._take(key, answer, {})
-
-    def run(self, keys: list[str]) -> None:
-        pictures = {key: picture(next(_numbers)) for key in keys}
-        known: dict[str, str] = {}
-        with httpx.Client(base_url=self.url, timeout=120, trust_env=False) as client:
-            for key in itertools.cycle(keys):
-                if self.end.is_set():
-                    return
-                try:
-                    answer = click(client, key, known[key]) if key in known else upload(client, key, pictures[key])
-                except httpx.TransportError as error:
-                    self.broken.append(f"{'click' if key in known else 'upload'}: {error!r}")
-                    continue
-                route = answer.request.url.path
-                by = answer.headers.get("X-Served-By", "haproxy")
-                self.answers.append((time.monotonic(), key, answer.status_code, by, route))
-                self._take(key, answer, known)
-                self.end.wait(PAUSE)
-
-    def _take(self, key: str, answer: httpx.Response, known: dict[str, str]) -> None:
-        code = answer.json()["error"]["code"] if answer.status_code != 200 else ""
-        if answer.status_code == 200 and key not in known:
-            known[key] = answer.json()["image_key"]
-        elif answer.status_code in (429, 503):
-            self.end.wait(min(1.0, float(answer.headers["Retry-After"])))
-        elif code == "image_expired":
-            known.pop(key, None)
-        elif answer.status_code != 200:
-            self.broken.append(f"{answer.status_code} {answer.text[:200]}")
-
-    def by(
-        self, server: str, owner: str, since: float, route: str | None = None, status: int | None = None
-    ) -> set[str]:
-        """The images of ``owner`` about which ``server`` has answered something."""
-        return {
-            key
-            for when, key, answered, name, path in self.answers
-            if when > since
-            and name == server
-            and self.owners.get(key) == owner
-            and path == (route or path)
-            and answered == (status or answered)
-        }
-
-    def first_masks(self, server: str, owner: str, since: float) -> float:
-        """When ``server`` had given a mask of each of ``owner``'s images that it gave any of."""
-        first: dict[str, float] = {}
-        for when, key, status, name, path in self.answers:
-            if when > since and (name, status, path) == (server, 200, "/v1/segment") and self.owners.get(key) == owner:
-                first.setdefault(key, when)
-        return max(first.values())
-
-    def uploads(self, owner: str) -> Counter[str]:
-        """How often each image of a server was encoded."""
-        done = (key for _, key, status, _, route in self.answers if status == 200 and route == "/v1/images")
-        return Counter(key for key in done if self.owners.get(key) == owner)
-
-
 @pytest.mark.timeout(900)  # seconds, where other work has most of the machine
 def test_a_killed_server_costs_nobody_an_answer(
     client: httpx.Client, haproxy: HAProxy, servers: list[WholeServer]
 ) -> None:
     chosen = {name: list(itertools.islice(keys_of(client, name), IMAGES)) for name in NAMES}
-    load = Load(haproxy.url, {key: name for name, keys in chosen.items() for key in keys})
+    load = TwoServerLoad(haproxy.url, {key: name for name, keys in chosen.items() for key in keys})
     newcomers = list(itertools.islice(keys_of(client, "sam1"), 60))[IMAGES:]
     interleaved = list(itertools.chain(*zip(*chosen.values(), strict=True)))
     killed, survivor = servers

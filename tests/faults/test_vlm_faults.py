@@ -21,7 +21,7 @@ import httpx
 import openai
 import pytest
 
-from tests.faults.helpers import expect_ended, mends_of, processes_of
+from tests.faults.helpers import expect_ended, processes_of, recoveries_of
 from tests.integration.vlm_serving import (
     SCHEMES,
     data_url,
@@ -327,11 +327,11 @@ def test_killed_idle(slow: Slow) -> None:
     slow.expect_recovery()  # the test before this one may have left the server restarting
     eventually(lambda: slow.held == 0, "the end of all before")
     supervisor, stub = slow.running.supervisor, slow.stub()
-    server, before = supervisor.process.process.pid, mends_of(slow.running)
+    server, before = supervisor.process.process.pid, recoveries_of(slow.running)
     loads = server_log(slow.running).count("loading from")
     os.kill(stub, signal.SIGKILL)
     # Nobody asks before the death is noticed: a question that comes to a dead process costs the server (test_kills).
-    eventually(lambda: mends_of(slow.running) != before, "the end of mending")
+    eventually(lambda: recoveries_of(slow.running) != before, "the end of mending")
     slow.expect_recovery()
     assert supervisor.process.process.pid == server, "an idle death needs no restart of the server"
     assert slow.stub() != stub

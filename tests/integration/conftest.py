@@ -1,4 +1,4 @@
-"""Exports of networks with random weights, made once for all tests that serve them."""
+"""Fixtures of the integration tests: exports of networks with random weights, made once for all tests."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ ExportTrial = Callable[[str], Path]
 
 @pytest.fixture(scope="session")
 def export_trial(tmp_path_factory: pytest.TempPathFactory) -> ExportTrial:
-    """Model id -> the folder of an export: the family's network with little depth, at its full image size.
+    """Model id -> the folder of an export: the family's network with few blocks, at its full image size.
 
-    The exporter's own check against torch is left out: it takes most of an export's time, and what is served is
-    compared with the graphs.
+    The exporter's parity check is left out: it takes most of an export's time, and the tests compare what is served
+    with the graphs.
     """
-    # Not above: the tests that need no torch are collected without it.
+    # Imported here, because tests that need no torch are collected without it.
+    from triton_sam.export.random_weights import randomise, shrunk
     from triton_sam.export.run import write_graphs
-    from triton_sam.export.trial import randomise, shrunk
     from triton_sam.networks.segmenters import build
 
     folders: dict[str, Path] = {}
@@ -54,7 +54,7 @@ def export_trial(tmp_path_factory: pytest.TempPathFactory) -> ExportTrial:
 
 @pytest.fixture(scope="session")
 def small_exports(tmp_path_factory: pytest.TempPathFactory) -> SmallFactory:
-    """Model id -> a small network of its kind and a small image size, exported: encoded in milliseconds."""
+    """Model id -> an export of a small network of its kind and a small image size, which encodes in milliseconds."""
     from tests.unit.export.small import make_small
 
     made: dict[str, Small] = {}

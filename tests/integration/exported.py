@@ -1,4 +1,4 @@
-"""Real weights, exported once for all tests that serve them, and what their torch networks say of three photographs."""
+"""Exports of real weights, made once for all tests that serve them, and the masks of their torch networks."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ from triton_sam.models.specs import Precision, graphs_from_json, graphs_to_json
 from triton_sam.models.weights import WeightStore
 from triton_sam.settings import get_settings
 
-#: Beside the repository, not in it.
+#: Next to the repository, not in it.
 TINY_WEIGHTS = Path("../shared/weights/sam2_hiera_tiny_image_fp16.safetensors")
-Place = tuple[float, float]
+Point = tuple[float, float]
 
 
 @dataclass(frozen=True)
 class Scene:
-    """Where to point at in a photograph, as shares of its sides.
+    """Prompts on a photograph, as shares of its sides.
 
-    All are objects whose borders the networks themselves are sure of. Others say nothing about a precision: one point
-    on the cup's handle may mean the handle or the cup, and SAM2-tiny in fp16 chooses otherwise than in fp32 (IoU 0.83);
-    MobileSAM was never trained with a mask alone, so that most answers to one are noise around a logit of 0 (int8
-    down to IoU 0.61). The mask of a whole saucer, cat or face is taken up by both.
+    All are objects whose borders the networks are sure of. Others are no test of a precision: one point on the cup's
+    handle may mean the handle or the cup, and SAM2-tiny in fp16 chooses differently from fp32 (IoU 0.83). MobileSAM was
+    never trained with a mask only, so that most masks for such a prompt are noise around a logit of 0 (int8 down to IoU
+    0.61). Both networks reproduce the mask of a whole saucer, cat or face.
 
     Attributes:
-        place: on an object; elsewhere: next to that, not on it.
-        box, inside: a box around an object, and a place on it.
+        point: on an object; elsewhere: next to it, not on it.
+        box, inside: a box around an object, and a point on it.
         fed_back: a box whose mask is given back as ``mask_input``.
     """
 
-    place: Place
-    elsewhere: Place
+    point: Point
+    elsewhere: Point
     box: tuple[float, float, float, float]
-    inside: Place
+    inside: Point
     fed_back: tuple[float, float, float, float]
 
 
@@ -57,10 +57,10 @@ KINDS = ("point", "two points", "box", "box and point", "mask and point", "mask 
 
 
 class Truth:
-    """A model's torch network, asked once for each photograph and kind of prompt."""
+    """Reference masks of a model's torch network, computed once for each photograph and kind of prompt."""
 
     def __init__(self, model_id: str, checkpoint: Path, photographs: Path) -> None:
-        # Not above: the tests that need no torch are collected without it.
+        # Imported here, because tests that need no torch are collected without it.
         from tests.integration.torch_reference import TorchReference
 
         self.network = TorchReference.of_checkpoint(model_id, checkpoint, keeps_aspect=model_id == "sam1:mobile")
@@ -83,11 +83,11 @@ class Truth:
             def pixels(*shares: float) -> list[float]:
                 return [share * picture.size[index % 2] for index, share in enumerate(shares)]
 
-            point = {"points": [pixels(*scene.place)], "labels": [1]}
+            point = {"points": [pixels(*scene.point)], "labels": [1]}
             box = {"box": pixels(*scene.box)}
             self._prompts[name] = {
                 "point": point,
-                "two points": {"points": [pixels(*scene.place), pixels(*scene.elsewhere)], "labels": [1, 0]},
+                "two points": {"points": [pixels(*scene.point), pixels(*scene.elsewhere)], "labels": [1, 0]},
                 "box": box,
                 "box and point": box | {"points": [pixels(*scene.inside)], "labels": [1]},
                 "mask and point": point | {"mask_input": self.network.logits(picture, **point)[0][0]},
@@ -103,7 +103,7 @@ class Truth:
 
 
 class Exports:
-    """Each model is exported and checked once; the smaller graphs are made of it, as the exporter makes them."""
+    """Exports and checks each model once; fp16 and int8 graphs are converted from it, as the exporter does."""
 
     def __init__(self, folder: Path, photographs: Path) -> None:
         self._folder = folder
@@ -119,7 +119,7 @@ class Exports:
         try:
             return WeightStore(get_settings().home).pull_checkpoint(get_spec(model_id))
         except WeightsError as error:
-            pytest.skip(f"the checkpoint of {model_id} cannot be had here: {error}")
+            pytest.skip(f"the checkpoint of {model_id} is not available here: {error}")
 
     def truth(self, model_id: str) -> Truth:
         if model_id not in self._truths:
@@ -130,7 +130,7 @@ class Exports:
         folder = self._folder / f"{get_spec(model_id).variant_name}-{precision.value}"
         if folder.exists():
             return folder
-        from triton_sam.export.precision import convert_graph
+        from triton_sam.export.precision_conversion import convert_graph
         from triton_sam.export.run import export_checkpoint
 
         if precision is Precision.FP32:

@@ -1,6 +1,6 @@
-"""Paintera's own way to Triton, message by message: one gRPC stream, gzip, ids, priorities, 32 MiB at most.
+"""An imitation of Paintera's Triton client: one gRPC stream, gzip, ids, priorities, messages of at most 32 MiB.
 
-Written with gRPC's plain stubs, as a client in another language is.
+Written with gRPC's plain stubs, like a client in another language.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from triton_sam.serving import RunningServer
 
 INBOUND_LIMIT = 32 * 1024 * 1024
 PATIENCE = 240.0
-#: Model -> its input.
+#: Model -> the name of its input.
 INPUTS = {"sam1_encoder": "image", "sam2.1_large_encoder": "image", "sam3_tracker_encoder_fp16": "pixel_values"}
 
 
 @contextlib.contextmanager
 def connected(running: RunningServer) -> Iterator[Any]:
-    """A stub as Paintera has it."""
+    """A gRPC stub with Paintera's options."""
     address = running.urls["gRPC"].removeprefix("grpc://")
     options = [("grpc.max_receive_message_length", INBOUND_LIMIT), ("grpc.enable_http_proxy", 0)]
     with grpc.insecure_channel(address, options) as channel:
@@ -34,7 +34,7 @@ def connected(running: RunningServer) -> Iterator[Any]:
 
 
 class Lane:
-    """One of Paintera's streams: requests go out when they come up, answers are known by their ids."""
+    """One of Paintera's streams: requests are sent at once, and responses are matched by their ids."""
 
     def __init__(self, stub: Any) -> None:
         self._requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -67,7 +67,7 @@ class Lane:
 
 
 def tensors(answer: Any) -> dict[str, np.ndarray]:
-    """What an answer holds; FP32 and raw, as Paintera insists."""
+    """The tensors of a response, which must be raw FP32, as Paintera requires."""
     assert answer.error_message == ""
     assert answer.ByteSize() < INBOUND_LIMIT
     found = {}

@@ -1,6 +1,6 @@
-"""The same two graph files run directly: the answer that a served mask must equal.
+"""A reference for served masks: the same two graph files, run directly.
 
-Written apart from the package on purpose: nothing of triton_sam is imported here.
+Independent of the package on purpose: nothing of triton_sam is imported here.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class DirectSam2:
 
 
 def bilinear(values: np.ndarray, width: int, height: int) -> np.ndarray:
-    """[h,w] -> [height,width], pixel centres at halves, borders repeated (torch: align_corners=False)."""
+    """[h,w] -> [height,width], pixel centres at 0.5, borders repeated (torch: align_corners=False)."""
     rows, row_next, row_share = _taps(values.shape[0], height)
     columns, column_next, column_share = _taps(values.shape[1], width)
     vertical = values[rows] * (1 - row_share)[:, None] + values[row_next] * row_share[:, None]

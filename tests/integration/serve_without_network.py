@@ -1,4 +1,4 @@
-"""To be run where there is no network but loopback: set up from carried files, serve, and print a mask's score."""
+"""Run without a network (except loopback): sets up from copied files, serves, and prints a mask's score."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from triton_sam.serving import Ports, ServingOptions, prepare, serving
 from triton_sam.settings import get_settings
 
 _SIOCSIFFLAGS, _UP = 0x8914, 0x1
-#: Of a range that nobody has (RFC 5737): without a network there is no way to it, with one nobody answers.
+#: A documentation address (RFC 5737): unreachable without a network, and without a response if there is one.
 _ELSEWHERE = ("192.0.2.1", 443)
 
 
@@ -39,8 +39,8 @@ def main(photograph: Path, x: float, y: float) -> None:
         )
         with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=120) as answer:
             result = json.loads(answer.read())
-    told = {"interfaces": interfaces, "reachable": reachable, "score": result["score"], "model": result["model"]}
-    sys.stdout.write(json.dumps(told) + "\n")
+    report = {"interfaces": interfaces, "reachable": reachable, "score": result["score"], "model": result["model"]}
+    sys.stdout.write(json.dumps(report) + "\n")
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from tests.integration.reference import iou
 from tests.integration.serve_folder import serve_folder
 from triton_sam import SAM2TritonClient
 from triton_sam.export.cpu_decoder import MOST_DIFFERENCE, make_cpu_decoder
-from triton_sam.export.decoder_trials import Trial, largest_difference
+from triton_sam.export.decoder_comparison import Trial, largest_difference
 from triton_sam.models.specs import GRAPHS_FILE, ModelSpec, Role, graphs_from_json
 from triton_sam.models.weights import WeightStore
 from triton_sam.repository.setup import SetupRequest, set_up

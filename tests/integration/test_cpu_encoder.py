@@ -19,16 +19,16 @@ from tests.integration.reference import iou
 from tests.integration.serve_folder import serve_folder
 from triton_sam import SAM2TritonClient
 from triton_sam.core.cpu_features import has_dot_products
-from triton_sam.export.completeness import IncompleteRewrite
-from triton_sam.export.convert import as_onnx
 from triton_sam.export.cpu_encoder import MOST_ERROR, MOST_ROUNDING, compare, make_cpu_encoder
-from triton_sam.export.graph_rewrites import (
-    Graph,
+from triton_sam.export.encoder_rewrites import (
     count_attentions,
     fuse_attention,
     join_convolutions,
     split_projections,
 )
+from triton_sam.export.onnx_graph import Graph
+from triton_sam.export.ort_to_onnx import as_onnx
+from triton_sam.export.rewrite_check import IncompleteRewrite
 from triton_sam.export.window_tiles import count_windowed_blocks, tile_windows
 from triton_sam.models.specs import EIGHT_BIT_ENCODER_FILE, GRAPHS_FILE, ModelSpec, Role, graphs_from_json
 from triton_sam.models.weights import WeightStore

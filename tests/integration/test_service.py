@@ -262,7 +262,7 @@ def _hang_up(client: httpx.Client, number: int) -> None:
         client.post("/v1/images", files={"image": slow_picture(3000 + number)})
 
 
-def test_slow_senders_do_not_keep_others_out(running: Running, service: httpx.Client, image_key: str) -> None:
+def test_slow_senders_do_not_keep_others_out(running: RunningServer, service: httpx.Client, image_key: str) -> None:
     """How much they slow others down is measured by ``python -m benchmarks service``."""
     with slow_senders(running.urls["service"], 100):
         answer = service.post("/v1/segment", json={"image_key": image_key, "points": [SPOON], "format": "rle"})

@@ -1,7 +1,7 @@
-"""An exported model's own torch network, asked directly: the answer that a served mask must equal.
+"""A reference for served masks: the torch network of an exported model, run directly.
 
-Of the package only the network and the reading of its weights are used: how pictures, places and masks change their
-size is written here again, and prompts go through transformers' own ``forward``.
+Of the package only the network and the loading of its weights are used. The scaling of pictures, points and masks is
+implemented here again, and prompts go through transformers' own ``forward``.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _STD = torch.tensor([0.229, 0.224, 0.225]).view(3, 1, 1)
 
 
 class TorchReference:
-    """A network behind the words of :meth:`triton_sam.SAM2TritonClient.segment`.
+    """A network with the parameters of :meth:`triton_sam.SAM2TritonClient.segment`.
 
     Args:
-        side: of the square that it takes.
+        side: side of its square input, pixels.
         keeps_aspect: whether a picture's longest side becomes the model's and the rest is padded (SAM 1), or both
             sides become the model's (SAM 2).
     """
@@ -54,12 +54,12 @@ class TorchReference:
         mask_input: np.ndarray | None = None,
         multimask: bool = False,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """([M,h,w] logits, [M] scores) for one object; places in original pixels."""
+        """([M,h,w] logits, [M] scores) for one object; coordinates in original pixels."""
         across, down = self._inner_size(picture)
         scale = torch.tensor([across / picture.width, down / picture.height], dtype=torch.float64)
 
-        def in_model(places: Any) -> torch.Tensor:
-            return (torch.tensor(places, dtype=torch.float64).reshape(-1, 2) * scale).float()
+        def in_model(coordinates: Any) -> torch.Tensor:
+            return (torch.tensor(coordinates, dtype=torch.float64).reshape(-1, 2) * scale).float()
 
         prompt: dict[str, torch.Tensor] = {}
         if points:
@@ -99,7 +99,7 @@ class TorchReference:
         return self._embeddings[key]
 
     def _inner_size(self, picture: Image.Image) -> tuple[int, int]:
-        """(width, height) that a picture has in the model's square."""
+        """(width, height) of a picture in the model's square."""
         if not self._keeps_aspect:
             return self._side, self._side
         longest = max(picture.size)

@@ -1,4 +1,4 @@
-"""Vision-language models behind the real Triton, with small checkpoints; and what their networks say without us."""
+"""Serves vision-language models with small checkpoints on the real Triton, and runs their networks as a reference."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from triton_sam.settings import Settings
 
 SCHEMES = ("HTTP", "gRPC")
 PATIENCE = 60.0
-#: For a model.py that counts the network's runs in a file, each of which takes so many seconds.
+#: A model.py that counts the network's runs in a file and delays each by some seconds.
 _OBSERVED = """import time
 from pathlib import Path
 
@@ -57,10 +57,10 @@ def serving_vlms(
     """A server on free ports: ``with serving_vlms(tmp_path, {"vlm:shapes": None}, vlm_batch="2") as running``.
 
     Args:
-        folder: for whatever is written.
-        checkpoints: catalogue id -> folder; None for what comes with the package.
-        repository: with the models of ``segmenters`` in it.
-        slow: catalogue id -> seconds for each token; those are counted: see :func:`steps`.
+        folder: for all files that are written.
+        checkpoints: catalogue id -> folder; None for the checkpoint in the package.
+        repository: has the models of ``segmenters``; by default a new one.
+        slow: catalogue id -> seconds for each token; their tokens are counted: see :func:`steps`.
     """
     repository = repository or folder / "model_repository"
     for model_id, checkpoint in checkpoints.items():
@@ -82,7 +82,7 @@ def serving_vlms(
 
 
 def steps(folder: Path, model: str) -> int:
-    """How often the network of a slow model has run."""
+    """How many times the network of a slow model has run."""
     counted = folder / model
     return counted.stat().st_size if counted.exists() else 0
 
@@ -100,7 +100,7 @@ def server_log(running: RunningServer) -> str:
 
 
 def picture(number: int, size: tuple[int, int] = (90, 60)) -> Image.Image:
-    """Noise of one colour's brightness, another for each number; a little larger with it."""
+    """Noise with a tint and a size that differ for each number."""
     generator = np.random.default_rng(number)
     shape = (size[1] + 3 * number, size[0] + number, 3)
     tint = generator.integers(60, 250, 3)
@@ -121,7 +121,7 @@ def data_url(image: bytes) -> str:
 
 
 def generate_stream(running: RunningServer, model: str, document: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Triton's own server-sent events, as curl would get them."""
+    """Triton's own server-sent events."""
     connection = http.client.HTTPConnection(running.reach, running.ports.http, timeout=PATIENCE)
     with contextlib.closing(connection):
         send_question(connection, model, document)
@@ -142,7 +142,7 @@ def send_question(connection: http.client.HTTPConnection, model: str, document: 
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """For networks this small, which are slower on several, and much slower beside other programs."""
+    """Limits torch to one thread: networks this small are slower on several, and much slower beside other programs."""
     import torch
 
     threads = torch.get_num_threads()
@@ -154,7 +154,7 @@ def one_thread() -> Iterator[None]:
 
 
 class Reference:
-    """What transformers says, one question at a time, with nothing of ours."""
+    """The text that transformers alone generates, one question at a time."""
 
     def __init__(self, folder: Path) -> None:
         import torch
@@ -239,7 +239,7 @@ def grounded_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def vlm_server(
     embedded_server: None, vlm_folders: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[RunningServer]:
-    """All four models; whoever asks within a quarter of a second is in one batch."""
+    """All four models; requests within a quarter of a second form one batch."""
     folder = tmp_path_factory.mktemp("vlm_server")
     with serving_vlms(folder, {**vlm_folders, "vlm:shapes": None}, vlm_gather_ms="250") as running:
         yield running
@@ -247,7 +247,7 @@ def vlm_server(
 
 @pytest.fixture(scope="session")
 def says(vlm_folders: dict[str, Path]) -> Iterator[Says]:
-    """Model's name -> (image, question, tokens) -> its text, greedily."""
+    """Model's name -> a function (image, question, tokens) that returns its text, decoded greedily."""
     makers = {"llava": llava_says, "kosmos2": kosmos2_says, "moondream2": moondream2_says}
     with one_thread():
         yield {name: make(vlm_folders[f"vlm:{name}"]) for name, make in makers.items()}

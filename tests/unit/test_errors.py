@@ -30,7 +30,7 @@ from triton_sam.errors import (
     WeightsError,
     from_status,
 )
-from triton_sam.export.completeness import IncompleteRewrite
+from triton_sam.export.rewrite_check import IncompleteRewrite
 
 # What a server may answer with; the rest of the tree is raised on the user's own machine.
 ANSWERS = (

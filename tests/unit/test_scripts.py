@@ -192,7 +192,7 @@ def test_an_unknown_config_is_refused_in_one_sentence(
     said = capsys.readouterr()
     assert (stopped.value.code, said.out) == (2, "")
     assert said.err == (
-        f"error: {config!r} is no config of an image network: "
+        f"error: {config!r} is not a config of an image network: "
         "known are sam2_hiera_X.yaml and sam2.1_hiera_X.yaml with X = t, s, b+ or l\n"
     )
 

@@ -13,7 +13,7 @@ from torch.nn.functional import interpolate, pad
 from triton_sam.core.geometry import Frame, ResizePolicy
 from triton_sam.core.rle import BoolArray
 from triton_sam.export.checkpoint import load_weights
-from triton_sam.export.trial import randomise
+from triton_sam.export.random_weights import randomise
 from triton_sam.models.specs import ModelSpec
 from triton_sam.networks.segmenters import build, normalisation
 

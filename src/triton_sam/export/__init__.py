@@ -1,4 +1,6 @@
-"""Checkpoint -> ONNX graphs that equal it, and the rewrites that make graphs fast.
+"""Exports checkpoints to ONNX graphs that are checked against torch, and rewrites graphs so that they run faster.
 
-From outside: ``run`` (export), ``contract``, ``cpu_encoder`` and ``cpu_decoder`` (rewrites). It knows no server.
+Import from outside: ``run`` (export); ``checkpoint``, ``checkpoint_keys``, ``network_file``, ``random_weights`` (torch
+weights); ``ort_to_onnx``, ``raw_contract``, ``encoder_adapter``, ``cpu_encoder``, ``cpu_decoder`` (graphs);
+``gpu_check``. It must not know servers.
 """

@@ -1,4 +1,4 @@
-"""Checkpoint files -> weights in a network: reading without running code, recognising the variant, filling in."""
+"""Reads checkpoint files without running code, recognises the model variant and loads the weights into a network."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from torch import Tensor
 from torch.nn import functional
 
 from triton_sam.errors import InvalidInput
-from triton_sam.export.keys import MappedWeights, map_keys
+from triton_sam.export.checkpoint_keys import MappedWeights, map_keys
 from triton_sam.models.catalog import CATALOG
 from triton_sam.models.specs import Architecture, Backbone, ModelSpec
 
 #: Image-mode checkpoints may lack it, and no mask depends on it.
-_DISPENSABLE = re.compile(r"^mask_decoder\.pred_obj_score_head\.")
+_OPTIONAL = re.compile(r"^mask_decoder\.pred_obj_score_head\.")
 _NESTED = ("model", "state_dict")
 _LISTED = 5
 
 
 def read_checkpoint(path: Path) -> dict[str, Tensor]:
-    """The tensors of a ``.pt``/``.pth`` (plain tensors only), a ``.safetensors`` or a Hugging Face folder."""
+    """The tensors of a ``.pt``/``.pth`` (plain tensors only) or ``.safetensors`` file, or of a Hugging Face folder."""
     if path.is_dir():
         return _read_folder(path)
     if not path.is_file():
@@ -38,15 +38,15 @@ def read_checkpoint(path: Path) -> dict[str, Tensor]:
         return _read_safetensors(path)
     if path.suffix in (".pt", ".pth"):
         return _read_torch(path)
-    raise InvalidInput(f"{path.name} is no .pt, .pth or .safetensors file, nor a Hugging Face folder")
+    raise InvalidInput(f"{path.name} is not a .pt, .pth or .safetensors file, nor a Hugging Face folder")
 
 
 def _read_torch(path: Path) -> dict[str, Tensor]:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # advice on formats; what matters is raised
+            warnings.simplefilter("ignore")  # advice on formats; real problems are raised
             loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
-    except Exception as error:  # what torch raises for damaged files has no base class but this
+    except Exception as error:  # torch's exceptions for damaged files have no narrower common base class
         if _holds_objects(error):
             raise InvalidInput(
                 f"{path.name} holds more than tensors (code or objects), and only tensors are loaded: "
@@ -61,12 +61,12 @@ def _read_torch(path: Path) -> dict[str, Tensor]:
         else {}
     )
     if not tensors:
-        raise InvalidInput(f"{path.name} holds no named tensors: it is no checkpoint of a model")
+        raise InvalidInput(f"{path.name} holds no named tensors: it is not a checkpoint of a model")
     return tensors
 
 
 def _holds_objects(error: Exception) -> bool:
-    """Whether torch refused what a file holds; bytes that are no pickle at all (a web page) are another matter."""
+    """Whether torch refused a file because it holds objects, and not because it is no pickle at all (a web page)."""
     if isinstance(error, pickle.UnpicklingError):
         return "Unsupported operand" not in str(error)
     return "TorchScript" in str(error)
@@ -81,7 +81,8 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
 
 def _damaged(path: Path) -> str:
     return (
-        f"{path.name} is damaged or cut ({path.stat().st_size:,} bytes): get it again and compare its size and sha256"
+        f"{path.name} is damaged or truncated ({path.stat().st_size:,} bytes): "
+        "download it again and compare its size and sha256"
     )
 
 
@@ -92,7 +93,7 @@ def _read_folder(folder: Path) -> dict[str, Tensor]:
     try:
         kind = str(json.loads(config.read_text())["model_type"])
     except (ValueError, KeyError, TypeError, UnicodeDecodeError):
-        raise InvalidInput(f"{config} names no model_type: it is no configuration of a model") from None
+        raise InvalidInput(f"{config} names no model_type: it is not a configuration of a model") from None
     if not kind.startswith("sam"):
         raise InvalidInput(f"{folder} holds a model of type {kind!r}, not one of the SAM families")
     files = sorted(folder.glob("model*.safetensors"))
@@ -100,7 +101,9 @@ def _read_folder(folder: Path) -> dict[str, Tensor]:
         raise InvalidInput(f"{folder} has no model.safetensors: pickled weights (.bin) are not read")
     parts = re.search(r"-of-(\d+)$", files[0].stem)
     if parts and len(files) != int(parts[1]):
-        raise InvalidInput(f"{folder} has {len(files)} of the {int(parts[1])} parts of its weights: get the others too")
+        raise InvalidInput(
+            f"{folder} has {len(files)} of the {int(parts[1])} parts of its weights: download the others too"
+        )
     tensors: dict[str, Tensor] = {}
     for file in files:
         tensors |= _read_safetensors(file)
@@ -108,18 +111,18 @@ def _read_folder(folder: Path) -> dict[str, Tensor]:
 
 
 def recognise(weights: MappedWeights) -> list[ModelSpec]:
-    """The catalogue rows that these tensors may be; SAM 2 and 2.1 look alike where only their image part is there."""
+    """The catalogue rows that these tensors fit; SAM 2 and 2.1 cannot be told apart without their video part."""
     seen = _signature(weights.tensors)
     rows = [spec for spec in CATALOG.values() if _signature_of(spec.architecture) == seen]
-    told = [spec for spec in rows if spec.architecture.generation in ("", weights.generation)]
-    return told or (rows if not weights.generation else [])
+    same_generation = [spec for spec in rows if spec.architecture.generation in ("", weights.generation)]
+    return same_generation or (rows if not weights.generation else [])
 
 
 def check_variant(weights: MappedWeights, spec: ModelSpec) -> None:
-    """InvalidInput that names the right id where the tensors are another model's."""
+    """Raises InvalidInput, with the right id, if the tensors are another model's."""
     generation = spec.architecture.generation
-    told_apart = bool(weights.generation and generation and weights.generation != generation)
-    if _signature(weights.tensors) == _signature_of(spec.architecture) and not told_apart:
+    other_generation = bool(weights.generation and generation and weights.generation != generation)
+    if _signature(weights.tensors) == _signature_of(spec.architecture) and not other_generation:
         return
     rows = recognise(weights)
     if rows:
@@ -138,7 +141,7 @@ def _signature_of(architecture: Architecture) -> tuple[Backbone | None, int, int
     return architecture.backbone, architecture.width, sum(architecture.depths)
 
 
-#: Backbone -> (a tensor whose first axis is the width, the prefix that numbered blocks have).
+#: Backbone -> (a tensor whose first axis is the width, a pattern of the numbered blocks' prefix).
 _MARKS = {
     Backbone.TINY_VIT: ("vision_encoder.patch_embed.seq.2.c.weight", r"vision_encoder\.layers\.(\d+\.blocks\.\d+)\."),
     Backbone.PERCEPTION: ("vision_encoder.backbone.layer_norm.weight", r"vision_encoder\.backbone\.layers\.(\d+)\."),
@@ -159,7 +162,7 @@ def _signature(tensors: Mapping[str, Tensor]) -> tuple[Backbone | None, int, int
 
 
 def load_weights(network: Any, path: Path, spec: ModelSpec) -> MappedWeights:
-    """Fills ``network`` from a checkpoint; one InvalidInput lists all keys that are missing, unknown or misshapen."""
+    """Loads a checkpoint into ``network``; one InvalidInput lists all keys that are missing, unknown or misshapen."""
     weights = map_keys(read_checkpoint(path))
     check_variant(weights, spec)
     fill(network, weights)
@@ -167,10 +170,10 @@ def load_weights(network: Any, path: Path, spec: ModelSpec) -> MappedWeights:
 
 
 def fill(network: Any, weights: MappedWeights) -> None:
-    """Puts mapped weights into a network, upcast to its own type."""
+    """Loads mapped weights into a network, upcast to the network's own type."""
     expected = network.state_dict()
-    tensors = {name: _fitted(name, tensor, expected.get(name)) for name, tensor in weights.tensors.items()}
-    missing = [name for name in expected if name not in tensors and not _DISPENSABLE.match(name)]
+    tensors = {name: _resized(name, tensor, expected.get(name)) for name, tensor in weights.tensors.items()}
+    missing = [name for name in expected if name not in tensors and not _OPTIONAL.match(name)]
     unknown = [weights.origin.get(name, name) for name in tensors if name not in expected]
     misshapen = [
         f"{weights.origin.get(name, name)} is {list(tensor.shape)} instead of {list(expected[name].shape)}"
@@ -187,8 +190,8 @@ def fill(network: Any, weights: MappedWeights) -> None:
     network.load_state_dict(tensors, strict=False)
 
 
-def _fitted(name: str, tensor: Tensor, expected: Tensor | None) -> Tensor:
-    """A position table stretched to another image size, as the networks themselves do where they can."""
+def _resized(name: str, tensor: Tensor, expected: Tensor | None) -> Tensor:
+    """A position table interpolated to another image size, as the networks themselves do if they can."""
     if expected is None or tensor.shape == expected.shape or tensor.ndim != expected.ndim:
         return tensor
     if name == "vision_encoder.pos_embed" and tensor.shape[3] == expected.shape[3]:

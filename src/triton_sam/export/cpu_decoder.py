@@ -1,7 +1,8 @@
-"""A plain ONNX decoder -> one that answers a click sooner on a CPU; the same masks and scores, but for rounding.
+"""Rewrites a plain ONNX decoder so that it is faster on a CPU; masks and scores are the same up to rounding.
 
-First what ONNX Runtime would do by itself at every load, short of layouts that fit one machine; then rewrites that know
-how a decoder is built. The file holds operators of ONNX and of ONNX Runtime's CPU provider and runs on every CPU.
+First come the optimisations that ONNX Runtime would do at every load, except layouts for one machine. Then come
+rewrites that know how a decoder is built. The file holds operators of ONNX and of ONNX Runtime's CPU provider, so it
+runs on every CPU.
 """
 
 from __future__ import annotations
@@ -14,58 +15,59 @@ from typing import Any
 import onnxruntime
 
 from triton_sam.errors import SetupError
-from triton_sam.export.completeness import Count, check_complete
+from triton_sam.export.decoder_analysis import analyse_decoder, drop_no_ops, fold_constants
 from triton_sam.export.decoder_attention import absorb_image_projections, count_attentions
-from triton_sam.export.decoder_facts import drop_idle, fold_fixed, learn_facts
+from triton_sam.export.decoder_comparison import largest_difference
 from triton_sam.export.decoder_mask_prompts import skip_absent_masks
-from triton_sam.export.decoder_trials import largest_difference
 from triton_sam.export.decoder_upscaling import count_upscalings, upscale_with_channels_last
-from triton_sam.export.graph_rewrites import Graph, onnx_package, replacing
+from triton_sam.export.onnx_graph import Graph, onnx_package, replacing
+from triton_sam.export.rewrite_check import Count, check_complete
 from triton_sam.models.specs import Graphs, Precision
 
-#: Of a logit or a score. Logits are clipped at 32, masks are where they are above 0: one pixel in 100 000 may change.
+#: Allowed difference of a logit or a score. Logits are clipped at 32, and masks are the pixels above 0: one pixel in
+#: 100 000 may change.
 MOST_DIFFERENCE = 1e-3
-#: They hide transposes and factors in products, where the rewrites would not find them.
-_NOT_YET = ["MatmulTransposeFusion", "MatMulScaleFusion"]
+#: They hide transposes and factors inside products, where the rewrites would not find them.
+_DISABLED_OPTIMIZERS = ["MatmulTransposeFusion", "MatMulScaleFusion"]
 
 
 def make_cpu_decoder(
     plain: Path, destination: Path, graphs: Graphs, say: Callable[[str], None] = lambda _: None
 ) -> Path | None:
-    """Writes the fast twin of a decoder to ``destination``.
+    """Writes a faster version of a decoder to ``destination``.
 
     Args:
-        plain: a decoder in float32, as it is served.
+        plain: a float32 decoder, as it is served.
         graphs: its description; names, shapes and the precision are read.
-        say: takes one line when it is done.
+        say: callback for one summary line at the end.
 
     Returns:
-        ``destination``, or None for a decoder in other numbers than float32: then no file is written.
+        ``destination``, or None for a decoder that is not float32: then no file is written.
 
     Raises:
-        IncompleteRewrite: something in the graph is not known to the rewrites; no file is written, since a decoder
-            that is half as fast as it should be is not noticed.
+        IncompleteRewrite: the rewrites do not know something in the graph. No file is written, because nobody would
+            notice a decoder that is half as fast as it should be.
         SetupError: the result is not close enough to the original, or ``plain`` cannot be read; no file is written.
     """
     if graphs.precision is not Precision.FP32:
         return None
     model = _load_optimised(plain)
-    facts = learn_facts(model, graphs)
+    facts = analyse_decoder(model, graphs)
     graph = Graph(model)
-    fold_fixed(graph, facts)
-    drop_idle(graph, facts)
+    fold_constants(graph, facts)
+    drop_no_ops(graph, facts)
     wanted = count_attentions(graph, facts), count_upscalings(graphs)
     attentions, upscalings = absorb_image_projections(graph, facts), upscale_with_channels_last(graph, facts)
     check_complete([Count("attentions", attentions, wanted[0]), Count("upscalings", upscalings, wanted[1])])
     takes_masks = graphs.decoder.mask in {entry.name for entry in model.graph.input}
-    # Not before the others are done: a plain decoder wants a row of the image for each prompt.
+    # After the others: a plain decoder needs one row of the image for each prompt.
     check_complete([Count("mask prompts", skip_absent_masks(graph, model, graphs), int(takes_masks))])
     made = graph.finish().SerializeToString(deterministic=True)
     difference = largest_difference(plain, made, graphs)
-    if not difference <= MOST_DIFFERENCE:  # so that NaN does not pass
+    if not difference <= MOST_DIFFERENCE:  # written so that NaN fails too
         raise SetupError(
-            f"the fast decoder of {plain.name} is not kept: it is off by {difference:.1g} "
-            f"where {MOST_DIFFERENCE:.1g} is allowed"
+            f"the fast decoder of {plain.name} is not kept: it is off by {difference:.1g}, "
+            f"and {MOST_DIFFERENCE:.1g} is allowed"
         )
     with replacing(destination) as partial:
         partial.write_bytes(made)
@@ -74,7 +76,7 @@ def make_cpu_decoder(
 
 
 def _load_optimised(plain: Path) -> Any:
-    """The model after ONNX Runtime's own rewrites that do not depend on the machine."""
+    """The model after those optimisations of ONNX Runtime that do not depend on the machine."""
     onnx = onnx_package()
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
@@ -84,8 +86,8 @@ def _load_optimised(plain: Path) -> Any:
         options.optimized_model_filepath = path
         try:
             onnxruntime.InferenceSession(
-                str(plain), options, providers=["CPUExecutionProvider"], disabled_optimizers=_NOT_YET
+                str(plain), options, providers=["CPUExecutionProvider"], disabled_optimizers=_DISABLED_OPTIMIZERS
             )
             return onnx.load(path)
-        except Exception as error:  # ONNX Runtime's exceptions share no base class but this
+        except Exception as error:  # ONNX Runtime's exceptions share no narrower base class
             raise SetupError(f"{plain.name} cannot be read as ONNX: {error}") from None

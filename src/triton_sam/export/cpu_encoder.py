@@ -1,9 +1,9 @@
-"""A plain ONNX encoder -> one that runs faster on a CPU; how far it is off is measured before it is kept.
+"""Rewrites a plain ONNX encoder so that it is faster on a CPU; its error is measured before the file is kept.
 
-The rewrites of :mod:`~triton_sam.export.graph_rewrites` and windows in tiles (:mod:`~triton_sam.export.window_tiles`)
-change nothing but rounding. On request wide matrix products go to 8 bits too (:mod:`~triton_sam.export.eight_bits`):
-that changes masks, and is worth it where 8-bit instructions are (VNNI, AMX, ARM's dot products). The file holds
-operators of ONNX Runtime's CPU provider and no layouts of one machine, so that it runs on every CPU.
+:mod:`~triton_sam.export.encoder_rewrites` and :mod:`~triton_sam.export.window_tiles` change nothing but rounding. On
+request, wide matrix products are quantised to 8 bits (:mod:`~triton_sam.export.cpu_encoder_int8`). That changes masks,
+and pays off on CPUs with 8-bit instructions (VNNI, AMX, ARM's dot products). The file holds operators of ONNX Runtime's
+CPU provider and no machine-specific layouts, so it runs on every CPU.
 """
 
 from __future__ import annotations
@@ -20,29 +20,25 @@ from PIL import Image, ImageDraw, ImageFilter
 
 from triton_sam.core.cpu_features import session_entry
 from triton_sam.errors import SetupError
-from triton_sam.export.completeness import Count, check_complete
-from triton_sam.export.eight_bits import choose_products, even_out, to_int8
-from triton_sam.export.graph_rewrites import (
-    FloatArray,
-    Graph,
+from triton_sam.export.cpu_encoder_int8 import choose_products, equalise_channels, to_int8
+from triton_sam.export.encoder_rewrites import (
     count_attentions,
     fuse_attention,
     join_convolutions,
-    onnx_package,
-    replacing,
     split_projections,
 )
+from triton_sam.export.onnx_graph import FloatArray, Graph, onnx_package, replacing
+from triton_sam.export.rewrite_check import Count, check_complete
 from triton_sam.export.window_tiles import count_windowed_blocks, tile_windows
 from triton_sam.models.specs import EXTERNAL_DATA_SUFFIX, Graphs, Precision
 
-#: Goes into the name under which the file is kept: another number where the same encoder becomes another file.
+#: Part of the cached file's name. Increase it when the same encoder is rewritten differently.
 RECIPE = 4
-#: Standard deviation of an output's error over the output's own, where only rounding may differ: 1e-6 was seen.
+#: Allowed standard deviation of an output's error over the output's own if only rounding differs; 1e-6 was measured.
 MOST_ROUNDING = 1e-4
-#: The same with 8 bits. Masks of real pictures agree to an IoU of 0.98 on
-#: average at 0.02; drawn ones are a little harder.
+#: The same with 8 bits. At 0.02, masks of photographs agree to an IoU of 0.98 on average; drawings are a little harder.
 MOST_ERROR = 0.045
-#: protobuf, and with it the search for shapes, ends at 2 GiB.
+#: protobuf, and with it shape inference, is limited to 2 GiB.
 _LARGEST_FILE = 1_800_000_000
 _SHAPES = 140
 _SEED = 0
@@ -56,19 +52,19 @@ def make_cpu_encoder(
     *,
     eight_bits: bool = False,
 ) -> Path | None:
-    """Writes the fast twin of an encoder to ``destination``.
+    """Writes a faster version of an encoder to ``destination``.
 
     Args:
-        plain: an encoder in float32, as it is served.
+        plain: a float32 encoder, as it is served.
         graphs: its description; names, the side, the pixel range and the precision are read.
-        say: takes one line when it is done.
-        eight_bits: also brings wide products to 8 bits; without it masks are those of ``plain``, but for rounding.
+        say: callback for one summary line at the end.
+        eight_bits: also quantise wide products to 8 bits; without it, masks equal those of ``plain`` up to rounding.
 
     Returns:
-        ``destination``, or None where nothing in the graph could be made faster: then no file is written.
+        ``destination``, or None if nothing in the graph can be made faster: then no file is written.
 
     Raises:
-        IncompleteRewrite: something in the graph is not known to the rewrites; no file is written.
+        IncompleteRewrite: the rewrites do not know something in the graph; no file is written.
         SetupError: the result is not close enough to the original, or ``plain`` cannot be read; no file is written.
     """
     if graphs.precision is not Precision.FP32:
@@ -76,13 +72,13 @@ def make_cpu_encoder(
     graph = _load(plain)
     attentions, blocks = count_attentions(graph), count_windowed_blocks(graph)
     counts = [
-        # Each finer feature comes out of two convolutions in a row.
+        # Each finer feature is the output of two convolutions in a row.
         Count("pairs of convolutions", join_convolutions(graph), len(graphs.encoder.outputs) - 1),
         Count("projections", split_projections(graph), attentions),
         Count("attentions", fuse_attention(graph), attentions),
     ]
     check_complete(counts)
-    products = _bring_to_8_bits(graph, graphs) if eight_bits else 0
+    products = _quantise_products(graph, graphs) if eight_bits else 0
     counts.append(Count("blocks with windows", tile_windows(graph), blocks))
     check_complete(counts)
     changes = sum(count.found for count in counts)
@@ -93,24 +89,24 @@ def make_cpu_encoder(
         partial.write_bytes(graph.finish().SerializeToString(deterministic=True))
         errors = compare(plain, partial, graphs)
         worst = max(errors, key=lambda name: errors[name])
-        if not errors[worst] <= allowed:  # so that NaN does not pass
+        if not errors[worst] <= allowed:  # written so that NaN fails too
             raise SetupError(
-                f"the fast encoder of {plain.name} is not kept: {worst} is off by {errors[worst]:.2%} "
-                f"where {allowed:.2%} is allowed"
+                f"the fast encoder of {plain.name} is not kept: {worst} is off by {errors[worst]:.2%}, "
+                f"and {allowed:.2%} is allowed"
             )
-    told = f"{products} products in 8 bits, {changes} other changes" if eight_bits else f"{changes} changes"
-    say(f"{destination.name}: {told}, off by {errors[worst]:.2%}")
+    summary = f"{products} products in 8 bits, {changes} other changes" if eight_bits else f"{changes} changes"
+    say(f"{destination.name}: {summary}, off by {errors[worst]:.2%}")
     return destination
 
 
-def _bring_to_8_bits(graph: Graph, graphs: Graphs) -> int:
-    """The number of products that are in 8 bits now."""
+def _quantise_products(graph: Graph, graphs: Graphs) -> int:
+    """Quantises the products that tolerate 8 bits; returns their number."""
     pixels = _pixels(graphs)
 
     def look(model: Any, names: Sequence[str]) -> Sequence[FloatArray]:
         return _look(model, names, graphs.encoder.image, pixels)
 
-    even_out(graph, look)
+    equalise_channels(graph, look)
     products = choose_products(graph, look)
     to_int8(graph, products)
     return len(products)
@@ -123,8 +119,8 @@ def _load(plain: Path) -> Graph:
         if data.exists() or plain.stat().st_size > _LARGEST_FILE:
             raise SetupError(f"{plain.name} is too large to be made faster")
         model = onnx.load(str(plain))
-        if not model.graph.node:  # protobuf takes almost any bytes for a message of unknown fields
-            raise SetupError(f"{plain.name} is no ONNX file")
+        if not model.graph.node:  # protobuf parses almost any bytes as a message of unknown fields
+            raise SetupError(f"{plain.name} is not an ONNX file")
         return Graph(model)
     except SetupError:
         raise
@@ -133,7 +129,7 @@ def _load(plain: Path) -> Graph:
 
 
 def compare(plain: Path, fast: Path, graphs: Graphs) -> dict[str, float]:
-    """Output -> standard deviation of its error over its own, on one drawn picture."""
+    """Output -> standard deviation of its error over the output's own, on one drawn picture."""
     names = [name for name, _ in graphs.encoder.outputs]
     pixels = _pixels(graphs)
     wanted, given = (_run_file(path, names, graphs.encoder.image, pixels) for path in (plain, fast))
@@ -146,7 +142,7 @@ def compare(plain: Path, fast: Path, graphs: Graphs) -> dict[str, float]:
 def _run_file(path: Path, outputs: Sequence[str], image: str, pixels: FloatArray) -> list[FloatArray]:
     try:
         return _run(str(path), outputs, image, pixels)
-    except Exception as error:  # ONNX Runtime's exceptions share no base class but this
+    except Exception as error:  # ONNX Runtime's exceptions share no narrower base class
         raise SetupError(f"{path.name} does not run: {error}") from None
 
 
@@ -161,12 +157,12 @@ def _run(source: str | bytes, outputs: Sequence[str], image: str, pixels: FloatA
 
 
 def _look(model: Any, names: Sequence[str], image: str, pixels: FloatArray) -> Sequence[FloatArray]:
-    """Tensors inside a model, for one picture."""
+    """The values of tensors inside a model, for one picture."""
     known = {entry.name for entry in model.graph.output}
     model.graph.output.extend(onnx_package().ValueInfoProto(name=name) for name in names if name not in known)
     try:
         return _run(model.SerializeToString(), names, image, pixels)
-    except Exception as error:  # ONNX Runtime's exceptions share no base class but this
+    except Exception as error:  # ONNX Runtime's exceptions share no narrower base class
         raise SetupError(f"the encoder does not run: {error}") from None
 
 
@@ -181,7 +177,7 @@ def _pixels(graphs: Graphs) -> FloatArray:
 def drawn_picture(side: int) -> npt.NDArray[np.float32]:
     """[side,side,3] in [0,1], always the same: shapes of all sizes, sharp and soft, from clean to noisy.
 
-    Photographs are an extra package, which need not be there when a model is set up.
+    Photographs come with an optional package, which may be missing when a model is set up.
     """
     rng = np.random.default_rng(_SEED)
     sharp = Image.new("RGB", (side, side), _colour(rng))

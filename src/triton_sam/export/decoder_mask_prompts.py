@@ -1,6 +1,6 @@
-"""The part of a decoder that reads a mask prompt runs only where there is one.
+"""Rewrites a decoder so that the part that embeds a mask prompt runs only if there is one.
 
-Exporters write no branches: the convolutions run for every click, and their result is thrown away.
+Exporters write no branches: the convolutions run for every click, and their result is discarded.
 """
 
 from __future__ import annotations
@@ -9,19 +9,20 @@ from typing import Any
 
 import numpy as np
 
-from triton_sam.export.decoder_trials import Trial, open_decoder, run_decoder
-from triton_sam.export.graph_rewrites import FloatArray, Graph, onnx_package
-from triton_sam.export.graph_steps import Steps
+from triton_sam.export.decoder_comparison import Trial, open_decoder, run_decoder
+from triton_sam.export.node_builder import NodeBuilder
+from triton_sam.export.onnx_graph import FloatArray, Graph, onnx_package
 from triton_sam.models.specs import Graphs
 
 
 def skip_absent_masks(graph: Graph, model: Any, graphs: Graphs) -> int:
-    """Puts what depends on the mask prompt alone into a branch; gives 1 where it did, else 0.
+    """Moves the nodes that depend on the mask prompt alone into a branch; returns 1 if it did, else 0.
 
-    Without a mask the branch is one row [1,C,1,1] for all prompts: what follows must not count on a row for each.
+    Without a mask the branch returns one row [1,C,1,1] for all prompts: the nodes after it must not need a row for
+    each.
 
     Args:
-        model: whose inputs ``graph`` has.
+        model: the model that ``graph`` was built from.
     """
     mask, flag = graphs.decoder.mask, graphs.decoder.mask_flag
     inputs = {entry.name: entry for entry in model.graph.input}
@@ -46,16 +47,16 @@ def skip_absent_masks(graph: Graph, model: Any, graphs: Graphs) -> int:
     value = onnx.numpy_helper.from_array(nothing)
     constant = onnx.helper.make_node("Constant", [], [f"{end}/none"], value=value)
     none = onnx.helper.make_graph([constant], "no_mask", [], [onnx.ValueInfoProto(name=f"{end}/none")])
-    steps = Steps(graph, f"{end}/branch")
-    largest = steps.step("ReduceMax", steps.step("Abs", flag), keepdims=0)
-    wanted = steps.step("Greater", largest, steps.constant(np.zeros((), np.float32)))
-    steps.step("If", wanted, to=end, then_branch=given, else_branch=none)
-    graph.replace(part, steps.nodes)
+    builder = NodeBuilder(graph, f"{end}/branch")
+    largest = builder.add("ReduceMax", builder.add("Abs", flag), keepdims=0)
+    wanted = builder.add("Greater", largest, builder.constant(np.zeros((), np.float32)))
+    builder.add("If", wanted, to=end, then_branch=given, else_branch=none)
+    graph.replace(part, builder.nodes)
     return 1
 
 
 def _fed_by(graph: Graph, wanted: set[str], inputs: set[str]) -> list[Any]:
-    """The nodes, in order, that get something from these inputs and nothing from others."""
+    """The nodes, in order, that depend on these inputs and on no others."""
     sources: dict[str, set[str]] = {name: {name} for name in inputs}
     part, waiting = [], list(graph.nodes)
     produced = {name for node in waiting for name in node.output}
@@ -74,7 +75,7 @@ def _fed_by(graph: Graph, wanted: set[str], inputs: set[str]) -> list[Any]:
 
 
 def _without_mask(graph: Graph, model: Any, part: list[Any], end: str, graphs: Graphs) -> FloatArray | None:
-    """What the part gives where there is no mask, [1,C,1,1]; None where that is not the same everywhere."""
+    """The part's output if there is no mask, [1,C,1,1]; None if it is not the same everywhere."""
     onnx = onnx_package()
     flags = (graphs.decoder.mask, graphs.decoder.mask_flag)
     inputs = [entry for entry in model.graph.input if entry.name in flags]
@@ -98,7 +99,7 @@ def _constants(graph: Graph, nodes: list[Any]) -> list[Any]:
 
 
 def _with_output(node: Any, old: str, new: str) -> Any:
-    """A copy of a node in which one output has another name: a branch may not hide a name of the graph around it."""
+    """A copy of a node with one output renamed: a branch must not shadow a name of the graph around it."""
     copy = type(node)()
     copy.CopyFrom(node)
     for index, name in enumerate(copy.output):

@@ -1,8 +1,8 @@
-"""A decoder's way from the image's tokens to masks, with the channels last and products in place of convolutions.
+"""Rewrites a decoder's upscaling from image tokens to masks: channels last, products instead of convolutions.
 
-A transposed convolution of 2x2 with a stride of 2 is one product for every pixel, whose four results lie side by side.
-With the channels last, the tokens need not be transposed, results are moved as whole rows, and norms run over what is
-contiguous. Exact but for rounding.
+A transposed 2x2 convolution with a stride of 2 is one product per pixel, whose four results lie side by side. With the
+channels last, the tokens need no transpose, results are moved as whole rows, and norms run over contiguous memory. The
+result is the same up to rounding.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from triton_sam.export.decoder_facts import Facts
-from triton_sam.export.graph_rewrites import CONTRIB, Graph
-from triton_sam.export.graph_steps import Steps
+from triton_sam.export.decoder_analysis import DecoderFacts
+from triton_sam.export.node_builder import NodeBuilder
+from triton_sam.export.onnx_graph import CONTRIB, Graph
 from triton_sam.models.specs import Graphs
 
 _CHANNELS_LAST = [0, 2, 3, 1]
@@ -23,7 +23,7 @@ _CHANNELS_FIRST = [0, 3, 1, 2]
 
 @dataclass(frozen=True, slots=True)
 class _Pixels:
-    """A tensor of the plain graph, [B,C,H,W], and the one [B,H,W,C] that takes its place."""
+    """A tensor of the plain graph, [B,C,H,W], and the one [B,H,W,C] that replaces it."""
 
     plain: str
     last: str
@@ -33,71 +33,71 @@ class _Pixels:
 
 
 def count_upscalings(graphs: Graphs) -> int:
-    """How often a decoder doubles the image's sides on the way to the masks."""
+    """How often a decoder doubles the sides of the image to reach the masks' size."""
     grid = dict(graphs.encoder.outputs)[graphs.encoder.embedding][-1]
     return (graphs.decoder.mask_side // grid).bit_length() - 1
 
 
-def upscale_with_channels_last(graph: Graph, facts: Facts) -> int:
-    """Rewrites the chain of transposed convolutions that ends in the masks; gives the number of convolutions."""
+def upscale_with_channels_last(graph: Graph, facts: DecoderFacts) -> int:
+    """Rewrites the chain of transposed convolutions that ends in the masks; returns the number of convolutions."""
     for node in [node for node in graph.nodes if node.op_type == "ConvTranspose"]:
         start = _from_tokens(graph, facts, node)
         if start is None:
             continue
-        steps = Steps(graph, node.output[0])
+        builder = NodeBuilder(graph, node.output[0])
         height, width = start[1], start[2]
-        tokens = steps.reshape(start[0], -1, height * width, start[3])
+        tokens = builder.reshape(start[0], -1, height * width, start[3])
         pixels, done = _Pixels(node.input[0], tokens, height, width, start[3]), 0
         while True:
-            following = _next(graph, facts, pixels, steps)
+            following = _next(graph, facts, pixels, builder)
             if following is None:
                 break
             pixels, convolutions = following
             done += convolutions
-        if done and _into_masks(graph, pixels, steps):
+        if done and _into_masks(graph, pixels, builder):
             return done
     return 0
 
 
-def _from_tokens(graph: Graph, facts: Facts, convolution: Any) -> tuple[str, int, int, int] | None:
+def _from_tokens(graph: Graph, facts: DecoderFacts, convolution: Any) -> tuple[str, int, int, int] | None:
     """(tokens [B,N,C] or [B,1,N,C], H, W, C) that a convolution takes as [B,C,H,W]."""
     shaped = graph.producer(convolution.input[0], "Reshape")
-    turned = None if shaped is None else graph.producer(shaped.input[0], "Transpose")
+    transposed = None if shaped is None else graph.producer(shaped.input[0], "Transpose")
     sizes = () if shaped is None else facts.shape(shaped.output[0])
-    if turned is None or len(sizes) != 4 or sizes[1] is None or sizes[2] is None or sizes[3] is None:
+    if transposed is None or len(sizes) != 4 or sizes[1] is None or sizes[2] is None or sizes[3] is None:
         return None
-    order = list(graph.attribute(turned, "perm", []))
-    tokens = facts.shape(turned.input[0])
+    order = list(graph.attribute(transposed, "perm", []))
+    tokens = facts.shape(transposed.input[0])
     if order not in ([0, 2, 1], [0, 1, 3, 2]) or tokens[-2:] != (sizes[2] * sizes[3], sizes[1]):
         return None
-    return turned.input[0], sizes[2], sizes[3], sizes[1]
+    return transposed.input[0], sizes[2], sizes[3], sizes[1]
 
 
-def _next(graph: Graph, facts: Facts, pixels: _Pixels, steps: Steps) -> tuple[_Pixels, int] | None:
-    """The pixels after one more step of the chain, and whether it was a convolution; None where the chain ends."""
+def _next(graph: Graph, facts: DecoderFacts, pixels: _Pixels, builder: NodeBuilder) -> tuple[_Pixels, int] | None:
+    """(the pixels after the next node of the chain, 1 if it was a convolution else 0); None at the end of the chain."""
     consumers = _users(graph, pixels.plain)
     if pixels.plain in graph.outputs or not consumers:
         return None
     norm = _norm(graph, consumers)
     if norm is not None:
         output, scale, bias, epsilon = norm
-        names = [steps.constant(scale), steps.constant(bias)]
-        last = steps.step("LayerNormalization", pixels.last, *names, axis=-1, epsilon=epsilon)
+        names = [builder.constant(scale), builder.constant(bias)]
+        last = builder.add("LayerNormalization", pixels.last, *names, axis=-1, epsilon=epsilon)
         return _Pixels(output, last, pixels.height, pixels.width, pixels.channels), 0
     if len(consumers) != 1:
         return None
     node = consumers[0]
     if node.op_type == "Gelu" and node.domain == CONTRIB:
-        last = steps.step("Gelu", pixels.last, domain=CONTRIB)
+        last = builder.add("Gelu", pixels.last, domain=CONTRIB)
         return _Pixels(node.output[0], last, pixels.height, pixels.width, pixels.channels), 0
     if node.op_type == "Add":
-        return _added(graph, facts, pixels, node, steps)
+        return _added(graph, facts, pixels, node, builder)
     if node.op_type == "ConvTranspose":
-        return _convolved(graph, pixels, node, steps)
+        return _convolved(graph, pixels, node, builder)
     return None
 
 
-def _convolved(graph: Graph, pixels: _Pixels, node: Any, steps: Steps) -> tuple[_Pixels, int] | None:
+def _convolved(graph: Graph, pixels: _Pixels, node: Any, builder: NodeBuilder) -> tuple[_Pixels, int] | None:
     """[B,H,W,C] -> [B,2H,2W,c]."""
     weights = graph.weights(node.input[1], 4)
     bias = graph.weights(node.input[2], 1) if len(node.input) > 2 else None
@@ -112,40 +112,42 @@ def _convolved(graph: Graph, pixels: _Pixels, node: Any, steps: Steps) -> tuple[
     channels, results = weights.shape[:2]
     matrix = weights.transpose(0, 2, 3, 1).reshape(channels, 4 * results)
     height, width = 2 * pixels.height, 2 * pixels.width
-    product = steps.step("MatMul", pixels.last, steps.constant(matrix))
+    product = builder.add("MatMul", pixels.last, builder.constant(matrix))
     if bias is not None:
-        product = steps.step("Add", product, steps.constant(np.tile(bias, 4)))
-    rows = steps.reshape(product, -1, pixels.width, 2, 2 * results)
-    rows = steps.step("Transpose", rows, perm=[0, 2, 1, 3])
-    last = steps.reshape(rows, -1, height, width, results)
+        product = builder.add("Add", product, builder.constant(np.tile(bias, 4)))
+    rows = builder.reshape(product, -1, pixels.width, 2, 2 * results)
+    rows = builder.add("Transpose", rows, perm=[0, 2, 1, 3])
+    last = builder.reshape(rows, -1, height, width, results)
     return _Pixels(node.output[0], last, height, width, results), 1
 
 
-def _added(graph: Graph, facts: Facts, pixels: _Pixels, node: Any, steps: Steps) -> tuple[_Pixels, int] | None:
-    """Finer features [B or 1,c,H,W] are added."""
+def _added(
+    graph: Graph, facts: DecoderFacts, pixels: _Pixels, node: Any, builder: NodeBuilder
+) -> tuple[_Pixels, int] | None:
+    """The pixels after finer features [B or 1,c,H,W] are added to them."""
     other = next((name for name in node.input if name != pixels.plain), None)
     if other is None or len(facts.shape(other)) != 4 or graph.constant(other) is not None:
         return None
-    features = steps.step("Transpose", other, perm=_CHANNELS_LAST)
-    last = steps.step("Add", pixels.last, features)
+    features = builder.add("Transpose", other, perm=_CHANNELS_LAST)
+    last = builder.add("Add", pixels.last, features)
     return _Pixels(node.output[0], last, pixels.height, pixels.width, pixels.channels), 0
 
 
 def _norm(graph: Graph, consumers: list[Any]) -> tuple[str, Any, Any, float] | None:
-    """(output, scale [C], bias [C], epsilon) of a norm over the channels, in one of the two ways they are written."""
+    """(output, scale [C], bias [C], epsilon) of a norm over the channels, in either of the two forms it may have."""
     if len(consumers) == 1 and consumers[0].op_type == "Transpose":
-        return _turned_norm(graph, consumers[0])
+        return _transposed_norm(graph, consumers[0])
     kinds = sorted(node.op_type for node in consumers)
     return _written_out_norm(graph, consumers) if kinds == ["ReduceMean", "Sub"] else None
 
 
-def _turned_norm(graph: Graph, turned: Any) -> tuple[str, Any, Any, float] | None:
-    """Transpose, LayerNormalization, Transpose."""
-    norm = graph.sole_consumer(turned.output[0], "LayerNormalization")
+def _transposed_norm(graph: Graph, transposed: Any) -> tuple[str, Any, Any, float] | None:
+    """A norm written as Transpose, LayerNormalization, Transpose."""
+    norm = graph.sole_consumer(transposed.output[0], "LayerNormalization")
     back = None if norm is None else graph.sole_consumer(norm.output[0], "Transpose")
     if back is None or len(norm.input) != 3 or graph.attribute(norm, "axis", -1) not in (-1, 3):
         return None
-    orders = [list(graph.attribute(node, "perm", [])) for node in (turned, back)]
+    orders = [list(graph.attribute(node, "perm", [])) for node in (transposed, back)]
     scale, bias = (graph.weights(name, 1) for name in norm.input[1:])
     if orders != [_CHANNELS_LAST, _CHANNELS_FIRST] or scale is None or bias is None:
         return None
@@ -153,7 +155,7 @@ def _turned_norm(graph: Graph, turned: Any) -> tuple[str, Any, Any, float] | Non
 
 
 def _written_out_norm(graph: Graph, consumers: list[Any]) -> tuple[str, Any, Any, float] | None:
-    """x - mean over the root of (variance + epsilon), times a scale, plus a bias; each a node of its own."""
+    """A norm written as one node per operation: (x - mean) / sqrt(variance + epsilon) * scale + bias."""
     mean, centred = sorted(consumers, key=lambda node: node.op_type)
     if centred.input[1] != mean.output[0] or not _is_over_channels(graph, mean):
         return None
@@ -181,13 +183,13 @@ def _written_out_norm(graph: Graph, consumers: list[Any]) -> tuple[str, Any, Any
 
 
 def _is_over_channels(graph: Graph, mean: Any) -> bool:
-    """ReduceMean of axis 1, which is an attribute before opset 18 and an input since."""
+    """Whether a ReduceMean is over axis 1. The axes are an attribute before opset 18 and an input since."""
     axes = graph.constant(mean.input[1]) if len(mean.input) > 1 else graph.attribute(mean, "axes")
     return axes is not None and list(axes) == [1] and graph.attribute(mean, "keepdims", 1) == 1
 
 
-def _into_masks(graph: Graph, pixels: _Pixels, steps: Steps) -> bool:
-    """Ends the chain: [B,M,c] times the pixels, as [B,M,H,W]. Of the masks only those are made that are wanted."""
+def _into_masks(graph: Graph, pixels: _Pixels, builder: NodeBuilder) -> bool:
+    """Ends the chain: [B,M,c] times the pixels, as [B,M,H,W]. Only the requested masks are computed."""
     flat = _only_use(graph, pixels.plain, "Reshape")
     product = None if flat is None else _only_use(graph, flat.output[0], "MatMul")
     shaped = None if product is None else _only_use(graph, product.output[0], "Reshape")
@@ -196,27 +198,27 @@ def _into_masks(graph: Graph, pixels: _Pixels, steps: Steps) -> bool:
     tokens, end, gone = product.input[0], shaped.output[0], [product, shaped]
     cut = graph.sole_consumer(end, "Slice")
     if cut is not None and _is_of_masks(graph, cut):
-        tokens = steps.step("Slice", tokens, *cut.input[1:])
+        tokens = builder.add("Slice", tokens, *cut.input[1:])
         end, gone = cut.output[0], [*gone, cut]
-    last = steps.reshape(pixels.last, -1, pixels.height * pixels.width, pixels.channels)
-    masks = steps.step("FusedMatMul", tokens, last, domain=CONTRIB, transB=1)
-    steps.reshape(masks, 0, 0, pixels.height, pixels.width, to=end)
-    graph.replace(gone, steps.nodes)
+    last = builder.reshape(pixels.last, -1, pixels.height * pixels.width, pixels.channels)
+    masks = builder.add("FusedMatMul", tokens, last, domain=CONTRIB, transB=1)
+    builder.reshape(masks, 0, 0, pixels.height, pixels.width, to=end)
+    graph.replace(gone, builder.nodes)
     return True
 
 
 def _only_use(graph: Graph, name: str, kind: str) -> Any:
-    """The node of this kind that alone takes a tensor, but for those that ask for its size; else None."""
+    """The only node that uses a tensor's values, if it is of this kind; else None."""
     nodes = _users(graph, name)
     return nodes[0] if len(nodes) == 1 and nodes[0].op_type == kind and name not in graph.outputs else None
 
 
 def _users(graph: Graph, name: str) -> list[Any]:
-    """Who takes a tensor, but for those that ask for its size: with the channels last they are not asked any more."""
+    """The consumers of a tensor except Shape nodes, which are not needed with the channels last."""
     return [node for node in graph.consumers(name) if node.op_type != "Shape"]
 
 
 def _is_of_masks(graph: Graph, cut: Any) -> bool:
-    """Whether a Slice, all of whose numbers are known, cuts axis 1 alone."""
+    """Whether a Slice has constant bounds and slices axis 1 only."""
     axes = graph.constant(cut.input[3]) if len(cut.input) > 3 else None
     return axes is not None and list(axes) == [1] and all(graph.constant(name) is not None for name in cut.input[1:])

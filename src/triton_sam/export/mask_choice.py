@@ -1,8 +1,8 @@
-"""Which mask a network may answer with when one is asked for, where numbers are known up to an error only.
+"""Which of its masks a network may return as the single mask, given that its numbers are known only up to an error.
 
-SAM 2 and 3 have a token for a single mask and three for alternatives. They answer with the first where its mask is
-stable, that is where moving the threshold hardly changes its area, else with the alternative of the best score. Near a
-tie the last bit decides, so that two right computations may answer differently.
+SAM 2 and 3 have a token for a single mask and three for alternatives. They return the first one's mask if it is stable,
+that is if moving the threshold hardly changes its area, else the alternative with the best score. Near a tie the last
+bit decides, so two correct computations may return different masks.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _QUOTIENT_ERROR = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class StabilityRule:
-    """The token of the single mask is kept where the area above ``delta`` is ``threshold`` of that above ``-delta``."""
+    """The single mask's token is used if (area above ``delta``) / (area above ``-delta``) is at least ``threshold``."""
 
     delta: float
     threshold: float
 
 
 def rule_of(network: Any) -> StabilityRule | None:
-    """A network's own rule; None where the single mask is always that of its token (SAM 1)."""
+    """A network's own rule; None if the single mask is always that of its token (SAM 1)."""
     decoder = network.mask_decoder
     if not getattr(decoder, "dynamic_multimask_via_stability", False):
         return None
@@ -44,7 +44,7 @@ def stability_bounds(logits: FloatArray, delta: float, error: float) -> tuple[fl
         return min(inner / outer, 1.0) if outer else 1.0
 
     lowest = quotient(area(delta + error), area(-delta - error))
-    if not area(-delta + error):  # all of it may lie below, which counts as stable
+    if not area(-delta + error):  # the mask may be empty, which counts as stable
         return lowest, 1.0
     return lowest, quotient(area(delta - error), area(-delta + error))
 
@@ -52,11 +52,11 @@ def stability_bounds(logits: FloatArray, delta: float, error: float) -> tuple[fl
 def possible_tokens(
     rule: StabilityRule | None, logits: FloatArray, scores: FloatArray, logit_error: float, score_error: float
 ) -> list[int]:
-    """The tokens whose mask a right computation may answer with; one where the choice is clear.
+    """The tokens whose mask a correct computation may return; a single one if the choice is clear.
 
     Args:
         logits, scores: [4,h,w] and [4], the token of the single mask first.
-        logit_error, score_error: how far any number may be from what the other computation finds.
+        logit_error, score_error: largest difference of any number between the two computations.
     """
     if rule is None:
         return [0]

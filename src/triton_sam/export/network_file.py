@@ -1,4 +1,4 @@
-"""A network's weights as one safetensors file under transformers' names: what the torch engine loads."""
+"""Writes a network's weights as one safetensors file under transformers' names, which the torch engine loads."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from safetensors.torch import save_file
 
 from triton_sam.errors import SetupError
 from triton_sam.export.checkpoint import check_variant, fill, read_checkpoint
-from triton_sam.export.keys import map_keys
-from triton_sam.export.trial import randomise
+from triton_sam.export.checkpoint_keys import map_keys
+from triton_sam.export.random_weights import randomise
 from triton_sam.models.specs import ModelSpec
 from triton_sam.networks.segmenters import build
 
 
 def write_checkpoint_network(spec: ModelSpec, checkpoint: Path, file: Path, image_size: int | None = None) -> Path:
-    """A checkpoint in any form that an export takes -> the file; returns it."""
+    """Writes a checkpoint, in any form that an export takes, to ``file`` and returns ``file``."""
     weights = map_keys(read_checkpoint(checkpoint))
     check_variant(weights, spec)
     network = build(spec.architecture, image_size or spec.side)
@@ -26,14 +26,14 @@ def write_checkpoint_network(spec: ModelSpec, checkpoint: Path, file: Path, imag
 
 
 def write_random_network(spec: ModelSpec, file: Path) -> Path:
-    """A network of a model's size with random weights -> the file; returns it."""
+    """Writes a network of the model's size with random weights to ``file`` and returns ``file``."""
     network = build(spec.architecture, spec.side)
     randomise(network)
     return _write(network, file)
 
 
 def _write(network: Any, file: Path) -> Path:
-    """Whole or not at all."""
+    """Writes atomically: a partial file never appears under the final name."""
     tensors = {name: tensor.contiguous().clone() for name, tensor in network.state_dict().items()}
     building = file.with_name(f".{file.name}-{os.getpid()}")
     try:

@@ -1,4 +1,4 @@
-"""torch modules -> ONNX files: dynamic axes, optional inputs, one external data file where a graph needs it."""
+"""Writes torch modules as ONNX files, with dynamic axes, optional inputs and external data for large graphs."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from triton_sam.errors import SetupError
 from triton_sam.models.specs import EXTERNAL_DATA_SUFFIX
 
-#: The lowest that the graphs allow, so that older runtimes take them; the second one where the first does not suffice.
+#: The lowest opset first, so that older runtimes accept the graphs; the second is tried if the first does not suffice.
 _OPSETS = (17, 18)
-#: protobuf refuses messages of 2 GiB; weights beyond this go to a file of their own.
+#: protobuf refuses messages of 2 GiB; larger weights go to a file of their own.
 _LARGEST_INLINE = 1_800_000_000
 
 
@@ -30,8 +30,8 @@ class GraphInput:
     """An input of a graph.
 
     Attributes:
-        dynamic: axis -> name of the axes whose length is free.
-        default: what the graph takes where a caller leaves the input out; None makes it required.
+        dynamic: axis -> name, for axes of variable length.
+        default: the value if a caller leaves the input out; None makes the input required.
     """
 
     name: str
@@ -43,14 +43,14 @@ class GraphInput:
 def export_graph(
     module: nn.Module, inputs: Sequence[GraphInput], outputs: Mapping[str, Mapping[int, str]], target: Path
 ) -> int:
-    """Writes ``module`` as ONNX to ``target`` and returns the opset that it took.
+    """Writes ``module`` as ONNX to ``target`` and returns the opset that was needed.
 
     Args:
         outputs: name -> dynamic axes.
     """
     refusals = []
     for opset in _OPSETS:
-        # One file for each large tensor may fall out of the exporter: they are gathered afterwards.
+        # The exporter may write one file per large tensor: they are merged afterwards.
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".graph-") as folder:
             raw = Path(folder) / "graph.onnx"
             try:
@@ -74,7 +74,7 @@ def _trace(
 ) -> None:
     axes = {entry.name: dict(entry.dynamic) for entry in inputs} | {name: dict(ax) for name, ax in outputs.items()}
     with warnings.catch_warnings(), torch.inference_mode():
-        # The tracer warns of every shape that it takes for granted; the parity check tells whether it may.
+        # The tracer warns of every shape that it assumes to be constant; the parity check verifies these.
         warnings.simplefilter("ignore")
         logging.getLogger("torch.onnx").setLevel(logging.ERROR)
         torch.onnx.export(
@@ -91,7 +91,7 @@ def _trace(
 
 
 def _set_defaults(model: Any, inputs: Sequence[GraphInput]) -> None:
-    """An initializer with an input's name is that input's default: it makes the input optional for every runtime."""
+    """Makes inputs optional: an initializer with an input's name is that input's default in every runtime."""
     present = {entry.name for entry in model.graph.input}
     for entry in inputs:
         if entry.default is not None and entry.name in present:
@@ -100,7 +100,7 @@ def _set_defaults(model: Any, inputs: Sequence[GraphInput]) -> None:
 
 
 def save(model: Any, target: Path) -> None:
-    """Writes a model; weights that protobuf cannot hold go to ``<target>_data``, which must keep that name."""
+    """Writes a model; weights too large for protobuf go to ``<target>_data``, which must keep that name."""
     data = external_data(target)
     data.unlink(missing_ok=True)
     size = sum(len(tensor.raw_data) for tensor in model.graph.initializer)
@@ -111,11 +111,11 @@ def save(model: Any, target: Path) -> None:
 
 
 def external_data(graph: Path) -> Path:
-    """Where a graph's external data are, if it has any."""
+    """The path of a graph's external data, whether or not it exists."""
     return graph.with_name(graph.name + EXTERNAL_DATA_SUFFIX)
 
 
 def files_of(graph: Path) -> list[Path]:
-    """A graph's file and, where it has one, its external data."""
+    """A graph's file and, if it exists, its external data."""
     data = external_data(graph)
     return [graph, data] if data.exists() else [graph]

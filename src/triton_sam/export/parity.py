@@ -1,11 +1,11 @@
-"""After every export: the graphs in ONNX Runtime against the torch network, end to end, over all prompt kinds.
+"""Parity check after every export: the graphs in ONNX Runtime against the torch network, with all kinds of prompts.
 
-The reference is the network's own ``forward``: it takes points and boxes by other doors than our wrappers do, so an
-error of a wrapper shows as well as one of the conversion.
+The reference is the network's own ``forward``. It takes points and boxes through other code than our wrappers, so that
+errors of a wrapper are found as well as errors of the conversion.
 
-Numbers are compared as they are: embeddings, the logits and scores of every mask. The one mask of a single-mask answer
-is chosen among four, so it is compared with that candidate which the reference chooses; where rounding may change the
-choice, with any that it may choose.
+Embeddings and the logits and scores of every mask are compared as numbers. The single mask is one of four candidates.
+It is compared with the candidate that the reference chooses or, if rounding may change the choice, with any that it may
+choose.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from triton_sam.export.parity_scenes import Case, Scene
 from triton_sam.models.specs import Graphs
 
 FloatArray = npt.NDArray[np.float32]
-#: The error of the single mask's own token cannot be seen where another is chosen: it may be larger than the others'.
+#: The error of the single mask's own token is unknown if another is chosen: it may be larger than the others'.
 _ERROR_MARGIN = 4.0
-#: And where the others happen to agree to the last bit, that bit may still differ.
+#: Added to it, because the others may happen to agree to the last bit.
 _LAST_BITS = 16 * 2.0**-24
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Given:
-    """The graph's (masks, scores) for one case: the three alternatives, and where one mask is asked for."""
+    """The graph's (masks, scores) for one case: the three alternatives, and the single mask."""
 
     several: tuple[FloatArray, FloatArray]
     single: tuple[FloatArray, FloatArray]
 
 
 class ParityCheck:
-    """The two graphs of an export, compared with their network as often as wanted; each scene is encoded once."""
+    """Compares the two graphs of an export with their network; may run several times and encodes each scene once."""
 
     def __init__(self, reference: Reference, encoder: Path, decoder: Path) -> None:
         self._reference, self._graphs = reference, reference.graphs
@@ -50,12 +50,12 @@ class ParityCheck:
         self._encoded: dict[Scene, dict[str, FloatArray]] = {}
 
     def run(self, scenes: Sequence[Scene], seed: int) -> Report:
-        """Args: seed: of the prompts."""
+        """Compares all outputs on these scenes; ``seed`` is that of the prompts."""
         report = Report(self._graphs.precision, seed=seed)
         for scene in scenes:
             wanted, given = self._reference.outputs(scene), self._encode(scene)
             report.comparisons += [compare(scene.name, name, wanted[name], given[name]) for name in wanted]
-            if all(wanted[name].shape == given[name].shape for name in wanted):  # else no decoder takes them
+            if all(wanted[name].shape == given[name].shape for name in wanted):  # else the decoder refuses them
                 report.comparisons += self._compare_answers(scene, seed, given)
         report.judge()
         return report
@@ -69,7 +69,7 @@ class ParityCheck:
 
     def _compare_answers(self, scene: Scene, seed: int, embeddings: dict[str, FloatArray]) -> Iterator[Comparison]:
         answers = self._reference.answers(scene, seed)
-        # Pooled: a prompt has four scores, too few for a deviation.
+        # Over all prompts: the four scores of one are too few for a standard deviation.
         deviation = float(np.concatenate([wanted.scores.ravel() for wanted in answers]).std())
         for wanted in answers:
             yield from self._compare_case(scene.name, wanted, self._ask(wanted.case, embeddings), deviation)
@@ -84,7 +84,7 @@ class ParityCheck:
         return _Given(several=ask(multimask=True), single=ask(multimask=False))
 
     def _compare_case(self, image: str, wanted: Wanted, given: _Given, score_deviation: float) -> Iterator[Comparison]:
-        """The three alternatives, then the single mask."""
+        """Compares the three alternatives, then the single mask."""
         names = self._graphs.decoder
         deviations = float(wanted.masks.std()), score_deviation
         masks = compare(image, names.masks, wanted.masks[:, 1:], given.several[0], deviations[0])
@@ -108,13 +108,13 @@ class ParityCheck:
         possible: list[list[int]],
         deviations: tuple[float, float],
     ) -> Iterator[Comparison]:
-        """With that candidate of each prompt that is nearest among the possible ones."""
+        """Compares the single mask of each prompt with the nearest of its possible candidates."""
         rows = np.arange(len(possible))
         tokens, chosen = np.array([own[0] for own in possible]), None
         if given[0].shape == wanted.masks[:, :1].shape:
             distances = ((wanted.masks.astype(np.float64) - given[0]) ** 2).mean(axis=(2, 3))
             tokens = np.array([min(own, key=row.__getitem__) for own, row in zip(possible, distances, strict=True)])
-            # Two tokens may give one mask: then the possible one was chosen.
+            # Two tokens may give the same mask: then the possible one counts as chosen.
             same = np.sqrt(distances[rows, tokens]) <= np.sqrt(distances.min(axis=1)) + _LAST_BITS * deviations[0]
             chosen = [int(token) for token in np.where(same, tokens, distances.argmin(axis=1))]
         masks, scores = wanted.masks[rows, tokens][:, None], wanted.scores[rows, tokens][:, None]
@@ -135,7 +135,7 @@ def _session(graph: Path) -> Any:
 
 
 def _feeds(case: Case, graphs: Graphs, multimask: bool) -> dict[str, FloatArray]:
-    """The case as the graph takes it; what is not given is left to the graph's defaults."""
+    """The case as the graph's inputs; inputs that it does not have are left to the graph's defaults."""
     names = graphs.decoder
     coords, labels = case.points, case.labels
     if case.boxes is not None:

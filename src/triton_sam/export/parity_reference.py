@@ -1,4 +1,4 @@
-"""What a torch network itself says of a scene: its own ``forward``, and every mask that it could answer with."""
+"""The reference of the parity check: a torch network's own ``forward``, and every mask that it could return."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MASK_CLIP = 32.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Wanted:
-    """The network's answers to one case: [B,4,h,w] logits and [B,4] scores, the token of the single mask first."""
+    """The network's outputs for one case: [B,4,h,w] logits and [B,4] scores, the token of the single mask first."""
 
     case: Case
     masks: FloatArray
@@ -31,7 +31,7 @@ class Wanted:
 
 
 class Reference:
-    """A network that is asked once for each scene, and once more for each seed."""
+    """A network with its outputs cached: embeddings per scene, masks per scene for the last seed."""
 
     def __init__(self, network: Any, architecture: Architecture, graphs: Graphs) -> None:
         self.graphs = graphs
@@ -44,12 +44,12 @@ class Reference:
         return rule_of(self._network)
 
     def outputs(self, scene: Scene) -> dict[str, FloatArray]:
-        """Name of the graph's output -> what it must be."""
+        """Name of the encoder graph's output -> the expected array."""
         levels = _in_order(self._encoded(scene), self.graphs)
         return {name: level.numpy() for (name, _), level in zip(self.graphs.encoder.outputs, levels, strict=True)}
 
     def answers(self, scene: Scene, seed: int) -> list[Wanted]:
-        """To one case of each kind of prompt."""
+        """The expected masks and scores for one case of each kind of prompt."""
         seed_before, found = self._answers.get(scene, (None, []))
         if seed_before != seed:
             with _exactly():
@@ -79,7 +79,7 @@ class Reference:
 
 @contextlib.contextmanager
 def _exactly() -> Iterator[None]:
-    """A GPU's convolutions round to ten bits by default: the reference would be 0.5 % of its deviation off itself."""
+    """Disables TF32: by default a GPU's convolutions round to ten bits, an error of 0.5 % of the deviation."""
     convolutions, products = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
     try:
@@ -97,7 +97,7 @@ def embeddings_of(network: Any, architecture: Architecture, pixels: FloatArray) 
 
 
 def _in_order(embeddings: Any, graphs: Graphs) -> list[Tensor]:
-    """The network's levels, which run from fine to coarse, in the order of the graph's outputs."""
+    """The network's levels, which come from fine to coarse, in the order of the graph's outputs."""
     if isinstance(embeddings, Tensor):
         return [embeddings]
     coarse_first = graphs.encoder.outputs[0][0] == graphs.encoder.embedding
@@ -105,7 +105,7 @@ def _in_order(embeddings: Any, graphs: Graphs) -> list[Tensor]:
 
 
 def answer(network: Any, case: Case, embeddings: Any, multimask: bool) -> tuple[FloatArray, FloatArray]:
-    """([B,M,h,w], [B,M]) by the network's own forward; several prompts on one image are its "point batch"."""
+    """([B,M,h,w], [B,M]) of the network's own forward; several prompts on one image are its "point batch"."""
     device = next(network.parameters()).device
     has_points = case.points.shape[1] > 0
     moved = [level.to(device) for level in embeddings] if isinstance(embeddings, list) else embeddings.to(device)
@@ -121,7 +121,7 @@ def answer(network: Any, case: Case, embeddings: Any, multimask: bool) -> tuple[
 
 
 def candidates(network: Any, case: Case, embeddings: Any) -> tuple[FloatArray, FloatArray]:
-    """([B,4,h,w], [B,4]): every mask that the network could answer with, that of the single mask's own token first."""
+    """([B,4,h,w], [B,4]): every mask that the network could return, that of the single mask's own token first."""
     if rule_of(network) is not None:
         with _nothing_chosen(network):
             return answer(network, case, embeddings, multimask=False)
@@ -132,7 +132,7 @@ def candidates(network: Any, case: Case, embeddings: Any) -> tuple[FloatArray, F
 
 @contextlib.contextmanager
 def _nothing_chosen(network: Any) -> Iterator[None]:
-    """Where one mask is asked for, the network gives all four that it chooses among."""
+    """Makes the network return all four candidates instead of the single mask that it would choose."""
     decoder = network.mask_decoder
     decoder._dynamic_multimask_via_stability = lambda masks, scores: (masks, scores)
     try:

@@ -1,4 +1,4 @@
-"""How far graphs are from their network, how far they may be, and the verdict."""
+"""The parity check's result: differences between graphs and network, their limits, and whether the check passed."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from triton_sam.export.parity_scenes import DRAWING
 from triton_sam.models.specs import Precision
 
 FloatArray = npt.NDArray[np.float32]
-#: A float32's last bit, and what a handful of operations leave of it in a number that is the difference of large ones.
+#: The rounding of float32, with room for a few operations that subtract large numbers.
 _ROUNDING = 16 * 2.0**-24
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a graph of some precision may differ by, each as a share of the reference's standard deviation.
+    """Allowed differences of a precision; all but ``iou`` are shares of the reference's standard deviation.
 
     Attributes:
         worst: largest difference of any number.
         typical: root mean square of the differences of one of the encoder's outputs.
-        answer: the same of the decoder's. (Those of lower precision are judged by the overlap of masks.)
-        iou: overlap of masks that the reference itself is sure of.
+        answer: the same for the decoder's outputs. (Lower precisions are judged by the IoU of masks.)
+        iou: lowest IoU of masks that the reference is sure of.
     """
 
     worst: float
@@ -33,20 +33,20 @@ class Limits:
     iou: float
 
 
-#: float32: a rounding is 2^-24 of a number. A sum of n products has sqrt(n) of it, n is at most 4096 (a row of global
-#: attention): 4e-6. The roundings of some hundred such steps one after another add up as their root: 4e-5. Twice that
-#: and a bit is the limit of the root mean square; the largest of millions of numbers is some ten times as far off.
-#: float16 is set by what was seen: SAM 2 tiny on an ARM processor, 0.050 (photograph) and 0.060 (drawing) of the
-#: deviation, and some room above; x86 was not measured. Whether the masks are right is told by their overlap.
+#: float32: a rounding is 2^-24 of a number. A sum of n products has sqrt(n) times that, and n is at most 4096 (a row of
+#: global attention): 4e-6. The errors of about a hundred such steps in a row add up as their root: 4e-5. The limit of
+#: the root mean square is a little more than twice that; the largest of millions of numbers is some ten times as far
+#: off. float16 was measured: SAM 2 tiny on an ARM processor, 0.050 (photograph) and 0.060 (drawing) of the deviation,
+#: plus a margin; x86 was not measured. Whether the masks are right is decided by their IoU.
 LIMITS = {
     Precision.FP32: Limits(worst=1e-3, typical=1e-4, answer=1e-4, iou=0.999),
     Precision.FP16: Limits(worst=np.inf, typical=0.1, answer=np.inf, iou=0.99),
     Precision.INT8: Limits(worst=np.inf, typical=0.25, answer=np.inf, iou=0.98),
 }
-#: A mask counts as sure where moving the threshold by this many logits changes its area by less than a tenth.
+#: A mask counts as sure if moving the threshold by this many logits changes its area by less than a tenth.
 _SURE_MARGIN = 1.0
 _SURE_SHARE = 0.9
-#: And only where it has as many low-resolution pixels: of a smaller one, single pixels decide.
+#: And only if it has this many low-resolution pixels: single pixels decide the IoU of a smaller one.
 _SURE_AREA = 16 * 16
 
 
@@ -60,22 +60,22 @@ class Comparison:
     rms_diff: float
     reference_std: float
     reference_peak: float = 0.0
-    """The largest number of the reference, whose own rounding is no fault."""
+    """The largest absolute value of the reference, whose own rounding is allowed for."""
     prompt: str = ""
     multimask: bool = False
     iou: float | None = None
     """Worst mask IoU, for masks."""
     sure_iou: float | None = None
-    """The same over those masks that the reference is sure of; None where there are none."""
+    """The same over those masks that the reference is sure of; None if there are none."""
     possible: list[list[int]] | None = None
-    """Where one mask was asked for: the tokens that the reference may have answered with, for each prompt."""
+    """For a single mask: the tokens that the reference may have chosen, for each prompt."""
     chosen: list[int] | None = None
-    """And the one whose mask the graph gave."""
+    """For a single mask: the token whose mask the graph returned, for each prompt."""
 
 
 @dataclass(slots=True)
 class Report:
-    """The whole check; ``seed`` made its images and prompts."""
+    """Result of a whole check; ``seed`` is that of its images and prompts."""
 
     precision: Precision
     comparisons: list[Comparison] = field(default_factory=list)
@@ -89,13 +89,13 @@ class Report:
         return asdict(self) | {"precision": self.precision.value, "limits": known}
 
     def judge(self) -> None:
-        """Sets ``passed`` and, where it fails, the first ``reason``."""
+        """Sets ``passed`` and, on failure, the first ``reason``."""
         reasons = (self._fault(entry) for entry in self.comparisons)
         self.reason = next((reason for reason in reasons if reason), "")
         self.passed = bool(self.comparisons) and not self.reason
 
     def _fault(self, entry: Comparison) -> str:
-        """What is wrong with it, or nothing."""
+        """Why a comparison fails; empty if it passes."""
         limits = LIMITS[self.precision]
         where = " ".join(part for part in (entry.output, "on the", entry.image, "image", entry.prompt) if part)
         rounding = _ROUNDING * entry.reference_peak
@@ -104,12 +104,12 @@ class Report:
         deviation = f"(deviation {entry.reference_std:.2g})"
         wrong = _wrong_choice(entry) if self.precision is Precision.FP32 else None
         if wrong is not None:
-            return f"{where}: mask {wrong[0]} was chosen where torch chooses {' or '.join(map(str, wrong[1]))}"
+            return f"{where}: mask {wrong[0]} was chosen, but torch chooses {' or '.join(map(str, wrong[1]))}"
         if not (np.isfinite(entry.max_abs_diff) and entry.max_abs_diff <= worst):
             return f"{where} differs by {entry.max_abs_diff:.2g} {deviation}"
         if not entry.rms_diff <= typical:
             return f"{where} differs by {entry.rms_diff:.2g} rms {deviation}"
-        # What a network that was trained with photographs is sure of in a drawing, only exact arithmetic repeats.
+        # In a drawing, a network trained on photographs is sure of masks that only exact arithmetic reproduces.
         judged = self.precision is Precision.FP32 or entry.image != DRAWING
         if judged and entry.sure_iou is not None and entry.sure_iou < limits.iou:
             return f"{where}: mask IoU {entry.sure_iou:.4f} is below {limits.iou}"
@@ -129,7 +129,7 @@ class Report:
 
 
 def _wrong_choice(entry: Comparison) -> tuple[int, list[int]] | None:
-    """(token, those that would be right) of the first prompt whose single mask is another token's."""
+    """(token, possible tokens) of the first prompt whose single mask is that of a wrong token."""
     if entry.chosen is None or entry.possible is None:
         return None
     for chosen, possible in zip(entry.chosen, entry.possible, strict=True):
@@ -141,7 +141,7 @@ def _wrong_choice(entry: Comparison) -> tuple[int, list[int]] | None:
 def compare(
     image: str, output: str, wanted: FloatArray, given: FloatArray, deviation: float | None = None
 ) -> Comparison:
-    """Args: deviation: of more numbers than ``wanted``, where that has few."""
+    """Compares two arrays; ``deviation`` replaces the standard deviation of ``wanted`` if that has few numbers."""
     if wanted.shape != given.shape:
         return Comparison(image, f"{output} {list(given.shape)} instead of {list(wanted.shape)}", np.inf, np.inf, 0.0)
     difference = np.abs(wanted.astype(np.float64) - given)
@@ -156,7 +156,7 @@ def compare(
 
 
 def worst_iou(wanted: FloatArray, given: FloatArray) -> tuple[float, float | None]:
-    """(of all masks, of those that the reference is sure of)."""
+    """(worst IoU of all masks, of those that the reference is sure of or None if there are none)."""
     if wanted.shape != given.shape:
         return 0.0, 0.0
     overlaps, sure = [], []

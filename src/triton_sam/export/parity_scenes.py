@@ -1,4 +1,4 @@
-"""What the parity check shows to a network: images with objects in them, and prompts that point at these objects."""
+"""Test images of the parity check, with objects in them, and prompts that point at these objects."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 FloatArray = npt.NDArray[np.float32]
 Box = tuple[float, float, float, float]
-Place = tuple[float, float]
+Point = tuple[float, float]
 
 DRAWING = "drawn"
 PHOTOGRAPH = "photograph"
@@ -24,23 +24,23 @@ _JITTER = 0.01
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scene:
-    """An image and where its objects are.
+    """An image and the positions of its objects.
 
     Attributes:
-        name: what a report calls it.
+        name: its name in a report.
         pixels: [1,3,side,side] in [0,1].
-        places: a place on each of three objects, (x, y) as shares of the sides.
-        box: around one object, (left, top, right, bottom) likewise.
-        outside: a place in that box that is not meant.
-        jitter: how far a seed may move prompts, likewise. On the photograph they stay where they are: there every
-            precision is judged, and beside these objects networks are less sure.
+        points: a point on each of three objects, (x, y) as shares of the sides.
+        box: around one object, (left, top, right, bottom) as shares of the sides.
+        outside: a background point in that box.
+        jitter: how far a seed may move prompts, as a share of the sides. Prompts on the photograph are not moved: every
+            precision is judged there, and networks are less sure beside these objects.
     """
 
     name: str
     pixels: FloatArray
-    places: tuple[Place, Place, Place]
+    points: tuple[Point, Point, Point]
     box: Box
-    outside: Place
+    outside: Point
     jitter: float = 0.0
 
 
@@ -56,7 +56,7 @@ class Case:
 
 
 def scenes(side: int, seed: int) -> list[Scene]:
-    """The drawing of a seed and, where scikit-image is installed, its photograph of a cup of coffee."""
+    """The drawing of a seed and, if scikit-image is installed, its photograph of a cup of coffee."""
     found = [drawing(side, seed)]
     shown = photograph(side)
     return found if shown is None else [*found, shown]
@@ -79,22 +79,22 @@ def drawing(side: int, seed: int) -> Scene:
     random = np.random.default_rng(seed)
     rows, columns = np.mgrid[:side, :side].astype(np.float32) / side
     image = _surface(random, rows, columns)
-    places: list[Place] = []
+    points: list[Point] = []
     boxes: list[Box] = []
-    for cell in random.permutation(9)[:_SHAPES]:  # each in a cell of its own, so that none hides another's middle
+    for cell in random.permutation(9)[:_SHAPES]:  # each in a cell of its own, so that none covers another's centre
         middle = (np.array([cell % 3, cell // 3]) + 0.5 + random.uniform(-0.1, 0.1, 2)) / 3
         half = random.uniform(0.08, 0.16, 2)
         inside = _shape(columns - middle[0], rows - middle[1], half, random.uniform(0, np.pi), random.random() < 0.5)
         cover = (inside * side).clip(0, 1).astype(np.float32)  # an edge of one pixel
         image = image * (1 - cover) + _surface(random, rows, columns) * cover
-        places.append((float(middle[0]), float(middle[1])))
+        points.append((float(middle[0]), float(middle[1])))
         covered = np.argwhere(cover > 0.5) / side
         (top, left), (bottom, right) = covered.min(axis=0), covered.max(axis=0)
         boxes.append((float(left), float(top), float(right), float(bottom)))
     left, top, right, bottom = boxes[0]
     pixels = np.ascontiguousarray(image[None].clip(0, 1), np.float32)
     corner = (left + 0.1 * (right - left), top + 0.1 * (bottom - top))
-    return Scene(DRAWING, pixels, (places[0], places[1], places[2]), boxes[0], corner, _JITTER)
+    return Scene(DRAWING, pixels, (points[0], points[1], points[2]), boxes[0], corner, _JITTER)
 
 
 def _surface(random: np.random.Generator, rows: FloatArray, columns: FloatArray) -> FloatArray:
@@ -113,7 +113,7 @@ def _surface(random: np.random.Generator, rows: FloatArray, columns: FloatArray)
 def _shape(
     x: FloatArray, y: FloatArray, half: npt.NDArray[np.float64], angle: float, is_ellipse: bool
 ) -> npt.NDArray[np.float64]:
-    """How far inside the shape each place is; below zero outside."""
+    """Distance of each pixel inside the shape from its edge; negative outside."""
     across = np.abs(x * np.cos(angle) + y * np.sin(angle)) / half[0]
     down = np.abs(y * np.cos(angle) - x * np.sin(angle)) / half[1]
     reach = np.hypot(across, down) if is_ellipse else np.maximum(across, down)
@@ -124,11 +124,11 @@ def prompts(scene: Scene, side: int, seed: int) -> Iterator[Case]:
     """One case of each kind of prompt that needs no mask; the seed moves them by the scene's jitter."""
     random = np.random.default_rng([seed, 1])
 
-    def at(*places: Place) -> Tensor:
-        moved = np.array(places) + random.uniform(-scene.jitter, scene.jitter, (len(places), 2))
+    def at(*points: Point) -> Tensor:
+        moved = np.array(points) + random.uniform(-scene.jitter, scene.jitter, (len(points), 2))
         return torch.from_numpy((moved * side).astype(np.float32))[None]
 
-    first, second, third = scene.places
+    first, second, third = scene.points
     object_, background = torch.ones(1, 1), torch.zeros(1, 1)
     nothing = torch.zeros(1, 0, 2), torch.zeros(1, 0)
     box = at(scene.box[:2], scene.box[2:]).reshape(1, 4)
@@ -138,7 +138,7 @@ def prompts(scene: Scene, side: int, seed: int) -> Iterator[Case]:
     yield Case("box and point", at(scene.outside), background, boxes=box)
     three = torch.cat([at(first), at(second), at(third)])
     yield Case("three objects", three, torch.ones(3, 1))
-    # Two objects and not a third: what that means is unsure, so that trained networks' masks are not stable here, and
-    # another is chosen.
+    # Two objects but not a third: an ambiguous prompt, for which trained networks' masks are unstable, so that an
+    # alternative is chosen.
     turned = torch.stack([three[:, 0].roll(turn, dims=0) for turn in range(3)])
     yield Case("unlike objects", turned, torch.tensor([[1.0, 0.0, 1.0]]).expand(3, -1))

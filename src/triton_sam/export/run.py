@@ -1,4 +1,4 @@
-"""An export from end to end: checkpoint -> graphs -> parity -> a folder that can be served, or nothing."""
+"""Exports a checkpoint from end to end: read it, write both graphs, check them against torch, publish the folder."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ import torch
 
 from triton_sam.errors import InvalidInput, SetupError
 from triton_sam.export.checkpoint import check_variant, fill, read_checkpoint, recognise
-from triton_sam.export.keys import map_keys
+from triton_sam.export.checkpoint_keys import map_keys
 from triton_sam.export.onnx_files import GraphInput, export_graph, files_of
 from triton_sam.export.parity import ParityCheck
 from triton_sam.export.parity_reference import Reference
 from triton_sam.export.parity_report import Report
 from triton_sam.export.parity_scenes import scenes
-from triton_sam.export.precision import convert_graph
+from triton_sam.export.precision_conversion import convert_graph
 from triton_sam.export.wrappers import Decoder, Encoder
 from triton_sam.models.catalog import get_spec
 from triton_sam.models.specs import (
@@ -41,20 +41,20 @@ from triton_sam.models.specs import (
 from triton_sam.networks.segmenters import build, check_side
 
 REPORT_FILE = "report.json"
-#: Raised when the graphs that come out change, so that those made before are made again.
+#: Version of the exporter. Increase it when the exported graphs change, so that cached ones are exported again.
 EXPORTER = 3
-#: Asked for in place of an id: the tensors tell.
+#: Given instead of a model's id: the model is recognised by its tensors.
 AUTO = "auto"
 
 
 @dataclass(frozen=True, slots=True)
 class ExportOptions:
-    """How to export.
+    """Options of an export.
 
     Attributes:
-        image_size: side of the model's square; None for the one it was trained with.
-        device: where torch runs.
-        seed: of the images and prompts that the graphs are compared on: the same one repeats a check.
+        image_size: side of the model's square input, pixels; None for the one it was trained with.
+        device: the device that torch runs on.
+        seed: seed of the images and prompts that the graphs are compared on; the same seed repeats a check.
     """
 
     image_size: int | None = None
@@ -68,8 +68,8 @@ class Exported:
     """A finished export.
 
     Attributes:
-        spec: the catalogue row with the graphs as they were exported.
-        report: what ``report.json`` holds.
+        spec: the catalogue row, with the graphs as they were exported.
+        report: the content of ``report.json``.
     """
 
     spec: ModelSpec
@@ -84,11 +84,11 @@ def export_checkpoint(
     options: ExportOptions | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> Exported:
-    """Exports a checkpoint into ``folder``; nothing appears there before everything is right.
+    """Exports a checkpoint into ``folder``, which is only written to once the graphs have passed the parity check.
 
     Args:
-        model: a row, or "auto" for the one that the tensors are recognised as.
-        say: told what is being done.
+        model: a catalogue row, or "auto" to recognise the model by its tensors.
+        say: callback for progress messages.
     """
     options = options or ExportOptions()
     check_options(options, None if isinstance(model, str) else model)
@@ -103,7 +103,7 @@ def export_checkpoint(
     unused = weights.unused
     del weights
     network = network.to(options.device)
-    with _workshop(folder) as building:
+    with _build_folder(folder) as building:
         opsets = write_graphs(network, spec, graphs, building, say)
         say("checking against torch")
         result = _check(network, spec, graphs, building, options.seed)
@@ -122,16 +122,16 @@ def export_checkpoint(
             **_facts(result, building),
         }
         if not result.passed:
-            told = f"{result.reason} (seed {result.seed})"
-            raise SetupError(f"the export of {spec.id} does not equal torch, so it was not kept: {told}")
+            reason = f"{result.reason} (seed {result.seed})"
+            raise SetupError(f"the export of {spec.id} does not equal torch, so it was not kept: {reason}")
         (building / REPORT_FILE).write_text(json.dumps(report, indent=2) + "\n")
         (building / GRAPHS_FILE).write_text(graphs_to_json(graphs))
-        _hand_over(building, folder)
+        _publish(building, folder)
     return Exported(dataclasses.replace(spec, graphs=graphs), folder, report)
 
 
 def check_options(options: ExportOptions, spec: ModelSpec | None) -> None:
-    """InvalidInput where no export can be made so, whatever the checkpoint; ``spec`` is None where that is to tell."""
+    """Raises InvalidInput for options that no checkpoint can be exported with; ``spec`` is None if not yet known."""
     if options.device != "cpu" and not torch.cuda.is_available():
         raise InvalidInput("there is no CUDA device here: use --device cpu")
     if spec is not None and options.image_size is not None:
@@ -139,8 +139,8 @@ def check_options(options: ExportOptions, spec: ModelSpec | None) -> None:
 
 
 @contextlib.contextmanager
-def _workshop(folder: Path) -> Iterator[Path]:
-    """A place inside ``folder`` to work in, gone afterwards; so is ``folder`` where nothing came to be in it."""
+def _build_folder(folder: Path) -> Iterator[Path]:
+    """A temporary folder inside ``folder``. It is removed afterwards, and so is ``folder`` if it is empty."""
     building = folder / f".export-{os.getpid()}"
     try:
         building.mkdir(parents=True)
@@ -150,11 +150,14 @@ def _workshop(folder: Path) -> Iterator[Path]:
     finally:
         shutil.rmtree(building, ignore_errors=True)
         with contextlib.suppress(OSError):
-            folder.rmdir()  # refuses where anything is in it, as it should
+            folder.rmdir()  # fails if it is not empty, as it should
 
 
-def _hand_over(building: Path, folder: Path) -> None:
-    """Moves a finished export to its place: the description goes first and comes last, so half an export has none."""
+def _publish(building: Path, folder: Path) -> None:
+    """Moves a finished export into ``folder``.
+
+    The description is deleted first and written last, so that a partial export has none.
+    """
     (folder / GRAPHS_FILE).unlink(missing_ok=True)
     for name in (ENCODER_FILE, DECODER_FILE):
         for old in files_of(folder / name):
@@ -168,7 +171,7 @@ def _hand_over(building: Path, folder: Path) -> None:
 def _recognised(weights: Any) -> ModelSpec:
     rows = recognise(weights)
     if not rows:
-        raise InvalidInput("this checkpoint is no model of the catalogue: its encoder has another shape")
+        raise InvalidInput("this checkpoint is not a model of the catalogue: its encoder has another shape")
     return rows[0]
 
 
@@ -179,7 +182,7 @@ def _own_side(spec: ModelSpec) -> int:
 def write_graphs(
     network: Any, spec: ModelSpec, graphs: Graphs, folder: Path, say: Callable[[str], None] = lambda _: None
 ) -> dict[str, int]:
-    """Writes both graphs of a network into ``folder``; returns their opsets."""
+    """Writes both graphs of a network into ``folder`` and returns their opsets."""
     say("writing the encoder")
     encoder, decoder = folder / ENCODER_FILE, folder / DECODER_FILE
     device = next(network.parameters()).device
@@ -208,7 +211,7 @@ def write_graphs(
 
 
 def decoder_inputs(graphs: Graphs, device: torch.device) -> list[GraphInput]:
-    """The decoder's inputs in the order of :class:`Decoder`, with examples, free axes and defaults."""
+    """The decoder's inputs in the order of :class:`Decoder`, with examples, dynamic axes and defaults."""
     names, shapes = graphs.decoder, dict(graphs.encoder.outputs)
     embedding = shapes.pop(graphs.encoder.embedding)
     side = names.mask_side
@@ -219,7 +222,7 @@ def decoder_inputs(graphs: Graphs, device: torch.device) -> list[GraphInput]:
 
     inputs = [GraphInput(graphs.encoder.embedding, some(*embedding), {0: "images"})]
     for name, shape in features:
-        # One cell of zeros stands for all: a default of full size would be 12 MB in every file.
+        # One cell of zeros broadcasts: a default of full size would add 12 MB to every file.
         free = {0: f"{name}_rows", 2: f"{name}_height", 3: f"{name}_width"}
         inputs.append(GraphInput(name, some(*shape), free, torch.zeros(1, shape[1], 1, 1)))
     return [
@@ -253,7 +256,7 @@ def _facts(result: Report, folder: Path) -> dict[str, Any]:
 
 
 def checkpoint_sha256(checkpoint: Path) -> str:
-    """Of the file, or of all weight files of a folder in the order of their names."""
+    """SHA-256 of the file, or of all weight files of a folder in the order of their names."""
     digest = hashlib.sha256()
     for file in sorted(checkpoint.glob("*.safetensors")) if checkpoint.is_dir() else [checkpoint]:
         with file.open("rb") as stream:

@@ -1,10 +1,10 @@
-"""Blocks that attend within windows -> a loop over tiles of some windows: less goes to memory and back.
+"""Rewrites blocks with windowed attention into a loop over tiles of some windows, which saves memory traffic.
 
-The first stages of a Hiera trunk hold 65536 tokens: every step of theirs writes 25 to 150 MB, and the next one reads
-them back. Nothing in them looks beyond its window, so that all steps can be done for some windows, then for the next.
-Cutting into windows and putting together again, which each block does for itself, falls away between them.
+The first stages of a Hiera trunk hold 65536 tokens: every node writes 25 to 150 MB, and the next one reads them back.
+No node in them depends on another window, so all nodes can run for some windows, then for the next. Each block's own
+splitting into windows and joining is not needed between the blocks of a loop.
 
-Inside the loop the first axis counts windows wherever the graph had it: images [1,H,W,C] are [windows,h,w,C] there.
+Inside the loop the first axis counts windows: images [1,H,W,C] are [windows,h,w,C] there.
 """
 
 from __future__ import annotations
@@ -14,30 +14,30 @@ from typing import Any
 
 import numpy as np
 
-from triton_sam.export.graph_rewrites import Graph
+from triton_sam.export.onnx_graph import Graph
 
-#: Of the first block in the loop. With 2048, which fit into two cores' caches, the many small steps cost more than they
-#: gain.
+#: Tokens of the first block per iteration. With 2048, which fit into two cores' caches, the overhead of many small
+#: nodes exceeds the gain.
 TOKENS_AT_A_TIME = 8192
 _WINDOWS_FIRST = [0, 1, 3, 2, 4, 5]
-#: Each token, or each head of each window, by itself.
-_ALIKE = {"Add", "Mul", "Div", "Erf", "Gelu", "Softmax"}
+#: Operators that treat each token, or each head of each window, by itself.
+_ELEMENTWISE = {"Add", "Mul", "Div", "Erf", "Gelu", "Softmax"}
 _PRODUCTS = {"MatMul", "FusedMatMul", "DynamicQuantizeMatMul"}
-#: Not worth a place at the end of the loop: their results are as large as what they take.
+#: Not worth including at the end of the loop: their results are as large as their inputs.
 _LEFT_OUTSIDE = {"Transpose", "LayerNormalization", "Reshape"}
 
 
 @dataclass
 class _Region:
-    """What goes into the loop.
+    """The part of the graph that goes into the loop.
 
     Attributes:
-        windows: how many, down and across.
+        windows: number of windows, down and across.
         images: tensors [1,H,W,C] -> (side of their windows, True); tensors [1,C,H,W] -> (side, False).
         stacks: tensors whose first axis counts windows.
         nodes: in order.
-        aliases: tensors that are others once there is nothing to cut or to put together.
-        blocks: how often windows were cut.
+        aliases: tensor -> the one that replaces it, once splitting and joining windows is left out.
+        blocks: how often the image is split into windows.
     """
 
     windows: tuple[int, int]
@@ -61,10 +61,10 @@ class _Region:
 
 
 def count_windowed_blocks(graph: Graph) -> int:
-    """How many blocks of a plain encoder belong into the loop, however their windows are cut.
+    """The number of blocks of a plain encoder that belong in the loop, however their windows are split.
 
-    Windows shrink with the image where it is pooled, so that blocks that can share a loop have the same number of
-    them. 0 where there is no loop to be made: no windows, or too few for a second round.
+    Windows shrink with the image when it is pooled, so blocks that can share a loop have the same number of windows. 0
+    if no loop can be made: no windows, or too few for a second iteration.
     """
     shapes = [graph.shape(node.output[0]) for node in graph.nodes if node.op_type == "Softmax"]
     if not shapes or len(shapes[0]) < 3 or shapes[0][0] is None or shapes[0][-1] is None:
@@ -75,13 +75,13 @@ def count_windowed_blocks(graph: Graph) -> int:
 
 
 def _fits(windows: int, tokens: int) -> bool:
-    """Whether windows of so many tokens fill rounds of the loop evenly."""
+    """Whether windows of ``tokens`` tokens fill the iterations of the loop evenly."""
     at_a_time = max(1, TOKENS_AT_A_TIME // tokens)
     return windows % at_a_time == 0 and windows > at_a_time
 
 
 def tile_windows(graph: Graph) -> int:
-    """Puts the blocks that follow the first cut into windows into a loop; gives the number of blocks in it."""
+    """Moves the blocks from the first split into windows on into a loop; returns the number of blocks in it."""
     graph.drop_unused()
     for node in graph.nodes:
         cut = _cut(graph, node)
@@ -99,7 +99,7 @@ def tile_windows(graph: Graph) -> int:
 
 
 def _cut(graph: Graph, node: Any) -> tuple[tuple[int, int], int] | None:
-    """((windows down, windows across), side) where a Reshape begins to cut [1,H,W,C] into windows [windows,h,w,C]."""
+    """((windows down, windows across), side) if a Reshape starts to split [1,H,W,C] into windows [windows,h,w,C]."""
     shapes = _three_shapes(graph, node)
     if shapes is None:
         return None
@@ -109,7 +109,7 @@ def _cut(graph: Graph, node: Any) -> tuple[tuple[int, int], int] | None:
 
 
 def _joined(graph: Graph, node: Any, windows: tuple[int, int]) -> int | None:
-    """The windows' side where a Reshape begins to put [windows,h,w,C] together to [1,H,W,C]."""
+    """The windows' side if a Reshape starts to join [windows,h,w,C] to [1,H,W,C]."""
     shapes = _three_shapes(graph, node)
     if shapes is None:
         return None
@@ -120,12 +120,12 @@ def _joined(graph: Graph, node: Any, windows: tuple[int, int]) -> int | None:
 
 
 def _three_shapes(graph: Graph, node: Any) -> tuple[list[int], list[int], list[int]] | None:
-    """Shapes before, in and after Reshape, Transpose, Reshape as windows are cut; None where it is something else."""
+    """Shapes before, in and after the Reshape, Transpose, Reshape that splits windows; None for another pattern."""
     if node.op_type != "Reshape":
         return None
-    turn = graph.sole_consumer(node.output[0], "Transpose")
-    last = None if turn is None else graph.sole_consumer(turn.output[0], "Reshape")
-    if last is None or list(graph.attribute(turn, "perm", [])) != _WINDOWS_FIRST:
+    transpose = graph.sole_consumer(node.output[0], "Transpose")
+    last = None if transpose is None else graph.sole_consumer(transpose.output[0], "Reshape")
+    if last is None or list(graph.attribute(transpose, "perm", [])) != _WINDOWS_FIRST:
         return None
     shapes = [graph.shape(name) for name in (node.input[0], node.output[0], last.output[0])]
     if [len(shape) for shape in shapes] != [4, 6, 4] or any(size is None for shape in shapes for size in shape):
@@ -135,7 +135,7 @@ def _three_shapes(graph: Graph, node: Any) -> tuple[list[int], list[int], list[i
 
 
 def _grown(graph: Graph, first: str, windows: tuple[int, int], side: int) -> _Region:
-    """All that can be computed window by window from the image ``first`` on."""
+    """All nodes after the image ``first`` that can be computed window by window."""
     region = _Region(windows, {first: (side, True)})
     seen: set[int] = set()
     for node in graph.nodes:
@@ -150,13 +150,13 @@ def _grown(graph: Graph, first: str, windows: tuple[int, int], side: int) -> _Re
 
 
 def _window_steps(graph: Graph, node: Any, region: _Region) -> list[Any]:
-    """The three nodes that cut windows or join them, which are nothing inside: their result gets another name."""
+    """The three nodes that split or join windows. They are left out of the loop: their result becomes an alias."""
     name = node.input[0]
     side = _joined(graph, node, region.windows) if name in region.stacks else None
     if side is None and (name not in region.images or _cut(graph, node) != (region.windows, region.images[name][0])):
         return []
-    turn = graph.consumers(node.output[0])[0]
-    last = graph.consumers(turn.output[0])[0]
+    transpose = graph.consumers(node.output[0])[0]
+    last = graph.consumers(transpose.output[0])[0]
     result = last.output[0]
     if side is None:
         region.stacks.add(result)
@@ -164,11 +164,11 @@ def _window_steps(graph: Graph, node: Any, region: _Region) -> list[Any]:
     else:
         region.images[result] = (side, True)
     region.aliases[result] = name
-    return [node, turn, last]
+    return [node, transpose, last]
 
 
 def _takes(graph: Graph, node: Any, region: _Region) -> bool:
-    """Whether a node does the same for each window by itself; notes its outputs where it does."""
+    """Whether a node treats each window by itself; if so, its outputs are recorded in the region."""
     moving = [name for name in node.input if name in region]
     if any(name not in region and graph.constant(name) is None for name in node.input if name):
         return False
@@ -184,7 +184,7 @@ def _takes(graph: Graph, node: Any, region: _Region) -> bool:
 
 
 def _layout_after(graph: Graph, node: Any, before: tuple[int, bool] | None) -> tuple[int, bool] | None:
-    """Windows' side and layout after a node that works on images; None where it could look beyond a window."""
+    """The windows' side and layout after a node that works on images; None if it may depend on other windows."""
     if before is None or len(node.output) != 1:
         return None
     (side, channels_last), kind = before, node.op_type
@@ -196,8 +196,8 @@ def _layout_after(graph: Graph, node: Any, before: tuple[int, bool] | None) -> t
         return (side // 2, False) if halves and side % 2 == 0 and _is_plain_pool(graph, node, channels_last) else None
     if not channels_last:
         return None
-    alike = kind == "LayerNormalization" and graph.attribute(node, "axis", -1) in (-1, 3)
-    return before if alike or _is_per_token(graph, node) else None
+    is_norm = kind == "LayerNormalization" and graph.attribute(node, "axis", -1) in (-1, 3)
+    return before if is_norm or _is_per_token(graph, node) else None
 
 
 def _is_plain_pool(graph: Graph, node: Any, channels_last: bool) -> bool:
@@ -210,7 +210,7 @@ def _is_per_token(graph: Graph, node: Any) -> bool:
     constants = [graph.constant(name) for name in node.input if name]
     if node.op_type in _PRODUCTS:
         return constants[0] is None and all(array is not None for array in constants[1:])
-    return node.op_type in _ALIKE and all(array is None or array.ndim <= 1 for array in constants)
+    return node.op_type in _ELEMENTWISE and all(array is None or array.ndim <= 1 for array in constants)
 
 
 def _keeps_windows_apart(graph: Graph, node: Any, region: _Region) -> bool:
@@ -225,26 +225,26 @@ def _keeps_windows_apart(graph: Graph, node: Any, region: _Region) -> bool:
         return graph.attribute(node, "axis", -1) in (-1, 3)
     if kind in ("MatMul", "FusedMatMul", "MultiHeadAttention") and all(name in region.stacks for name in node.input):
         return True
-    # What a pool takes has four axes, of which the first two are left alone.
+    # A pool's input has four axes, and the first two stay as they are.
     return (kind == "MaxPool" and len(node.output) == 1) or _is_per_token(graph, node)
 
 
 def _trim(graph: Graph, region: _Region) -> None:
-    """Takes steps out at the rim again which would only make the loop's results more or larger."""
+    """Removes nodes at the end of the region that would only add to the number or size of the loop's results."""
     while True:
         needed = {name for node in region.nodes for name in node.input} | set(region.aliases.values())
-        rim = [node for node in region.nodes if node.op_type in _LEFT_OUTSIDE and not needed.intersection(node.output)]
-        if not rim:
+        last = [node for node in region.nodes if node.op_type in _LEFT_OUTSIDE and not needed.intersection(node.output)]
+        if not last:
             return
-        gone = {id(node) for node in rim}
+        gone = {id(node) for node in last}
         region.nodes = [node for node in region.nodes if id(node) not in gone]
-        for name in [name for node in rim for name in node.output]:
+        for name in [name for node in last for name in node.output]:
             region.images.pop(name, None)
             region.stacks.discard(name)
 
 
 def _replace(graph: Graph, region: _Region, first: str, at_a_time: int) -> bool:
-    """Puts the loop in the place of its nodes; False where its results would not be images."""
+    """Replaces the region's nodes by the loop; False if its results would not be images."""
     inner = {id(node) for node in region.nodes}
     steps = {name for alias in region.aliases for name in _names_between(graph, alias, region.aliases[alias])}
     results = [
@@ -288,7 +288,7 @@ def _replace(graph: Graph, region: _Region, first: str, at_a_time: int) -> bool:
 
 
 def _names_between(graph: Graph, result: str, origin: str) -> list[str]:
-    """Outputs of the three nodes that cut or join windows."""
+    """Outputs of the three nodes that split or join windows."""
     names = []
     while result != origin:
         names.append(result)
@@ -297,14 +297,14 @@ def _names_between(graph: Graph, result: str, origin: str) -> list[str]:
 
 
 def _has_users(graph: Graph, name: str, inner: set[int], steps: set[str]) -> bool:
-    """Whether a node that stays outside takes a tensor."""
+    """Whether a node outside the loop takes a tensor."""
     return any(id(node) not in inner and not steps.intersection(node.output) for node in graph.consumers(name))
 
 
 def _body(
     graph: Graph, region: _Region, at_a_time: int, taken: dict[str, list[int]], given: dict[str, list[int]]
 ) -> Any:
-    """The loop's graph. Its names have a prefix: they must not be those of tensors around it."""
+    """The loop's subgraph. Its names have a prefix, so that they do not clash with tensors around it."""
     nodes = []
     for node in region.nodes:
         copy = type(node)()
@@ -312,7 +312,7 @@ def _body(
         names = [region.origin(name) for name in node.input]
         if node.op_type == "Reshape" and names[0] in region.stacks | set(map(region.origin, region.stacks)):
             target = graph.constant(node.input[1])
-            assert target is not None  # _keeps_windows_apart has looked
+            assert target is not None  # checked by _keeps_windows_apart
             if int(target[0]) == region.count:
                 sizes = np.array([at_a_time, *target[1:]], np.int64)
                 names[1] = graph.add_constant(f"{node.output[0]}/tile_shape", sizes)

@@ -1,4 +1,7 @@
-"""The two graphs of the raw-tensor contract, around any network of :mod:`triton_sam.networks.segmenters`."""
+"""Torch modules with the inputs and outputs of the raw-tensor contract, around a network of ``triton_sam.networks``.
+
+They are what is exported: one becomes the encoder's graph, the other the decoder's.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from triton_sam.export.two_way import look_at_each_other, norm_over_channels
+from triton_sam.export.two_way_transformer import norm_over_channels, run_two_way_transformer
 from triton_sam.models.specs import Architecture, Backbone
 from triton_sam.networks.segmenters import normalisation
 
@@ -19,9 +22,9 @@ _BOX_CORNERS = (2, 3)
 
 
 class Encoder(nn.Module):
-    """Pixels in [0,1] [N,3,S,S] -> embedding [N,256,g,g] and, where the network has them, two finer features.
+    """Pixels [N,3,S,S] in [0,1] -> embedding [N,256,g,g] and, if the network has them, two finer features.
 
-    SAM 3 numbers its outputs from the finest on; the others name the embedding first.
+    SAM 3's outputs are numbered from finest to coarsest; the others begin with the embedding.
     """
 
     mean: Tensor
@@ -41,7 +44,7 @@ class Encoder(nn.Module):
             trunk = network.vision_encoder.backbone
             positions = trunk._get_pos_embed(tuple(size // 4 for size in trunk.config.image_size))
         self.register_buffer("positions", positions, persistent=False)
-        self.eval()  # the exporter leaves a module, and with it the network, in the mode in which it came
+        self.eval()  # the exporter leaves a module, and with it the network, in the mode it was in
 
     def forward(self, image: Tensor) -> tuple[Tensor, ...]:
         pixels = (image - self.mean) / self.std
@@ -54,7 +57,7 @@ class Encoder(nn.Module):
 
     @contextlib.contextmanager
     def _known_positions(self) -> Iterator[None]:
-        """Hiera stretches its small table of positions to the image anew for every image: a seventh of an encode."""
+        """Uses the stored positions: Hiera interpolates its small table for every image, a seventh of an encode."""
         if self.positions is None:
             yield
             return
@@ -69,8 +72,8 @@ class Encoder(nn.Module):
 class Decoder(nn.Module):
     """Embeddings and prompts -> masks and scores.
 
-    Every input but the embedding and the points may be left to its default. Rows: B prompts; embeddings, features and
-    masks have B rows or one for all.
+    Every input except the embedding and the points has a default. Rows: B prompts; embeddings, features and masks have
+    B rows or one for all.
     """
 
     positions: Tensor
@@ -98,7 +101,7 @@ class Decoder(nn.Module):
         """
         Args:
             image_embeddings: [N,256,g,g], N is B or 1.
-            high_res_feats_0, high_res_feats_1: [N,32,4g,4g] and [N,64,2g,2g]; unused where the network has none.
+            high_res_feats_0, high_res_feats_1: [N,32,4g,4g] and [N,64,2g,2g]; unused if the network has none.
             point_coords, point_labels: [B,P,2] model pixels and [B,P]: 1 object, 0 background, 2 and 3 the corners of a
                 box, -1 nothing.
             mask_input, has_mask_input: [N,1,4g,4g] logits, and [N] 0 or 1.
@@ -111,9 +114,9 @@ class Decoder(nn.Module):
         tokens = self._tokens(point_coords, point_labels)
         source = (image_embeddings + self._dense(mask_input, has_mask_input)).expand(rows, -1, -1, -1)
         image = source.flatten(2).transpose(1, 2)
-        tokens, image = look_at_each_other(self.decoder.transformer, tokens, image, self.positions)
+        tokens, image = run_two_way_transformer(self.decoder.transformer, tokens, image, self.positions)
         count = self.decoder.num_mask_tokens
-        first = 2 if self.has_features else 1  # the token of the object score comes first where there is one
+        first = 2 if self.has_features else 1  # the token of the object score comes first if there is one
         upscaled = self._upscale(image, source, high_res_feats_0, high_res_feats_1)
         weights = torch.stack(
             [mlp(tokens[:, first + index]) for index, mlp in enumerate(self.decoder.output_hypernetworks_mlps)],
@@ -124,7 +127,7 @@ class Decoder(nn.Module):
         return self._select(masks, scores, multimask_output)
 
     def _tokens(self, coords: Tensor, labels: Tensor) -> Tensor:
-        """[B,T,256]: the output tokens, then one for each point and for what the reference pads with."""
+        """[B,T,256]: the output tokens, then one for each point and each padding point of the reference."""
         rows, points = labels.shape[0], labels.shape[1]
         padding = 2
         coords = functional.pad(coords, (0, 0, 0, padding))
@@ -140,10 +143,10 @@ class Decoder(nn.Module):
         return torch.cat([output_tokens, sparse], dim=1)
 
     def _padding_points(self, labels: Tensor) -> Tensor:
-        """How many "not a point" tokens the reference adds to these prompts.
+        """The number of "not a point" tokens that the reference adds to these prompts.
 
-        SAM 1 adds one to points without a box (and none where the caller has done so); SAM 2 and 3 always add one, and
-        a second in the place of points that are missing altogether.
+        SAM 1 adds one to points without a box (and none if the caller has done so). SAM 2 and 3 always add one, and a
+        second one if there are no points at all.
         """
         none_given = torch.tensor(labels.shape[1]) == 0
         if self.has_features:
@@ -157,7 +160,7 @@ class Decoder(nn.Module):
             embedded: Tensor = encoder._embed_points(coords, labels.to(torch.int64), pad=False)
             return embedded
         embedded = encoder._embed_points(coords, labels, pad=False)
-        for corner in _BOX_CORNERS:  # transformers' SAM 1 takes boxes by another door
+        for corner in _BOX_CORNERS:  # transformers' SAM 1 embeds boxes in another method
             embedded = embedded + (labels == corner).unsqueeze(-1) * encoder.point_embed[corner].weight
         return embedded
 

@@ -1,4 +1,4 @@
-"""The networks in torch, as the exporter and the torch engine both build them.
+"""The segmentation networks in torch, built the same way for the exporter and the torch engine.
 
-From outside: ``segmenters``. Needs torch and transformers; it knows no checkpoint and no server.
+Import from outside: ``segmenters``. Needs torch and transformers; it must not know checkpoints or servers.
 """

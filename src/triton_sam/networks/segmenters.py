@@ -1,6 +1,6 @@
-"""Architecture -> torch network. The modules are those of transformers; MobileSAM's encoder is our own.
+"""Builds the torch network of an architecture from transformers' modules; MobileSAM's encoder is our own.
 
-The network is also the reference of every export: its own ``forward`` knows nothing of our wrappers.
+The network is also the reference of every export: its own ``forward`` does not use our wrappers.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from triton_sam.errors import InvalidInput
 from triton_sam.models.specs import IMAGENET_MEAN, IMAGENET_STD, Architecture, Backbone
 from triton_sam.networks.tinyvit import TinyVit
 
-#: A model pixel grid must divide into patches and, through all stages of an encoder, into whole cells.
+#: The side must be a multiple of this, so that all stages of the encoder have whole cells.
 _SIDE_STEP = {Backbone.VIT: 16, Backbone.TINY_VIT: 32, Backbone.HIERA: 32, Backbone.PERCEPTION: 14}
 
 
 def check_side(architecture: Architecture, side: int) -> None:
-    """InvalidInput where the encoder cannot take a square of this side."""
+    """Raises InvalidInput if the encoder cannot take a square of this side, pixels."""
     step = _SIDE_STEP[architecture.backbone]
     if side < 8 * step or side > 4096 or side % step:
         raise InvalidInput(
-            f"--image-size {side} does not suit this model: take a multiple of {step} from {8 * step} to 4096"
+            f"--image-size {side} does not suit this model: use a multiple of {step} from {8 * step} to 4096"
         )
 
 
@@ -122,7 +122,7 @@ _BUILDERS = {
 
 
 def normalisation(architecture: Architecture) -> tuple[torch.Tensor, torch.Tensor]:
-    """(mean, std) [3,1,1] that the encoder's pixels in [0,1] are normalised with."""
+    """(mean, std), each [3,1,1], that normalise the encoder's pixels in [0,1]."""
     half = (0.5, 0.5, 0.5)
     mean, std = (half, half) if architecture.backbone is Backbone.PERCEPTION else (IMAGENET_MEAN, IMAGENET_STD)
     return torch.tensor(mean).view(3, 1, 1), torch.tensor(std).view(3, 1, 1)

@@ -39,7 +39,7 @@ class _Stem(nn.Module):
 
 
 class _InvertedBottleneck(nn.Module):
-    """The convolutional block of the first stage: widen four times, filter each channel, narrow."""
+    """The convolutional block of the first stage: expand four times, depthwise convolution, project back."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class _InvertedBottleneck(nn.Module):
 
 
 class _Merge(nn.Module):
-    """The step to the next stage; ``stride`` 1 keeps the resolution."""
+    """The downsampling between two stages; ``stride`` 1 keeps the resolution."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class _Merge(nn.Module):
 
 
 class _WindowAttention(nn.Module):
-    """Attention inside one window, with a learnt bias for every distance between two cells."""
+    """Attention within a window, with a learned bias for every distance between two cells."""
 
     offsets: Tensor
 
@@ -129,7 +129,7 @@ class _WindowBlock(nn.Module):
         # Plain numbers: only the batch axis of an exported graph is dynamic.
         width, height, length = (int(size) for size in features.shape[1:])
         side = self.window
-        # Cells that fill up the last windows take part in the attention: the official weights were trained so.
+        # Padding cells of the last windows take part in the attention: the official weights were trained that way.
         padded = functional.pad(features, (0, -length % side, 0, -height % side))
         rows, columns = -(-height // side), -(-length // side)
         cells = padded.reshape(-1, width, rows, side, columns, side).permute(0, 2, 4, 3, 5, 1)
@@ -166,11 +166,11 @@ class TinyVit(nn.Module):
         Args:
             width: channels of the first stage; the others have 2, 2.5 and 5 times as many.
             depths: blocks of each stage.
-            windows: side of the attention window of each stage (the first one has none).
+            windows: side of the attention window of each stage (ignored for the first, which has no attention).
         """
         super().__init__()
         widths = (width, 2 * width, 5 * width // 2, 5 * width)
-        strides = (2, 2, 1)  # the last stage keeps the resolution, so that the grid is a sixteenth of the image
+        strides = (2, 2, 1)  # the last stage keeps the resolution, so the grid is a sixteenth of the image
         self.patch_embed = _Stem(width)
         self.layers = nn.ModuleList()
         for stage, (channels, depth, window) in enumerate(zip(widths, depths, windows, strict=True)):
@@ -187,7 +187,7 @@ class TinyVit(nn.Module):
         )
 
     def forward(self, pixel_values: Tensor, **_: object) -> BaseModelOutput:
-        """In the shape that transformers' ``SamModel`` expects of its vision encoder."""
+        """Returns the output type that transformers' ``SamModel`` expects of its vision encoder."""
         features = self.patch_embed(pixel_values)
         for stage in self.layers:
             features = stage(features)

@@ -112,7 +112,7 @@ def write_profile_model(profile: Profile, model: ProfileModel, folder: Path, rep
     if model.is_ours:
         _write(profile, model, graphs, ours, repository)
         return
-    from triton_sam.export.adapt import adapt_encoder
+    from triton_sam.export.encoder_adapter import adapt_encoder
 
     try:
         adapt_encoder(ours, adapted, outputs=model.outputs, pixel_range=model.pixel_range)

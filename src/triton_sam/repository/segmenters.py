@@ -142,7 +142,7 @@ def refresh(spec: ModelSpec, repository: Path) -> bool:
         write_models(served, None, None, repository, name=name, extras=extras)
         return True
     graphs = newest / ENCODER_FILE, newest / DECODER_FILE
-    from triton_sam.export.contract import write_contract_pair
+    from triton_sam.export.raw_contract import write_contract_pair
 
     with tempfile.TemporaryDirectory(prefix="triton-sam-raw-") as folder:
         try:
@@ -264,7 +264,7 @@ def write_models(
         extras: name -> further file of the segmenter's version: the weights for torch, the encoders and the decoder
             for CPUs.
         raw: the plain encoder and decoder as :func:`~triton_sam.models.specs.raw_graphs` describes them, made by
-            :func:`~triton_sam.export.contract.write_contract_pair`; None to serve ``encoder`` and ``decoder``.
+            :func:`~triton_sam.export.raw_contract.write_contract_pair`; None to serve ``encoder`` and ``decoder``.
     """
     extras = extras or {}
     _check_present(*(graph for graph in (encoder, decoder, *(raw or ())) if graph is not None), *extras.values())

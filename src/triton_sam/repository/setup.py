@@ -105,8 +105,8 @@ def _set_up_exported(request: SetupRequest, *, with_torch: bool) -> list[str]:
 
 def _set_up_ready_made(request: SetupRequest) -> list[str]:
     try:
-        from triton_sam.export.contract import write_contract_pair
-        from triton_sam.export.convert import as_onnx
+        from triton_sam.export.ort_to_onnx import as_onnx
+        from triton_sam.export.raw_contract import write_contract_pair
     except ImportError:
         raise SetupError("onnxruntime is not installed: pip install 'triton-sam[server]'") from None
     spec, converted, say = request.spec, request.converted, request.say
@@ -201,7 +201,7 @@ def set_up_random(spec: ModelSpec, repository: Path) -> list[str]:
 def _has_gpu() -> bool:
     """Whether torch is installed and sees a CUDA device."""
     try:
-        from triton_sam.export.gpu import has_gpu
+        from triton_sam.export.gpu_check import has_gpu
     except ImportError:
         return False
     return has_gpu()

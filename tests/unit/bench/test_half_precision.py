@@ -8,7 +8,7 @@ import torch
 from benchmarks import half_precision
 from benchmarks.half_precision import PRECISIONS, measure_half_precision
 from tests.unit.export.small import small_network, small_spec
-from triton_sam.export.trial import save_as_folder
+from triton_sam.export.random_weights import save_as_folder
 from triton_sam.models.specs import ModelSpec
 
 pytestmark = [pytest.mark.torch, pytest.mark.part("bench")]

@@ -1,4 +1,4 @@
-"""deploy/compose/nginx.conf as nginx's image fills it in, for a real nginx of this machine."""
+"""Fills in deploy/compose/nginx.conf as nginx's image does, for an nginx on this machine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ TEMPLATE = DEPLOY / "compose" / "nginx.conf"
 
 
 def write_certificate(folder: Path) -> Path:
-    """A throw-away certificate for localhost; returns its file."""
+    """Writes a temporary certificate for localhost and returns its file."""
     expect_clean(
         run(
             tool("openssl", "Debian's package openssl"),
@@ -24,7 +24,7 @@ def write_certificate(folder: Path) -> Path:
 
 
 def write_configuration(folder: Path, *, upstream: str, port: int, max_body_bytes: int) -> Path:
-    """The filled-in file, with its temporary files in ``folder`` in place of the container's /tmp."""
+    """Writes the configuration, with ``folder`` instead of the container's /tmp, and returns its file."""
     values = {
         "UPSTREAM": upstream,
         "TLS_PORT": str(port),

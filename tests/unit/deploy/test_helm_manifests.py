@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import subprocess
 import sys
@@ -20,13 +19,14 @@ from tests.unit.deploy.helm_render import (
     EXAMPLES,
     Manifest,
     containers,
+    everything,
     helm,
     of_kind,
     only,
     pod_specs,
     render,
 )
-from tests.unit.deploy.tools import COMPOSE_FILES, ROOT, run
+from tests.unit.deploy.tools import COMPOSE_FILES, ROOT
 from triton_sam.cli.app import app
 from triton_sam.models.catalog import CATALOG
 from triton_sam.models.vlm_catalog import VLM_CATALOG
@@ -40,23 +40,8 @@ pytestmark = pytest.mark.part("deploy")
 KUBERNETES = ("1.27", "1.37")
 #: Not Kubernetes' own: their schemas come with the Prometheus operator, and are not checked here.
 FOREIGN = {"ServiceMonitor", "PrometheusRule"}
-EXAMPLE_TOKEN = "please-change-me"
 #: As the Dockerfile names it: it reads the token, then becomes `triton-sam`.
 ENTRYPOINT = "triton-sam-entrypoint"
-
-
-@pytest.fixture(params=sorted(EXAMPLES))
-def example(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture
-def manifests(example: str, tmp_path: Path) -> list[Manifest]:
-    return render(tmp_path, "-f", str(EXAMPLES[example]))
-
-
-def everything(tmp_path: Path, *words: str) -> list[Manifest]:
-    return render(tmp_path, "-f", str(EXAMPLES["everything"]), *words)
 
 
 def test_four_sets_of_values_are_tried() -> None:
@@ -87,7 +72,7 @@ def test_helm_finds_nothing_to_complain_about(example: str, tmp_path: Path) -> N
     assert done.returncode == 0, done.stdout
 
 
-def test_nothing_runs_with_rights(manifests: list[Manifest]) -> None:
+def test_containers_run_without_privileges(manifests: list[Manifest]) -> None:
     for pod in pod_specs(manifests):
         assert pod["automountServiceAccountToken"] is False
         security = pod["securityContext"]
@@ -103,7 +88,7 @@ def test_nothing_runs_with_rights(manifests: list[Manifest]) -> None:
     assert only(manifests, "ServiceAccount")["automountServiceAccountToken"] is False
 
 
-def test_what_must_be_written_is_mounted(manifests: list[Manifest]) -> None:
+def test_writable_folders_are_mounted(manifests: list[Manifest]) -> None:
     for pod in pod_specs(manifests):
         volumes = {volume["name"]: volume for volume in pod["volumes"]}
         for container in containers(pod):
@@ -167,67 +152,6 @@ def _live(tmp_path: Path, status: int | None) -> int:
             listening.shutdown()
             thread.join()
     return done.returncode
-
-
-def test_the_token_stands_in_a_secret_and_nowhere_else(manifests: list[Manifest], example: str) -> None:
-    (reference,) = token_sources(manifests)
-    others = [manifest for manifest in manifests if manifest["kind"] != "Secret"]
-    assert EXAMPLE_TOKEN not in json.dumps(others)
-    assert not any("TOKEN" in name for name in only(manifests, "ConfigMap")["data"])
-    if example == "everything":
-        secret = only(manifests, "Secret")
-        assert base64.b64decode(secret["data"]["token"]).decode() == EXAMPLE_TOKEN
-        assert reference == (secret["metadata"]["name"], "token", "/run/secrets/triton-sam/token")
-    else:
-        assert not of_kind(manifests, "Secret")
-        key = "bearer" if example == "shared" else "token"
-        assert reference == ("sam-token", key, "/run/secrets/triton-sam/token")
-    assert server_variables(manifests)["TRITON_SAM_TOKEN_FILE"] == reference[2]
-
-
-def server_of(manifests: list[Manifest]) -> Manifest:
-    server: Manifest = only(manifests, "StatefulSet")["spec"]["template"]["spec"]["containers"][0]
-    return server
-
-
-def server_variables(manifests: list[Manifest]) -> dict[str, str]:
-    return {entry["name"]: entry.get("value", "") for entry in server_of(manifests)["env"]}
-
-
-def token_sources(manifests: list[Manifest]) -> list[tuple[str, str, str]]:
-    """(secret, key, file in the server) of each that is mounted for its user alone."""
-    pod = only(manifests, "StatefulSet")["spec"]["template"]["spec"]
-    (volume,) = (volume["projected"] for volume in pod["volumes"] if volume["name"] == "tokens")
-    (mount,) = (mount for mount in pod["containers"][0]["volumeMounts"] if mount["name"] == "tokens")
-    assert volume["defaultMode"] == 0o440
-    assert mount["readOnly"] is True
-    found = [(source["secret"]["name"], *source["secret"]["items"]) for source in volume["sources"]]
-    return [(name, item["key"], f"{mount['mountPath']}/{item['path']}") for name, item in found]
-
-
-def test_callers_may_have_tokens_of_their_own(tmp_path: Path) -> None:
-    named = ("callers", "tokens", "/run/secrets/triton-sam/tokens")
-    alone = render(tmp_path, "--set", "auth.tokensSecret=callers")
-    assert token_sources(alone) == [named]
-    assert server_variables(alone)["TRITON_SAM_TOKENS_FILE"] == named[2]
-    assert "TRITON_SAM_TOKEN_FILE" not in server_variables(alone)
-    both = everything(tmp_path, "--set", "auth.tokensSecret=callers,auth.tokensSecretKey=list")
-    assert [source[:2] for source in token_sources(both)] == [("sam-triton-sam-token", "token"), ("callers", "list")]
-
-
-@pytest.mark.parametrize(("token", "code"), [("secret", 0), ("", 1), ("\n", 1)])
-def test_a_secret_with_nothing_in_it_is_no_open_door(token: str, code: int, tmp_path: Path) -> None:
-    """The server's own command line, with the image's entry point and a `triton-sam` that only ends well."""
-    manifests = render(tmp_path, "-f", str(EXAMPLES["gpu"]))
-    assert server_of(manifests)["command"] == [ENTRYPOINT]
-    program, secret = tmp_path / "triton-sam", tmp_path / "token"
-    program.write_text("#!/bin/sh\n")
-    program.chmod(0o755)
-    secret.write_text(token)
-    variables = {"TRITON_SAM_TOKEN_FILE": str(secret), "TRITON_SAM_TOKEN": "", "PATH": f"{tmp_path}:/usr/bin:/bin"}
-    done = run(ROOT / "deploy" / "compose" / "entrypoint.sh", *server_of(manifests)["args"], **variables)
-    assert done.returncode == code, done.stderr
-    assert ("is empty" in done.stderr) is bool(code)
 
 
 def test_each_start_has_a_process_id_of_its_own(manifests: list[Manifest]) -> None:
@@ -295,40 +219,6 @@ def test_services_find_the_pods_and_the_pods_alone(manifests: list[Manifest]) ->
         assert not stateful["spec"]["selector"]["matchLabels"].items() <= (
             job["spec"]["template"]["metadata"]["labels"].items()
         ), "requests would be sent to the set-up job"
-
-
-def test_the_network_sees_the_service_alone(manifests: list[Manifest], example: str) -> None:
-    policy = only(manifests, "NetworkPolicy", "triton-sam")["spec"]
-    assert policy["policyTypes"] == ["Ingress", "Egress"]
-    outside = [rule for rule in policy["ingress"] if rule.get("from") != [{"podSelector": {}}]]
-    assert [port["port"] for rule in outside for port in rule["ports"]] == [8080]
-    inside = [rule for rule in policy["ingress"] if rule not in outside]
-    ports = [port["port"] for rule in inside for port in rule["ports"]]
-    arguments = only(manifests, "StatefulSet")["spec"]["template"]["spec"]["containers"][0]["args"]
-    if example == "everything":
-        assert ports == [8000, 8001, 8002]
-        assert "--triton-host" in arguments
-    else:
-        assert ports == []
-        assert "--triton-host" not in arguments
-
-
-def test_pods_reach_nothing_private(manifests: list[Manifest]) -> None:
-    for policy in of_kind(manifests, "NetworkPolicy"):
-        for rule in policy["spec"]["egress"]:
-            for peer in rule.get("to", []):
-                if "ipBlock" in peer:
-                    assert {"10.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.168.0.0/16"} <= set(
-                        peer["ipBlock"]["except"]
-                    )
-            if "to" not in rule:
-                assert {port["port"] for port in rule["ports"]} == {53}
-
-
-def test_prometheus_gets_in_where_few_may(tmp_path: Path) -> None:
-    policy = only(everything(tmp_path), "NetworkPolicy")["spec"]
-    peers = [peer["namespaceSelector"]["matchLabels"] for peer in policy["ingress"][0]["from"]]
-    assert {"kubernetes.io/metadata.name": "monitoring"} in peers
 
 
 def test_a_gpu_is_asked_for_where_there_shall_be_one(manifests: list[Manifest], example: str) -> None:
@@ -402,31 +292,3 @@ def test_the_autoscaler_looks_at_queue_time(tmp_path: Path) -> None:
     (rule,) = adapter["rules"]["custom"]
     assert metric["pods"]["metric"]["name"] == rule["name"]["as"]
     assert (scaler["minReplicas"], scaler["maxReplicas"]) == (2, 8)
-
-
-def test_metrics_are_read_through_the_service_with_the_token(tmp_path: Path) -> None:
-    manifests = everything(tmp_path)
-    monitor = only(manifests, "ServiceMonitor")["spec"]
-    assert [endpoint["path"] for endpoint in monitor["endpoints"]] == ["/metrics", "/v2/metrics"]
-    secret = only(manifests, "Secret")["metadata"]["name"]
-    for endpoint in monitor["endpoints"]:
-        assert endpoint["authorization"]["credentials"] == {"name": secret, "key": "token"}
-    watched = only(manifests, "Service", "-pods")["metadata"]["labels"]
-    assert monitor["selector"]["matchLabels"].items() <= watched.items()
-    matching = [
-        service
-        for service in of_kind(manifests, "Service")
-        if monitor["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
-    ]
-    assert len(matching) == 1, "each pod would be counted twice"
-
-
-def test_another_token_or_setting_starts_the_pods_anew(tmp_path: Path) -> None:
-    def marks(*words: str) -> Manifest:
-        pod: Manifest = only(everything(tmp_path, *words), "StatefulSet")["spec"]["template"]["metadata"]
-        return dict(pod["annotations"])
-
-    before = marks()
-    assert marks("--set", "auth.token=other")["checksum/token"] != before["checksum/token"]
-    assert marks("--set-string", "settings.THREADS=4")["checksum/settings"] != before["checksum/settings"]
-    assert marks() == before

@@ -85,8 +85,8 @@ def test_a_checkpoint_of_ones_own(
     [
         ({}, "SAM2_CHECKPOINT is not set"),
         ({"SAM2_CHECKPOINT": "/nowhere.pt"}, "/nowhere.pt does not exist"),
-        ({"SAM2_CHECKPOINT": "/dev/null", "SAM2_MODEL_CFG": "sam3.yaml"}, "SAM2_MODEL_CFG=sam3.yaml is no network"),
-        ({"SAM2_CHECKPOINT": "/dev/null", "SAM2_MODEL_CFG": "sam2_hiera_x.yaml"}, "is no network of SAM 2"),
+        ({"SAM2_CHECKPOINT": "/dev/null", "SAM2_MODEL_CFG": "sam3.yaml"}, "SAM2_MODEL_CFG=sam3.yaml is not a network"),
+        ({"SAM2_CHECKPOINT": "/dev/null", "SAM2_MODEL_CFG": "sam2_hiera_x.yaml"}, "is not a network of SAM 2"),
     ],
 )
 def test_a_checkpoint_that_cannot_be_served(

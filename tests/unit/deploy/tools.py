@@ -1,4 +1,4 @@
-"""The programs that check files for machines that are not here: container builders, Prometheus, nginx."""
+"""Programs that check deployment files: container builders, Prometheus, nginx."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ COMPOSE_FILES = ("docker-compose.yml", "docker-compose-cpu.yml")
 
 
 def tool(name: str, source: str, *, required: bool = True) -> str:
-    """A program of this environment or of the machine; without it the test skips, or fails where CI wants it.
+    """Path of a program; if it is missing the test is skipped, or fails if TRITON_SAM_REQUIRE_DEPLOY_TOOLS is set.
 
     Args:
-        required: whether CI may want it, because it can be had on every machine of this kind.
+        required: whether that variable applies, because the program is available for every machine of this kind.
     """
-    places = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", ""), "/usr/sbin"])
-    found = shutil.which(name, path=places)
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", ""), "/usr/sbin"])
+    found = shutil.which(name, path=path)
     if found is None:
         missing = f"{name} is not installed ({source}), so what it checks was not checked"
         if required and os.environ.get("TRITON_SAM_REQUIRE_DEPLOY_TOOLS"):
@@ -33,7 +33,7 @@ def tool(name: str, source: str, *, required: bool = True) -> str:
 
 
 def run(*command: str | Path, **options: str) -> subprocess.CompletedProcess[str]:
-    """Runs a program to its end; ``options`` are added to its environment."""
+    """Runs a program; ``options`` are added to its environment variables."""
     words = [str(word) for word in command]
     environment = os.environ | options
     return subprocess.run(words, capture_output=True, text=True, timeout=120, check=False, env=environment, cwd=ROOT)

@@ -1,4 +1,4 @@
-"""One small network of each kind."""
+"""Fixtures of the export tests: one small network of each kind."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def _one_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="session", params=EACH_FAMILY)
 def family(request: pytest.FixtureRequest, small: SmallFactory) -> Small:
-    """One small network of each kind; for every commit only two of them."""
+    """One small network of each kind; only two of them in the tests for every commit."""
     return small(request.param)
 
 
 @pytest.fixture(scope="session")
 def vit(small: SmallFactory) -> Small:
-    """The smallest of all."""
+    """The smallest network."""
     return small("sam1:vit_b")

@@ -1,6 +1,6 @@
-"""Exports that are wrong in one thing each, made by surgery on right ones.
+"""Exports with one error each, made by editing correct graphs.
 
-Weights are found by their numbers and not by their names, so that it does not matter how a graph spells them.
+Weights are found by their values and not by their names, so that a graph's names do not matter.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _STD = np.array([0.229, 0.224, 0.225], np.float32).reshape(1, 3, 1, 1)
 
 
 class Surgery:
-    """One graph on the table, and the network whose numbers it holds."""
+    """Edits one graph; the network has the weights that the graph holds."""
 
     def __init__(self, graph: Path, network: Any) -> None:
         self.model = onnx.load(str(graph))
@@ -40,7 +40,7 @@ class Surgery:
                 yield from (attribute.t for attribute in node.attribute if attribute.name == "value")
 
     def replace(self, before: Array, after: Array) -> None:
-        """Puts ``after`` wherever the graph holds the numbers of ``before``, turned or not."""
+        """Replaces all constants with the values of ``before``, transposed or not, by ``after``."""
         found = 0
         for tensor in self._constants():
             if np.prod(tensor.dims) != before.size:
@@ -62,13 +62,13 @@ class Surgery:
 
     def swap(self, first: str, second: str) -> None:
         one, other = self._weights[first], self._weights[second]
-        marked = one + 1000  # so that the second step does not find what the first has written
+        marked = one + 1000  # so that the second replacement does not find the values of the first
         self.replace(one, marked)
         self.replace(other, one)
         self.replace(marked, other)
 
     def through(self, name: str, operator: str, constant: Array, **attributes: int) -> str:
-        """A tensor goes through an operator before anything sees it; returns what comes out."""
+        """Applies an operator to a tensor before all its consumers; returns the name of the result."""
         graph = self.model.graph
         altered = f"{name}_altered"
         for node in graph.node:

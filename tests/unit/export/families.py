@@ -1,4 +1,4 @@
-"""The kinds of networks that tests go through, and which of them every commit has to pass."""
+"""The kinds of networks under test, and those of the tests for every commit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FOR_EVERY_COMMIT = frozenset({"sam1:vit_b", "sam2.1:tiny"})
 
 
 def one_or_each(model_ids: tuple[str, ...]) -> list[Any]:
-    """Parameters: the ids of FOR_EVERY_COMMIT as they are, the others for the part ``exports`` alone."""
+    """pytest parameters: the ids of FOR_EVERY_COMMIT, and the others marked for the part ``exports``."""
     others = pytest.mark.part("exports")
     return [pytest.param(each, marks=() if each in FOR_EVERY_COMMIT else others) for each in model_ids]
 

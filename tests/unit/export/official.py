@@ -1,4 +1,4 @@
-"""What official checkpoints hold, told anew from their networks' descriptions: Meta's key names and shapes.
+"""Meta's key names and tensor shapes of official checkpoints, derived again from the networks' descriptions.
 
 Nothing here comes from the code under test. ``converted`` is the renaming of transformers' own conversion scripts
 (chains of substring replacements), which our table of patterns must agree with key by key.
@@ -20,7 +20,7 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 def tensors(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
-    """Random values that are a key's own, so that a tensor under a wrong name is seen."""
+    """Random values that depend on the key, so that a tensor under a wrong name is noticed."""
     made = {}
     for key, shape in shapes.items():
         generator = torch.Generator().manual_seed(zlib.crc32(key.encode()))
@@ -35,7 +35,7 @@ def tensors(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
 
 
 def without_values(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
-    """Shapes alone: full-size networks in no memory."""
+    """Shapes only, so that full-size networks need no memory."""
     return {key: torch.empty(shape, device="meta") for key, shape in shapes.items()}
 
 
@@ -138,7 +138,7 @@ def _three_convs(name: str, inputs: int, inner: int, outputs: int) -> Shapes:
 
 
 def tiny_vit(depths: tuple[int, ...], windows: tuple[int, ...], name: str = "") -> Shapes:
-    """TinyViT-5M as MobileSAM has it, without the classifier; ``name`` goes before every key."""
+    """TinyViT-5M as in MobileSAM, without the classifier; ``name`` is the prefix of every key."""
     widths, heads = (64, 128, 160, 320), (2, 4, 5, 10)
     found = _conv_norm("patch_embed.seq.0", (32, 3, 3, 3)) | _conv_norm("patch_embed.seq.2", (64, 32, 3, 3))
     for number in range(depths[0]):
@@ -167,7 +167,7 @@ MOBILE_UNUSED = (
 
 
 def mobile(architecture: Architecture) -> Shapes:
-    """``mobile_sam.pt``, the classifier that nobody uses included."""
+    """``mobile_sam.pt``, including the unused classifier."""
     found = tiny_vit(architecture.depths, architecture.windows, "image_encoder.")
     found |= _norm("image_encoder.norm_head", 320) | _both("image_encoder.head", (1000, 320))
     return found | _sam1_heads()
@@ -225,7 +225,7 @@ def _memory_encoder(name: str) -> Shapes:
 
 
 def video_part(generation: str, attention: str = "memory_attention", encoder: str = "memory_encoder") -> Shapes:
-    """What a video needs beyond an image."""
+    """The keys that only video needs."""
     found: Shapes = {
         "maskmem_tpos_enc": (7, 1, 1, 64),
         "no_mem_pos_enc": (1, 1, 256),
@@ -246,13 +246,13 @@ def _later_heads(mlp: tuple[str, str]) -> Shapes:
 
 
 def sam2(architecture: Architecture, *, video: bool = True) -> Shapes:
-    """``sam2_hiera_*.pt`` and ``sam2.1_hiera_*.pt``; without the video part as image-mode files have it."""
+    """``sam2_hiera_*.pt`` and ``sam2.1_hiera_*.pt``; without the video part, as in image-mode files."""
     found = _hiera(architecture) | _later_heads(("layers.0", "layers.1"))
     return found | video_part(architecture.generation) if video else found
 
 
 def sam3_unused(architecture: Architecture) -> Shapes:
-    """Of ``sam3.pt``, what an image and its clicks do not need: the detector's heads (some of them) and the video."""
+    """Keys of ``sam3.pt`` that images and clicks do not need: some of the detector's heads, and the video part."""
     width, detector = architecture.width, "detector."
     neck = f"{detector}backbone.vision_backbone.convs"
     found = _up(f"{neck}.0.dconv_2x2_0", width, width // 2) | _up(f"{neck}.0.dconv_2x2_1", width // 2, width // 4)
@@ -296,7 +296,7 @@ def sam3(architecture: Architecture) -> Shapes:
 
 
 def checkpoint(architecture: Architecture, side: int) -> Shapes:
-    """The official file of whatever network this is."""
+    """The official checkpoint of a network."""
     if architecture.backbone is Backbone.VIT:
         return sam1(architecture, side)
     if architecture.backbone is Backbone.TINY_VIT:
@@ -305,7 +305,7 @@ def checkpoint(architecture: Architecture, side: int) -> Shapes:
 
 
 def unused(architecture: Architecture) -> list[str]:
-    """Keys of that file which no image needs."""
+    """Keys of the official checkpoint that images do not need."""
     if architecture.backbone is Backbone.TINY_VIT:
         return list(MOBILE_UNUSED)
     if architecture.backbone is Backbone.HIERA:
@@ -377,7 +377,7 @@ _THREE_LAYERS = {"0": "proj_in", "1": "layers.0", "2": "proj_out"}
 
 
 def converted(key: str, backbone: Backbone) -> str:
-    """The name that transformers' scripts give a key, before tensors are split or joined."""
+    """A key's name after transformers' conversion scripts, before tensors are split or joined."""
     if backbone is Backbone.TINY_VIT and key.startswith("image_encoder."):
         return key.replace("image_encoder.", "vision_encoder.")  # not transformers': the encoder is ours
     early = backbone in (Backbone.VIT, Backbone.TINY_VIT)

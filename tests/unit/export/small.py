@@ -1,4 +1,4 @@
-"""Small random networks and their graphs: a hundredth of the work of the real ones, made of the same parts."""
+"""Small random networks and their graphs: built like the real ones, with a hundredth of the work."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from triton_sam.export.parity import ParityCheck
 from triton_sam.export.parity_reference import Reference
 from triton_sam.export.parity_report import Report
 from triton_sam.export.parity_scenes import Scene, drawing
+from triton_sam.export.random_weights import randomise, shrunk
 from triton_sam.export.run import write_graphs
-from triton_sam.export.trial import randomise, shrunk
 from triton_sam.models.catalog import get_spec
 from triton_sam.models.specs import Architecture, Backbone, ModelSpec, exported_graphs
 from triton_sam.networks.segmenters import build
@@ -29,7 +29,7 @@ SIDES = {Backbone.VIT: 256, Backbone.TINY_VIT: 256, Backbone.HIERA: 256, Backbon
 
 
 def small_spec(model_id: str) -> ModelSpec:
-    """A catalogue row with little depth, width and side; its blocks still see several windows and a global one."""
+    """A catalogue row with few narrow blocks and a small side, still with several windows and a global block."""
     spec = shrunk(get_spec(model_id))
     architecture = spec.architecture
     if architecture.backbone is Backbone.HIERA:
@@ -42,14 +42,14 @@ def small_spec(model_id: str) -> ModelSpec:
 
 def small_network(spec: ModelSpec, seed: int = 0) -> Any:
     with torch.random.fork_rng():
-        torch.manual_seed(seed)  # buffers, which transformers itself fills
+        torch.manual_seed(seed)  # for buffers, which transformers itself fills
         network = build(spec.architecture, spec.side)
     randomise(network, seed)
     return network
 
 
 def same_network(architecture: Architecture) -> Architecture:
-    """What tells one network from another: variants that were only trained otherwise share one."""
+    """The architecture without its generation: variants that differ only in training have the same network."""
     return dataclasses.replace(architecture, generation="")
 
 
@@ -66,14 +66,14 @@ def session(graph: Path) -> Any:
 
 
 def assert_close(given: npt.NDArray[Any], wanted: npt.NDArray[Any], share: float = 1e-3) -> None:
-    """Within a share of what ``wanted`` varies by."""
+    """Asserts that differences are within a share of the standard deviation of ``wanted``."""
     assert given.shape == wanted.shape
     assert np.abs(given - wanted).max() <= share * wanted.std()
 
 
 @dataclass(eq=False)
 class Small:
-    """A small network, and both its graphs in ``folder``."""
+    """A small network and its two graphs in ``folder``."""
 
     spec: ModelSpec
     network: Any
@@ -118,7 +118,7 @@ class Small:
 
     @cached_property
     def embeddings(self) -> Arrays:
-        """Of three images, one row each."""
+        """Embeddings of three images, one row each."""
         images = [drawn_pixels(self.spec.side, seed) for seed in (1, 2, 3)]
         return self.encode(np.concatenate(images))
 
@@ -133,10 +133,10 @@ class Small:
         return masks, scores
 
     def points(self, rows: int, count: int, seed: int = 0) -> Arrays:
-        """Random places; object and background in turn."""
-        places = np.random.default_rng(seed).random((rows, count, 2), np.float32) * self.spec.side
+        """Random points, alternately object and background."""
+        coords = np.random.default_rng(seed).random((rows, count, 2), np.float32) * self.spec.side
         labels = np.tile(np.arange(count) % 2 == 0, (rows, 1)).astype(np.float32)
-        return {self.spec.decoder.points: places, self.spec.decoder.labels: labels}
+        return {self.spec.decoder.points: coords, self.spec.decoder.labels: labels}
 
     def mask(self, rows: int = 1, seed: int = 0) -> npt.NDArray[np.float32]:
         """Logits of another prompt, as a client would send them back."""

@@ -15,14 +15,14 @@ import pytest
 from tests.unit.small_decoder import GRAPHS, SmallDecoder
 from triton_sam.errors import SetupError
 from triton_sam.export import cpu_decoder
-from triton_sam.export.completeness import IncompleteRewrite
 from triton_sam.export.cpu_decoder import make_cpu_decoder
+from triton_sam.export.decoder_analysis import DecoderFacts, analyse_decoder, drop_no_ops, fold_constants
 from triton_sam.export.decoder_attention import absorb_image_projections, count_attentions
-from triton_sam.export.decoder_facts import Facts, drop_idle, fold_fixed, learn_facts
+from triton_sam.export.decoder_comparison import CHECKS, Trial, largest_difference, open_decoder, run_decoder
 from triton_sam.export.decoder_mask_prompts import skip_absent_masks
-from triton_sam.export.decoder_trials import CHECKS, Trial, largest_difference, open_decoder, run_decoder
 from triton_sam.export.decoder_upscaling import count_upscalings, upscale_with_channels_last
-from triton_sam.export.graph_rewrites import Graph
+from triton_sam.export.onnx_graph import Graph
+from triton_sam.export.rewrite_check import IncompleteRewrite
 from triton_sam.models.catalog import get_spec
 from triton_sam.models.specs import Precision
 
@@ -81,21 +81,21 @@ def test_a_decoder(ways: dict[str, Any], tmp_path: Path) -> None:
     assert kinds(made).count("If") == 1
 
 
-Rewrite = Callable[[Graph, Facts], int]
+Rewrite = Callable[[Graph, DecoderFacts], int]
 
 
 @pytest.mark.parametrize("ways", WAYS, ids=str)
 @pytest.mark.parametrize(
     ("rewrite", "times"),
-    [(fold_fixed, None), (absorb_image_projections, 2), (upscale_with_channels_last, 2)],
+    [(fold_constants, None), (absorb_image_projections, 2), (upscale_with_channels_last, 2)],
     ids=["fold", "absorb", "upscale"],
 )
 def test_one_rewrite_alone(rewrite: Rewrite, times: int | None, ways: dict[str, Any], tmp_path: Path) -> None:
     plain, model = optimised(tmp_path, **ways)
-    facts, graph = learn_facts(model, GRAPHS), Graph(model)
-    fold_fixed(graph, facts)
-    drop_idle(graph, facts)
-    if rewrite is not fold_fixed:
+    facts, graph = analyse_decoder(model, GRAPHS), Graph(model)
+    fold_constants(graph, facts)
+    drop_no_ops(graph, facts)
+    if rewrite is not fold_constants:
         assert rewrite(graph, facts) == times
     made = graph.finish()
     assert largest_difference(plain, made.SerializeToString(), GRAPHS) < CLOSE
@@ -105,9 +105,9 @@ def test_one_rewrite_alone(rewrite: Rewrite, times: int | None, ways: dict[str, 
 def test_the_image_is_not_projected(tmp_path: Path) -> None:
     """What remains of products with a whole image on the left takes and gives few columns."""
     _, model = optimised(tmp_path)
-    facts, graph = learn_facts(model, GRAPHS), Graph(model)
+    facts, graph = analyse_decoder(model, GRAPHS), Graph(model)
     before = [node for node in graph.nodes if node.op_type == "MatMul" and graph.weights(node.input[1], 2) is not None]
-    fold_fixed(graph, facts)
+    fold_constants(graph, facts)
     absorb_image_projections(graph, facts)
     left = graph.finish().graph.node
     constants = {name for node in before for name in node.input[1:]}
@@ -118,8 +118,8 @@ def test_the_image_is_not_projected(tmp_path: Path) -> None:
 
 def test_a_mask_prompt_is_read_where_there_is_one(tmp_path: Path) -> None:
     plain, model = optimised(tmp_path)
-    facts, graph = learn_facts(model, GRAPHS), Graph(model)
-    fold_fixed(graph, facts)
+    facts, graph = analyse_decoder(model, GRAPHS), Graph(model)
+    fold_constants(graph, facts)
     upscale_with_channels_last(graph, facts)
     absorb_image_projections(graph, facts)
     assert skip_absent_masks(graph, model, GRAPHS) == 1
@@ -146,9 +146,9 @@ def test_a_decoder_without_a_mask_prompt_has_no_branch(tmp_path: Path) -> None:
     assert skip_absent_masks(Graph(model), model, other) == 0
 
 
-def test_what_runs_tell(tmp_path: Path) -> None:
+def test_facts_found_by_running_a_decoder(tmp_path: Path) -> None:
     _, model = optimised(tmp_path)
-    facts = learn_facts(model, GRAPHS)
+    facts = analyse_decoder(model, GRAPHS)
     assert facts.shape("point_coords") == (None, None, 2)
     assert facts.shape("embedding") == (None, 12, 16, 16)
     assert facts.shape("nowhere") == ()
@@ -161,7 +161,7 @@ def test_what_runs_tell(tmp_path: Path) -> None:
 @pytest.mark.parametrize("ways", [{"softmax_axis": 2}, {"stride": 1}], ids=str)
 def test_what_does_not_match_stays(ways: dict[str, Any], tmp_path: Path) -> None:
     _, model = optimised(tmp_path, **ways)
-    facts, graph = learn_facts(model, GRAPHS), Graph(model)
+    facts, graph = analyse_decoder(model, GRAPHS), Graph(model)
     rewrite = upscale_with_channels_last if "stride" in ways else absorb_image_projections
     before = len(graph.nodes)
     assert rewrite(graph, facts) == 0
@@ -183,7 +183,7 @@ def test_a_decoder_is_rewritten_whole_or_not_at_all(ways: dict[str, Any], missin
     assert [entry.name for entry in tmp_path.iterdir()] == ["decoder.onnx"]
 
 
-def test_a_mask_prompt_that_cannot_be_skipped_is_told_too(
+def test_a_mask_prompt_that_cannot_be_skipped_is_reported_too(
     plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cpu_decoder, "skip_absent_masks", lambda *_: 0)
@@ -195,7 +195,7 @@ def test_a_mask_prompt_that_cannot_be_skipped_is_told_too(
 @pytest.mark.parametrize("ways", [*WAYS, *(ways for ways, _ in UNKNOWN)], ids=str)
 def test_attentions_are_counted_in_any_spelling(ways: dict[str, Any], tmp_path: Path) -> None:
     _, model = optimised(tmp_path, **ways)
-    assert count_attentions(Graph(model), learn_facts(model, GRAPHS)) == 2
+    assert count_attentions(Graph(model), analyse_decoder(model, GRAPHS)) == 2
 
 
 @pytest.mark.parametrize("model_id", ["sam1:vit_b", "sam2:tiny", "sam3:tracker"])
@@ -229,7 +229,7 @@ def test_what_is_off_is_not_kept(
     target = tmp_path / "fast.onnx"
     target.write_bytes(b"the one before")
     monkeypatch.setattr(cpu_decoder, "largest_difference", lambda *_: difference)
-    with pytest.raises(SetupError, match=r"decoder\.onnx is not kept: it is off by .* where 0\.001 is allowed"):
+    with pytest.raises(SetupError, match=r"decoder\.onnx is not kept: it is off by .*, and 0\.001 is allowed"):
         make_cpu_decoder(plain, target, GRAPHS)
     assert target.read_bytes() == b"the one before"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["decoder.onnx", "fast.onnx"]

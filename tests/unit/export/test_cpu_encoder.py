@@ -14,9 +14,10 @@ import pytest
 
 from triton_sam.errors import SetupError
 from triton_sam.export import cpu_encoder
-from triton_sam.export.completeness import IncompleteRewrite
 from triton_sam.export.cpu_encoder import drawn_picture
-from triton_sam.export.graph_rewrites import Graph, fuse_attention, join_convolutions, split_projections
+from triton_sam.export.encoder_rewrites import fuse_attention, join_convolutions, split_projections
+from triton_sam.export.onnx_graph import Graph
+from triton_sam.export.rewrite_check import IncompleteRewrite
 from triton_sam.models.specs import DecoderGraph, EncoderGraph, Graphs, Precision
 
 onnx = pytest.importorskip("onnx")
@@ -277,7 +278,7 @@ def test_without_8_bits_an_error_of_a_ten_thousandth_is_too_much(
 ) -> None:
     monkeypatch.setattr(cpu_encoder, "join_convolutions", lambda _: 1)
     monkeypatch.setattr(cpu_encoder, "compare", lambda *_: {"embedding": 2e-4})
-    with pytest.raises(SetupError, match=r"off by 0\.02% where 0\.01% is allowed"):
+    with pytest.raises(SetupError, match=r"off by 0\.02%, and 0\.01% is allowed"):
         make_cpu_encoder(plain, tmp_path / "fast.onnx", GRAPHS, eight_bits=False)
     assert not (tmp_path / "fast.onnx").exists()
 
@@ -322,7 +323,7 @@ def test_an_encoder_is_rewritten_whole_or_not_at_all(eight_bits: bool, tmp_path:
     assert lines[0].startswith("fast.onnx: 2 changes, ")
 
 
-def test_finer_features_whose_convolutions_are_not_found_are_told(plain: Path, tmp_path: Path) -> None:
+def test_finer_features_whose_convolutions_are_not_found_are_reported(plain: Path, tmp_path: Path) -> None:
     outputs = (*GRAPHS.encoder.outputs, ("fine", (1, 4, 8, 8)))
     graphs = dataclasses.replace(GRAPHS, encoder=dataclasses.replace(GRAPHS.encoder, outputs=outputs))
     with pytest.raises(IncompleteRewrite, match="only 0 of 1 pairs of convolutions"):
@@ -346,7 +347,7 @@ def test_what_is_too_far_off_is_not_kept(plain: Path, tmp_path: Path, monkeypatc
     target = tmp_path / "fast.onnx"
     target.write_bytes(b"the one before")
     monkeypatch.setattr(cpu_encoder, "MOST_ERROR", 1e-4)
-    with pytest.raises(SetupError, match=r"encoder\.onnx is not kept: embedding is off by .*% where 0\.01% is allowed"):
+    with pytest.raises(SetupError, match=r"encoder\.onnx is not kept: embedding is off by .*%, and 0\.01% is allowed"):
         make_cpu_encoder(plain, target, GRAPHS)
     assert target.read_bytes() == b"the one before"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["encoder.onnx", "fast.onnx"]

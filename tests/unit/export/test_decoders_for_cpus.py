@@ -11,7 +11,7 @@ import torch
 from tests.unit.export.small import Small
 from triton_sam.export import wrappers
 from triton_sam.export.cpu_decoder import MOST_DIFFERENCE, make_cpu_decoder
-from triton_sam.export.decoder_trials import Trial, largest_difference
+from triton_sam.export.decoder_comparison import Trial, largest_difference
 from triton_sam.export.onnx_files import export_graph
 from triton_sam.export.run import decoder_inputs
 from triton_sam.export.wrappers import Decoder
@@ -57,7 +57,7 @@ def test_every_family(family: Small, tmp_path: Path) -> None:
 def test_every_family_in_the_spelling_of_transformers(
     family: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wrappers, "look_at_each_other", in_transformers_spelling)
+    monkeypatch.setattr(wrappers, "run_two_way_transformer", in_transformers_spelling)
     plain, graphs = tmp_path / "decoder.onnx", family.spec.graphs
     outputs = {name: {0: "prompts", 1: "choices"} for name in (graphs.decoder.masks, graphs.decoder.scores)}
     export_graph(

@@ -318,7 +318,7 @@ def test_sam1_does_not_pad_a_box(model_id: str, small: SmallFactory) -> None:
 
 
 @pytest.mark.parametrize("model_id", one_or_each(WITH_FEATURES))
-def test_the_place_of_a_point_that_is_none_says_nothing(model_id: str, small: SmallFactory) -> None:
+def test_coordinates_of_padding_points_are_ignored(model_id: str, small: SmallFactory) -> None:
     made = small(model_id)
     prompts = padded(made.points(1, 1))
     here, _ = made.decode(made.embedding() | prompts)

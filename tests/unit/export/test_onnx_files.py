@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from tests.unit.export.small import Small, drawn_pixels, session
 from triton_sam.errors import SetupError
 from triton_sam.export import onnx_files
-from triton_sam.export.adapt import adapt_encoder
+from triton_sam.export.encoder_adapter import adapt_encoder
 from triton_sam.export.onnx_files import GraphInput, export_graph, files_of
-from triton_sam.export.precision import convert_graph
+from triton_sam.export.precision_conversion import convert_graph
 from triton_sam.export.run import write_graphs
 from triton_sam.models.specs import Precision
 
@@ -134,7 +134,7 @@ def test_optional_inputs_stay_optional_with_external_data(apart: Path, vit: Smal
     assert sorted(optional) == sorted(vit.spec.decoder.optional)
 
 
-def test_weights_come_home_where_there_is_room(apart: Path, vit: Small, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_external_data_is_inlined_if_it_fits(apart: Path, vit: Small, monkeypatch: pytest.MonkeyPatch) -> None:
     """A smaller graph in the place of a large one does not leave the large one's data beside it."""
     monkeypatch.setattr(onnx_files, "_LARGEST_INLINE", 10**9)
     onnx_files.save(onnx.load(str(apart / "encoder.onnx")), apart / "encoder.onnx")

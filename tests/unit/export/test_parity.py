@@ -113,13 +113,13 @@ def test_every_damaged_export_is_refused(damage: str, hiera: Small, tmp_path: Pa
     refuse(damage, hiera, tmp_path)
 
 
-def test_another_choice_is_told(hiera: Small, tmp_path: Path) -> None:
+def test_another_choice_is_reported(hiera: Small, tmp_path: Path) -> None:
     """Every number is right, but the mask is never that of the single mask's token."""
     report = refuse("the stable mask never chosen", hiera, tmp_path)
-    assert " was chosen where torch chooses 0" in report.reason
+    assert " was chosen, but torch chooses 0" in report.reason
 
 
-def test_a_graph_that_gives_another_shape_is_told(vit: Small, tmp_path: Path) -> None:
+def test_an_output_of_another_shape_is_reported(vit: Small, tmp_path: Path) -> None:
     model = onnx.load(str(vit.decoder_file))
     for entry in model.graph.initializer:  # three masks where one was asked for
         if entry.name == "multimask_output":
@@ -201,7 +201,7 @@ def test_what_fails(precision: Precision, entry: Comparison, reason: str) -> Non
 @pytest.mark.parametrize("precision", Precision)
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 @pytest.mark.parametrize("prompt", ["", "box"])
-def test_numbers_that_are_none_fail_in_every_precision(precision: Precision, bad: float, prompt: str) -> None:
+def test_nan_fails_in_every_precision(precision: Precision, bad: float, prompt: str) -> None:
     report = judged(precision, Comparison("drawn", "iou_predictions", bad, bad, 1.0, prompt=prompt))
     assert not report.passed
     assert report.reason.startswith("iou_predictions on the drawn image")
@@ -219,7 +219,7 @@ def test_a_mask_that_torch_would_not_choose(chosen: list[int], passes: bool) -> 
     entry = Comparison("drawn", "masks", 0.0, 0.0, 1.0, prompt="box", possible=[[0], [2, 3]], chosen=chosen)
     report = judged(Precision.FP32, entry)
     assert report.passed == passes
-    assert passes or report.reason == "masks on the drawn image box: mask 1 was chosen where torch chooses 0"
+    assert passes or report.reason == "masks on the drawn image box: mask 1 was chosen, but torch chooses 0"
 
 
 def test_nothing_compared_is_no_success() -> None:

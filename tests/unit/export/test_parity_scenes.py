@@ -25,11 +25,11 @@ def test_a_drawing_has_objects_where_it_says(seed: int) -> None:
     """Inside its box and around its middle an object has a colour that the border of its box does not have."""
     scene = drawing(256, seed)
     left, top, right, bottom = (np.array(scene.box) * 256).astype(int)
-    x, y = (np.array(scene.places[0]) * 256).astype(int)
+    x, y = (np.array(scene.points[0]) * 256).astype(int)
     assert left < x < right
     assert top < y < bottom
-    for place in (*scene.places, scene.outside):
-        assert 0 < min(place) < max(place) < 1
+    for point in (*scene.points, scene.outside):
+        assert 0 < min(point) < max(point) < 1
     pixels = scene.pixels[0]
     inside = pixels[:, y - 4 : y + 5, x - 4 : x + 5].mean(axis=(1, 2))
     corners = [pixels[:, row, column] for row in (top, bottom - 1) for column in (left, right - 1)]
@@ -45,7 +45,7 @@ def test_the_photograph() -> None:
     assert [scene.name for scene in scenes(64, seed=0)] == [DRAWING, PHOTOGRAPH]
 
 
-def test_without_the_photograph_the_drawing_has_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_scikit_image_only_the_drawing_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "skimage", None)
     assert [scene.name for scene in scenes(64, seed=0)] == [DRAWING]
 

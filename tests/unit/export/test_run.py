@@ -18,8 +18,8 @@ from triton_sam.export import run
 from triton_sam.export.checkpoint import load_weights
 from triton_sam.export.parity_reference import embeddings_of
 from triton_sam.export.parity_report import Comparison, Report
+from triton_sam.export.random_weights import save_as_folder
 from triton_sam.export.run import ExportOptions, checkpoint_sha256, export_checkpoint
-from triton_sam.export.trial import save_as_folder
 from triton_sam.models.specs import Precision, exported_graphs, graphs_from_json, graphs_to_json
 from triton_sam.networks.segmenters import build
 
@@ -176,7 +176,9 @@ def test_external_data_come_along(quick: dict[str, Any], official_file: Path, tm
 
 
 @pytest.mark.usefixtures("quick")
-def test_half_a_hand_over_is_no_export(official_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_partly_published_export_is_no_export(
+    official_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     older_export(tmp_path / "out")
     replace = Path.replace
 
@@ -193,7 +195,7 @@ def test_half_a_hand_over_is_no_export(official_file: Path, tmp_path: Path, monk
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_folder_that_cannot_be(official_file: Path, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created(official_file: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(SetupError, match=rf"cannot write the export to {tmp_path}/file/out: Not a directory"):
         export_checkpoint(SPEC, official_file, tmp_path / "file" / "out", SMALL)

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from tests.unit.export import official
-from triton_sam.export.trial import randomise
+from triton_sam.export.random_weights import randomise
 from triton_sam.networks.tinyvit import TinyVit
 
 pytestmark = pytest.mark.torch

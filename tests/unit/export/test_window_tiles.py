@@ -9,7 +9,7 @@ import onnxruntime
 import pytest
 
 from triton_sam.export import window_tiles
-from triton_sam.export.graph_rewrites import Graph
+from triton_sam.export.onnx_graph import Graph
 from triton_sam.export.window_tiles import count_windowed_blocks, tile_windows
 
 onnx = pytest.importorskip("onnx")

@@ -7,7 +7,7 @@ import pytest
 
 from tests.unit.repository_helpers import content_below, parsed
 from triton_sam.errors import InvalidInput, WeightsError
-from triton_sam.export import adapt
+from triton_sam.export import encoder_adapter
 from triton_sam.models.catalog import get_spec
 from triton_sam.models.specs import ModelSpec, Precision, graphs_to_json
 from triton_sam.models.weights import WeightStore, silent
@@ -46,7 +46,7 @@ class World:
         self.adapted: list[tuple[str, dict[str, str], tuple[float, float]]] = []
         monkeypatch.setattr(profiles, "export_model", self._export)
         monkeypatch.setattr(WeightStore, "pull_plain", self._pull)
-        monkeypatch.setattr(adapt, "adapt_encoder", self._adapt)
+        monkeypatch.setattr(encoder_adapter, "adapt_encoder", self._adapt)
 
     def _export(self, spec: ModelSpec, _store: object, request: ExportRequest, *_: object, **__: object) -> Any:
         self.exported.append((spec.id, request))
@@ -224,7 +224,7 @@ def test_a_failed_adaption_leaves_nothing(world: World, monkeypatch: pytest.Monk
         target.with_name(f"{target.name}_data").write_bytes(b"half")
         raise OSError("disk full")
 
-    monkeypatch.setattr(adapt, "adapt_encoder", fail)
+    monkeypatch.setattr(encoder_adapter, "adapt_encoder", fail)
     with pytest.raises(OSError, match="disk full"):
         world.set_up(["sam2.1:large"])
     folder = world.home / "exports" / "sam2.1_large"

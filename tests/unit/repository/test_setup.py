@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.helpers import FileServer, model_file, model_spec
 from triton_sam.errors import SetupError, WeightsError
-from triton_sam.export import contract, convert, cpu_decoder, cpu_encoder
+from triton_sam.export import cpu_decoder, cpu_encoder, ort_to_onnx, raw_contract
 from triton_sam.models.catalog import get_spec
 from triton_sam.models.specs import Graphs, HttpSource, ModelSpec, Precision, Role, graphs_to_json
 from triton_sam.models.weights import WeightStore
@@ -41,7 +41,7 @@ def raw_pair(monkeypatch: pytest.MonkeyPatch) -> None:
             target.write_bytes(b"raw: " + source.read_bytes())
         return made
 
-    monkeypatch.setattr(contract, "write_contract_pair", write)
+    monkeypatch.setattr(raw_contract, "write_contract_pair", write)
 
 
 def small_model(*, encoder_name: str = "encoder.onnx", urls: tuple[str, str] = ("http://e", "http://d")) -> ModelSpec:
@@ -118,7 +118,7 @@ def test_the_conversion_is_used(store: WeightStore, repository: Path, monkeypatc
         target.write_bytes(b"converted")
         return target
 
-    monkeypatch.setattr(convert, "as_onnx", as_onnx)
+    monkeypatch.setattr(ort_to_onnx, "as_onnx", as_onnx)
     set_up(SetupRequest(spec, store, repository))
     assert asked == [store.path(file) for file in spec.files]
     assert content_of(repository)["sam2/1/encoder.onnx"] == b"converted"
@@ -137,7 +137,7 @@ def test_without_onnxruntime(store: WeightStore, repository: Path, monkeypatch: 
     original = builtins.__import__
 
     def refuse(name: str, *rest: Any) -> Any:
-        if name == "triton_sam.export.convert":
+        if name == "triton_sam.export.ort_to_onnx":
             raise ImportError("No module named 'onnxruntime'")
         return original(name, *rest)
 

@@ -114,9 +114,7 @@ def test_in_pieces_and_several_at_once(refusals: list[bytes]) -> None:
         while found.count(expected) < 3:
             found += connection.recv(65536)
         assert found.count(b"HTTP/1.1 429 ") == 3
-    assert len(refusals) < 4, (
-        "of several requests in one read only one is shed, or a client could block the loop"
-    )
+    assert len(refusals) < 4, "of several requests in one read only one is shed, or a client could block the loop"
 
 
 def test_a_client_that_does_not_read_is_not_served_further(refusals: list[bytes]) -> None:

@@ -23,7 +23,7 @@ from triton_sam.engines.onnx import OnnxEngine
 from triton_sam.engines.torch import devices
 from triton_sam.engines.torch.engine import TorchEngine, TorchOptions
 from triton_sam.errors import SetupError
-from triton_sam.export.trial import save_as_folder
+from triton_sam.export.random_weights import save_as_folder
 from triton_sam.models.specs import EngineChoice, ModelSpec
 from triton_sam.models.weights import WeightStore
 from triton_sam.repository import setup

@@ -1,4 +1,4 @@
-"""Random weights for trying an export without a checkpoint: every family at full size, or shrunk for tests."""
+"""Random weights, to try an export without a checkpoint: every family at full size, or shrunk for tests."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _SHRUNK: dict[Backbone, dict[str, Any]] = {
 
 
 def shrunk(spec: ModelSpec) -> ModelSpec:
-    """The same family with little depth: what its graphs are made of, in a hundredth of the time."""
+    """The same model with few narrow blocks: its graphs have the same patterns and take a hundredth of the time."""
     architecture: Architecture = dataclasses.replace(spec.architecture, **_SHRUNK[spec.architecture.backbone])
     return dataclasses.replace(spec, architecture=architecture, graphs=exported_graphs(architecture, spec.side))
 
 
 def randomise(network: Any, seed: int = 0) -> None:
-    """Weights that keep signals alive through any depth; transformers' own would give outputs of 1e-20."""
+    """Sets random weights that keep signals at scale through any depth; transformers' own give outputs of 1e-20."""
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in network.named_parameters():
         noise = torch.randn(parameter.shape, generator=generator)
@@ -41,7 +41,7 @@ def randomise(network: Any, seed: int = 0) -> None:
 
 
 def save_as_folder(network: Any, folder: Path) -> Path:
-    """A network as a Hugging Face folder: config.json and model.safetensors."""
+    """Saves a network as a Hugging Face folder (config.json and model.safetensors) and returns the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {name: tensor.contiguous().clone() for name, tensor in network.state_dict().items()}
     save_file(tensors, folder / "model.safetensors")

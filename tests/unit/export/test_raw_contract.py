@@ -12,7 +12,7 @@ import pytest
 
 from tests.unit.ready_made import MASK_SIDE, MEAN, OUTPUTS, SIDE, STD, small_ready_made, write_small_ready_made
 from triton_sam.errors import SetupError
-from triton_sam.export.contract import write_contract_pair
+from triton_sam.export.raw_contract import write_contract_pair
 from triton_sam.models.catalog import get_spec
 from triton_sam.models.specs import raw_graphs
 

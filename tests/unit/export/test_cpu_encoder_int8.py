@@ -11,9 +11,9 @@ import onnxruntime
 import pytest
 
 from triton_sam.core.cpu_features import session_entry
-from triton_sam.export import eight_bits
-from triton_sam.export.eight_bits import choose_products, even_out, to_int8
-from triton_sam.export.graph_rewrites import Graph
+from triton_sam.export import cpu_encoder_int8
+from triton_sam.export.cpu_encoder_int8 import choose_products, equalise_channels, to_int8
+from triton_sam.export.onnx_graph import Graph
 
 onnx = pytest.importorskip("onnx")
 TOKENS, WIDTH, HIDDEN = 64, 16, 48
@@ -73,13 +73,13 @@ def error(model: Any) -> float:
 
 @pytest.fixture(autouse=True)
 def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(eight_bits, "LEAST_WIDTH", WIDTH)
-    monkeypatch.setattr(eight_bits, "EARLY_SHARE", 0.0)
+    monkeypatch.setattr(cpu_encoder_int8, "LEAST_WIDTH", WIDTH)
+    monkeypatch.setattr(cpu_encoder_int8, "EARLY_SHARE", 0.0)
 
 
 def test_even_channels_change_nothing_but_the_rounding() -> None:
     graphs = Graph(mlp()), Graph(mlp())
-    assert even_out(graphs[1], look) == 1
+    assert equalise_channels(graphs[1], look) == 1
     assert error(graphs[1].finish()) < 1e-5
     for graph in graphs:
         to_int8(graph, [node for node in graph.nodes if node.op_type == "MatMul" and node.input[0] == "windows"])
@@ -88,12 +88,12 @@ def test_even_channels_change_nothing_but_the_rounding() -> None:
 
 
 def test_a_norm_that_others_see_is_left_alone() -> None:
-    assert even_out(Graph(mlp(shared=True)), look) == 0
+    assert equalise_channels(Graph(mlp(shared=True)), look) == 0
 
 
 def test_products_are_chosen_by_their_own_error(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = Graph(mlp())
-    even_out(graph, look)
+    equalise_channels(graph, look)
     chosen = choose_products(graph, look)
     assert [node.output[0] for node in chosen] == ["t0", "y"]
     to_int8(graph, chosen)
@@ -101,16 +101,16 @@ def test_products_are_chosen_by_their_own_error(monkeypatch: pytest.MonkeyPatch)
     assert [node.op_type for node in made.graph.node].count("DynamicQuantizeMatMul") == 2
     assert "Add" not in [node.op_type for node in made.graph.node]  # the bias went along
     assert 0 < error(made) < 0.03
-    monkeypatch.setattr(eight_bits, "MOST_PRODUCT_ERROR", 1e-4)
+    monkeypatch.setattr(cpu_encoder_int8, "MOST_PRODUCT_ERROR", 1e-4)
     assert choose_products(Graph(mlp()), look) == []
 
 
 def test_early_and_narrow_products_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = Graph(mlp())
-    even_out(graph, look)
-    monkeypatch.setattr(eight_bits, "EARLY_SHARE", 0.9)
+    equalise_channels(graph, look)
+    monkeypatch.setattr(cpu_encoder_int8, "EARLY_SHARE", 0.9)
     assert [node.output[0] for node in choose_products(graph, look)] == ["y"]
-    monkeypatch.setattr(eight_bits, "LEAST_WIDTH", WIDTH + 1)
+    monkeypatch.setattr(cpu_encoder_int8, "LEAST_WIDTH", WIDTH + 1)
     assert choose_products(graph, look) == []
 
 

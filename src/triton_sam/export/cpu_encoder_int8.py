@@ -1,4 +1,4 @@
-"""Matrix products in 8 bits: which ones, and how their inputs are prepared."""
+"""8-bit quantisation of a CPU encoder: selects the matrix products, prepares their inputs and replaces them."""
 
 from __future__ import annotations
 
@@ -8,38 +8,38 @@ from typing import Any
 
 import numpy as np
 
-from triton_sam.export.graph_rewrites import CONTRIB, FloatArray, Graph
+from triton_sam.export.onnx_graph import CONTRIB, FloatArray, Graph
 
-#: Narrower products move more bytes than they multiply: little is gained.
+#: Narrower products are limited by memory traffic, so 8 bits gain little.
 LEAST_WIDTH = 384
-#: Queries, keys and values are averaged by attention, so that less of their error is left: they may be narrower, and
-#: come early.
+#: Attention averages queries, keys and values, which reduces their error: they may be narrower, and early in the
+#: network.
 LEAST_HEADS_WIDTH = 192
-#: Of the way, the first part stays in float32: every later layer carries its error on, and the fine features of SAM2
-#: leave the network there.
+#: The first part of the network stays in float32: every later layer propagates its error, and the fine features of SAM2
+#: are computed there.
 EARLY_SHARE = 0.35
-#: Standard deviation of one product's error over its result's own, on the picture that was looked at.
+#: Allowed standard deviation of one product's error over its result's own, on the calibration picture.
 MOST_PRODUCT_ERROR = 0.024
 _LEVELS = 127
 _RANGE = 255
-#: How much of an input channel's range goes over to its weights: at 0.5 both are equally hard to round, but the inputs
-#: share one scale and weights have one for each column.
+#: How much of an input channel's range moves to its weights. At 0.5 both are equally hard to round; the inputs need
+#: more help, because they share one scale and weights have one for each column.
 _SHARE_OF_INPUT = 0.75
 _ROWS = 256
-#: Steps that move tokens about, or add empty ones, and leave channels where they are.
+#: Operators that reorder or pad tokens and leave channels where they are.
 _MOVES = ("Reshape", "Transpose", "Pad")
 
 Look = Callable[[Any, Sequence[str]], Sequence[FloatArray]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Sight:
-    """What was seen of a tensor [...,C].
+class TensorStats:
+    """Statistics of a tensor [...,C] on the calibration picture.
 
     Attributes:
-        rows: [N,C], some of its rows.
-        largest: [C], the largest size in each channel.
-        low, high: of all its values, with zero among them.
+        rows: [N,C], a sample of its rows.
+        largest: [C], the largest absolute value of each channel.
+        low, high: the range of all values and zero.
     """
 
     rows: FloatArray
@@ -48,27 +48,27 @@ class Sight:
     high: float
 
     @classmethod
-    def of(cls, array: FloatArray) -> Sight:
+    def of(cls, array: FloatArray) -> TensorStats:
         flat = array.reshape(-1, array.shape[-1])
         rows = flat[:: max(1, len(flat) // _ROWS)]
         return cls(rows.copy(), np.abs(flat).max(axis=0), min(0.0, float(flat.min())), max(0.0, float(flat.max())))
 
 
-def observe(graph: Graph, names: Sequence[str], look: Look) -> dict[str, Sight]:
-    """Runs the graph as it is now and looks at some of its tensors."""
+def observe(graph: Graph, names: Sequence[str], look: Look) -> dict[str, TensorStats]:
+    """Runs the graph in its current state and collects statistics of some of its tensors."""
     wanted = list(dict.fromkeys(names))
     if not wanted:
-        return {}  # onnxruntime would take none for all
-    return {name: Sight.of(array) for name, array in zip(wanted, look(graph.finish(), wanted), strict=True)}
+        return {}  # onnxruntime takes an empty list for all outputs
+    return {name: TensorStats.of(array) for name, array in zip(wanted, look(graph.finish(), wanted), strict=True)}
 
 
-def even_out(graph: Graph, look: Look) -> int:
-    """Moves factors from a LayerNormalization's channels over to the rows of the weights that follow.
+def equalise_channels(graph: Graph, look: Look) -> int:
+    """Moves factors from a LayerNormalization's channels to the rows of the weights that follow.
 
-    All channels then have about the same range, and one scale fits them. Nothing else changes.
+    All channels then have about the same range, so that one scale suits them. The result of the graph is the same.
 
     Returns:
-        the number of places.
+        The number of LayerNormalizations that were changed.
     """
     found = {}
     for norm in graph.nodes:
@@ -89,7 +89,7 @@ def even_out(graph: Graph, look: Look) -> int:
 def _scale(graph: Graph, norm: Any, products: Sequence[Any], factors: FloatArray) -> None:
     for index, part in ((1, "gain"), (2, "shift")):
         array = graph.weights(norm.input[index], 1)
-        assert array is not None  # even_out has looked
+        assert array is not None  # checked by equalise_channels
         norm.input[index] = graph.add_constant(f"{norm.output[0]}/{part}", array / factors)
     for product in products:
         array = graph.weights(product.input[1], 2)
@@ -98,9 +98,9 @@ def _scale(graph: Graph, norm: Any, products: Sequence[Any], factors: FloatArray
 
 
 def _fed_by(graph: Graph, name: str) -> list[Any] | None:
-    """The products with constant weights [C,N] that take a tensor [...,C], moved about or not.
+    """The products with constant weights [C,N] that take a tensor [...,C], directly or reordered.
 
-    None where something else takes it too.
+    None if something else takes the tensor too.
     """
     width = graph.shape(name)[-1:]
     if name in graph.outputs or width in ([], [None]):
@@ -120,7 +120,7 @@ def _fed_by(graph: Graph, name: str) -> list[Any] | None:
 
 
 def choose_products(graph: Graph, look: Look) -> list[Any]:
-    """The MatMul nodes that 8 bits make faster at a small price: their own error was seen to be small."""
+    """The MatMul nodes that 8 bits make faster with a small measured error."""
     depths = graph.depths()
     wide = [node for node in graph.nodes if _is_wide(graph, node, depths)]
     seen = observe(graph, [node.input[0] for node in wide], look)
@@ -128,7 +128,10 @@ def choose_products(graph: Graph, look: Look) -> list[Any]:
 
 
 def _is_wide(graph: Graph, node: Any, depths: Mapping[str, float]) -> bool:
-    """Constant weights, wide, and not early; not attention's own output, which is small and goes on unaveraged."""
+    """Whether a product is worth 8 bits: constant weights, wide, not early, and not the output projection of attention.
+
+    That projection is small, and its error is not averaged.
+    """
     weights = graph.weights(node.input[1], 2) if node.op_type == "MatMul" else None
     if weights is None or graph.constant(node.input[0]) is not None:
         return False
@@ -139,7 +142,7 @@ def _is_wide(graph: Graph, node: Any, depths: Mapping[str, float]) -> bool:
 
 
 def _ends_attention(graph: Graph, node: Any) -> bool:
-    """Whether a product takes what attention has mixed, put in order again."""
+    """Whether a product takes the result of attention, possibly reordered."""
     source = graph.producer(node.input[0])
     while source is not None and source.op_type in _MOVES:
         source = graph.producer(source.input[0])
@@ -149,7 +152,7 @@ def _ends_attention(graph: Graph, node: Any) -> bool:
 
 
 def _makes_heads(graph: Graph, node: Any) -> bool:
-    """Whether a product's result is cut into heads: [...,C] -> [...,heads,C / heads]."""
+    """Whether a product's result is split into heads: [...,C] -> [...,heads,C / heads]."""
     add = graph.sole_consumer(node.output[0], "Add")
     cut = None if add is None else graph.sole_consumer(add.output[0], "Reshape")
     target = None if cut is None else graph.constant(cut.input[1])
@@ -159,28 +162,29 @@ def _makes_heads(graph: Graph, node: Any) -> bool:
     return bool(target[3] == -1 or target[2] * target[3] == weights.shape[1])
 
 
-def product_error(graph: Graph, node: Any, seen: Mapping[str, Sight]) -> float:
-    """Standard deviation of the error over that of the result, with input and weights as they are rounded later."""
-    weights, sight = graph.weights(node.input[1], 2), seen[node.input[0]]
-    assert weights is not None  # _is_wide has looked
-    step = max((sight.high - sight.low) / _RANGE, 1e-12)
+def product_error(graph: Graph, node: Any, seen: Mapping[str, TensorStats]) -> float:
+    """Standard deviation of the error over that of the result, with input and weights rounded as they will be."""
+    weights, stats = graph.weights(node.input[1], 2), seen[node.input[0]]
+    assert weights is not None  # checked by _is_wide
+    step = max((stats.high - stats.low) / _RANGE, 1e-12)
     rounded, scales = _to_levels(weights)
-    exact = sight.rows @ weights
-    error = (np.rint(sight.rows / step) * np.float32(step)) @ (rounded * scales) - exact
+    exact = stats.rows @ weights
+    error = (np.rint(stats.rows / step) * np.float32(step)) @ (rounded * scales) - exact
     return float(np.std(error) / max(float(np.std(exact)), 1e-12))
 
 
 def _to_levels(weights: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """[K,N] -> whole numbers [K,N] and a scale for each column [N]."""
+    """Weights [K,N] as integers [K,N] and a scale for each column [N]."""
     scales = np.abs(weights).max(axis=0) / np.float32(_LEVELS)
     scales[scales == 0] = 1.0
     return np.rint(weights / scales), scales
 
 
 def to_int8(graph: Graph, products: Sequence[Any]) -> None:
-    """Products with constant weights -> 8 bits, a scale for each channel; what they take is quantised as it comes.
+    """Replaces products with constant weights by 8-bit ones: a scale per channel, inputs quantised at run time.
 
-    One operator does it all, bias included; the general tool leaves five in a row, which eat up what is gained.
+    One operator does it all, bias included. ONNX Runtime's general tool writes five in a row, which cost what is
+    gained.
     """
     for node in products:
         weights = graph.weights(node.input[1], 2)

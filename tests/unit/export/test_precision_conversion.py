@@ -11,7 +11,7 @@ import pytest
 
 from tests.unit.export.families import FAMILIES, FOR_EVERY_COMMIT
 from tests.unit.export.small import Arrays, Small, SmallFactory, drawn_pixels, session
-from triton_sam.export.precision import convert_graph
+from triton_sam.export.precision_conversion import convert_graph
 from triton_sam.models.specs import Precision
 
 pytestmark = pytest.mark.torch

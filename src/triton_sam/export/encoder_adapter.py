@@ -1,4 +1,4 @@
-"""An encoder of ours under the names and the pixel range that another tool expects."""
+"""Adapts an exported encoder to the output names and the pixel range that another tool expects."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def adapt_encoder(
     """Writes a copy of ``graph`` to ``target``.
 
     Args:
-        outputs: our name -> theirs.
-        pixel_range: what black and white are for them; ours are 0 and 1.
+        outputs: our output name -> the other tool's.
+        pixel_range: the other tool's values of black and white; ours are 0 and 1.
     """
     model = onnx.load(str(graph))
     for node in model.graph.node:

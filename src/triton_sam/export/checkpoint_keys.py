@@ -1,7 +1,7 @@
-"""One table from the key names of official checkpoints to those of transformers' modules.
+"""Renames the keys of official checkpoints to the names of transformers' modules.
 
-The rules of a table are tried in order and all that match are applied. What no image needs is listed by name, so that
-a key nobody has heard of is an error and not a guess.
+All rules of a table that match a key are applied, in order. Keys that images do not need are listed by name, so that an
+unknown key is an error and not a guess.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 
 _Rules = tuple[tuple[str, str], ...]
 
-#: Hugging Face's files: modules have their names already; of the whole SAM 3 the tracker's part is taken.
+#: Hugging Face's files have the modules' names already; of a whole SAM 3 only the tracker's part is used.
 _HUB: _Rules = (
     (r"^tracker_model\.", ""),
     (r"^detector_model\.vision_encoder\.backbone\.", "vision_encoder.backbone."),
@@ -55,7 +55,7 @@ _META: _Rules = (
     (r"^image_encoder\.blocks\.(\d+)\.norm", r"vision_encoder.layers.\1.layer_norm"),
     (r"^image_encoder\.blocks\.", "vision_encoder.layers."),
     (r"^image_encoder\.", "vision_encoder."),
-    # prompt encoder and mask decoder of all
+    # prompt encoder and mask decoder of all families
     (r"^sam_prompt_encoder\.", "prompt_encoder."),
     (r"^sam_mask_decoder\.", "mask_decoder."),
     (r"^no_mem_embed$", "no_memory_embedding"),
@@ -75,31 +75,31 @@ _META: _Rules = (
     (_HEADS + r"layers\.2\.", r"\1proj_out."),
     (_HEADS + r"layers\.1\.", r"\1layers.0."),
 )
-#: The neck of SAM 1's ViT is four named modules; MobileSAM's is the plain sequence of the checkpoint.
+#: The neck of SAM 1's ViT is four named modules; MobileSAM's keeps the checkpoint's numbered sequence.
 _META_VIT: _Rules = (
     (r"^vision_encoder\.neck\.0\.", "vision_encoder.neck.conv1."),
     (r"^vision_encoder\.neck\.1\.", "vision_encoder.neck.layer_norm1."),
     (r"^vision_encoder\.neck\.2\.", "vision_encoder.neck.conv2."),
     (r"^vision_encoder\.neck\.3\.", "vision_encoder.neck.layer_norm2."),
 )
-#: The mask decoders of SAM 2 and 3 name these otherwise than SAM 1's does.
+#: The mask decoders of SAM 2 and 3 name these layers differently from SAM 1's.
 _META_LATER: _Rules = (
     (r"^(mask_decoder\.transformer\..*\.)out_proj\.", r"\1o_proj."),
     (r"^(mask_decoder\.transformer\.layers\.\d+\.mlp\.)(?:layers\.0|lin1)\.", r"\1proj_in."),
     (r"^(mask_decoder\.transformer\.layers\.\d+\.mlp\.)(?:layers\.1|lin2)\.", r"\1proj_out."),
 )
 
-#: Parts of official checkpoints that an image needs not: memory of video, SAM 3's detector, MobileSAM's classifier.
+#: Parts of official checkpoints that images do not need: video memory, SAM 3's detector, MobileSAM's classifier.
 _UNUSED = re.compile(
     r"^(?:tracker(?:_model)?\.)?(?:memory_|maskmem_|mask_downsample|obj_ptr_|object_pointer_proj|no_obj_|no_object_"
     r"|no_mem_pos_enc|no_memory_positional_encoding|occlusion_spatial_embedding_parameter"
     r"|temporal_positional_encoding_projection_layer|transformer\.)"
     r"|^detector(?:_model)?\.|\.attention\.freqs_cis$|^pixel_(?:mean|std)$|^vision_encoder\.(?:norm_head|head)\."
 )
-#: Told apart by what only its video part has.
+#: SAM 2.1 and SAM 2 differ in keys of their video part only.
 _GENERATION_MARK = re.compile(r"no_obj_embed_spatial$|occlusion_spatial_embedding_parameter$")
 _VIDEO_MARK = re.compile(r"memory_attention\.")
-#: One table under two names; Hugging Face's files have both or either.
+#: One table under two names; Hugging Face's files have one of them or both.
 _POSITIONS = ("prompt_encoder.shared_embedding.positional_embedding", "shared_image_embedding.positional_embedding")
 
 
@@ -111,7 +111,7 @@ class MappedWeights:
         tensors: name -> tensor.
         origin: name -> the key in the file, for messages.
         unused: keys in the file that an image does not need.
-        generation: "sam2" or "sam2.1" where the file tells, else empty.
+        generation: "sam2" or "sam2.1" if the file shows it, else empty.
     """
 
     tensors: dict[str, Tensor] = field(default_factory=dict)
@@ -121,7 +121,7 @@ class MappedWeights:
 
 
 def map_keys(state: Mapping[str, Tensor]) -> MappedWeights:
-    """Meta's or Hugging Face's names -> transformers', tensors split and joined where the modules differ."""
+    """Renames Meta's or Hugging Face's keys to transformers', and splits or joins tensors if the modules differ."""
     rules = _rules_for(state)
     mapped = MappedWeights(generation=_generation(state))
     for key, tensor in state.items():
@@ -172,14 +172,14 @@ def _replace(mapped: MappedWeights, old: str, new: Mapping[str, Tensor]) -> None
 
 
 def _split_attention(mapped: MappedWeights) -> None:
-    """SAM 3: one matrix for query, key and value -> three."""
+    """SAM 3: splits the joint matrix of query, key and value into three."""
     for name in [name for name in mapped.tensors if ".attention.qkv." in name]:
         parts = zip(("q_proj", "k_proj", "v_proj"), mapped.tensors[name].chunk(3), strict=True)
         _replace(mapped, name, {name.replace(".qkv.", f".{part}."): tensor for part, tensor in parts})
 
 
 def _join_point_embeddings(mapped: MappedWeights) -> None:
-    """SAM 2 and 3: one table instead of one row for each label."""
+    """SAM 2 and 3: joins the rows of the four labels into one table."""
     names = [f"prompt_encoder.point_embed.{label}.weight" for label in range(4)]
     later = "mask_decoder.conv_s0.weight" in mapped.tensors
     if later and all(name in mapped.tensors for name in names):
@@ -190,7 +190,7 @@ def _join_point_embeddings(mapped: MappedWeights) -> None:
 
 
 def _drop_class_position(mapped: MappedWeights) -> None:
-    """SAM 3: Meta's table of positions begins with one for a class token, which no grid has."""
+    """SAM 3: drops the first row of Meta's position table, which is for a class token and not part of the grid."""
     name = "vision_encoder.backbone.embeddings.position_embeddings"
     table = mapped.tensors.get(name)
     if table is not None and table.ndim == 3 and round((table.shape[1] - 1) ** 0.5) ** 2 == table.shape[1] - 1:

@@ -1,4 +1,4 @@
-"""Decoders on made-up images and prompts: what their rewrites are learnt from, and what they are judged by."""
+"""Runs decoders on synthetic embeddings and prompts, to analyse them and to compare two decoders."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 import onnxruntime
 
 from triton_sam.errors import SetupError
-from triton_sam.export.graph_rewrites import FloatArray
+from triton_sam.export.onnx_graph import FloatArray
 from triton_sam.models.specs import Graphs
 
 Feeds = Mapping[str, FloatArray]
@@ -22,12 +22,12 @@ _OBJECT, _CORNERS = 1.0, (2.0, 3.0)
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One batch of prompts.
+    """One synthetic batch of prompts.
 
     Attributes:
         rows: prompts in the batch.
-        points: of every prompt, without the corners of its box.
-        own_images: every prompt is about an image of its own, where the decoder takes that.
+        points: points per prompt, without the corners of its box.
+        own_images: every prompt has an image of its own, if the decoder accepts that.
     """
 
     rows: int
@@ -38,7 +38,7 @@ class Trial:
     own_images: bool = False
 
     def feeds(self, graphs: Graphs) -> dict[str, FloatArray]:
-        """Every input that a decoder may have; the same in every run."""
+        """Values for every input that a decoder may have; the same in every run."""
         rng, decoder = np.random.default_rng(_SEED), graphs.decoder
         images = self.rows if self.own_images and decoder.batched else 1
         feeds = {
@@ -71,7 +71,7 @@ CHECKS = (
 
 
 def open_decoder(source: Path | bytes) -> Any:
-    """A session on every core of this process; SetupError where the graph does not load."""
+    """A session on all cores of this process; raises SetupError if the graph does not load."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     options.intra_op_num_threads = len(os.sched_getaffinity(0))
@@ -79,12 +79,12 @@ def open_decoder(source: Path | bytes) -> Any:
         return onnxruntime.InferenceSession(
             source if isinstance(source, bytes) else str(source), options, providers=["CPUExecutionProvider"]
         )
-    except Exception as error:  # ONNX Runtime's exceptions share no base class but this
+    except Exception as error:  # ONNX Runtime's exceptions share no narrower base class
         raise SetupError(f"a decoder does not load: {error}") from None
 
 
 def run_decoder(session: Any, outputs: Sequence[str], feeds: Feeds) -> list[FloatArray]:
-    """The named outputs; inputs that this decoder does not have are left out."""
+    """Runs a decoder and returns the named outputs; feeds that this decoder has no input for are ignored."""
     known = {entry.name for entry in (*session.get_inputs(), *session.get_overridable_initializers())}
     try:
         answers: list[FloatArray] = session.run(
@@ -98,7 +98,7 @@ def run_decoder(session: Any, outputs: Sequence[str], feeds: Feeds) -> list[Floa
 def largest_difference(
     plain: Path | bytes, other: Path | bytes, graphs: Graphs, trials: Iterable[Trial] = CHECKS
 ) -> float:
-    """The largest difference of a logit or a score between two decoders; infinite where shapes differ."""
+    """The largest difference of a logit or a score between two decoders; infinite if shapes differ."""
     names = (graphs.decoder.masks, graphs.decoder.scores)
     sessions, worst = [open_decoder(source) for source in (plain, other)], 0.0
     for trial in trials:

@@ -7,7 +7,7 @@ import onnxruntime
 import pytest
 
 from triton_sam.errors import SetupError
-from triton_sam.export.convert import as_onnx
+from triton_sam.export.ort_to_onnx import as_onnx
 
 FLOAT = 1
 

@@ -1,4 +1,4 @@
-"""Whether torch has a GPU here; by itself, because looking must not cost the import of a model library."""
+"""Checks for a CUDA device. A module of its own, so that the check does not import a model library."""
 
 from __future__ import annotations
 

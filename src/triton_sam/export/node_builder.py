@@ -1,4 +1,4 @@
-"""New nodes of a graph, written one after another."""
+"""Builds the new nodes of a graph one after another, with names that derive from their result."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from triton_sam.export.graph_rewrites import Graph
+from triton_sam.export.onnx_graph import Graph
 
 
-class Steps:
-    """Nodes that lead to one tensor and are named after it; whoever makes them puts ``nodes`` into the graph."""
+class NodeBuilder:
+    """Collects nodes that compute one tensor and are named after it; the caller puts ``nodes`` into the graph."""
 
     def __init__(self, graph: Graph, end: str) -> None:
         self._graph, self._end = graph, end
@@ -22,11 +22,11 @@ class Steps:
         self._constants += 1
         return self._graph.add_constant(f"{self._end}/constant_{self._constants}", array)
 
-    def step(self, kind: str, *inputs: str, to: str = "", domain: str = "", **attributes: Any) -> str:
-        """Adds a node with one output, called ``to`` or after its place, and gives the output's name."""
+    def add(self, kind: str, *inputs: str, to: str = "", domain: str = "", **attributes: Any) -> str:
+        """Adds a node with one output and returns the output's name: ``to``, or a numbered one."""
         output = to or f"{self._end}/step_{len(self.nodes)}"
         self.nodes.append(self._graph.node(kind, inputs, [output], domain, **attributes))
         return output
 
     def reshape(self, tensor: str, *shape: int, to: str = "") -> str:
-        return self.step("Reshape", tensor, self.constant(np.array(shape, np.int64)), to=to)
+        return self.add("Reshape", tensor, self.constant(np.array(shape, np.int64)), to=to)

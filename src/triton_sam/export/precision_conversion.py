@@ -1,4 +1,4 @@
-"""float32 graphs -> smaller ones. Inputs and outputs stay float32, so that no caller has to know."""
+"""Converts float32 graphs to fp16 or int8. Inputs and outputs stay float32, so callers need not know."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _AFTER_GELU = re.compile(r"/mlp/(?:proj_out|lin2|fc2)/")
 
 
 def convert_graph(graph: Path, precision: Precision, *, is_decoder: bool) -> None:
-    """Rewrites a float32 graph in place.
+    """Converts a float32 graph in place.
 
-    A decoder is kept in float32 when weights become int8: it is a hundredth of the work and half of the error.
+    With int8, a decoder stays in float32: it is a hundredth of the work, and would be half of the error.
     """
     if precision is Precision.FP16:
         _to_fp16(graph)
@@ -34,7 +34,7 @@ def _to_fp16(graph: Path) -> None:
     from onnxruntime.transformers.float16 import DEFAULT_OP_BLOCK_LIST, convert_float_to_float16
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # one for every constant below half precision's smallest number
+        warnings.simplefilter("ignore")  # one for every constant below the smallest number of half precision
         half = convert_float_to_float16(
             onnx.load(str(graph)),
             keep_io_types=True,
@@ -44,10 +44,10 @@ def _to_fp16(graph: Path) -> None:
 
 
 def _to_int8(graph: Path) -> None:
-    """Weights of the matrix products in 8 bits for each channel, activations quantised as they come.
+    """Quantises the weights of matrix products to 8 bits per channel, and activations dynamically.
 
-    Those that take what a GELU gives stay as they are: its few large numbers leave no steps for the many small ones,
-    and leaving them out takes a third to a half off the error of the embeddings.
+    Products after a GELU stay in float32: its few large numbers leave no resolution for the many small ones. Skipping
+    them reduces the error of the embeddings by a third to a half.
     """
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
@@ -72,7 +72,7 @@ def _to_int8(graph: Path) -> None:
 
 @contextlib.contextmanager
 def _without_advice() -> Iterator[None]:
-    """onnxruntime recommends a preparation that is for graphs without shapes, through the root logger."""
+    """Silences onnxruntime's advice, in the root logger, to preprocess graphs; that is for graphs without shapes."""
     before = logging.root.manager.disable
     logging.disable(max(before, logging.WARNING))
     try:

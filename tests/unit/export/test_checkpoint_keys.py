@@ -12,7 +12,7 @@ from tests.unit.export.families import FAMILIES
 from tests.unit.export.small import small_network, small_spec, state_of
 from triton_sam.errors import WeightsError
 from triton_sam.export.checkpoint import fill, recognise
-from triton_sam.export.keys import MappedWeights, map_keys
+from triton_sam.export.checkpoint_keys import MappedWeights, map_keys
 from triton_sam.models.catalog import CATALOG, get_spec
 from triton_sam.models.specs import Backbone, ModelSpec
 from triton_sam.models.weights import WeightStore
@@ -136,7 +136,7 @@ def test_the_origin_of_a_tensor_is_known() -> None:
     assert set(origin) == set(mapped.tensors) - {TWINS[1]}
 
 
-def test_a_key_nobody_has_heard_of_is_kept_and_told() -> None:
+def test_an_unknown_key_is_kept_and_reported() -> None:
     spec = small_spec("sam1:vit_b")
     mapped = map_keys(official.tensors(official.sam1(spec.architecture, spec.side)) | {"novelty": torch.zeros(3)})
     assert "novelty" in mapped.tensors

@@ -1,4 +1,4 @@
-"""Whether rewrites found all of what they were made for: a graph is rewritten whole, or it is served as it is."""
+"""Checks that a graph was rewritten completely; if not, the plain graph is served instead."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from triton_sam.errors import SetupError
 
-#: Whose releases write graphs, or rewrite them, in another way.
+#: Packages whose releases may write or optimise graphs differently.
 _PACKAGES = ("transformers", "torch", "onnx", "onnxruntime")
 
 
@@ -17,8 +17,8 @@ class Count:
     """How often a rewrite found its pattern.
 
     Attributes:
-        what: in the plural: "attentions".
-        wanted: how many there are, counted by something else than the pattern.
+        what: name of the pattern, in the plural: "attentions".
+        wanted: how many there are, counted independently of the pattern.
     """
 
     what: str
@@ -27,11 +27,11 @@ class Count:
 
 
 class IncompleteRewrite(SetupError):
-    """A graph has something that a rewrite should know and does not: the plain graph is to be served."""
+    """A rewrite did not recognise part of a graph, so the plain graph must be served."""
 
 
 def check_complete(counts: Iterable[Count]) -> None:
-    """IncompleteRewrite, with what is missing and the versions at work, where a rewrite found less than there is."""
+    """Raises IncompleteRewrite, with what is missing and the packages' versions, if a rewrite found too few."""
     missing = [f"{count.found} of {count.wanted} {count.what}" for count in counts if count.found < count.wanted]
     if missing:
         raise IncompleteRewrite(
@@ -41,7 +41,7 @@ def check_complete(counts: Iterable[Count]) -> None:
 
 
 def versions() -> str:
-    """The packages that write graphs, as they are installed: "transformers 5.22.2, torch 2.13.0, ..."."""
+    """Installed versions of the packages that write graphs: "transformers 5.22.2, torch 2.13.0, ..."."""
     found = []
     for package in _PACKAGES:
         try:

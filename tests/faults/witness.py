@@ -1,4 +1,4 @@
-"""Whether a server got through something unhurt: the same processes, nothing mended, and the right mask at once."""
+"""Checks that a server survived a test intact: same processes, no restarts or reloads, and correct masks at once."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ from triton_sam.core.masks import decode
 from triton_sam.serving import RunningServer
 
 SPOON = [365, 290]
-#: Seconds in which whatever is refused has to be, where the machine has nothing else to do.
+#: Seconds within which a bad request must be refused on an idle machine.
 REFUSED_WITHIN = 1.0
 T = TypeVar("T")
 
 
 @dataclass(slots=True)
 class Witness:
-    """Knows how a server of the analytic model was at the start, and what is right.
+    """Records the state of a server with the analytic model at the start, and its response times.
 
     Attributes:
-        in_full: whether all cases are tried, and in time; else some of them, on a machine that may be busy.
-        slowest: the longest that an answer took so far, in seconds, and to what.
-        slowest_refusal: the same of answers of 4xx.
+        before: the server's :func:`vitals` at the start.
+        in_full: whether all cases run, with time limits; else some of them, on a machine that may be busy.
+        slowest: (seconds, request) of the slowest response so far.
+        slowest_refusal: the same for responses with 4xx.
     """
 
     running: RunningServer
@@ -50,8 +51,8 @@ class Witness:
         return cls(running, client, image, sent.json()["image_key"], vitals(running), in_full)
 
     def timed(self, ask: Callable[[], T]) -> tuple[T, float]:
-        """(answer, seconds). In full, what took too long is asked again, and told as it would be if the machine had
-        nothing else to do: a refusal that is slow is so each time, and on any machine."""
+        """(response, seconds). In full, a slow request is repeated and its time corrected for other load on the
+        machine: a refusal that is really slow is so each time, and on any machine."""
         for _ in range(3):
             begun = time.monotonic()
             answer = ask()
@@ -63,7 +64,7 @@ class Witness:
         return answer, seconds
 
     def note(self, what: str, status: int, seconds: float) -> None:
-        """Counts an answer; in full, a refusal has to be quick."""
+        """Counts a response; in full, a refusal must be quick."""
         self.statuses[status] = self.statuses.get(status, 0) + 1
         self.slowest = max(self.slowest, (seconds, what))
         if 400 <= status < 500:
@@ -71,16 +72,16 @@ class Witness:
             assert not self.in_full or seconds < REFUSED_WITHIN, f"{what}: refused after {seconds:.2f} s"
 
     @property
-    def is_unhurt(self) -> bool:
-        """Whether the processes are those of the start, and none had to be mended."""
+    def is_intact(self) -> bool:
+        """Whether the processes are still those of the start, without a restart or reload."""
         return vitals(self.running) == self.before
 
     def check(self) -> None:
-        """Nothing died, nothing had to be mended, and a good request gives the right mask."""
+        """Asserts that nothing died or was restarted, and that a good request gets the right mask."""
         assert vitals(self.running) == self.before
         click = {"image_key": self.image_key, "points": [SPOON], "format": "rle"}
         answer = self.client.post("/v1/segment", json=click)
-        if answer.status_code == 404:  # other images may have pushed it out
+        if answer.status_code == 404:  # other images may have evicted it
             assert self.client.post("/v1/images", files={"image": self.image}).status_code == 200
             answer = self.client.post("/v1/segment", json=click)
         assert answer.status_code == 200, answer.text
@@ -90,7 +91,7 @@ class Witness:
 
 
 def vitals(running: RunningServer) -> tuple[object, ...]:
-    """The processes of a server by their pids, and how often it had to be mended."""
+    """The pids of a server's processes, its state, and how often it was restarted or reloaded."""
     supervisor = running.supervisor
     process, status = supervisor.process, supervisor.status
     return (
@@ -103,7 +104,7 @@ def vitals(running: RunningServer) -> tuple[object, ...]:
 
 
 def slowdown() -> float:
-    """How much longer work takes now than it would if nobody else wanted the machine."""
+    """How much longer work takes now than on an idle machine."""
     begun, used = time.monotonic(), time.thread_time()
     while (spent := time.thread_time() - used) < 0.1:
         hashlib.sha256(bytes(100_000)).digest()
@@ -111,7 +112,7 @@ def slowdown() -> float:
 
 
 def sentence_of(body: bytes) -> str:
-    """The one sentence of a refusal; whatever has another shape fails here."""
+    """The message of an error response; fails if the response has another shape."""
     error = json.loads(body)["error"]
     assert set(error) == {"code", "message", "type", "param"}
     message = error["message"]
@@ -122,14 +123,14 @@ def sentence_of(body: bytes) -> str:
 
 
 def png(picture: Image.Image) -> bytes:
-    """A PNG file of a picture."""
+    """A picture as a PNG file."""
     buffer = io.BytesIO()
     picture.save(buffer, "PNG")
     return buffer.getvalue()
 
 
 class Stopwatch:
-    """Seconds since it was made."""
+    """Seconds since its creation."""
 
     def __init__(self) -> None:
         self._begun = time.monotonic()

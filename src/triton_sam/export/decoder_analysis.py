@@ -1,4 +1,4 @@
-"""What a decoder's graph does not say but its runs do: ranks, sizes, and tensors that no prompt changes."""
+"""Analyses a decoder by running it: ranks and sizes of its tensors, and those that no prompt changes."""
 
 from __future__ import annotations
 
@@ -9,43 +9,43 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from triton_sam.export.decoder_trials import Trial, open_decoder, run_decoder
-from triton_sam.export.graph_rewrites import Graph, onnx_package
+from triton_sam.export.decoder_comparison import Trial, open_decoder, run_decoder
+from triton_sam.export.onnx_graph import Graph, onnx_package
 from triton_sam.models.specs import Graphs
 
-#: They write the same numbers in another shape; where it is the same shape, they do nothing.
+#: They return the same numbers in another shape; if the shape is the same too, they are no-ops.
 _RESHAPING = ("Reshape", "Flatten", "Identity")
-#: Different in everything that may be different, so that what is the same in all of them is the same always: decoders
-#: also ask whether there are points at all.
+#: They differ in everything that may differ, so that a tensor that is the same in all of them is constant. One has no
+#: points, because decoders also branch on that.
 _TRIALS = (Trial(1, 1), Trial(2, 3, own_images=True), Trial(3, 5, box=True), Trial(2, 0, mask=True))
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
-    """Of the tensors of one decoder.
+class DecoderFacts:
+    """What is known about the tensors of one decoder.
 
     Attributes:
-        shapes: sizes of the axes, None where they follow the prompts.
-        constants: what depends on the sizes of the inputs alone and not on a number in them, and is the same for one
-            prompt or many, but that it may be repeated for each: as it is for one.
-        fixed: the names of those that are not repeated.
-        idle: outputs of steps that gave out what they took in, in every run: releases of an exporter differ in these.
+        shapes: sizes of the axes, None for those that depend on the prompts.
+        constants: value for one prompt of the tensors that depend only on the inputs' sizes. For several prompts they
+            are the same, or the same repeated for each.
+        fixed: names of the constants that are not repeated.
+        no_ops: outputs of nodes that returned their input in every run; an exporter's releases differ in these.
     """
 
     shapes: Mapping[str, tuple[int | None, ...]]
     constants: Mapping[str, npt.NDArray[Any]]
     fixed: frozenset[str]
-    idle: frozenset[str] = frozenset()
+    no_ops: frozenset[str] = frozenset()
 
     def shape(self, name: str) -> tuple[int | None, ...]:
         return self.shapes.get(name, ())
 
 
-def learn_facts(model: Any, graphs: Graphs) -> Facts:
-    """Runs a model a few times with all its tensors laid open."""
+def analyse_decoder(model: Any, graphs: Graphs) -> DecoderFacts:
+    """Runs a model a few times with all its tensors as outputs."""
     graph = Graph(model)
     of_sizes = _depend_on_sizes(graph, model.graph.node)
-    opened, names = _laid_open(model, of_sizes)
+    opened, names = _with_all_outputs(model, of_sizes)
     session = open_decoder(opened.SerializeToString())
     runs = [
         dict(zip(names, run_decoder(session, list(names.values()), trial.feeds(graphs)), strict=True))
@@ -53,7 +53,7 @@ def learn_facts(model: Any, graphs: Graphs) -> Facts:
     ]
     shapes, constants, fixed = {}, {}, set()
     sizes_of = {name: [tuple(run[name].tolist()) for run in runs] for name in names if name not in of_sizes}
-    idle = {
+    no_ops = {
         node.output[0]
         for node in model.graph.node
         if node.op_type in _RESHAPING and sizes_of.get(node.output[0], [()]) == sizes_of.get(node.input[0])
@@ -73,7 +73,7 @@ def learn_facts(model: Any, graphs: Graphs) -> Facts:
             constants[name] = first
         elif all(_is_repeated(first, value) for value in values):
             constants[name] = first
-    return Facts(shapes, constants, frozenset(fixed), frozenset(idle))
+    return DecoderFacts(shapes, constants, frozenset(fixed), frozenset(no_ops))
 
 
 def _is_repeated(one: npt.NDArray[Any], many: npt.NDArray[Any]) -> bool:
@@ -82,7 +82,7 @@ def _is_repeated(one: npt.NDArray[Any], many: npt.NDArray[Any]) -> bool:
 
 
 def _depend_on_sizes(graph: Graph, nodes: Iterable[Any]) -> set[str]:
-    """The tensors that are made of constants and of sizes; ``nodes`` in order, as they stand in every file."""
+    """The tensors computed from constants and sizes alone; ``nodes`` are in topological order, as in every file."""
     found: set[str] = set()
     for node in nodes:
         inputs = [name for name in node.input if name]
@@ -96,8 +96,8 @@ def _has_subgraph(node: Any) -> bool:
     return any(entry.HasField("g") for entry in node.attribute)
 
 
-def _laid_open(model: Any, of_sizes: set[str]) -> tuple[Any, dict[str, str]]:
-    """A model that gives every tensor out, or its shape where that is enough, and tensor -> name of that output."""
+def _with_all_outputs(model: Any, of_sizes: set[str]) -> tuple[Any, dict[str, str]]:
+    """(model that outputs every tensor of ``of_sizes`` and the shape of every other, tensor -> name of its output)."""
     onnx = onnx_package()
     opened = type(model)()
     opened.CopyFrom(model)
@@ -112,8 +112,8 @@ def _laid_open(model: Any, of_sizes: set[str]) -> tuple[Any, dict[str, str]]:
     return opened, names
 
 
-def fold_fixed(graph: Graph, facts: Facts) -> int:
-    """Tensors that are always the same become constants: factors and shapes are worked out anew in every run."""
+def fold_constants(graph: Graph, facts: DecoderFacts) -> int:
+    """Replaces tensors that are always the same by constants; returns the number of nodes removed."""
     ready = [node for node in graph.nodes if all(name in facts.fixed for name in node.output)]
     for node in ready:
         for name in node.output:
@@ -124,9 +124,9 @@ def fold_fixed(graph: Graph, facts: Facts) -> int:
     return len(gone)
 
 
-def drop_idle(graph: Graph, facts: Facts) -> int:
-    """Takes out steps that do nothing, so that a pattern need not know where an exporter puts them."""
-    gone = [node for node in graph.nodes if node.output[0] in facts.idle and node.output[0] not in graph.outputs]
+def drop_no_ops(graph: Graph, facts: DecoderFacts) -> int:
+    """Removes nodes that do nothing, so that patterns need not know where an exporter puts them; returns how many."""
+    gone = [node for node in graph.nodes if node.output[0] in facts.no_ops and node.output[0] not in graph.outputs]
     origins = {node.output[0]: node.input[0] for node in gone}
     graph.replace(gone, [])
     for node in graph.nodes:
@@ -134,5 +134,5 @@ def drop_idle(graph: Graph, facts: Facts) -> int:
             while name in origins:
                 name = origins[name]
             node.input[index] = name
-    graph.replace([], [])  # who takes what has changed
+    graph.replace([], [])  # rebuilds the index of consumers
     return len(gone)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.export.families import WITH_FEATURES
 from tests.unit.export.small import Small, SmallFactory, assert_close, drawn_pixels, session
-from triton_sam.export.adapt import adapt_encoder
+from triton_sam.export.encoder_adapter import adapt_encoder
 
 pytestmark = pytest.mark.torch
 

@@ -1,4 +1,4 @@
-"""Ready-made graphs -> plain ONNX files that every runtime reads."""
+"""Converts ONNX Runtime's own format (.ort) to plain ONNX files, which every runtime reads."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _ORT_SUFFIX = ".ort"
 
 
 def as_onnx(source: Path, folder: Path) -> Path:
-    """``source`` itself where it is ONNX already; else its conversion, made once and kept in ``folder``.
+    """``source`` itself if it is ONNX already; else its conversion, which is written once and cached in ``folder``.
 
     ONNX Runtime's own format runs nowhere else, not even in Triton's onnxruntime backend under the usual file name.
-    The graph is written unoptimised: optimisations of one machine would not fit another.
+    The graph is written unoptimised, because optimisations for one machine may not suit another.
     """
     if source.suffix != _ORT_SUFFIX:
         return source
@@ -35,7 +35,7 @@ def as_onnx(source: Path, folder: Path) -> Path:
         onnxruntime.InferenceSession(str(source), options, providers=["CPUExecutionProvider"])
         partial.replace(target)
         write_checksum(target)
-    except Exception as error:  # ONNX Runtime's exceptions share no base class but this
+    except Exception as error:  # ONNX Runtime's exceptions share no narrower base class
         raise SetupError(f"{source.name} could not be converted to ONNX: {error}") from None
     finally:
         partial.unlink(missing_ok=True)
