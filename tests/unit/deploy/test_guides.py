@@ -81,12 +81,12 @@ def test_metrics_exist() -> None:
     models = (ROOT / "src" / "triton_sam" / "backend" / "metrics.py").read_text()
     counted = {f"triton_sam_{name}_total" for name in re.findall(r'^    "([a-z_]+)": "', models, re.MULTILINE)}
     gauges = {f"triton_sam_{name}" for name in re.findall(r'{"([a-z_]+)": "', models)}
-    service = (ROOT / "src" / "triton_sam" / "service" / "telemetry.py").read_text()
+    service = (ROOT / "src" / "triton_sam" / "service" / "telemetry" / "metrics.py").read_text()
     own = set(re.findall(r'"(triton_sam_service_[a-z_]+)"', service))
     known = counted | gauges | own | {f"{name}_bucket" for name in own}
-    places = [*GUIDES, *(ROOT / "deploy" / "helm").rglob("*.yaml")]
+    files = [*GUIDES, *(ROOT / "deploy" / "helm").rglob("*.yaml")]
     made = {"triton_sam_queue_milliseconds"}  # by the Prometheus adapter
-    for place in places:
-        named = set(re.findall(r"\btriton_sam_[a-z_]+\b", place.read_text()))
+    for file in files:
+        named = set(re.findall(r"\btriton_sam_[a-z_]+\b", file.read_text()))
         named = {name for name in named if not name.startswith(SUPERVISOR)}
-        assert named <= known | made, f"{place.name}: {named - known - made}"
+        assert named <= known | made, f"{file.name}: {named - known - made}"
