@@ -55,8 +55,8 @@ class Frame:
 
     def to_model(self, points: npt.ArrayLike) -> FloatArray:
         """[..., 2] xy in original pixels -> [..., 2] xy in model pixels."""
-        return np.multiply(np.asarray(points, dtype=np.float64), self.scale).astype(np.float32)
+        return np.asarray(np.asarray(points, dtype=np.float64) * self.scale, dtype=np.float32)
 
     def to_original(self, points: npt.ArrayLike) -> FloatArray:
         """[..., 2] xy in model pixels -> [..., 2] xy in original pixels."""
-        return np.divide(np.asarray(points, dtype=np.float64), self.scale).astype(np.float32)
+        return np.asarray(np.asarray(points, dtype=np.float64) / self.scale, dtype=np.float32)
