@@ -36,8 +36,8 @@ from triton_sam.repository.vlms import find_vlms, is_current_vlm, own_checkpoint
 from triton_sam.server import host
 from triton_sam.server.addresses import choose_ports, is_loopback, reach_of
 from triton_sam.server.command import ServerOptions
-from triton_sam.server.interrupts import Interrupts
 from triton_sam.server.pings import PingPolicy
+from triton_sam.server.stop_signals import Interrupts
 from triton_sam.server.supervisor import Supervisor
 from triton_sam.settings import MIB, Settings
 

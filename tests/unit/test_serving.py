@@ -17,8 +17,8 @@ from triton_sam import serving
 from triton_sam.errors import ServerError, SetupError
 from triton_sam.server import host
 from triton_sam.server.command import ServerOptions
-from triton_sam.server.interrupts import Interrupts
 from triton_sam.server.pings import PingPolicy
+from triton_sam.server.stop_signals import Interrupts
 from triton_sam.service.upstream import Upstream
 from triton_sam.serving import (
     EXPOSED_WARNING,

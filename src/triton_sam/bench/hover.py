@@ -18,7 +18,7 @@ from triton_sam.bench.results import Result
 from triton_sam.bench.samples import Series
 from triton_sam.bench.target import Target
 from triton_sam.client.speculative import SpeculativeSAM2Client
-from triton_sam.server.metrics import resident_bytes, server_bytes, settled_counters
+from triton_sam.server.metrics_reader import resident_bytes, server_bytes, settled_counters
 
 #: Until pools and arenas have their final size: onnxruntime keeps memory for each number of prompts it has seen.
 _WARM_UP_ROUNDS = 2

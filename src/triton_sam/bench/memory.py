@@ -12,7 +12,7 @@ from triton_sam.bench.results import Result
 from triton_sam.bench.samples import Series, fitted
 from triton_sam.bench.target import Target, TargetOptions, open_target
 from triton_sam.errors import InvalidInput
-from triton_sam.server.metrics import server_bytes, settled_counters
+from triton_sam.server.metrics_reader import server_bytes, settled_counters
 
 _TAIL = 60
 _ENDS = 5

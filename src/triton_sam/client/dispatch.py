@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Collection
 from dataclasses import replace
 
 from triton_sam.client.async_transport import AsyncTransport
-from triton_sam.client.cancels import CancelSender
+from triton_sam.client.cancel_sender import CancelSender
 from triton_sam.client.core import Outputs
 from triton_sam.client.io_thread import running_loop
 from triton_sam.client.send_window import SendWindow

@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from triton_sam.server.interrupts import Interrupts
+from triton_sam.server.stop_signals import Interrupts
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -32,7 +32,7 @@ def test_an_empty_token_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_blanks_are_no_token_and_no_open_door(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRITON_SAM_TOKEN", "  ")
-    with pytest.raises(ValueError, match="more than blanks"):
+    with pytest.raises(ValueError, match="token is blank"):
         Settings()
 
 
