@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 class CancelSender:
     """Sends cancels to the server without waiting for the responses. Used on one event loop only.
 
-    By default a request in flight is not cancelled natively: on older servers that can end the server (docs/adr/0008-numbers-make-cancelling-real.md).
+    By default a request in flight is not cancelled natively, because that can end an older server (docs/adr/0008).
     """
 
     def __init__(self, transport: AsyncTransport, loop: asyncio.AbstractEventLoop) -> None:
