@@ -28,8 +28,8 @@ _REST_SECONDS = 0.2
 def run_exports(model_ids: Sequence[str] | None) -> None:
     """Measures the models with these ids, or all, and updates their rows of docs/exports.json."""
     rows = json.loads(RESULT.read_text()) if RESULT.exists() else {}
-    for model_id in model_ids or list(CATALOG):
-        get_spec(model_id)  # an unknown id is reported before anything runs
+    chosen = [get_spec(model_id).id for model_id in model_ids or CATALOG]  # reports an unknown id before anything runs
+    for model_id in chosen:
         with tempfile.TemporaryDirectory(prefix="triton-sam-export-") as folder:
             _in_a_process("make-checkpoint", model_id, folder)
             rows[model_id] = _in_a_process("export", model_id, folder) | _in_a_process("serve", model_id, folder)

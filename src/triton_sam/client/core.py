@@ -27,6 +27,8 @@ Parameters = Mapping[str, str | int | bool]
 Prediction = tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]
 
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS, _JITTER_SECONDS = 0.25, 4.0, 0.25
+#: More would overflow a float for a client that retries for hours, and changes nothing above the longest pause.
+_MAX_DOUBLINGS = 10
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -149,7 +151,7 @@ def candidate_names(model_id: str) -> tuple[str, str]:
 
 def retry_pause(attempt: int) -> float:
     """Seconds to wait after failed attempt number ``attempt`` (from 1): exponential backoff with jitter."""
-    backoff = _FIRST_PAUSE_SECONDS * 2.0 ** (attempt - 1)
+    backoff = _FIRST_PAUSE_SECONDS * 2.0 ** min(attempt - 1, _MAX_DOUBLINGS)
     return min(backoff, _LONGEST_PAUSE_SECONDS) + random.uniform(0.0, _JITTER_SECONDS)
 
 
@@ -247,8 +249,9 @@ class ClientCore:
 
     def name(self) -> Flow[str]:
         """Finds the segmenter's Triton name; NotFound if the server does not serve an id's model."""
-        if self._name is not None:
-            return self._name
+        name = self._name  # once: another thread may reset it meanwhile
+        if name is not None:
+            return name
         for candidate in candidate_names(self.model_type):
             try:
                 parameters = yield from self._retrying(ReadParameters(candidate))

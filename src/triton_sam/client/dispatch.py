@@ -180,11 +180,18 @@ class Dispatcher:
             ticket.sent_to = Destination.of(call.model, call.headers)
             if ticket.done:
                 raise Cancelled(_DROPPED)
+            self._cancel_superseded_elsewhere(ticket)
             return await self._transport.infer(self._numbered(ticket, call))
         finally:
             self._window.release(ticket)
             if ticket.done:  # the caller no longer waits: skip the calls that would follow
                 raise Cancelled(_DROPPED)
+
+    def _cancel_superseded_elsewhere(self, ticket: Ticket) -> None:
+        """Cancels the older hovers on other images: behind a proxy their server may never see the newer request."""
+        if ticket.latest_wins:
+            for destination in self._book.superseded_elsewhere(ticket):
+                self._cancels.send(destination, self.server_session(ticket.session), {"before": ticket.sequence})
 
     def _numbered(self, ticket: Ticket, call: Call) -> Call:
         numbers: dict[str, str | int | bool] = {

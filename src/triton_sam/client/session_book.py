@@ -123,6 +123,14 @@ class SessionBook:
                 if models is None or (ticket.sent_to is not None and ticket.sent_to.model in models)
             ]
 
+    def superseded_elsewhere(self, ticket: Ticket) -> set[Destination]:
+        """Where older hovers of the ticket's session are in flight, other than where the ticket itself is sent."""
+        with self._lock:
+            entry = self._sessions.get(ticket.session)
+            older = [] if entry is None else [other for other in entry.pending.values() if other.latest_wins]
+            places = {other.sent_to for other in older if other.in_flight and other.sequence < ticket.sequence}
+            return {place for place in places if place is not None and place != ticket.sent_to}
+
     def settle(self, ticket: Ticket, result: Outputs | TritonSamError) -> bool:
         """Sets a ticket's result; False if it has one already, or its caller has cancelled the future."""
         with self._lock:

@@ -17,6 +17,7 @@ from tests.unit.client.memory_server import PICTURE, Forgetful, MemoryServer, Ou
 from tests.unit.fake_server import FakeAsyncTransport, FakeTransport
 from triton_sam import SAM2TritonClient, SpeculativeSAM2Client
 from triton_sam.client import core
+from triton_sam.client.core import retry_pause
 from triton_sam.client.wire import Call
 from triton_sam.errors import ImageExpired, NotFound, TritonSamError, Unavailable
 
@@ -335,3 +336,8 @@ def test_an_image_is_hashed_once(monkeypatch: pytest.MonkeyPatch) -> None:
         with contextlib.closing(kind(server)) as client:
             expired_once(client, server)
     assert hashed == [PICTURE, PICTURE], "once by each client"
+
+
+def test_a_client_may_retry_for_hours() -> None:
+    """2 ** 1100 is no float."""
+    assert 4.0 <= retry_pause(1100) <= 4.25

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tests.unit.fake_server import FakeAsyncTransport, point_of
 from triton_sam.client.dispatch import Dispatcher, Outputs, Send
-from triton_sam.client.wire import Call, click_inputs
+from triton_sam.client.wire import IMAGE_HEADER, Call, click_inputs
 from triton_sam.errors import Cancelled, DeadlineExceeded, InternalError, InvalidInput, Unavailable
 
 
@@ -153,6 +154,28 @@ def test_a_superseded_request_that_the_server_computes_anyway_is_answered() -> N
         with pytest.raises(Cancelled):
             await dispatcher.wait(second)  # it never left
         assert x_of(await dispatcher.wait(third)) == 3
+
+    run(test, held=True)
+
+
+def test_a_hover_on_another_image_cancels_the_older_ones_at_their_server() -> None:
+    async def test(dispatcher: Dispatcher, transport: FakeAsyncTransport) -> None:
+        def on_image(x: float, image: str) -> Call:
+            return replace(click(x), headers={IMAGE_HEADER: image})
+
+        older = dispatcher.submit(on_image(1, "a"), "s", latest_wins=True)
+        await until(transport.arrived, 1)
+        newer = dispatcher.submit(on_image(2, "b"), "s", latest_wins=True)
+        other = dispatcher.submit(on_image(3, "c"), "another session", latest_wins=True)
+        await until(transport.arrived, 2)
+        await until(transport.told, 1)
+        assert transport.cancel_headers == [{IMAGE_HEADER: "a"}]
+        assert [cancel["before"] for cancel in transport.cancels] == [newer.sequence]
+        transport.open_gate()
+        assert x_of(await dispatcher.wait(newer)) == 2
+        assert x_of(await dispatcher.wait(other)) == 3
+        with pytest.raises(Cancelled):
+            await dispatcher.wait(older)
 
     run(test, held=True)
 
