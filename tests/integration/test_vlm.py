@@ -246,7 +246,7 @@ def test_a_seed_draws_the_same_in_any_company(vlm_server: RunningServer) -> None
         ({"top_p": 0.0}, InvalidInput, "top_p is a number above 0"),
         ({"stop": ["x"] * 9}, InvalidInput, "stop has at most 8"),
         ({"prompt": " "}, InvalidInput, "the prompt is empty"),
-        ({"prompt": "What is <image>?"}, InvalidInput, "leave it out"),
+        ({"prompt": "What is <image>?"}, InvalidInput, "remove it from the text"),
         ({"prompt": [{"role": "assistant", "content": "x"}]}, InvalidInput, "must alternate"),
         ({"prompt": "x" * 40_000}, TooLarge, "40,000 bytes and 32,768 are allowed"),
         ({"prompt": "x" * 2_000}, InvalidInput, "tokens with its image, and the model reads 1024"),
