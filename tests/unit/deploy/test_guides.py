@@ -20,7 +20,7 @@ pytestmark = pytest.mark.part("deploy")
 ROOT = Path(__file__).resolve().parents[3]
 GUIDES = [ROOT / "docs" / f"{name}.md" for name in ("kubernetes", "cloud_vm", "air_gapped", "tuning")]
 FIELDS = {name.upper() for name in Settings.model_fields}
-#: Counted by the containers' supervisor figures, whose names are made in service/supervision.py.
+#: Counted by the containers' supervisor figures, whose names are made in service/telemetry/supervisor_metrics.py.
 SUPERVISOR = "triton_sam_supervisor_"
 
 
