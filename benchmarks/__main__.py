@@ -76,6 +76,7 @@ def half_precision(
     _finish(run_half_precision(model, checkpoint, photographs), output, baseline)
 
 
+# Many parameters: each is an option of the command, and typer reads them from the signature.
 @app.command()
 def vlm(
     model: Annotated[str, typer.Option(help="Id of a model that transformers itself generates with.")] = "vlm:shapes",

@@ -72,6 +72,7 @@ def _main_options(
     )
 
 
+# Many parameters: each is an option of the command, and typer reads them from the signature.
 @app.command()
 def serve(
     model_ids: Annotated[

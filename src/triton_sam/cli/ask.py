@@ -13,6 +13,7 @@ from triton_sam.console import err, out
 from triton_sam.errors import InvalidInput
 
 
+# Many parameters: each is an option of the command, and typer reads them from the signature.
 def ask(
     image: Annotated[Path, typer.Argument(help="An image file.")],
     prompt: Annotated[str, typer.Argument(help="A question, or a text to continue.")],

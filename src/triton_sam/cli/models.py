@@ -123,6 +123,7 @@ def export(
     out.print(f"{report['model']} is exported to {folder}, opset {opset}; all figures: {folder / 'report.json'}")
 
 
+# Many parameters: each is an option of the command, and typer reads them from the signature.
 def setup(
     names: Annotated[
         list[str] | None,

@@ -63,7 +63,7 @@ class SpeculativeSAM2Client:
     with the same name.
     """
 
-    # Ten parameters: nine options that users set one by one, as in SAM2TritonClient, and the old name of one of them.
+    # Many parameters: nine options that users set one by one, as in SAM2TritonClient, and the old name of one of them.
     def __init__(
         self,
         url: str | None = None,

@@ -53,7 +53,7 @@ class Answer:
         return asdict(self)
 
 
-# Ten parameters: the options of one generation, as users know them from other APIs.
+# Many parameters: the options of one generation, as users know them from other APIs.
 def vlm_call(
     model_name: str,
     image: bytes,

@@ -55,6 +55,7 @@ def pack(logits: Tensor, height: int, width: int) -> ByteArray:
     return np.ndarray((rows, masks, height, pitch), np.uint8, target.numpy())
 
 
+# Many parameters: a kernel takes pointers, strides and sizes one by one.
 @triton.jit(
     do_not_specialize=["size", "row_step", "mask_step", "masks", "in_height", "in_width", "height", "width"],
     do_not_specialize_on_alignment=["logits"],  # masks may begin at any address; the target is aligned

@@ -59,6 +59,7 @@ def attend(qkv: Tensor, bias: Tensor, window: int, heads: int, pools: bool) -> T
     return result
 
 
+# Many parameters: an operator of torch takes tensors and plain numbers only.
 @triton_op("triton_sam::attend_windows", mutates_args={})
 def attend_with(
     qkv: Tensor,
@@ -104,6 +105,7 @@ def attend_with(
     return result
 
 
+# Many parameters, and long: a kernel takes pointers, strides and sizes one by one, and is one function for the GPU.
 @triton.jit  # type: ignore[untyped-decorator]
 def _attend(  # type: ignore[no-untyped-def]
     qkv,
