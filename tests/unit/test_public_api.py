@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 import sys
@@ -68,3 +69,21 @@ def test_the_client_works_without_the_server_packages() -> None:
         "SAM2TritonClient('localhost:1').close(); SAM2TritonClient('grpc://localhost:1').close()"
     )
     assert "tritonclient" in imported_after(code)
+
+
+@pytest.mark.parametrize(
+    ("module", "names"),
+    [
+        ("triton_sam.client", ("SAM2TritonClient", "Segmentation")),
+        ("triton_sam.speculative", ("SpeculativeSAM2Client", "queue_multiple_requests", "wait_for_latest_result")),
+        ("triton_sam.vlm", ("AsyncTritonVLMClient", "TritonVLMClient", "Answer", "Entity")),
+        ("triton_sam.masks", ("MaskSet", "decode", "encode", "overlay", "polygons", "png")),
+        ("triton_sam.errors", ("TritonSamError", "InvalidInput")),
+        ("triton_sam.demo", ("sample_photograph",)),
+        ("triton_sam.cli", ("main",)),
+    ],
+)
+def test_modules_that_users_import(module: str, names: tuple[str, ...]) -> None:
+    """They stay where they are, wherever the code lives."""
+    found = importlib.import_module(module)
+    assert [name for name in names if not hasattr(found, name)] == []
