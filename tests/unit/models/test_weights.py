@@ -9,11 +9,9 @@ import os
 import shutil
 import signal
 import threading
-from collections import namedtuple
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from tests.unit.helpers import (
@@ -25,6 +23,7 @@ from tests.unit.helpers import (
     pull_and_tell,
     pull_when_all_are_ready,
 )
+from tests.unit.models.weights_helpers import CONTENT, DECODER, HALF, DiskUsage, blobs, working_files
 from triton_sam.errors import WeightsError
 from triton_sam.models import weights
 from triton_sam.models.catalog import CATALOG
@@ -33,25 +32,6 @@ from triton_sam.models.fetch.sources import Progress
 from triton_sam.models.specs import HttpSource, ModelFile, ModelSpec, NpmSource, Role
 from triton_sam.models.weights import WeightStore, verify
 from triton_sam.server.host import free_port
-
-CONTENT = np.random.default_rng(2).bytes(3_000_000)
-HALF = len(CONTENT) // 2
-DECODER = b"the decoder"
-
-DiskUsage = namedtuple("DiskUsage", "total used free")
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> WeightStore:
-    return WeightStore(tmp_path / "home")
-
-
-def blobs(store: WeightStore) -> list[Path]:
-    return sorted(store.blobs.iterdir()) if store.blobs.exists() else []
-
-
-def working_files(store: WeightStore) -> list[str]:
-    return sorted(path.name for path in (store.home / "work").rglob("*") if path.is_file())
 
 
 def test_pull_brings_every_file_under_its_checksum(server: FileServer, store: WeightStore) -> None:

@@ -1,9 +1,7 @@
 from __future__ import annotations
 
-from collections import namedtuple
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from tests.unit.helpers import (
@@ -15,29 +13,11 @@ from tests.unit.helpers import (
     model_spec,
     package,
 )
+from tests.unit.models.weights_helpers import CONTENT, DECODER, blobs, working_files
 from triton_sam.errors import WeightsError
 from triton_sam.models.catalog import CATALOG
 from triton_sam.models.specs import HttpSource, ModelSpec, NpmSource, Role
 from triton_sam.models.weights import WeightStore
-
-CONTENT = np.random.default_rng(2).bytes(3_000_000)
-HALF = len(CONTENT) // 2
-DECODER = b"the decoder"
-
-DiskUsage = namedtuple("DiskUsage", "total used free")
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> WeightStore:
-    return WeightStore(tmp_path / "home")
-
-
-def blobs(store: WeightStore) -> list[Path]:
-    return sorted(store.blobs.iterdir()) if store.blobs.exists() else []
-
-
-def working_files(store: WeightStore) -> list[str]:
-    return sorted(path.name for path in (store.home / "work").rglob("*") if path.is_file())
 
 
 def packed_spec() -> ModelSpec:
