@@ -73,7 +73,9 @@ def service(running: RunningServer) -> Iterator[httpx.Client]:
         yield client
 
 
-def expect_mend(running: RunningServer, service: httpx.Client, before: tuple[object, object], *, restarts: int) -> None:
+def expect_repair(
+    running: RunningServer, service: httpx.Client, before: tuple[object, object], *, restarts: int
+) -> None:
     """The supervisor has mended it once, and health tells so."""
     eventually(lambda: recoveries_of(running) != before, "the mend")
     restarts_before, reloads_before = (int(str(count)) for count in before)
@@ -89,7 +91,7 @@ def test_a_model_killed_idle_is_loaded_again(running: RunningServer, service: ht
         coffee.expect(client)
         eventually(lambda: held_by(running) == 0, "the end of all requests")  # an answer is out before it is counted
         os.kill(stub, signal.SIGKILL)
-        expect_mend(running, service, before, restarts=0)
+        expect_repair(running, service, before, restarts=0)
         coffee.expect(client)
     assert running.supervisor.process.process.pid == server_pid, "an idle death needs no restart of the server"
     expect_ended([stub])
@@ -118,7 +120,7 @@ def test_a_model_killed_in_flight_tells_everybody(
             assert answer.headers["Retry-After"].isdecimal()
             assert answer.json()["error"]["code"] == "unavailable"
             assert "try again" in answer.json()["error"]["message"]
-        expect_mend(running, service, before, restarts=1)
+        expect_repair(running, service, before, restarts=1)
         coffee.expect(client)
     expect_ended(everything)
 
@@ -157,7 +159,7 @@ def test_a_killed_server_is_back_with_right_masks(
         os.kill(running.supervisor.process.process.pid, signal.SIGKILL)
         eventually(lambda: service.get("/health").status_code == 503, "health off", pause=0.005)
         eventually(hovers, "a mask over the old socket")
-        expect_mend(running, service, before, restarts=1)
+        expect_repair(running, service, before, restarts=1)
         coffee.expect(http)
 
         def grpc_is_back() -> bool:
@@ -201,7 +203,7 @@ def test_a_hung_model_is_noticed(start_server: ServerFactory, coffee: Coffee) ->
         client.set_image(coffee.file)
         before, everything = recoveries_of(hurried), processes_of(hurried)
         os.kill(stub_of(hurried), signal.SIGSTOP)  # alive, and silent
-        expect_mend(hurried, service, before, restarts=1)
+        expect_repair(hurried, service, before, restarts=1)
         coffee.expect(client)
         expect_ended(everything)
 

@@ -344,9 +344,12 @@ def test_waiting_ends_with_the_reason_of_a_failure() -> None:
 
 def test_waiting_ends_with_an_interrupt() -> None:
     interrupts = Interrupts()
+    waits: list[float] = []
 
-    def interrupt(_: float) -> bool:
+    def interrupt(seconds: float) -> bool:
+        waits.append(seconds)
         interrupts.seen = True
         return False
 
     running_with(SimpleNamespace(wait=interrupt), interrupts).wait()
+    assert len(waits) == 1

@@ -128,8 +128,8 @@ class SessionBook:
         with self._lock:
             entry = self._sessions.get(ticket.session)
             older = [] if entry is None else [other for other in entry.pending.values() if other.latest_wins]
-            places = {other.sent_to for other in older if other.in_flight and other.sequence < ticket.sequence}
-            return {place for place in places if place is not None and place != ticket.sent_to}
+            destinations = {other.sent_to for other in older if other.in_flight and other.sequence < ticket.sequence}
+            return {other for other in destinations if other is not None and other != ticket.sent_to}
 
     def settle(self, ticket: Ticket, result: Outputs | TritonSamError) -> bool:
         """Sets a ticket's result; False if it has one already, or its caller has cancelled the future."""
