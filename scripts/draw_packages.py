@@ -68,7 +68,7 @@ def _box(name: str, left: float, top: float, width: float, depth: float) -> str:
     """One package; ``depth`` from 0 (top layer) to 1 (bottom) chooses its colour."""
     hue, light = 205 + 30 * depth, 96 - 10 * depth
     note = _SIDE_NOTES.get(name, "")
-    words = textwrap.wrap(first_line(name), int(width / 7), max_lines=2, placeholder=" …")
+    words = textwrap.wrap(first_line(name), int(width / 7.4), max_lines=2, placeholder=" …")
     lines = [
         f'<rect x="{left:.0f}" y="{top}" width="{width:.0f}" height="{_HEIGHT}" rx="6" '
         f'fill="hsl({hue:.0f},60%,{light:.0f}%)" stroke="#94a3b8"/>',

@@ -82,7 +82,7 @@ class MemoryLedger:
             return self._budget - others + gone
         return self._free(device) + gone
 
-    def make_room(self, device: str, nbytes: int, shall_stop: Callable[[], bool] = lambda: False) -> list[str]:
+    def make_room(self, device: str, nbytes: int, should_stop: Callable[[], bool] = lambda: False) -> list[str]:
         """Evicts models until there is enough memory, and returns their names. Call it within :meth:`loading`.
 
         Raises Unavailable, with the fix, if there is not enough memory.
@@ -95,7 +95,7 @@ class MemoryLedger:
             if not self._evicts or not waiting:
                 raise Unavailable(self._refusal(device, nbytes, room))
             leaving = min(waiting, key=lambda other: other.used)
-            self._ask_to_leave(leaving, shall_stop)
+            self._ask_to_leave(leaving, should_stop)
             left.append(leaving.name)
         return left
 
@@ -137,12 +137,12 @@ class MemoryLedger:
             return self._budget - sum(other.nbytes for other in self.others() if other.device == device)
         return self._free(device)
 
-    def _ask_to_leave(self, resident: Resident, shall_stop: Callable[[], bool]) -> None:
+    def _ask_to_leave(self, resident: Resident, should_stop: Callable[[], bool]) -> None:
         notice = self._folder / f"{resident.name}.{resident.pid}.leave"
         notice.touch()
         deadline = time.monotonic() + _LEAVE_SECONDS
         while any(other.pid == resident.pid for other in self.others()):
-            if shall_stop() or time.monotonic() > deadline:
+            if should_stop() or time.monotonic() > deadline:
                 notice.unlink(missing_ok=True)
                 raise Unavailable(f"{resident.name} did not free the memory that {self._name} needs: try again later")
             time.sleep(_LOOK_SECONDS)

@@ -137,14 +137,14 @@ def test_nobody_leaves_for_what_would_not_fit_anyway(tmp_path: Path, neighbour: 
 def test_who_gives_up_takes_the_notice_back(tmp_path: Path, neighbour: Any) -> None:
     neighbour(tmp_path, "stubborn", 70, 1.0)
     with pytest.raises(Unavailable):
-        ledger(tmp_path).make_room("cpu", 31, shall_stop=lambda: True)
+        ledger(tmp_path).make_room("cpu", 31, should_stop=lambda: True)
     assert list(tmp_path.glob("*.leave")) == []
 
 
 def test_waiting_ends_when_the_server_stops(tmp_path: Path, neighbour: Any) -> None:
     neighbour(tmp_path, "stubborn", 70, 1.0)
     with pytest.raises(Unavailable, match="did not free"):
-        ledger(tmp_path).make_room("cpu", 31, shall_stop=lambda: True)
+        ledger(tmp_path).make_room("cpu", 31, should_stop=lambda: True)
 
 
 def test_an_entry_of_a_number_that_another_program_has_now_is_swept(tmp_path: Path, neighbour: Any) -> None:
