@@ -187,4 +187,5 @@ def test_another_model_is_chosen_and_objects_stay(
     assert traffic(page).requests.count("POST /v1/images") == 2
     page.reload()
     page.locator("#surface").wait_for()
-    assert page.get_by_label("Model").input_value() == spec.id
+    # The page is there before it has asked which models are served.
+    wait_until(page, lambda: page.get_by_label("Model").input_value() == spec.id)
