@@ -276,6 +276,16 @@ export class App extends EventTarget {
     this._announce(`${thing.name}: ${share} % of the image.`);
   }
 
+  /** Keeps a value for the whole browser. @param {string} name @param {unknown} value that IndexedDB can store */
+  saveSetting(name, value) {
+    return this._store.saveSetting(name, value);
+  }
+
+  /** @param {string} name @returns {Promise<any>} undefined if there is none */
+  readSetting(name) {
+    return this._store.readSetting(name);
+  }
+
   // -- other -------------------------------------------------------------------------------------------------------
 
   /** @param {string} model */

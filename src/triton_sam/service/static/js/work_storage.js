@@ -7,9 +7,9 @@
  */
 import { canRedo, canUndo } from "./core/history.js";
 import { packed, unpacked } from "./core/history_packing.js";
+import { answered, masksOf, newName, openDatabase } from "./storage/database.js";
 
 const DATABASE = "triton-sam";
-const VERSION = 3;
 const RECORD = "triton-sam.record";
 /** index: summaries of the records; masks are written once each. */
 const STORES = ["index", "pictures", "work", "masks"];
@@ -18,25 +18,6 @@ const KEPT_RECORDS = 5;
 /** Without locks it is unknown which records are in use, so more of them are kept. */
 const KEPT_WITHOUT_LOCKS = 12;
 const CLAIM_PATIENCE = 1500;
-
-const answered = (request) =>
-  new Promise((resolve, reject) => {
-    request.onsuccess = () => resolve(request.result);
-    request.onerror = () => reject(request.error);
-  });
-
-function openDatabase() {
-  const request = indexedDB.open(DATABASE, VERSION);
-  request.onupgradeneeded = () => {
-    const { objectStoreNames } = request.result;
-    for (const store of STORES) if (!objectStoreNames.contains(store)) request.result.createObjectStore(store);
-  };
-  return answered(request);
-}
-
-const masksOf = (record) => IDBKeyRange.bound([record, 0], [record, Infinity]);
-
-const newRecord = () => `${Date.now().toString(36)}-${Math.random().toString(36).slice(2, 8)}`;
 
 /** @returns {boolean} whether it has work worth keeping */
 export const hasWork = (history) => history.present.things.length > 0 || canUndo(history) || canRedo(history);
@@ -77,9 +58,29 @@ export class Store {
     }
   }
 
+  /**
+   * Keeps a value for the whole browser, such as the list of classes.
+   * @param {string} name @param {unknown} value that IndexedDB can store
+   */
+  async saveSetting(name, value) {
+    if (!this._database) await this.started;
+    this._transact((transaction) => transaction.objectStore("settings").put(value, name), ["settings"]);
+  }
+
+  /** @param {string} name @returns {Promise<any>} undefined if there is none */
+  async readSetting(name) {
+    await this.started;
+    try {
+      if (this._database) return await answered(this._database.transaction("settings").objectStore("settings").get(name));
+    } catch {
+      this._fail();
+    }
+    return undefined;
+  }
+
   /** Starts a new record. */
   begin() {
-    const record = newRecord();
+    const record = newName();
     this._claim(record);
     this.adopt(record);
     this._prune().catch(() => {});
@@ -180,7 +181,7 @@ export class Store {
     if (previous && (await this._claim(previous))) return previous;
     const orphan = previous ? null : await this._prune();
     if (orphan && (await this._claim(orphan))) return orphan;
-    const record = newRecord();
+    const record = newName();
     await this._claim(record);
     return record;
   }
@@ -234,10 +235,10 @@ export class Store {
   // -- writing -------------------------------------------------------------------------------------------------------
 
   /** Starts at once: a page that is being closed gets no later chance. The database keeps the order. */
-  _transact(change) {
+  _transact(change, stores = STORES) {
     if (!this._database) return;
     try {
-      const transaction = this._database.transaction(STORES, "readwrite");
+      const transaction = this._database.transaction(stores, "readwrite");
       transaction.onabort = () => this._fail();
       change(transaction);
       transaction.commit(); // a page that is being closed would not commit automatically

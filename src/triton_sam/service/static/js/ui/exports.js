@@ -6,6 +6,7 @@ import { subtract } from "../core/mask_ops.js";
 import { cocoDocument } from "../export/coco.js";
 import { geoJson } from "../export/geojson.js";
 import { labelImage, maskImage } from "../export/label_image.js";
+import { objectsOf } from "../export/objects.js";
 import { slide } from "../export/slide.js";
 import { zip } from "../export/zip.js";
 import { $, element } from "./dom.js";
@@ -51,25 +52,6 @@ export function startExports(app, stage) {
       isBusy = false;
     };
   }
-}
-
-/** The class of unnamed objects: fifty of them must not become fifty classes. */
-const UNNAMED = "object";
-
-/** Visible objects with a mask, bottom first. Labels count hidden objects too, so that hiding one changes no label. */
-function objectsOf(document) {
-  return document.things
-    .map((thing, index) => ({ ...thing, label: index + 1 }))
-    .filter((thing) => thing.visible)
-    .map((thing) => ({
-      name: thing.name,
-      category: thing.name === documents.givenName(thing.id) ? UNNAMED : thing.name,
-      label: thing.label,
-      colour: thing.colour,
-      mask: documents.maskOf(thing),
-      score: documents.chosen(thing.answer?.candidates, thing.pick)?.score ?? null,
-    }))
-    .filter(({ mask }) => mask && area(mask) > 0);
 }
 
 /** @returns {string} a remark about the file for the user, or an empty string */

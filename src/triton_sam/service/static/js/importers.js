@@ -1,0 +1,26 @@
+/**
+ * The files that are no images but that the page understands, such as annotations. Whoever reads such a file registers here;
+ * all files that are dropped or opened are offered to each importer, in order, before they are taken for images.
+ *
+ * @typedef {object} Importer
+ * @property {(file: File, head: Uint8Array) => boolean} accepts  decides from the name and the file's first bytes
+ * @property {(app: import("./app.js").App, file: File) => Promise<void>} run  throws a Problem with a sentence for the user
+ * @property {string} [endings]  for the file dialog, such as ".json,.geojson"
+ */
+
+/** Bytes of a file that `accepts` is given; fewer if the file is shorter. */
+export const HEAD_BYTES = 4096;
+
+/** @type {Importer[]} */
+export const importers = [];
+
+/** @param {Importer} importer */
+export function registerImporter(importer) {
+  importers.push(importer);
+}
+
+/** @param {File} file @returns {Promise<Importer|null>} the first that accepts it */
+export async function importerOf(file) {
+  const head = new Uint8Array(await file.slice(0, HEAD_BYTES).arrayBuffer());
+  return importers.find((importer) => importer.accepts(file, head)) ?? null;
+}
