@@ -15,6 +15,7 @@ from PIL import Image
 
 from tests.analytic import RADII, assert_mask, expected_logits, expected_score, png
 from triton_sam import SAM2TritonClient
+from triton_sam.core.mask_cleaning import Cleaning, clean_mask
 from triton_sam.serving import RunningServer
 
 pytestmark = pytest.mark.triton
@@ -112,3 +113,17 @@ def test_a_photograph_is_turned_as_its_camera_was(server: RunningServer) -> None
         client.set_image(buffer.getvalue())
         prompt = prompts(picture)["negative"]
         assert_mask(client.segment(**prompt).masks.masks[0], picture, **prompt)
+
+
+@pytest.mark.parametrize("form", ["bits", "png", "rle"])
+def test_cleaned(client: SAM2TritonClient, picture: Image.Image, form: str) -> None:
+    """Disjoint parts of one mask: the smaller ones go, and the rest is as it was."""
+    prompt = {"points": [[0.15 * picture.width, 0.2 * picture.height], [0.97 * picture.width, 0.95 * picture.height]]}
+    plain = client.segment(**prompt).masks.masks[0]
+    size = int(plain.sum())
+    answer = client.segment(**prompt, format=form, clean={"islands": size})
+    expected = clean_mask(plain, Cleaning(islands=size))
+    assert answer.result["clean"] == {"holes": 0, "islands": size}
+    np.testing.assert_array_equal(answer.masks.masks[0], expected)
+    assert 0 < expected.sum() < size
+    assert "clean" not in client.segment(**prompt).result

@@ -100,10 +100,11 @@ class SegmentJob:
         return self._rows
 
     def is_light(self, decoded: Sequence[Decoded]) -> bool:
-        """Whether its response only has to be assembled: nothing to resize, to compress or to hash."""
+        """Whether its response only has to be assembled: nothing to resize, to clean, to compress or to hash."""
         made = all(answer.packed is not None for answer in decoded) or not self.needs.pixels
         few = len(decoded) <= _MAX_LIGHT_OBJECTS and not self.needs.embedding
-        return made and few and self.prompt is not None and self.prompt.format in ("bits", "logits")
+        is_plain = self.prompt is not None and self.prompt.format in ("bits", "logits") and self.prompt.clean is None
+        return made and few and is_plain
 
     def mark(self, step: str, started: float) -> None:
         """Records the milliseconds since ``started`` under ``step``."""

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from triton_sam.backend.jobs import Needs, SegmentJob
 from triton_sam.core import masks
 from triton_sam.core.geometry import Frame
+from triton_sam.core.mask_cleaning import Cleaning, clean_mask
 from triton_sam.core.prompts import Prompt
 from triton_sam.core.rle import BoolArray
 from triton_sam.engines.base import Decoded
@@ -29,9 +30,15 @@ _PIXEL_FORMS = frozenset({"png", "polygon", "bits"})
 def needs_of(prompt: Prompt, wanted: Set[str]) -> Needs:
     """What a decoder has to return for the outputs in ``wanted``."""
     in_json = prompt.format if "result_json" in wanted else None
-    pixels = "masks" in wanted or in_json in _PIXEL_FORMS
-    logits = "low_res_logits" in wanted or in_json in ("logits", "rle") or not pixels
+    from_pixels = in_json is not None and _is_from_pixels(in_json, prompt.clean)
+    pixels = "masks" in wanted or from_pixels
+    logits = "low_res_logits" in wanted or (in_json is not None and not from_pixels) or not pixels
     return Needs(logits, pixels, embedding="embedding" in wanted)
+
+
+def _is_from_pixels(form: str, clean: Cleaning | None) -> bool:
+    """Whether the JSON form of a mask is built from its pixels, not from the logits."""
+    return form in _PIXEL_FORMS or clean is not None
 
 
 def wanted_outputs(requested: Set[str]) -> frozenset[str]:
@@ -77,16 +84,18 @@ def build_reply(
             outputs["low_res_logits"] = np.stack([_logits(answer) for answer in decoded])
     assert job.embedding is not None  # jobs without one have failed before
     form = job.prompt.format if job.prompt is not None else "logits"
+    clean = None if job.prompt is None else job.prompt.clean
     needs = Needs() if job.prompt is None else needs_of(job.prompt, wanted)
     entries: list[dict[str, Any]] = []
     packed = []
     for index, answer in enumerate(decoded):
         for which, score in enumerate(answer.scores):
-            pixels = _Pixels(answer, which, job.embedding.frame) if needs.pixels else None
+            pixels = _Pixels(answer, which, job.embedding.frame, clean) if needs.pixels else None
             if pixels is not None and "masks" in wanted:
                 packed.append(pixels.packed)
             if "result_json" in wanted:
-                logits = None if answer.logits is None else answer.logits[which]
+                uses_logits = answer.logits is not None and not _is_from_pixels(form, clean)
+                logits = _logits(answer)[which] if uses_logits else None
                 body = _entry(form, logits, pixels, job.embedding.frame, wanted)
                 entries.append(body | {"score": float(score), "object": index})
     if packed:
@@ -101,10 +110,12 @@ def build_reply(
 class _Pixels:
     """One full-size mask, in the form that the engine returned, and in the other one if it is needed."""
 
-    def __init__(self, answer: Decoded, which: int, frame: Frame) -> None:
+    def __init__(self, answer: Decoded, which: int, frame: Frame, clean: Cleaning | None) -> None:
         self._frame = frame
         self._packed = None if answer.packed is None else answer.packed[which]
         self._full = masks.full_size(_logits(answer)[which], frame) if self._packed is None else None
+        if clean is not None:
+            self._full, self._packed = clean_mask(self.full, clean), None
 
     @property
     def packed(self) -> npt.NDArray[np.uint8]:
@@ -129,16 +140,18 @@ def _logits(answer: Decoded) -> npt.NDArray[np.float32]:
 def _entry(
     form: str, logits: npt.NDArray[np.float32] | None, pixels: _Pixels | None, frame: Frame, wanted: Set[str]
 ) -> dict[str, Any]:
-    """The JSON form of one mask. Data that is also a tensor of the response is not sent twice."""
+    """The JSON form of one mask, built from its logits if there are any, else from its pixels.
+
+    Data that is also a tensor of the response is not sent twice.
+    """
     head = {"encoding": form, "width": frame.width, "height": frame.height}
     if form == "bits" and "masks" in wanted:
         return head
-    if form in _PIXEL_FORMS:
+    if logits is None:
         assert pixels is not None
         if form == "bits":
             return head | {"data": base64.b64encode(pixels.packed.tobytes()).decode("ascii")}
         return masks.encode(pixels.full, form)
-    assert logits is not None
     if form == "rle":
         return masks.full_size_rle(logits, frame)
     head |= {"width": logits.shape[1], "height": logits.shape[0]}
@@ -155,6 +168,8 @@ def _result(job: SegmentJob, entries: list[dict[str, Any]], info: ModelInfo) -> 
     }
     if job.embedding is not None:
         result |= {"width": job.embedding.frame.width, "height": job.embedding.frame.height}
+    if job.prompt is not None and job.prompt.clean is not None:
+        result["clean"] = job.prompt.clean.as_json()
     if entries:
         best = max(entries, key=lambda entry: entry["score"])
         shown = {key: value for key, value in best.items() if key not in ("score", "object")}

@@ -28,6 +28,7 @@ def segment(
         list[Path] | None,
         typer.Option("--out", help="*.json: the result; mask*.png: the mask; other .png: an overlay. Repeatable."),
     ] = None,
+    clean: Annotated[int, typer.Option(help="Fill holes and drop islands with fewer pixels than this.", min=0)] = 0,
     model: Annotated[str, typer.Option(help="Name of the segmenter on the server.")] = "sam2",
     url: Annotated[str | None, typer.Option(help="Server address; default TRITON_URL or localhost:8000.")] = None,
 ) -> None:
@@ -36,7 +37,7 @@ def segment(
     _check_targets(targets)
     prompt = parse_prompt(point or [], box or [])
     with SAM2TritonClient(url, model) as client:
-        answer = ask_for_masks(client, image.expanduser(), prompt)
+        answer = ask_for_masks(client, image.expanduser(), prompt, clean)
     for target in targets:
         write_masks(answer, image.expanduser(), prompt, target)
     scores = ", ".join(f"{score:.3f}" for score in answer.masks.scores)
@@ -67,14 +68,14 @@ def parse_prompt(points: Sequence[str], boxes: Sequence[str]) -> FilePrompt:
     return prompt
 
 
-def ask_for_masks(client: SAM2TritonClient, image: Path, prompt: FilePrompt) -> Segmentation:
-    """Sends the image and one request for the whole prompt."""
+def ask_for_masks(client: SAM2TritonClient, image: Path, prompt: FilePrompt, clean: int = 0) -> Segmentation:
+    """Sends the image and one request for the whole prompt; ``clean`` as in ``SAM2TritonClient.segment``."""
     client.set_image(image)
     if len(prompt.boxes) > 1:
-        return client.segment(objects=[{"box": corners} for corners in prompt.boxes])
+        return client.segment(objects=[{"box": corners} for corners in prompt.boxes], clean=clean)
     coords = [[x, y] for x, y, _ in prompt.points] or None
     labels = [label for _, _, label in prompt.points] or None
-    return client.segment(coords, labels, prompt.boxes[0] if prompt.boxes else None)
+    return client.segment(coords, labels, prompt.boxes[0] if prompt.boxes else None, clean=clean)
 
 
 def write_masks(answer: Segmentation, image: Path, prompt: FilePrompt, target: Path) -> None:

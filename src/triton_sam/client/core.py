@@ -18,6 +18,7 @@ import numpy.typing as npt
 from triton_sam.client import wire
 from triton_sam.client.flows import EncodeAgain, Flow, Infer, Pause, ReadParameters
 from triton_sam.client.user_input import checked, checked_entry
+from triton_sam.core.mask_cleaning import cleaning_from
 from triton_sam.core.masks import MaskSet
 from triton_sam.errors import ImageExpired, InvalidInput, NotFound, Unavailable
 from triton_sam.models.specs import triton_name
@@ -118,6 +119,7 @@ def segment_request(
     objects: Sequence[Mapping[str, Any]] | None = None,
     multimask: bool,
     form: str,
+    clean: int | Mapping[str, int] | None = None,
 ) -> ClickRequest:
     """The request of ``segment``; InvalidInput for a malformed prompt."""
     if objects is not None:
@@ -128,7 +130,7 @@ def segment_request(
         prompts = [checked(points, labels, box, mask_input)]
     if not prompts:
         raise InvalidInput("the list of objects is empty: give at least one")
-    document = wire.prompt_document(prompts, multimask=multimask, form=form)
+    document = wire.prompt_document(prompts, multimask=multimask, form=form, clean=cleaning_from(clean))
     return ClickRequest(document, ("result_json", "masks") if form == "bits" else ("result_json",))
 
 

@@ -173,9 +173,10 @@ class SpeculativeSAM2Client:
         mask_input: npt.ArrayLike | None = None,
         multimask: bool = False,
         format: str = "bits",
+        clean: int | Mapping[str, int] | None = None,
     ) -> Segmentation | None:
         """Predicts full-size masks of one object, as :meth:`SAM2TritonClient.segment` does; None if cancelled."""
-        request = core.segment_request(points, labels, box, mask_input, multimask=multimask, form=format)
+        request = core.segment_request(points, labels, box, mask_input, multimask=multimask, form=format, clean=clean)
         outputs = await self._outputs(request, session_id)
         return None if outputs is None else core.read_segmentation(outputs)
 

@@ -122,6 +122,7 @@ class SAM2TritonClient:
         objects: Sequence[Mapping[str, Any]] | None = None,
         multimask: bool = False,
         format: str = "bits",
+        clean: int | Mapping[str, int] | None = None,
     ) -> Segmentation:
         """Predicts masks at the image's original size, for one object or several in one request.
 
@@ -129,9 +130,11 @@ class SAM2TritonClient:
             points, labels, box, mask_input: one object, as in :meth:`predict`.
             objects: several, each ``{"points": ..., "labels": ..., "box": ..., "mask_input": ...}``.
             format: how masks are sent, and what :attr:`Segmentation.encoded` holds: bits, png, rle or polygon.
+            clean: fills holes and removes islands with fewer pixels than this; ``{"holes": 64, "islands": 0}`` for
+                one kind only. The default cleans nothing.
         """
         request = core.segment_request(
-            points, labels, box, mask_input, objects=objects, multimask=multimask, form=format
+            points, labels, box, mask_input, objects=objects, multimask=multimask, form=format, clean=clean
         )
         return core.read_segmentation(self._click(request))
 

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import numpy as np
 import numpy.typing as npt
 
+from triton_sam.core.mask_cleaning import Cleaning
 from triton_sam.core.masks import MaskSet, decode, unpack_bits
 from triton_sam.core.prompts import ObjectPrompt, mask_to_base64
 from triton_sam.core.rle import BoolArray
@@ -109,8 +110,10 @@ def text_tensor(value: str) -> npt.NDArray[Any]:
     return np.array([value.encode()], dtype=object)
 
 
-def prompt_document(objects: Iterable[ObjectPrompt], *, multimask: bool = False, form: str = "png") -> dict[str, Any]:
-    """Checked prompts as the JSON document of a request."""
+def prompt_document(
+    objects: Iterable[ObjectPrompt], *, multimask: bool = False, form: str = "png", clean: Cleaning | None = None
+) -> dict[str, Any]:
+    """Checked prompts as the JSON document of a request. Without ``clean``, older servers understand it too."""
     described = []
     for prompt in objects:
         entry: dict[str, Any] = {}
@@ -121,7 +124,8 @@ def prompt_document(objects: Iterable[ObjectPrompt], *, multimask: bool = False,
         if prompt.mask_input is not None:
             entry["mask_input"] = mask_to_base64(prompt.mask_input)
         described.append(entry)
-    return {"objects": described, "multimask": multimask, "format": form}
+    document = {"objects": described, "multimask": multimask, "format": form}
+    return document if clean is None else document | {"clean": clean.as_json()}
 
 
 def image_headers(image: bytes) -> dict[str, str]:

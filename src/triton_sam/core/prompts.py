@@ -3,7 +3,7 @@
 The JSON form (``prompt_json``)::
 
     {"points": [[x, y], ...], "labels": [1, 0, ...], "boxes": [[x0, y0, x1, y1], ...],
-     "mask_input": <low-res logits>, "multimask": false, "format": "png",
+     "mask_input": <low-res logits>, "multimask": false, "format": "png", "clean": null,
      "objects": [{"points": ..., "labels": ..., "box": ..., "mask_input": ...}, ...]}
 
 Points, one box and a mask at the top level describe ONE object. Several boxes without points are one object each.
@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from triton_sam.core.mask_cleaning import Cleaning, cleaning_from
 from triton_sam.core.masks import FORMATS
 from triton_sam.errors import InvalidInput, Unsupported
 from triton_sam.settings import Settings
@@ -31,7 +32,7 @@ FOREGROUND, BACKGROUND = 1, 0
 #: No image is larger, and float32 cannot represent pixels beyond it.
 _LARGEST = 1e9
 _OBJECT_KEYS = frozenset({"points", "labels", "box", "boxes", "mask_input"})
-_PROMPT_KEYS = _OBJECT_KEYS | {"objects", "multimask", "format", "text", "image_size"}
+_PROMPT_KEYS = _OBJECT_KEYS | {"objects", "multimask", "format", "text", "image_size", "clean"}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,6 +62,8 @@ class Prompt:
     text: str | None = None
     image_size: tuple[int, int] | None = None
     """(width, height); only needed with an embedding that the server no longer has."""
+    clean: Cleaning | None = None
+    """What is cleaned away from full-size masks; None for nothing."""
 
     def check_kinds(self, known: Collection[str], model_id: str) -> None:
         """Raises Unsupported for a kind of prompt that the model does not take, for example text."""
@@ -134,7 +137,10 @@ def prompt_from_mapping(document: Mapping[str, Any], limits: PromptLimits | None
     answer_format = document.get("format", "png")
     if answer_format not in FORMATS:
         raise InvalidInput(f"format is one of {', '.join(FORMATS)}, not {_short(answer_format)}")
-    return Prompt(tuple(objects), multimask, answer_format, text, _image_size(document.get("image_size")))
+    clean = cleaning_from(document.get("clean"))
+    if clean is not None and answer_format == "logits":
+        raise InvalidInput("clean is for full-size masks: choose the format png, rle, polygon or bits, or leave it out")
+    return Prompt(tuple(objects), multimask, answer_format, text, _image_size(document.get("image_size")), clean)
 
 
 def object_prompt(

@@ -7,7 +7,7 @@ The routes parse bodies themselves, because validation with these models would s
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.json_schema import models_json_schema
@@ -130,6 +130,7 @@ class SegmentAnswer(ImageAnswer):
     mask: MaskAnswer = Field(description="the best one")
     score: float
     masks: list[RankedMask]
+    clean: CleanSizes | None = Field(default=None, description="how the masks were cleaned; missing if they were not")
 
 
 # -- requests --------------------------------------------------------------------------------------------------
@@ -144,6 +145,15 @@ class ObjectRequest(BaseModel):
     mask_input: str | list[list[float]] | None = Field(
         default=None, description="low-resolution logits of an earlier response, base64 of little-endian float32"
     )
+
+
+class CleanSizes(BaseModel):
+    """Sizes in original pixels; 0 keeps all of a kind."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"holes": 64, "islands": 64}]})
+
+    holes: int = Field(default=0, ge=0, le=10**9, description="fill holes with fewer pixels")
+    islands: int = Field(default=0, ge=0, le=10**9, description="remove islands with fewer pixels, but the largest")
 
 
 class SegmentRequest(ObjectRequest):
@@ -168,6 +178,9 @@ class SegmentRequest(ObjectRequest):
     multimask: bool = Field(default=False, description="return several masks for each object")
     text: str | None = Field(default=None, description="for models that accept text prompts")
     format: Literal["png", "rle", "polygon", "bits", "logits"] = "png"
+    clean: CleanSizes | Annotated[int, Field(ge=0, le=10**9)] | None = Field(
+        default=None, description="clean full-size masks: a number of pixels for both sizes, or holes and islands"
+    )
     session_id: str | None = Field(default=None, max_length=200, description=_SESSION)
     latest_wins: bool = Field(default=False, description="supersede the waiting requests of the session")
 

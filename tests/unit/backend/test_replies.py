@@ -9,10 +9,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from triton_sam.backend.jobs import SegmentJob
-from triton_sam.backend.replies import ALL_OUTPUTS, DEFAULT_OUTPUTS, ModelInfo, build_reply, wanted_outputs
+from triton_sam.backend.jobs import Needs, SegmentJob
+from triton_sam.backend.replies import ALL_OUTPUTS, DEFAULT_OUTPUTS, ModelInfo, build_reply, needs_of, wanted_outputs
 from triton_sam.core.geometry import Frame, ResizePolicy
-from triton_sam.core.masks import FORMATS, decode, full_size, unpack_bits
+from triton_sam.core.mask_cleaning import Cleaning, clean_mask
+from triton_sam.core.masks import FORMATS, decode, full_size, polygons, unpack_bits
 from triton_sam.core.prompts import ObjectPrompt, Prompt
 from triton_sam.engines.base import Decoded, HostEmbedding
 from triton_sam.errors import TritonSamError
@@ -196,3 +197,63 @@ def test_logits_alone_are_not_resized(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(masks, "full_size", lambda *_: pytest.fail("resized for nothing"))
     outputs = build_reply(job("logits"), answers(1, 3), WHO, {"low_res_logits", "scores", "result_json"})
     assert set(outputs) == {"low_res_logits", "scores", "result_json"}
+
+
+# cleaned masks
+
+
+def cleaned_job(form: str, clean: Cleaning) -> SegmentJob:
+    made = job(form)
+    made.prompt = Prompt((POINT,), format=form, clean=clean)
+    return made
+
+
+def speckled() -> list[Decoded]:
+    """One mask with a hole and an island of some pixels each."""
+    logits = np.full((1, SIDE, SIDE), -1, np.float32)
+    logits[0, :, :4] = 1
+    logits[0, 4, 1] = -9
+    logits[0, 2, 6] = 9
+    return [Decoded(np.ones(1, np.float32), logits)]
+
+
+@pytest.mark.parametrize("form", ["png", "rle", "bits", "polygon"])
+@pytest.mark.parametrize("is_packed", [False, True])
+@pytest.mark.parametrize("also", [set(), {"masks"}, {"low_res_logits"}])
+def test_cleaned_masks(form: str, is_packed: bool, also: Set[str]) -> None:
+    decoded, clean = speckled(), Cleaning(12, 12)
+    (full,) = expected_masks(decoded)
+    expected = clean_mask(full, clean)
+    assert not np.array_equal(expected, full)
+    if is_packed:
+        decoded = [Decoded(decoded[0].scores, decoded[0].logits, np.packbits(full, axis=1)[None])]
+    outputs = build_reply(cleaned_job(form, clean), decoded, WHO, {"result_json", *also})
+    result = result_of(outputs)
+    assert result["clean"] == {"holes": 12, "islands": 12}
+    if "masks" in also:
+        assert np.array_equal(unpack_bits(outputs["masks"], WIDTH)[0], expected)
+    if form == "polygon":
+        assert result["mask"]["data"] == polygons(expected)
+    elif "data" in result["mask"]:
+        assert np.array_equal(decode(result["mask"]), expected)
+    if "low_res_logits" in also:
+        assert np.array_equal(outputs["low_res_logits"][0], decoded[0].logits)
+
+
+def test_without_cleaning_the_response_says_nothing_of_it() -> None:
+    assert "clean" not in result_of(build_reply(job("rle"), answers(1, 1), WHO, {"result_json"}))
+
+
+def test_a_cleaned_rle_needs_pixels_and_no_logits() -> None:
+    """An engine on a GPU may then leave the logits there."""
+    plain, cleaned = job("rle").prompt, cleaned_job("rle", Cleaning(5, 5)).prompt
+    assert plain is not None
+    assert cleaned is not None
+    assert needs_of(plain, {"result_json"}) == Needs(logits=True, pixels=False)
+    assert needs_of(cleaned, {"result_json"}) == Needs(logits=False, pixels=True)
+
+
+def test_cleaning_is_not_done_on_the_thread_of_the_decoder() -> None:
+    packed = [Decoded(np.ones(1, np.float32), None, np.zeros((1, HEIGHT, 2), np.uint8))]
+    assert job("bits").is_light(packed)
+    assert not cleaned_job("bits", Cleaning(5, 5)).is_light(packed)

@@ -40,8 +40,11 @@ class FakeClient:
     def set_image(self, image: Path) -> None:
         self.image = image
 
-    def segment(self, points: Any = None, labels: Any = None, box: Any = None, objects: Any = None) -> Segmentation:
+    def segment(
+        self, points: Any = None, labels: Any = None, box: Any = None, *, objects: Any = None, clean: int
+    ) -> Segmentation:
         self.asked = (points, labels, box, objects)
+        self.clean = clean
         count = len(objects) if objects else 1
         result = {
             "width": 10,
@@ -110,3 +113,11 @@ def test_the_overlay_lies_on_the_upright_picture(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     with Image.open("overlay.png") as look:
         assert look.size == (10, 6)
+
+
+@pytest.mark.parametrize(("options", "sent"), [([], 0), (["--clean", "64"], 64)])
+@pytest.mark.parametrize("prompt", [["--point", "3,2"], ["--box", "1,1,4,4", "--box", "5,1,9,4"]])
+def test_clean(fake: type[FakeClient], photograph: Path, options: list[str], sent: int, prompt: list[str]) -> None:
+    target = photograph.with_name("masks.json")
+    assert runner.invoke(app.app, ["segment", str(photograph), *prompt, *options, "--out", str(target)]).exit_code == 0
+    assert fake.made[0].clean == sent

@@ -206,6 +206,18 @@ def test_segment_asks_for_bits(with_image: SAM2TritonClient, transport: MemorySe
     assert answer.timings_ms == {"decode": 1.5, "total": 2.5}
 
 
+@pytest.mark.parametrize(
+    ("clean", "sent"), [(64, {"holes": 64, "islands": 64}), ({"holes": 9}, {"holes": 9, "islands": 0})]
+)
+def test_segment_cleans_if_told(with_image: SAM2TritonClient, transport: MemoryServer, clean: Any, sent: Any) -> None:
+    with_image.segment([[3, 2]], clean=clean)
+    assert transport.document["clean"] == sent
+    with_image.segment([[3, 2]], clean=0)
+    assert "clean" not in transport.document
+    with pytest.raises(InvalidInput, match="clean"):
+        with_image.segment([[3, 2]], clean=-1)
+
+
 def test_segment_with_several_objects(with_image: SAM2TritonClient, transport: MemoryServer) -> None:
     answer = with_image.segment(
         objects=[{"points": [[1, 2]]}, {"box": [[0, 0, 4, 4]]}, {"points": [[[5, 5]]], "labels": [0], "box": None}],

@@ -41,6 +41,13 @@ def test_a_click() -> None:
     assert fake.transport.prompt() == asked
 
 
+@pytest.mark.parametrize("clean", [64, {"holes": 8}])
+def test_clean_reaches_the_server(clean: Any) -> None:
+    fake = Fake()
+    assert ask("POST", "/v1/segment", fake, json={**CLICK, "clean": clean}).status_code == 200
+    assert fake.transport.prompt()["clean"] == clean
+
+
 @pytest.mark.parametrize("head", ["", "data:image/png;base64,"])
 def test_an_image_and_a_prompt_in_one(head: str) -> None:
     fake = Fake()
@@ -88,6 +95,8 @@ def test_session_and_latest_wins_reach_the_server() -> None:
         ({**CLICK, "colour": "red"}, "unknown key 'colour'"),
         ({**CLICK, "image_size": [1, 1]}, "leave it out"),
         ({**CLICK, "multimask": "yes"}, "multimask is true or false"),
+        ({**CLICK, "clean": "yes"}, "clean is a number of pixels"),
+        ({**CLICK, "clean": 64, "format": "logits"}, "clean is for full-size masks"),
         ({**CLICK, "model": 3}, "model must be a string"),
         ({**CLICK, "model": "x" * 300}, "at most 200 characters"),
         ({**CLICK, "image_key": 3}, "image_key must be a string"),
