@@ -108,6 +108,7 @@ test("GeoJSON has QuPath's properties and leaves empty objects out", () => {
   assert.deepEqual(features.map(({ geometry }) => geometry.type), ["Polygon", "MultiPolygon"]);
   assert.deepEqual(features[0].properties, {
     name: "cell",
+    class: null,
     score: 0.5,
     objectType: "annotation",
     classification: { name: "cell", color: [30, 144, 255] },

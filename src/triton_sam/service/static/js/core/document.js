@@ -16,10 +16,14 @@
  * @property {{key: string, candidates: Candidate[]}|null} answer  the latest response, and the key of its prompt
  * @property {Mask|null} added  painted by hand, on top of the model's mask
  * @property {Mask|null} removed  erased by hand
+ * @property {Mask|null} [base]  an imported mask: clicks add to it or take from it
+ * @property {boolean} [takes]  whether the clicks since then take from the base
+ * @property {string|null} [classId]  of the project's classes; a deleted one is none
+ * @property {boolean} [hasOwnColour]  whether the user chose its colour; otherwise it is that of the class
  * @typedef {{things: Thing[], activeId: string|null, made: number}} Document  things[0] lies at the bottom
  */
 import { nextColour } from "./palette.js";
-import { emptyMask, equal } from "./mask.js";
+import { contains, emptyMask, equal } from "./mask.js";
 import { subtract, union } from "./mask_ops.js";
 
 /** @returns {Document} */
@@ -31,6 +35,8 @@ export const activeThing = (document) => document.things.find((thing) => thing.i
 /** The default name of an object. @param {string} id */
 export const givenName = (id) => id.replace("object-", "Object ");
 
+const NOTHING_YET = { visible: true, points: [], box: null, pick: null, answer: null, added: null, removed: null };
+
 function withNewThing(document, fields) {
   const made = document.made + 1;
   const id = `object-${made}`;
@@ -38,13 +44,7 @@ function withNewThing(document, fields) {
     id,
     name: givenName(id),
     colour: nextColour(document.things.map((other) => other.colour)),
-    visible: true,
-    points: [],
-    box: null,
-    pick: null,
-    answer: null,
-    added: null,
-    removed: null,
+    ...NOTHING_YET,
     ...fields,
   };
   return { things: [...document.things, thing], activeId: thing.id, made };
@@ -58,9 +58,25 @@ function changed(document, id, change) {
 /** A click: refines the active object, or starts one. The first click of an object cannot be negative. */
 export function addPoint(document, point) {
   const active = activeThing(document);
+  if (active?.base) return changed(document, active.id, (thing) => withPointOnBase(thing, point));
   if (active && point.label === 0 && !hasPrompt(active)) return document;
   if (active) return changed(document, active.id, (thing) => ({ ...thing, points: [...thing.points, point], visible: true }));
   return point.label === 1 ? withNewThing(document, { points: [point] }) : document;
+}
+
+/**
+ * A click on an object with an imported mask. The mask stays; the model is asked for what lies under the clicks alone,
+ * and that is added, or taken away if the first of the clicks was negative. A click of the other kind refines that
+ * part; where the part cannot hold it (a negative click on the mask, a positive one outside), the result so far
+ * becomes the imported mask and the click begins another part.
+ */
+function withPointOnBase(thing, point) {
+  const isBegin = thing.points.length === 0;
+  const isOnBase = contains(thing.base, point.x, point.y);
+  const isElsewhere = thing.takes ? point.label === 1 && !isOnBase : point.label === 0 && isOnBase;
+  if (!isBegin && (!isElsewhere || isWaiting(thing))) return { ...thing, points: [...thing.points, point], visible: true };
+  const soFar = isBegin ? {} : { base: maskOf(thing), added: null, removed: null };
+  return { ...thing, ...soFar, points: [point], takes: point.label === 0, pick: null, answer: null, visible: true };
 }
 
 /** A box always starts a new object: users draw several boxes in a row. @param {string} [name] if it has one */
@@ -85,6 +101,24 @@ export function paint(document, stroke, erases) {
   const isSettled = active.visible && !isWaiting(active);
   if (isSettled && equal(maskOf(painted) ?? none, maskOf(active) ?? none)) return document;
   return changed(document, active.id, () => painted);
+}
+
+/**
+ * Adds objects from a file, all in one step; none of them is active.
+ * @param {Array<{name?: string, classId: string|null, colour?: string, box?: number[], mask?: Mask}>} imported the
+ *   first lies at the bottom; with a box the model makes the mask, with a mask it stays
+ */
+export function addImported(document, imported) {
+  if (!imported.length) return document;
+  const colours = document.things.map(({ colour }) => colour);
+  const made = imported.map(({ name, classId, colour, box = null, mask = null }, index) => {
+    const id = `object-${document.made + index + 1}`;
+    const given = colour ?? nextColour(colours);
+    colours.push(given);
+    const fields = { id, name: name || givenName(id), colour: given, box, base: mask, classId, hasOwnColour: false };
+    return { ...NOTHING_YET, ...fields };
+  });
+  return { things: [...document.things, ...made], activeId: null, made: document.made + made.length };
 }
 
 /** @param {number|null} pick */
@@ -139,14 +173,17 @@ export const hasPrompt = (thing) => thing.points.length > 0 || thing.box !== nul
 
 /** One point is ambiguous (a sleeve, a coat, a person?), so the model returns several masks. */
 const wantsSeveral = (thing) =>
-  thing.pick !== null || (thing.points.length === 1 && thing.points[0].label === 1 && thing.box === null);
+  thing.pick !== null || (thing.points.length === 1 && askedLabel(thing, thing.points[0]) === 1 && thing.box === null);
+
+/** What is to be taken away is asked for as an object. */
+const askedLabel = (thing, { label }) => (thing.takes ? 1 - label : label);
 
 /** @returns {object} the prompt's fields of /v1/segment */
 export function promptOf(thing) {
   const prompt = { multimask: wantsSeveral(thing), format: "rle" };
   if (thing.points.length) {
     prompt.points = thing.points.map(({ x, y }) => [x, y]);
-    prompt.labels = thing.points.map(({ label }) => label);
+    prompt.labels = thing.points.map((point) => askedLabel(thing, point));
   }
   if (thing.box) prompt.box = thing.box;
   return prompt;
@@ -183,10 +220,15 @@ const masks = new WeakMap();
 /** @returns {Mask|null} the model's mask with the painted and erased parts; null if there is none */
 export function maskOf(thing) {
   if (!masks.has(thing)) {
-    let mask = chosen(thing.answer?.candidates, thing.pick)?.mask ?? null;
+    let mask = withBase(thing, chosen(thing.answer?.candidates, thing.pick)?.mask ?? null);
     if (thing.added) mask = mask ? union(mask, thing.added) : thing.added;
     if (mask && thing.removed) mask = subtract(mask, thing.removed);
     masks.set(thing, mask);
   }
   return masks.get(thing);
+}
+
+function withBase({ base, takes }, mask) {
+  if (!base || !mask) return base ?? mask;
+  return takes ? subtract(base, mask) : union(base, mask);
 }

@@ -30,10 +30,11 @@ function mapped({ past, present, future }, change) {
 }
 
 function changedThing(thing, change) {
-  const changed = (value) => (value === null ? null : change(value));
+  const changed = (value) => (value == null ? null : change(value));
   const answer = thing.answer && {
     key: thing.answer.key,
     candidates: thing.answer.candidates.map(({ mask, score }) => ({ mask: change(mask), score })),
   };
-  return { ...thing, answer, added: changed(thing.added), removed: changed(thing.removed) };
+  const painted = { added: changed(thing.added), removed: changed(thing.removed) };
+  return { ...thing, answer, ...painted, ...(thing.base != null && { base: change(thing.base) }) };
 }

@@ -9,8 +9,10 @@ const COLOURS = [...BASE, ...BASE.map((colour) => mixed(colour, 255)), ...BASE.m
  * @returns {string} "#rrggbb"
  */
 export function nextColour(used) {
-  const uses = COLOURS.map((colour) => used.filter((other) => other === colour).length);
-  return COLOURS[uses.indexOf(Math.min(...uses))];
+  const uses = new Map(COLOURS.map((colour) => [colour, 0]));
+  for (const colour of used) if (uses.has(colour)) uses.set(colour, uses.get(colour) + 1);
+  const least = Math.min(...uses.values());
+  return COLOURS.find((colour) => uses.get(colour) === least);
 }
 
 /**

@@ -3,33 +3,44 @@
  *
  * @typedef {import("../core/mask.js").Mask} Mask
  * @typedef {{name: string, width: number, height: number}} Picture Original pixels.
+ * @typedef {{name: string, category?: string, mask: Mask, score?: number | null}} ExportedObject
+ *   Without a category of its own an object's name is one.
+ * @typedef {import("../core/classes.js").Class} Class
  */
 
 import { area, bounds, toCocoRle } from "../core/mask.js";
+import { categoriesOf, categoryOf } from "./categories.js";
 
 /**
  * @param {Picture} picture
- * @param {Array<{name: string, category?: string, mask: Mask, score?: number | null}>} objects Without a category
- *   of its own an object's name is one.
- * @returns {object} For JSON: info, one image, an annotation an object and the categories in order of appearance.
+ * @param {ExportedObject[]} objects
+ * @param {Class[]} [classes]
+ * @returns {object} For JSON: of one image.
  */
-export function cocoDocument(picture, objects) {
-  const categoryOf = ({ category, name }) => category ?? name;
-  const names = [...new Set(objects.map(categoryOf))];
-  const categoryIds = new Map(names.map((name, index) => [name, index + 1]));
+export const cocoDocument = (picture, objects, classes = []) => cocoOfImages([{ picture, objects }], classes);
+
+/**
+ * @param {Array<{picture: Picture, objects: ExportedObject[]}>} images
+ * @param {Class[]} [classes]
+ * @returns {object} For JSON: info, the images, an annotation an object, and the categories of {@link categoriesOf}.
+ */
+export function cocoOfImages(images, classes = []) {
+  const categories = categoriesOf(classes, images.flatMap(({ objects }) => objects));
+  const ids = new Map(categories.map(({ id, name }) => [name, id]));
+  const pairs = images.flatMap(({ objects }, index) => objects.map((object) => ({ object, imageId: index + 1 })));
   return {
     info: { description: "Segmented with triton-sam" },
-    images: [{ id: 1, file_name: picture.name, width: picture.width, height: picture.height }],
-    annotations: objects.map((object, index) => annotation(object, index + 1, categoryIds.get(categoryOf(object)))),
-    categories: names.map((name) => ({ id: categoryIds.get(name), name, supercategory: "object" })),
+    images: images.map(({ picture: { name, width, height } }, index) => ({ id: index + 1, file_name: name, width, height })),
+    annotations: pairs.map(({ object, imageId }, index) => annotation(object, index + 1, imageId, ids.get(categoryOf(object)))),
+    categories: categories.map(({ id, name }) => ({ id, name, supercategory: "object" })),
   };
 }
 
-function annotation({ mask, score }, id, categoryId) {
+function annotation({ mask, score }, id, imageId, categoryId) {
   const box = bounds(mask) ?? { x: 0, y: 0, width: 0, height: 0 };
   return {
     id,
-    image_id: 1,
+    image_id: imageId,
     category_id: categoryId,
     segmentation: toCocoRle(mask),
     area: area(mask),

@@ -9,7 +9,7 @@ import { polygonsOf } from "../core/polygon.js";
 
 /**
  * @param {Picture} picture
- * @param {Array<{name: string, category?: string, colour: string, mask: Mask, score?: number | null}>} objects
+ * @param {Array<{name: string, category?: string, className?: string | null, colour: string, mask: Mask, score?: number | null}>} objects
  *   Colours as "#rrggbb". Without a category of its own an object's name is one.
  * @returns {object} A FeatureCollection for JSON, a Feature an object: its exact border in original pixels,
  *   xy, y downwards. Objects with an empty mask are left out, as they have no geometry.
@@ -23,7 +23,7 @@ export function geoJson(picture, objects) {
   };
 }
 
-function feature({ name, category, colour, score }, polygons) {
+function feature({ name, category, className = null, colour, score }, polygons) {
   return {
     type: "Feature",
     geometry:
@@ -32,6 +32,7 @@ function feature({ name, category, colour, score }, polygons) {
         : { type: "MultiPolygon", coordinates: polygons },
     properties: {
       name,
+      class: className,
       ...(score == null ? {} : { score }),
       objectType: "annotation",
       classification: { name: category ?? name, color: redGreenBlue(colour) },

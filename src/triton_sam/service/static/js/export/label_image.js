@@ -1,23 +1,45 @@
 /**
- * Masks as grey PNGs.
+ * Masks as grey PNGs. A label image tells what its values mean in its text chunk "labels", which Pillow reads as
+ * `image.text["labels"]`: JSON, value -> {name, class} for objects, value -> {class} for classes.
  *
  * @typedef {import("../core/mask.js").Mask} Mask
  * @typedef {import("./coco.js").Picture} Picture
+ * @typedef {import("../core/classes.js").Class} Class
  */
 
+import { categoriesOf, categoryOf } from "./categories.js";
 import { greyPng } from "./png.js";
 
 const MOST_LABELS = 0xffff;
+/** The keyword of the text chunk. */
+export const LABELS = "labels";
 
 /**
  * @param {Picture} picture
- * @param {Array<{mask: Mask, label?: number}>} objects From the bottom up: where two overlap, the later one is
- *   seen. Without labels of their own they are 1, 2, ...
+ * @param {Array<{mask: Mask, label?: number, name?: string, className?: string | null}>} objects From the bottom up:
+ *   where two overlap, the later one is seen. Without labels of their own they are 1, 2, ...
  * @returns {Promise<Blob>} A PNG of the picture's size: 0 is background; 8 bit for labels up to 255, else 16 bit.
  */
-export async function labelImage(picture, objects) {
-  const { width, height } = picture;
+export function labelImage(picture, objects) {
   const labels = objects.map(({ label }, index) => label ?? index + 1);
+  const meaning = objects.map(({ name, className }, index) => [labels[index], { name, class: className ?? null }]);
+  return painted(picture, objects, labels, Object.fromEntries(meaning));
+}
+
+/**
+ * @param {Picture} picture
+ * @param {Array<{mask: Mask, name: string, category?: string}>} objects From the bottom up.
+ * @param {Class[]} classes
+ * @returns {Promise<Blob>} As {@link labelImage}, but each value is a category: the same numbers as in a COCO document.
+ */
+export function classImage(picture, objects, classes) {
+  const categories = categoriesOf(classes, objects);
+  const ids = new Map(categories.map(({ id, name }) => [name, id]));
+  const meaning = Object.fromEntries(categories.map(({ id, name }) => [id, { class: name }]));
+  return painted(picture, objects, objects.map((object) => ids.get(categoryOf(object))), meaning);
+}
+
+async function painted({ width, height }, objects, labels, meaning) {
   const highest = Math.max(0, ...labels);
   if (highest > MOST_LABELS) throw new Error(`A label image holds ${MOST_LABELS} objects at most.`);
   if (objects.some(({ mask }) => mask.width !== width || mask.height !== height)) {
@@ -26,7 +48,7 @@ export async function labelImage(picture, objects) {
   const bitDepth = highest > 0xff ? 16 : 8;
   const values = bitDepth === 16 ? new Uint16Array(width * height) : new Uint8Array(width * height);
   objects.forEach(({ mask }, index) => paint(values, mask, labels[index]));
-  return columnsToPng(width, height, bitDepth, values);
+  return columnsToPng(width, height, bitDepth, values, { [LABELS]: JSON.stringify(meaning) });
 }
 
 /**
@@ -49,8 +71,9 @@ function paint(values, { runs }, value) {
   }
 }
 
-function columnsToPng(width, height, bitDepth, values) {
-  return greyPng(width, height, bitDepth, (y, row) => {
+function columnsToPng(width, height, bitDepth, values, texts) {
+  const fillRow = (y, row) => {
     for (let x = 0, at = y; x < width; x += 1, at += height) row[x] = values[at];
-  });
+  };
+  return greyPng(width, height, bitDepth, fillRow, texts);
 }

@@ -1,5 +1,6 @@
 /** The objects of a document as exports need them. */
 import * as documents from "../core/document.js";
+import { shownColour } from "../core/document_classes.js";
 import { area } from "../core/mask.js";
 
 /** The category of unnamed objects: fifty of them must not become fifty categories. */
@@ -8,19 +9,20 @@ const UNNAMED = "object";
 /**
  * @param {import("../core/document.js").Document} document
  * @param {Array<{id: string, name: string, colour: string}>} [classes]
- * @returns {Array<{name: string, category: string, label: number, colour: string, mask: import("../core/mask.js").Mask, score: number|null}>}
- *   visible objects with a mask, bottom first. Labels count hidden objects too, so that hiding one changes no label.
+ * @returns {Array<{name: string, className: string|null, category: string, label: number, colour: string,
+ *   mask: import("../core/mask.js").Mask, score: number|null}>} visible objects with a mask, bottom first. Labels count hidden objects too, so that hiding one changes no label.
  */
 export function objectsOf(document, classes = []) {
-  const classNames = new Map(classes.map(({ id, name }) => [id, name]));
+  const classOf = new Map(classes.map((one) => [one.id, one]));
   return document.things
     .map((thing, index) => ({ thing, label: index + 1 }))
     .filter(({ thing }) => thing.visible)
     .map(({ thing, label }) => ({
       name: thing.name,
-      category: classNames.get(thing.classId) ?? ownCategory(thing),
+      className: classOf.get(thing.classId)?.name ?? null,
+      category: classOf.get(thing.classId)?.name ?? ownCategory(thing),
       label,
-      colour: thing.colour,
+      colour: shownColour(thing, classOf.get(thing.classId)),
       mask: documents.maskOf(thing),
       score: documents.chosen(thing.answer?.candidates, thing.pick)?.score ?? null,
     }))

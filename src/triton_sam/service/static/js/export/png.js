@@ -17,13 +17,15 @@ const BLOCK_BYTES = 1 << 18;
  * @param {8 | 16} bitDepth
  * @param {(y: number, row: Uint8Array | Uint16Array) => void} fillRow Called once for each y from 0 on, to
  *   write the row's values into `row` [width], which is zeroed: Uint8Array for 8 bits, Uint16Array for 16.
+ * @param {Record<string, string>} [texts] Keyword -> text, kept in the file.
  * @returns {Promise<Blob>} Of type image/png.
  */
-export async function greyPng(width, height, bitDepth, fillRow) {
+export async function greyPng(width, height, bitDepth, fillRow, texts = {}) {
   const isSide = (side) => Number.isInteger(side) && side > 0 && side <= LONGEST_SIDE;
   if (!isSide(width) || !isSide(height)) throw new Error(`A PNG cannot have ${width} x ${height} pixels.`);
   if (bitDepth !== 8 && bitDepth !== 16) throw new Error(`A grey PNG has 8 or 16 bits, not ${bitDepth}.`);
   const parts = [SIGNATURE, ...chunk("IHDR", header(width, height, bitDepth))];
+  for (const [keyword, text] of Object.entries(texts)) parts.push(...chunk("iTXt", textBody(keyword, text)));
   const rows = filteredRows(width, height, bitDepth, fillRow);
   // Not "for await", which Safari's streams do not support.
   const reader = rows.pipeThrough(new CompressionStream("deflate")).getReader();
@@ -42,6 +44,9 @@ function header(width, height, bitDepth) {
   bytes.set([bitDepth, GREY], 8);
   return bytes;
 }
+
+/** Keyword, end, not compressed (2 bytes), no language, no translated keyword, then UTF-8. */
+const textBody = (keyword, text) => new TextEncoder().encode(`${keyword}\0\0\0\0\0${text}`);
 
 function chunk(type, body) {
   const head = new Uint8Array(8);
