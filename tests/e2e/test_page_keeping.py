@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.e2e.browser import OpenPage, PageLog, wait_until
+from tests.e2e.browser import OpenPage, PageLog
+from tests.e2e.list_helpers import expect_rows
 from tests.e2e.page_helpers import CUP, SPOON, TABLE, Screen
 from triton_sam.serving import RunningServer
 
@@ -45,31 +46,67 @@ def shown(page: Page, file: str) -> None:
     page.locator("#picture-name", has_text=file).wait_for()
 
 
-def test_the_image_before_can_be_gone_back_to(screen: Screen) -> None:
+def test_the_image_before_is_in_the_list_and_is_gone_back_to(screen: Screen) -> None:
     page = screen.page
+    assert page.locator("#images").is_hidden(), "one image needs no list"
     take_sample(page, "cells")
     shown(page, "cells.jpg")
     assert screen.names() == []
-    take_sample(page, "cat")  # without any work on the cells: the offer stays
+    take_sample(page, "cat")
     shown(page, "cat.png")
-    page.get_by_role("button", name="Go back").click()
+    expect_rows(
+        page, ["coffee.png: begun, 1 object", "cat.png: untouched"]
+    )  # without the cells, which nobody worked on
+    screen.press("PageUp")
     shown(page, "coffee.png")
     screen.actual_size()
     screen.expect_mask(screen.best(screen.asked_at(*SPOON)))
     assert page.get_by_role("button", name="Undo").is_enabled()
 
 
-def test_work_is_found_again_after_a_reload(screen: Screen) -> None:
+def test_an_earlier_list_is_found_again_after_a_reload_and_is_deleted_by_hand(screen: Screen) -> None:
     page = screen.page
     take_sample(page, "cat")
     shown(page, "cat.png")
+    page.get_by_role("button", name="Change the list").click()
+    page.get_by_role("button", name="New list").click()
+    page.locator("#welcome").wait_for()
+    assert page.locator("#surface").is_hidden()
+    assert page.title() == "triton-sam"
+    page.locator("#shelf [data-sample=cells]").click()
+    shown(page, "cells.jpg")
     page.reload()
-    shown(page, "cat.png")
+    shown(page, "cells.jpg")
     page.get_by_role("button", name="Samples").click()
-    page.locator("#earlier-list").get_by_role("button", name="coffee.png").click()
+    page.locator("#earlier-list").get_by_role("button", name="cat.png and 1 more", exact=True).click()
+    shown(page, "cat.png")
+    expect_rows(page, ["coffee.png: begun, 1 object", "cat.png: untouched"])
+    screen.press("PageUp")
     shown(page, "coffee.png")
     screen.actual_size()
     screen.expect_mask(screen.best(screen.asked_at(*SPOON)))
+    page.get_by_role("button", name="Samples").click()
+    page.once("dialog", lambda dialog: dialog.accept())
+    page.get_by_role("button", name="Delete cells.jpg").click()
+    page.locator("#earlier").wait_for(state="hidden")
+
+
+def test_removed_images_come_back(screen: Screen) -> None:
+    page = screen.page
+    take_sample(page, "cat")
+    shown(page, "cat.png")
+    page.get_by_role("button", name="Change the list").click()
+    page.get_by_role("button", name="Remove all images").click()
+    page.locator("#welcome").wait_for()
+    page.get_by_role("button", name="Undo", exact=True).and_(page.locator(".notice button")).click()
+    expect_rows(page, ["coffee.png: begun, 1 object", "cat.png: untouched"])
+    shown(page, "coffee.png")
+    page.locator("#image-rows").focus()
+    page.keyboard.press("Delete")
+    shown(page, "cat.png")
+    page.reload()
+    shown(page, "cat.png")
+    assert page.locator("#images").is_hidden()
 
 
 def test_what_is_made_while_the_next_image_comes_is_kept(server: RunningServer, open_page: OpenPage) -> None:
@@ -85,7 +122,7 @@ def test_what_is_made_while_the_next_image_comes_is_kept(server: RunningServer, 
     for route in waiting:
         route.continue_()
     shown(screen.page, "cat.png")
-    screen.page.get_by_role("button", name="Go back").click()
+    screen.press("PageUp")
     shown(screen.page, "coffee.png")
     assert screen.names() == ["Object 1"]
 
@@ -100,10 +137,7 @@ def test_work_that_cannot_be_shown_is_not_overwritten(screen: Screen, page_log: 
     page.locator(".notice[data-kind=picture]").wait_for()
     take_sample(page, "cat")
     shown(page, "cat.png")
-    page.get_by_role("button", name="Samples").click()
-    entries = page.locator("#earlier-list").get_by_role("button")
-    wait_until(page, lambda: entries.count() > 0)  # the list is read from the browser's store after the dialog opens
-    assert entries.all_inner_texts() == ["coffee.png"]
+    expect_rows(page, ["coffee.png: begun, 1 object", "cat.png: untouched"])
 
 
 def test_enter_on_undo_once_too_often_clicks_nothing(screen: Screen) -> None:

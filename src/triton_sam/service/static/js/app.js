@@ -1,8 +1,10 @@
 /**
- * The application without its controls: one image, its document, and the requests to the server for it.
+ * The application without its controls: the open image, its document, and the requests to the server for it. The list of
+ * images and the storage are the project's.
  *
- * Events: "document" (objects, selection, undo), "picture" (another image), "opening" (detail: whether one is being
- * opened), "latency", "notice" (detail: {kind, text, action}), "announce" (detail: text, for screen readers).
+ * Events: "document" (objects, selection, undo), "picture" (another image, or none), "items" (the list of images), "opening"
+ * (detail: whether one is being opened), "adding" (detail: {done, total}, or null), "settings" (read from a project file),
+ * "latency", "notice" (detail: {kind, text, action}), "announce" (detail: text, for screen readers).
  *
  * @typedef {import("./core/document.js").Document} Document
  */
@@ -12,13 +14,14 @@ import { area } from "./core/mask.js";
 import { HoverPreview } from "./hover_preview.js";
 import { AnswerCache, SegmentQueue } from "./net/segment_queue.js";
 import { Connection } from "./net/connection.js";
+import { EncodeAhead } from "./net/encode_ahead.js";
 import { ImageKeys } from "./net/image_keys.js";
-import { Problem, sentence } from "./net/problems.js";
+import { sentence } from "./net/problems.js";
 import { Service } from "./net/service.js";
-import { decode } from "./image_decoding.js";
-import { Store, hasWork } from "./work_storage.js";
-
-const SAVE_PAUSE = 150;
+import { PictureOpening } from "./picture_opening.js";
+import { FileAdding } from "./project/adding.js";
+import { Project } from "./project/project.js";
+import { Thumbnails } from "./project/thumbnails.js";
 
 export class App extends EventTarget {
   constructor() {
@@ -36,15 +39,10 @@ export class App extends EventTarget {
       currentDocument: () => this.document,
       onAnswer: (answer) => this._tell(answer),
     });
-    this._store = new Store(() =>
-      this._notice("storage", "This browser stores no data for the page: export your work before you leave."));
     this._asking = new Set();
     this._refused = new Set();
     this._abort = new AbortController();
-    this._opening = 0;
-    this._openAbort = new AbortController();
-    this._left = null;
-    /** @type {{name: string, file: Blob, width: number, height: number}|null} */
+    /** @type {{name: string, file: Blob, width: number, height: number, view: object|null}|null} */
     this.picture = null;
     /** @type {ImageBitmap|null} handed over to the stage */
     this.bitmap = null;
@@ -52,10 +50,18 @@ export class App extends EventTarget {
     this.latency = null;
     /** @type {{max_image_bytes: number, max_image_pixels: number}|null} of the server, if known */
     this.limits = null;
-    this._saved = null;
-    addEventListener("pagehide", () => this._saveNow());
-    document.addEventListener("visibilitychange", () => document.hidden && this._saveNow());
+    this._startProject();
     this.images.addEventListener("state", () => this._imageState());
+  }
+
+  _startProject() {
+    const tell = (isOpening) => this.dispatchEvent(new CustomEvent("opening", { detail: isOpening }));
+    const { service, connection } = this;
+    this.project = new Project(this, new PictureOpening({ service, connection, limits: () => this.limits, tell }));
+    this.thumbnails = new Thumbnails(this.project);
+    this._adding = new FileAdding(this);
+    this._ahead = new EncodeAhead(service, this.images, this.project);
+    this.project.addEventListener("items", () => this._emit("items"));
   }
 
   /** @returns {Document} */
@@ -63,119 +69,77 @@ export class App extends EventTarget {
     return this.history.present;
   }
 
+  /** @returns {import("./project/items.js").Item[]} the images of the list, in order */
+  get items() {
+    return this.project.list.all;
+  }
+
   // -- pictures ----------------------------------------------------------------------------------------------------
 
   /** Restores the work of the last session. @returns {Promise<boolean>} whether there was some */
-  async restore() {
-    const saved = await this._store.open();
-    return saved !== null && !this._opening && this._show(saved, () => {});
+  restore() {
+    return this.project.restore();
   }
 
   /**
-   * Opens an image; the work on the previous one is kept and can be reopened.
+   * Opens one image; the work on the previous one is kept in the list.
    * @param {Blob|Promise<Blob>} file
    * @param {string} name
+   * @param {{view?: object|null, isSample?: boolean}} [about]
    */
-  async open(file, name) {
-    await this._store.started;
-    let before = null;
-    const onSwitch = () => {
-      before = this._leaving();
-      // If no image is shown, the record may have work that could not be shown.
-      if (before || !this.picture) this._store.begin();
-    };
-    const history = histories.newHistory(documents.newDocument());
-    if (!(await this._show({ file, name, history, keys: {} }, onSwitch))) return;
-    this._store.savePicture(this._work());
-    this._offer(before);
+  async open(file, name, about) {
+    try {
+      await this.project.open(file, name, about);
+    } catch (error) {
+      this.notice("picture", sentence(error));
+    }
   }
 
-  /** @returns {Promise<import("./work_storage.js").Entry[]>} work on other images, the newest first */
-  earlier() {
-    return this._store.earlier();
+  /** Adds dropped or chosen files: images, and what importers understand. @param {File[]} files */
+  addFiles(files) {
+    return this._adding.add(files);
   }
 
-  /** @param {string} record of {@link earlier} */
-  async reopen(record) {
-    const turn = this._opening;
-    const saved = record === this._left?.record ? this._left : await this._store.read(record);
-    if (turn !== this._opening) return;
-    if (saved) await this._goBack({ ...saved, record });
-    else this._notice("kept", "This work is open in another tab, or is not there any more.");
-  }
-
-  async _goBack(work) {
-    let before = null;
-    const onSwitch = () => {
-      before = this._leaving();
-      this._store.adopt(work.record);
-    };
-    if (await this._show(work, onSwitch)) this._offer(before);
-    else this._offer(work);
-  }
-
-  /** @returns {object|null} the current work, if there is any; kept in memory in case the storage fails */
-  _leaving() {
-    return this.picture && hasWork(this.history) ? { ...this._work(), record: this._store.record } : null;
-  }
-
-  /** @param {object|null} work null: keeps the earlier offer */
-  _offer(work) {
-    if (!work) return;
-    if (this._left && this._left.record !== work.record) this._store.release(this._left.record);
-    this._left = work;
-    this._notice("kept", `Your work on ${work.name} is kept.`, { label: "Go back", run: () => this._goBack(work) });
+  /** @param {string} record of {@link items} @returns {Promise<boolean>} whether it is shown */
+  openRecord(record) {
+    return this.project.openRecord(record);
   }
 
   /**
-   * @param {{file: Blob|Promise<Blob>, name: string, history: object, keys: Record<string, string>}} work
-   * @param {() => void} onSwitch called when the previous work has been saved for the last time
-   * @returns {Promise<boolean>} whether it is shown
+   * Changes the document of any image of the list, open or not; an undo step there.
+   * @param {string} record @param {(document: Document) => Document} change
+   * @param {string} [label] what has happened, for screen readers
+   * @returns {Promise<boolean>} false if the image cannot be read
    */
-  async _show({ file: coming, name, history, keys }, onSwitch) {
-    const turn = ++this._opening;
-    const opening = (isOpening) => this.dispatchEvent(new CustomEvent("opening", { detail: isOpening }));
-    this._openAbort.abort();
-    this._openAbort = new AbortController();
-    const { signal } = this._openAbort;
-    let shown;
-    try {
-      opening(true);
-      const file = await coming;
-      this._checkSize(file.size, "bytes", this.limits?.max_image_bytes);
-      shown = await decode(file, (unshown) => this.connection.persist(() => this.service.preview(unshown, signal), signal));
-      this._checkSize(shown.bitmap.width * shown.bitmap.height, "pixels", this.limits?.max_image_pixels);
-    } catch (error) {
-      if (turn === this._opening) this._notice("picture", sentence(error));
-      return false;
-    } finally {
-      if (turn === this._opening) opening(false);
-    }
-    if (turn !== this._opening) {
-      shown.bitmap.close(); // the user has opened another image meanwhile
-      return false;
-    }
-    this._saveNow();
-    onSwitch();
+  async editDocument(record, change, label = "") {
+    const isEdited = await this.project.editDocument(record, change);
+    if (isEdited && label) this.announce(label);
+    return isEdited;
+  }
+
+  /** Called by the project. @param {{item: object, file: Blob, bitmap: ImageBitmap, view: object|null, history: object}} shown */
+  show({ item, file, bitmap, view, history }) {
     this._forgetQuestions();
     this.history = history;
-    this.bitmap = shown.bitmap;
-    this.picture = { name, file: shown.file, width: shown.bitmap.width, height: shown.bitmap.height };
-    this._saved = history;
+    this.bitmap = bitmap;
+    this.picture = { name: item.name, file, width: bitmap.width, height: bitmap.height, view };
     this._clear("picture");
     this._clear("prompt");
     this._emit("picture");
     this._emit("document");
-    this.images.open(shown.file, keys);
+    this.images.open(file, item.keys, this._ahead.take(item.record));
     this._askForAll();
-    return true;
   }
 
-  /** Checked here, before megabytes are sent for nothing. */
-  _checkSize(size, unit, most) {
-    if (!most || size <= most) return;
-    const numbers = `${size.toLocaleString("en")} ${unit} and ${most.toLocaleString("en")} are allowed`;
-    throw new Problem("too_large", `the image has ${numbers}: send a smaller one`);
+  /** No image is open any more. Called by the project. */
+  close() {
+    this._forgetQuestions();
+    this.history = histories.newHistory(documents.newDocument());
+    this.bitmap = this.picture = null;
+    this._ahead.take(null);
+    this.images.open(null);
+    this._emit("picture");
+    this._emit("document");
   }
 
   _forgetQuestions() {
@@ -188,12 +152,10 @@ export class App extends EventTarget {
 
   _imageState() {
     const { phase, error } = this.images.state;
-    if (phase === "refused") this._notice("picture", sentence(error));
+    if (phase === "refused") this.notice("picture", sentence(error));
     if (phase === "ready") {
       this._clear("picture");
-      this._announce("The image is ready.");
-      this._saved = null; // the image key is saved too
-      this._save();
+      this.announce("The image is ready.");
     }
   }
 
@@ -224,7 +186,6 @@ export class App extends EventTarget {
     // After an undo, a prompt that was refused may be sent again.
     for (const key of this._refused) if (!this._isAsked(key)) this._refused.delete(key);
     this._emit("document");
-    this._save();
     this._askForAll();
   }
 
@@ -255,7 +216,7 @@ export class App extends EventTarget {
     } catch (error) {
       if (signal.aborted || error?.name === "AbortError") return;
       this._refused.add(key);
-      this._notice(error === this.images.state.error ? "picture" : "prompt", sentence(error));
+      this.notice(error === this.images.state.error ? "picture" : "prompt", sentence(error));
     } finally {
       if (!signal.aborted) this._asking.delete(key);
     }
@@ -268,22 +229,21 @@ export class App extends EventTarget {
   _take(key, candidates) {
     this.history = histories.amend(this.history, documents.answering(key, candidates));
     this._emit("document");
-    this._save();
     const thing = this.document.things.find((other) => other.answer?.key === key);
     const mask = thing && documents.maskOf(thing);
     if (!mask) return;
     const share = ((100 * area(mask)) / (mask.width * mask.height)).toFixed(1);
-    this._announce(`${thing.name}: ${share} % of the image.`);
+    this.announce(`${thing.name}: ${share} % of the image.`);
   }
 
   /** Keeps a value for the whole browser. @param {string} name @param {unknown} value that IndexedDB can store */
   saveSetting(name, value) {
-    return this._store.saveSetting(name, value);
+    return this.project.store.saveSetting(name, value);
   }
 
   /** @param {string} name @returns {Promise<any>} undefined if there is none */
   readSetting(name) {
-    return this._store.readSetting(name);
+    return this.project.store.readSetting(name);
   }
 
   // -- other -------------------------------------------------------------------------------------------------------
@@ -307,35 +267,18 @@ export class App extends EventTarget {
     this._emit("latency");
   }
 
-  /** @returns {import("./work_storage.js").Work} */
-  _work() {
-    const { name, file } = this.picture;
-    return { name, file, history: this.history, keys: this.images.known };
-  }
-
-  _save() {
-    this._saveTimer ??= setTimeout(() => this._saveNow(), SAVE_PAUSE);
-  }
-
-  _saveNow() {
-    clearTimeout(this._saveTimer);
-    this._saveTimer = undefined;
-    if (!this.picture || this._saved === this.history) return;
-    this._saved = this.history;
-    this._store.saveWork(this._work());
-  }
-
-  _announce(text) {
+  /** @param {string} text for screen readers */
+  announce(text) {
     this.dispatchEvent(new CustomEvent("announce", { detail: text }));
   }
 
   /** @param {{label: string, run: () => void}|null} [action] a button for the user */
-  _notice(kind, text, action = null) {
+  notice(kind, text, action = null) {
     this.dispatchEvent(new CustomEvent("notice", { detail: { kind, text, action } }));
   }
 
   _clear(kind) {
-    this._notice(kind, "");
+    this.notice(kind, "");
   }
 
   _emit(name) {

@@ -24,3 +24,18 @@ export async function importerOf(file) {
   const head = new Uint8Array(await file.slice(0, HEAD_BYTES).arrayBuffer());
   return importers.find((importer) => importer.accepts(file, head)) ?? null;
 }
+
+/**
+ * An image file may have several images in it, such as the pages of a stack.
+ * @typedef {{name: string, file: Blob, view: object|null}} Piece  view: how the file was made from a scientific image
+ * @type {(file: Blob, name: string) => Promise<Piece[]>}
+ */
+let expander = (file, name) => Promise.resolve([{ name, file, view: null }]);
+
+/** @param {typeof expander} expand used for every image file from now on */
+export function setExpander(expand) {
+  expander = expand;
+}
+
+/** @param {Blob} file @param {string} name @returns {Promise<Piece[]>} */
+export const expanded = (file, name) => expander(file, name);

@@ -13,6 +13,7 @@ import { $ } from "./ui/dom.js";
 import { startExports } from "./ui/exports.js";
 import { startFiles, startSamples } from "./ui/files.js";
 import { startHint } from "./ui/hint.js";
+import { startImageList } from "./ui/image_list.js";
 import { startModels } from "./ui/models.js";
 import { notice } from "./ui/notices.js";
 import { ObjectList } from "./ui/objects.js";
@@ -40,6 +41,7 @@ const choice = new MaskChoice(app);
 startHint(app, interaction);
 startExports(app, stage);
 const { choose } = startFiles(app);
+const images = startImageList(app);
 const showHelp = startHelp();
 const tools = startTools(app, stage, interaction);
 startAsk(app, new ChatSession(app), interaction, tools.closePanel);
@@ -61,6 +63,8 @@ new Keyboard($("surface"), interaction, pointer, {
   fit: () => stage.fit(),
   actual: () => stage.showActualSize(),
   open: choose,
+  image: (by) => images.step(by),
+  done: () => images.toggleDone(),
   escape: () => {
     pointer.abandon();
     tools.closePanel();
@@ -71,11 +75,13 @@ new Keyboard($("surface"), interaction, pointer, {
 app.addEventListener("announce", ({ detail }) => ($("announcements").textContent = detail));
 app.addEventListener("notice", ({ detail }) => notice(detail.kind, detail.text, detail.action));
 app.addEventListener("picture", () => {
-  $("welcome").hidden = true;
-  $("picture-name").textContent = app.picture.name;
-  $("surface").setAttribute("aria-label", `Image ${app.picture.name}`);
-  document.title = `${app.picture.name} · triton-sam`;
-  $("surface").focus();
+  const name = app.picture?.name ?? "";
+  $("welcome").hidden = name !== "";
+  $("picture-name").textContent = name;
+  $("surface").setAttribute("aria-label", `Image ${name}`);
+  document.title = name ? `${name} · triton-sam` : "triton-sam";
+  // Who goes through the list with the keyboard stays there.
+  if (app.picture && !$("images").contains(document.activeElement)) $("surface").focus();
   tools.enable();
 });
 

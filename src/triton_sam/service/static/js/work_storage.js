@@ -1,255 +1,284 @@
 /**
- * Stores the work in IndexedDB, so that it survives a reload: one record per image. A tab locks the records that it works on,
- * so that two tabs do not overwrite each other; a new tab opens the newest record that no open tab has locked.
+ * Stores the work in IndexedDB, so that it survives a reload. A project is a list of images in an order; each image is a
+ * record: its file, its history, and a summary. Nothing of a project is ever deleted but by the user. A tab has one
+ * project, and a new tab opens the newest one that no other tab has.
  *
- * @typedef {{name: string, file: Blob, history: import("./core/history.js").History, keys: Record<string, string>}} Work
- * @typedef {{record: string, name: string, saved: number, hasWork: boolean}} Entry
+ * If storage is disabled, the records are kept in memory, and last as long as the page.
+ *
+ * @typedef {{file: Blob, view: object|null}} StoredPicture  view: how a scientific image became the file
+ * @typedef {StoredPicture & {history: import("./core/history.js").History}} Work
+ * @typedef {import("./project/items.js").Item} Item
+ * @typedef {{project: string, name: string, count: number, saved: number}} ProjectSummary
  */
-import { canRedo, canUndo } from "./core/history.js";
 import { packed, unpacked } from "./core/history_packing.js";
-import { answered, masksOf, newName, openDatabase } from "./storage/database.js";
+import { Database, masksOf, newName } from "./storage/database.js";
+import { ProjectLocks } from "./storage/project_locks.js";
 
-const DATABASE = "triton-sam";
-const RECORD = "triton-sam.record";
-/** index: summaries of the records; masks are written once each. */
-const STORES = ["index", "pictures", "work", "masks"];
-/** Limit of unlocked records; each may have an image of many megabytes. */
-const KEPT_RECORDS = 5;
-/** Without locks it is unknown which records are in use, so more of them are kept. */
-const KEPT_WITHOUT_LOCKS = 12;
-const CLAIM_PATIENCE = 1500;
-
-/** @returns {boolean} whether it has work worth keeping */
-export const hasWork = (history) => history.present.things.length > 0 || canUndo(history) || canRedo(history);
+const PROJECT = "triton-sam.project";
+const WORK_STORES = ["index", "work", "masks"];
+const RECORD_STORES = ["index", "pictures", "work", "masks", "thumbnails"];
 
 /** Whether every mask of its documents was found. */
 const isWhole = ({ past, present, future }) =>
   [...past, present, ...future].every(({ things }) =>
     things.every(({ answer }) => !answer || answer.candidates.every(({ mask }) => mask !== null)));
 
-/** If storage is disabled or full, the page works without it. */
 export class Store {
-  /** @param {() => void} onFailure called once if nothing can be stored */
-  constructor(onFailure) {
-    this._onFailure = onFailure;
-    this._database = null;
-    this._hasFailed = false;
-    this._held = new Map();
+  /**
+   * @param {object} tell
+   * @param {() => void} tell.failed called once if nothing can be stored
+   * @param {() => void} tell.full called if there is no room for what was to be stored
+   * @param {() => void} tell.blocked called if a tab with an older page must be closed first
+   */
+  constructor(tell) {
+    this._locks = new ProjectLocks();
+    this._database = new Database(tell);
     /** Record -> (mask -> number), of the stored masks. */
     this._ids = new Map();
     this._lastId = 0;
-    /** The record that is written. */
-    this.record = "";
-    /** Resolved when the record is known. */
+    /** Record -> {item, work, thumbnail}, if there is no database. */
+    this._memory = new Map();
+    /** The project of this tab. */
+    this.project = newName();
+    /** Resolved when the project is known. */
     this.started = new Promise((resolve) => (this._start = resolve));
   }
 
-  /** @returns {Promise<Work|null>} the work of this tab before a reload, or of a closed tab */
-  async open() {
-    try {
-      this._database = await openDatabase();
-      this.adopt(await this._ownRecord());
-      return await this._read(this.record);
-    } catch {
-      this._fail();
-      return null;
-    } finally {
-      this._start();
-    }
-  }
+  // -- settings ----------------------------------------------------------------------------------------------------
 
   /**
    * Keeps a value for the whole browser, such as the list of classes.
    * @param {string} name @param {unknown} value that IndexedDB can store
    */
   async saveSetting(name, value) {
-    if (!this._database) await this.started;
-    this._transact((transaction) => transaction.objectStore("settings").put(value, name), ["settings"]);
+    if (!this._database.isOpen) await this.started;
+    this._database.transact(["settings"], (stores) => stores.settings.put(value, name));
   }
 
   /** @param {string} name @returns {Promise<any>} undefined if there is none */
   async readSetting(name) {
     await this.started;
-    try {
-      if (this._database) return await answered(this._database.transaction("settings").objectStore("settings").get(name));
-    } catch {
-      this._fail();
-    }
-    return undefined;
+    return this._database.read("settings", (store) => store.get(name));
   }
 
-  /** Starts a new record. */
-  begin() {
-    const record = newName();
-    this._claim(record);
-    this.adopt(record);
-    this._prune().catch(() => {});
-  }
+  // -- projects ----------------------------------------------------------------------------------------------------
 
-  /** Writes to this record from now on; the previous one stays locked until it is released. @param {string} record */
-  adopt(record) {
-    this.record = record;
+  /** @returns {Promise<{items: Item[], current: string|null, isElsewhere: boolean}>} the project of this tab, and its images */
+  async open() {
     try {
-      sessionStorage.setItem(RECORD, record);
+      await this._database.open();
+      const { project, isElsewhere } = await this._ownProject();
+      this._become(project);
+      return { ...(await this._itemsOf(project)), isElsewhere };
     } catch {
-      // A reload will not find the record, but a new tab may.
+      this._database.fail();
+      return { items: [], current: null, isElsewhere: false };
+    } finally {
+      this._start();
     }
   }
 
-  /** Unlocks a record for other tabs. @param {string} record */
-  release(record) {
-    if (record === this.record) return;
-    this._held.get(record)?.();
-    this._held.delete(record);
+  /** Starts an empty project; the one before is kept. @returns {Promise<void>} */
+  async begin() {
+    const before = this.project;
+    const project = newName();
+    await this._locks.claim(project);
+    this._become(project);
+    this._locks.release(before);
   }
 
-  /** @param {string} record of {@link earlier}, locked from now on @returns {Promise<Work|null>} */
-  async read(record) {
-    try {
-      if (this._database && (await this._claim(record))) return await this._read(record);
-    } catch {
-      this._fail();
-    }
-    return null;
+  /** @param {string} project @returns {Promise<{items: Item[], current: string|null}|null>} null if another tab has it */
+  async switchTo(project) {
+    if (!(await this._locks.claim(project))) return null;
+    const before = this.project;
+    this._become(project);
+    this._locks.release(before);
+    return this._itemsOf(project);
   }
 
-  /** @returns {Promise<Entry[]>} work that can be reopened, the newest first */
+  /** @returns {Promise<ProjectSummary[]>} the other projects of this browser, the newest first */
   async earlier() {
+    const all = (await this._projects()).filter(({ project, order }) => project !== this.project && order.length);
+    const entries = await Promise.all(all.map(({ order, current }) => this._database.read("index", (store) => store.get(current ?? order[0]))));
+    return all.map(({ project, order, saved }, index) => ({
+      project, saved, count: order.length, name: entries[index]?.name ?? "",
+    }));
+  }
+
+  /** @param {string[]} order of the records @param {string|null} current */
+  saveOrder(order, current) {
+    const { project } = this;
+    this._database.transact(["projects"], ({ projects }) =>
+      order.length ? projects.put({ order, current, saved: Date.now() }, project) : projects.delete(project));
+  }
+
+  _become(project) {
+    this.project = project;
     try {
-      const { free, mine } = await this._entries();
-      return [...free, ...mine].filter((entry) => entry.hasWork).sort((a, b) => b.saved - a.saved);
+      sessionStorage.setItem(PROJECT, project);
     } catch {
-      return [];
+      // A reload will not find the project, but a new tab may.
     }
   }
 
-  /** @param {Work} work with a new image */
-  savePicture(work) {
-    const { record } = this;
-    this._transact((transaction) => {
-      this._ids.set(record, new WeakMap());
-      transaction.objectStore("masks").delete(masksOf(record));
-      transaction.objectStore("pictures").put(work.file, record);
-      this._putWork(transaction, record, work);
-    });
+  async _ownProject() {
+    const previous = sessionStorage.getItem(PROJECT);
+    if (previous && (await this._locks.claim(previous, { isPatient: true }))) return { project: previous, isElsewhere: false };
+    let isElsewhere = Boolean(previous);
+    for (const { project } of previous ? [] : await this._projects()) {
+      if (await this._locks.claim(project)) return { project, isElsewhere: false };
+      isElsewhere = true;
+    }
+    const project = newName();
+    await this._locks.claim(project);
+    return { project, isElsewhere };
   }
 
-  /** @param {Work} work whose image is already stored */
-  saveWork(work) {
-    const { record } = this;
-    this._transact((transaction) => this._putWork(transaction, record, work));
-  }
-
-  _putWork(transaction, record, { name, history, keys }) {
-    if (!this._ids.has(record)) this._ids.set(record, new WeakMap());
-    const ids = this._ids.get(record);
-    const idOf = (mask) => {
-      if (!ids.has(mask)) {
-        ids.set(mask, ++this._lastId);
-        transaction.objectStore("masks").put(mask, [record, this._lastId]);
-      }
-      return ids.get(mask);
-    };
-    transaction.objectStore("work").put({ history: packed(history, idOf), keys }, record);
-    transaction.objectStore("index").put({ name, saved: Date.now(), hasWork: hasWork(history) }, record);
-  }
-
-  /** @returns {Promise<Work|null>} null also for an incomplete record */
-  async _read(record) {
-    const read = (store, action) => answered(action(this._database.transaction(store).objectStore(store)));
-    const range = masksOf(record);
-    const [entry, file, work, keys, masks] = await Promise.all([
-      read("index", (store) => store.get(record)),
-      read("pictures", (store) => store.get(record)),
-      read("work", (store) => store.get(record)),
-      read("masks", (store) => store.getAllKeys(range)),
-      read("masks", (store) => store.getAll(range)),
+  async _projects() {
+    const [names, values] = await Promise.all([
+      this._database.read("projects", (store) => store.getAllKeys()),
+      this._database.read("projects", (store) => store.getAll()),
     ]);
-    if (!entry || !file || !work) return null;
+    const all = (values ?? []).map((value, index) => ({ project: names[index], ...value }));
+    return all.sort((a, b) => b.saved - a.saved);
+  }
+
+  async _itemsOf(project) {
+    const [known, records, entries] = await Promise.all([
+      this._database.read("projects", (store) => store.get(project)),
+      this._database.read("index", (store) => store.getAllKeys()),
+      this._database.read("index", (store) => store.getAll()),
+    ]);
+    const order = known?.order ?? [];
+    const own = new Map();
+    entries?.forEach((entry, index) => {
+      if (entry.project === project) own.set(records[index], { ...entry, record: records[index] });
+    });
+    const items = order.filter((record) => own.has(record)).map((record) => own.get(record));
+    // What the user had removed from the list could be brought back until the page was closed.
+    const removed = [...own.keys()].filter((record) => !order.includes(record));
+    if (removed.length) this.remove(removed);
+    return { items, current: known?.current ?? null };
+  }
+
+  // -- records -----------------------------------------------------------------------------------------------------
+
+  /** @param {string} record @returns {Promise<Work|null>} null also for an incomplete record */
+  async read(record) {
+    if (!this._database.isOpen) return this._memory.get(record)?.work ?? null;
+    const range = masksOf(record);
+    const [picture, work, keys, masks] = await Promise.all([
+      this.readPicture(record),
+      this._database.read("work", (store) => store.get(record)),
+      this._database.read("masks", (store) => store.getAllKeys(range)),
+      this._database.read("masks", (store) => store.getAll(range)),
+    ]);
+    if (!picture || !work) return null;
     const byId = new Map(keys.map(([, id], index) => [id, masks[index]]));
     const history = unpacked(work.history, (id) => byId.get(id) ?? null);
     if (!isWhole(history)) return null;
     this._ids.set(record, new WeakMap(keys.map(([, id], index) => [masks[index], id])));
     this._lastId = Math.max(this._lastId, keys.at(-1)?.[1] ?? 0);
-    return { name: entry.name, file, history, keys: work.keys };
+    return { ...picture, history };
   }
 
-  // -- locks of records ----------------------------------------------------------------------------------------------
-
-  async _ownRecord() {
-    const previous = sessionStorage.getItem(RECORD);
-    if (previous && (await this._claim(previous))) return previous;
-    const orphan = previous ? null : await this._prune();
-    if (orphan && (await this._claim(orphan))) return orphan;
-    const record = newName();
-    await this._claim(record);
-    return record;
+  /** @param {string} record @returns {Promise<StoredPicture|null>} */
+  async readPicture(record) {
+    const stored = await this._database.read("pictures", (store) => store.get(record));
+    if (stored) return stored instanceof Blob ? { file: stored, view: null } : stored;
+    const work = this._memory.get(record)?.work;
+    return work ? { file: work.file, view: work.view } : null;
   }
 
-  /** Locks a record until it is released or the tab is closed. @returns {Promise<boolean>} false if another tab has it */
-  _claim(record) {
-    if (this._held.has(record) || !navigator.locks) return Promise.resolve(true); // not available on other hosts without TLS
-    // After a reload the previous page may keep the lock for a moment.
-    const signal = AbortSignal.timeout(CLAIM_PATIENCE);
-    return new Promise((resolve) => {
-      const hold = () =>
-        new Promise((release) => {
-          this._held.set(record, release);
-          resolve(true);
-        });
-      navigator.locks.request(`${DATABASE}.${record}`, { signal }, hold).catch(() => resolve(false));
+  /** @param {string} record @returns {Promise<Blob|null>} */
+  async readThumbnail(record) {
+    return (await this._database.read("thumbnails", (store) => store.get(record))) ?? this._memory.get(record)?.thumbnail ?? null;
+  }
+
+  /** @param {string} record @param {Blob} thumbnail */
+  saveThumbnail(record, thumbnail) {
+    const kept = this._memory.get(record);
+    if (kept) kept.thumbnail = thumbnail;
+    return this._database.transact(["thumbnails"], ({ thumbnails }) => thumbnails.put(thumbnail, record));
+  }
+
+  /** @param {Item} item with a new image @param {Work} work @returns {Promise<boolean>} whether it is stored; false if there is no room */
+  savePicture(item, work) {
+    const { record } = item;
+    this._remember(item, work);
+    this._ids.set(record, new WeakMap());
+    const { file, view } = work;
+    const isStored = this._database.transact(RECORD_STORES, (stores) => {
+      stores.masks.delete(masksOf(record));
+      stores.thumbnails.delete(record);
+      stores.pictures.put(view ? { file, view } : file, record);
+      this._putWork(stores, item, work);
+    });
+    return this._checked(isStored, record);
+  }
+
+  /** @param {Item} item @param {Work} work whose image is already stored @returns {Promise<boolean>} */
+  saveWork(item, work) {
+    this._remember(item, work);
+    const isStored = this._database.transact(WORK_STORES, (stores) => this._putWork(stores, item, work));
+    return this._checked(isStored, item.record);
+  }
+
+  /** @param {Item[]} items whose work is unchanged */
+  saveItems(items) {
+    this._database.transact(["index"], ({ index }) => {
+      for (const item of items) index.put(this._entry(item), item.record);
     });
   }
 
-  /** @returns {Promise<{free: Entry[], mine: Entry[]}>} unlocked records, and the other records of this tab */
-  async _entries() {
-    if (!this._database) return { free: [], mine: [] };
-    const { held } = (await navigator.locks?.query()) ?? { held: [] };
-    const taken = new Set(held.map(({ name }) => name));
-    const store = this._database.transaction("index").objectStore("index");
-    const [records, values] = await Promise.all([answered(store.getAllKeys()), answered(store.getAll())]);
-    const others = records
-      .map((record, index) => ({ record, ...values[index] }))
-      .filter(({ record }) => record !== this.record);
-    const mine = others.filter(({ record }) => this._held.has(record));
-    const free = others.filter(({ record }) => !this._held.has(record) && !taken.has(`${DATABASE}.${record}`));
-    return { free, mine };
+  /** @param {string} project of {@link earlier}, with all of its images @returns {Promise<boolean>} false if another tab has it */
+  async removeProject(project) {
+    if (!(await this._locks.claim(project))) return false;
+    this._database.transact(["projects"], ({ projects }) => projects.delete(project));
+    await this._itemsOf(project); // which deletes what is in no project
+    this._locks.release(project);
+    return true;
   }
 
-  /** Deletes records: empty ones first, then the oldest. @returns {Promise<string|null>} one for a new tab */
-  async _prune() {
-    const { free } = await this._entries();
-    free.sort((a, b) => Number(b.hasWork) - Number(a.hasWork) || b.saved - a.saved);
-    const old = free.slice(navigator.locks ? KEPT_RECORDS : KEPT_WITHOUT_LOCKS);
-    if (old.length) {
-      this._transact((transaction) => {
-        for (const { record } of old) {
-          for (const store of ["index", "pictures", "work"]) transaction.objectStore(store).delete(record);
-          transaction.objectStore("masks").delete(masksOf(record));
-        }
-      });
-    }
-    return navigator.locks && free[0]?.hasWork ? free[0].record : null;
+  /** @param {string[]} records deleted for good */
+  remove(records) {
+    for (const record of records) this._memory.delete(record);
+    this._database.transact(RECORD_STORES, ({ masks, ...others }) => {
+      for (const record of records) {
+        for (const store of Object.values(others)) store.delete(record);
+        masks.delete(masksOf(record));
+      }
+    });
   }
 
-  // -- writing -------------------------------------------------------------------------------------------------------
-
-  /** Starts at once: a page that is being closed gets no later chance. The database keeps the order. */
-  _transact(change, stores = STORES) {
-    if (!this._database) return;
-    try {
-      const transaction = this._database.transaction(stores, "readwrite");
-      transaction.onabort = () => this._fail();
-      change(transaction);
-      transaction.commit(); // a page that is being closed would not commit automatically
-    } catch {
-      this._fail();
-    }
+  /** After a failure the masks of the record must be written again. */
+  async _checked(isStored, record) {
+    if (await isStored) return true;
+    this._ids.delete(record);
+    return false;
   }
 
-  _fail() {
-    if (!this._hasFailed) this._onFailure();
-    this._hasFailed = true;
-    this._database = null;
+  _remember(item, work) {
+    if (this._database.isOpen) return;
+    this._memory.set(item.record, { ...this._memory.get(item.record), item, work });
+  }
+
+  _entry({ record: _, ...item }) {
+    return { ...item, project: this.project, saved: Date.now() };
+  }
+
+  _putWork(stores, item, { history }) {
+    const { record } = item;
+    if (!this._ids.has(record)) this._ids.set(record, new WeakMap());
+    const ids = this._ids.get(record);
+    const idOf = (mask) => {
+      if (!ids.has(mask)) {
+        ids.set(mask, ++this._lastId);
+        stores.masks.put(mask, [record, this._lastId]);
+      }
+      return ids.get(mask);
+    };
+    stores.work.put({ history: packed(history, idOf) }, record);
+    stores.index.put(this._entry(item), record);
   }
 }

@@ -30,6 +30,9 @@ export const SHORTCUTS = [
   { group: "Objects", text: "Delete the object", shown: "Delete", keys: ["delete", "backspace"], action: "remove", surfaceOnly: true },
   { group: "Objects", text: "Undo", shown: "Ctrl+Z", keys: ["ctrl+z"], action: "undo" },
   { group: "Objects", text: "Redo", shown: "Ctrl+Shift+Z, Ctrl+Y", keys: ["ctrl+shift+z", "ctrl+y"], action: "redo" },
+  { group: "Images", text: "Next image", shown: "Page Down", keys: ["pagedown"], action: "image", value: 1 },
+  { group: "Images", text: "Image before", shown: "Page Up", keys: ["pageup"], action: "image", value: -1 },
+  { group: "Images", text: "Done, or not done", shown: "D", keys: ["d"], action: "done" },
   { group: "Tools", text: "Point and box", shown: "V", keys: ["v"], action: "tool", value: "point" },
   { group: "Tools", text: "Brush", shown: "B", keys: ["b"], action: "tool", value: "brush" },
   { group: "Tools", text: "Eraser", shown: "E", keys: ["e"], action: "tool", value: "eraser" },
@@ -40,7 +43,7 @@ export const SHORTCUTS = [
   { group: "", text: "", shown: "", keys: ["-", "shift+_"], action: "zoom", value: 0.8 },
   { group: "View", text: "Fit the image", shown: "F", keys: ["f"], action: "fit" },
   { group: "View", text: "Actual size, 100 %", shown: "A", keys: ["a", "shift+!", "shift+1"], action: "actual" },
-  { group: "View", text: "Open an image", shown: "O", keys: ["o"], action: "open" },
+  { group: "View", text: "Open images and other files", shown: "O", keys: ["o"], action: "open" },
   { group: "View", text: "Stop what is being drawn", shown: "Esc", keys: ["escape"], action: "escape" },
   { group: "View", text: "This sheet", shown: "?", keys: ["?", "shift+?", "f1"], action: "help" },
 ];

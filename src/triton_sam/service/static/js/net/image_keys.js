@@ -23,6 +23,7 @@ export class ImageKeys extends EventTarget {
     this._service = service;
     this._connection = connection;
     this._file = null;
+    this._ahead = null;
     this._model = "";
     /** Model -> key, if known; stored with the work, so that a reload does not send the image again. */
     this.known = {};
@@ -35,10 +36,15 @@ export class ImageKeys extends EventTarget {
     this.state = { phase: "none" };
   }
 
-  /** @param {Blob|null} file @param {Record<string, string>} [known] keys of an earlier session */
-  open(file, known = {}) {
+  /**
+   * @param {Blob|null} file
+   * @param {Record<string, string>} [known] keys of an earlier session
+   * @param {import("./encode_ahead.js").Ahead|null} [ahead] its encode, if it has begun already
+   */
+  open(file, known = {}, ahead = null) {
     this._file = file;
     this.known = { ...known };
+    this._ahead = ahead && !known[ahead.model] ? ahead : null;
     this._restart();
   }
 
@@ -94,7 +100,8 @@ export class ImageKeys extends EventTarget {
     const file = this._file;
     try {
       if (this._forgotten > 1) await this._rest(signal);
-      const answer = await this._connection.persist(() => {
+      const early = this._ahead && (await this._taken(model, signal));
+      const answer = early ?? await this._connection.persist(() => {
         this._become({ phase: "sending", share: 0 });
         return this._service.encode(file, model, (share) => this._sent(share, signal), signal);
       }, signal);
@@ -114,6 +121,21 @@ export class ImageKeys extends EventTarget {
       }
       throw error;
     }
+  }
+
+  /** @returns {Promise<{image_key: string}|null>} of an encode that began before the image was opened; null if there is none */
+  async _taken(model, signal) {
+    const ahead = this._ahead;
+    this._ahead = null;
+    if (ahead?.model !== model) {
+      ahead?.cancel();
+      return null;
+    }
+    this._become({ phase: "encoding", since: ahead.since });
+    signal.addEventListener("abort", () => ahead.cancel(), { once: true });
+    const key = await ahead.key;
+    signal.throwIfAborted();
+    return key ? { image_key: key } : null;
   }
 
   /** A pause before the next encode: retries without one would only add load. */

@@ -1,23 +1,36 @@
-/** Opens images: from a file, a drop, the clipboard, or the samples. */
+/** Opens images and other files: from the file dialog, a drop, the clipboard, or the samples. */
+import { importers } from "../importers.js";
+import { filesOf, inOrder } from "../input/dropped_files.js";
 import { sentence } from "../net/problems.js";
-import { $, element } from "./dom.js";
+import { $, element, iconButton } from "./dom.js";
 import { notice } from "./notices.js";
-
-/** Some systems do not report a MIME type for these. */
-const IMAGE_NAME = /\.(png|jpe?g|tiff?|webp|bmp|gif|jp2|j2k|p[gpn]m)$/i;
 
 /** @param {import("../app.js").App} app */
 export function startFiles(app) {
   const input = $("file");
-  const open = (file) => file && app.open(file, file.name || "pasted image.png");
-  const choose = () => input.click();
+  const images = input.accept;
+  const choose = () => {
+    input.accept = [images, ...importers.map(({ endings }) => endings).filter(Boolean)].join();
+    input.click();
+  };
   $("open").onclick = choose;
   $("open-too").onclick = choose;
-  input.onchange = () => {
-    open(input.files[0]);
-    input.value = ""; // otherwise the same file could not be opened again
-  };
+  $("open-folder").onclick = () => $("folder").click();
+  for (const source of [input, $("folder")]) {
+    source.onchange = () => {
+      const files = inOrder([...source.files]);
+      source.value = ""; // otherwise the same file could not be opened again
+      take(app, files);
+    };
+  }
+  listenForDrops(app);
+  document.addEventListener("paste", ({ target, clipboardData }) => {
+    if (!target.matches?.("input, textarea")) takeFrom(app, clipboardData);
+  });
+  return { choose };
+}
 
+function listenForDrops(app) {
   const stage = $("stage");
   let depth = 0;
   const mark = (by) => {
@@ -30,19 +43,23 @@ export function startFiles(app) {
   document.addEventListener("drop", (event) => {
     event.preventDefault();
     mark(-Infinity);
-    openFirst(event.dataTransfer, open);
+    takeFrom(app, event.dataTransfer);
   });
-  document.addEventListener("paste", (event) => {
-    if (!event.target.matches?.("input, textarea")) openFirst(event.clipboardData, open);
-  });
-  return { choose };
 }
 
-function openFirst(data, open) {
-  const files = [...(data?.files ?? [])];
-  const image = files.find((file) => file.type.startsWith("image/") || IMAGE_NAME.test(file.name));
-  if (image) open(image);
-  else if (files.length) notice("picture", "This is not an image: drop a PNG, JPEG, WebP or TIFF file.");
+async function takeFrom(app, data) {
+  const hasFiles = [...(data?.types ?? [])].includes("Files");
+  try {
+    const files = await filesOf(data);
+    if (files.length) take(app, files);
+    else if (hasFiles) notice("picture", "There is no file in this folder.");
+  } catch {
+    notice("picture", "The folder cannot be read. Open its files with the button instead.");
+  }
+}
+
+function take(app, files) {
+  if (files.length) app.addFiles(files);
 }
 
 /** @param {import("../app.js").App} app */
@@ -54,7 +71,7 @@ export async function startSamples(app) {
   };
   const open = (sample) => {
     dialog.close();
-    app.open(app.connection.persist(() => app.service.sample(sample.address)), sample.file);
+    app.open(app.connection.persist(() => app.service.sample(sample.address)), sample.file, { isSample: true });
   };
   try {
     const samples = await app.connection.persist(() => app.service.samples());
@@ -73,18 +90,27 @@ function card(sample, app, open) {
   return element("li", {}, button);
 }
 
+/** Lists of images that are not open in this tab. */
 async function showEarlier(app, dialog) {
-  const entries = await app.earlier();
-  const open = (record) => {
+  const { project } = app;
+  const lists = await project.store.earlier();
+  const open = (list) => {
     dialog.close();
-    app.reopen(record);
+    project.switchTo(list);
   };
-  $("earlier").hidden = entries.length === 0;
+  const remove = async (list, title) => {
+    if (!confirm(`Delete ${title} and all work on it from this browser?`)) return;
+    if (!(await project.store.removeProject(list))) notice("kept", "This list is open in another tab.");
+    showEarlier(app, dialog);
+  };
+  $("earlier").hidden = lists.length === 0;
   $("earlier-list").replaceChildren(
-    ...entries.map(({ record, name, saved }) => {
+    ...lists.map(({ project: list, name, count, saved }) => {
+      const title = count === 1 ? name : `${name} and ${count - 1} more`;
       const when = new Date(saved).toLocaleString([], { dateStyle: "medium", timeStyle: "short" });
-      const button = element("button", { type: "button", class: "link", onclick: () => open(record) }, name);
-      return element("li", {}, button, element("span", { class: "fine" }, ` ${when}`));
+      const button = element("button", { type: "button", class: "link", onclick: () => open(list) }, title);
+      const bin = iconButton("delete", `Delete ${title}`, () => remove(list, title));
+      return element("li", {}, button, element("span", { class: "fine" }, ` ${when}`), bin);
     }),
   );
 }
