@@ -1,4 +1,4 @@
-"""Every kind of prompt on pictures of every shape, through the real Triton: masks that are known beforehand.
+"""Every kind of prompt on pictures of every shape, by Triton and by the service: masks that are known beforehand.
 
 A mask that is shifted by a pixel, a label or a side that is swapped, an object in another's place: all show here.
 """
@@ -36,9 +36,9 @@ def picture(request: pytest.FixtureRequest) -> Image.Image:
     return scene(*SIZES[request.param])
 
 
-@pytest.fixture(scope="module")
-def client(server: RunningServer, picture: Image.Image) -> Iterator[SAM2TritonClient]:
-    with SAM2TritonClient(server.urls["gRPC"]) as client:
+@pytest.fixture(scope="module", params=["gRPC", "service"])
+def client(request: pytest.FixtureRequest, server: RunningServer, picture: Image.Image) -> Iterator[SAM2TritonClient]:
+    with SAM2TritonClient(server.urls[request.param]) as client:
         client.set_image(png(picture))
         yield client
 

@@ -26,7 +26,7 @@ from triton_sam.errors import InvalidInput
 from triton_sam.serving import RunningServer
 
 pytestmark = pytest.mark.triton
-PROTOCOLS = ("HTTP", "gRPC")
+PROTOCOLS = ("HTTP", "gRPC", "service")
 SPOON = [365, 290]
 HOVERS = 40
 CANCELS = int(os.environ.get("TRITON_SAM_TEST_CANCELS", "400"))
@@ -105,14 +105,16 @@ def test_fifty_requests_behind_a_busy_model_and_one_is_wanted(
             tasks = await queue_multiple_requests(client, coords, [np.array([1])] * 50, "user_session_1")
             while counters_so_far(running, "sam2")["cache_hits_total"] - before["cache_hits_total"] < 50:
                 await asyncio.sleep(0.01)  # until all fifty are in the server's queue
-            assert client.cancel_session_requests("user_session_1") == 49
+            cancelled = client.cancel_session_requests("user_session_1")
+            # Fifty connections to the service take a while, and sessions are served in turn.
+            assert cancelled == 49 or (protocol == "service" and cancelled > 25)
             result = await wait_for_latest_result(tasks, client, "user_session_1")
             assert_same(result, expected)
             status = client.get_session_status("user_session_1")
-            assert (status.completed, status.cancelled, status.pending) == (1, 49, 0)
+            assert (status.completed, status.cancelled, status.pending) == (50 - cancelled, cancelled, 0)
         grown = growth(running, before)
-        assert grown["decodes_total"] <= 2 + others
-        assert grown["cancelled_total"] >= 48
+        assert grown["decodes_total"] <= 51 - cancelled + others
+        assert grown["cancelled_total"] >= cancelled - 1
 
     run(body())
 
@@ -132,9 +134,10 @@ def test_nothing_is_computed_where_everything_is_cancelled(
     run(body())
 
 
-def test_an_encode_that_nobody_waits_for_is_not_computed(running: RunningServer, picture: Path) -> None:
+@pytest.mark.parametrize("protocol", ["HTTP", "service"])
+def test_an_encode_that_nobody_waits_for_is_not_computed(running: RunningServer, protocol: str) -> None:
     async def body() -> None:
-        async with SpeculativeSAM2Client(running.urls["HTTP"]) as client:
+        async with SpeculativeSAM2Client(running.urls[protocol]) as client:
             before = counters(running, "sam2")
             for number in range(10, 18):  # somebody who leafs through a stack of slices
                 client.set_image(slow_picture(number))
@@ -166,7 +169,10 @@ def test_mice_that_move_faster_than_the_server_decodes(running: RunningServer, p
             grown = growth(running, before)
             assert all(predictions[-1] is not None for predictions in mice), "every session's last hover is answered"
             answered = sum(prediction is not None for predictions in mice for prediction in predictions)
-            assert grown["decodes_total"] == answered, "what is computed is shown"
+            if protocol == "service":  # it may drop a mask that was computed for a newer one, before it sends it
+                assert answered <= grown["decodes_total"]
+            else:
+                assert grown["decodes_total"] == answered, "what is computed is shown"
             assert grown["decodes_total"] < 6 * HOVERS / 2
 
     run(body())

@@ -139,5 +139,8 @@ class FakeTransport:
     def parameters(self, model: str) -> Mapping[str, str]:
         return {}
 
+    def served(self) -> list[str]:
+        return []
+
     def close(self) -> None:
         pass

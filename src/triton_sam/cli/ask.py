@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from triton_sam.cli.server_options import TokenOption, UrlOption
 from triton_sam.client import wire
 from triton_sam.console import err, out
 from triton_sam.errors import InvalidInput
@@ -26,9 +27,10 @@ def ask(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the whole answer as JSON, with boxes and counts.")
     ] = False,
-    url: Annotated[str | None, typer.Option(help="Server address; default TRITON_URL or localhost:8000.")] = None,
+    url: UrlOption = None,
+    token: TokenOption = None,
 ) -> None:
-    """Ask a vision-language model on a running server; Ctrl-C stops the generation."""
+    """Ask a vision-language model on a running server (Triton, or the service); Ctrl-C stops the generation."""
     from triton_sam.client.vlm_calls import collected, vlm_call
     from triton_sam.client.vlm_client import TritonVLMClient
     from triton_sam.core.images import file_bytes
@@ -46,7 +48,7 @@ def ask(
         stop=stop,
     )
     pieces = []
-    with TritonVLMClient(url) as client:
+    with TritonVLMClient(url, token=token) as client:
         for piece in client.pieces(call):
             pieces.append(piece)
             if not as_json:

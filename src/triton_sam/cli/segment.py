@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 from PIL import Image, ImageOps
 
+from triton_sam.cli.server_options import TokenOption, UrlOption
 from triton_sam.client.sync_client import SAM2TritonClient, Segmentation
 from triton_sam.console import out
 from triton_sam.core.images import to_rgb
@@ -30,13 +31,14 @@ def segment(
     ] = None,
     clean: Annotated[int, typer.Option(help="Fill holes and drop islands with fewer pixels than this.", min=0)] = 0,
     model: Annotated[str, typer.Option(help="Name of the segmenter on the server.")] = "sam2",
-    url: Annotated[str | None, typer.Option(help="Server address; default TRITON_URL or localhost:8000.")] = None,
+    url: UrlOption = None,
+    token: TokenOption = None,
 ) -> None:
-    """Segment an image on a running server."""
+    """Segment an image on a running server: Triton, or the service."""
     targets = output or [Path("overlay.png")]
     _check_targets(targets)
     prompt = parse_prompt(point or [], box or [])
-    with SAM2TritonClient(url, model) as client:
+    with SAM2TritonClient(url, model, token=token) as client:
         answer = ask_for_masks(client, image.expanduser(), prompt, clean)
     for target in targets:
         write_masks(answer, image.expanduser(), prompt, target)

@@ -17,11 +17,13 @@ from urllib.parse import quote
 
 import numpy.typing as npt
 
+from triton_sam.client.http_connection import tls_context
 from triton_sam.client.transport import grpc_options, output_arrays, request_tensors
 from triton_sam.client.wire import (
     Address,
     Call,
     event_data,
+    foreign_response,
     generate_document,
     generated_outputs,
     translate_error,
@@ -78,7 +80,7 @@ class HttpAsyncTransport:
 
             # No limit on connections: the dispatcher has one, and a cancel must never wait for the request it cancels.
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0),
+                connector=aiohttp.TCPConnector(limit=0, ssl=tls_context() if self._address.tls else True),
                 timeout=aiohttp.ClientTimeout(total=self._timeout),
                 cookie_jar=aiohttp.DummyCookieJar(),
             )
@@ -124,7 +126,7 @@ class HttpAsyncTransport:
         async with self._connected().post(self._base + path, data=data, headers=headers) as response:
             received = await response.read()
             if response.status != HTTPStatus.OK:
-                raise _status_error(response.status, received)
+                raise _status_error(response.status, received, self._address)
             length = response.headers.get(_HEADER_LENGTH)
         return received, None if length is None else int(length)
 
@@ -143,7 +145,7 @@ class HttpAsyncTransport:
             ) as response:
                 if response.status != HTTPStatus.OK:
                     received = await response.read()
-                    raise _status_error(response.status, event_data(received) or received)
+                    raise _status_error(response.status, event_data(received) or received, self._address)
                 async for line in response.content:
                     event = event_data(line)
                     if event is not None:
@@ -162,20 +164,16 @@ class HttpAsyncTransport:
             await self._session.close()
 
 
-def _status_error(status: int, body: bytes) -> Exception:
-    """tritonclient's exception for a status other than 200."""
+def _status_error(status: int, body: bytes, address: Address) -> Exception:
+    """tritonclient's exception for an error response of Triton, or this package's for one of another program."""
     from tritonclient.utils import InferenceServerException
 
-    error: Exception = InferenceServerException(_error_message(body), status=str(status))
-    return error
-
-
-def _error_message(body: bytes) -> str:
-    """The message of an error response."""
     try:
-        return str(json.loads(body)["error"])
+        message = json.loads(body)["error"]
     except (ValueError, LookupError, TypeError):
-        return body[:200].decode("utf-8", "replace") or "the server gave no reason"
+        return foreign_response(status, body, address.target)
+    error: Exception = InferenceServerException(str(message), status=str(status))
+    return error
 
 
 class GrpcAsyncTransport:

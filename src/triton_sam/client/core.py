@@ -7,8 +7,9 @@ Requests, responses, the look-up of a model's name and the decisions on retries 
 from __future__ import annotations
 
 import json
+import math
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from triton_sam.client import wire
-from triton_sam.client.flows import EncodeAgain, Flow, Infer, Pause, ReadParameters
+from triton_sam.client.flows import EncodeAgain, Flow, Infer, ListServed, Pause, ReadParameters
 from triton_sam.client.user_input import checked, checked_entry
 from triton_sam.core.mask_cleaning import cleaning_from
 from triton_sam.core.masks import MaskSet
@@ -88,6 +89,12 @@ class Segmentation:
 # -- clicks ----------------------------------------------------------------------------------------------------
 
 
+def refuse_text(model: str, text: object) -> None:
+    """InvalidInput for a text prompt, which no segmenter takes."""
+    if text is not None:
+        raise InvalidInput(f"{model} takes points, boxes and masks, not text: give at least one of these instead")
+
+
 def predict_request(
     points: npt.ArrayLike | None,
     labels: npt.ArrayLike | None,
@@ -157,6 +164,25 @@ def retry_pause(attempt: int) -> float:
     return min(backoff, _LONGEST_PAUSE_SECONDS) + random.uniform(0.0, _JITTER_SECONDS)
 
 
+def pause_after(error: Unavailable, attempt: int) -> float:
+    """As :func:`retry_pause`, but at least as long as the server has asked for."""
+    return max(retry_pause(attempt), error.retry_after or 0.0)
+
+
+def not_served(model: str, served: Sequence[str], model_id: str | None = None) -> str:
+    """The message for a model that a server does not serve.
+
+    Args:
+        served: names of those that it serves, if it says.
+        model_id: the catalogue id with which the model can be set up, if it is known.
+    """
+    remedy = "choose one of these" if served else "choose a model that it serves"
+    if model_id is not None:
+        remedy += f", or run `triton-sam setup {model_id}` and `triton-sam serve` there"
+    found = f", but {', '.join(served)}" if served else ""
+    return f"this server does not serve {model}{found}: {remedy}"
+
+
 class ClientCore:
     """The operations on one model, as flows of steps (:mod:`~triton_sam.client.flows`).
 
@@ -168,6 +194,7 @@ class ClientCore:
         model_type: str,
         *,
         retries: int,
+        longest_wait: float = math.inf,
         headers: Mapping[str, str] | None = None,
         parameters: Parameters | None = None,
         request_id: Callable[[], str] | None = None,
@@ -176,12 +203,14 @@ class ClientCore:
         Args:
             model_type: Triton name of the segmenter, or a catalogue id, which is looked up when it is first needed.
             retries: how often a request is repeated if the server is busy (UNAVAILABLE).
+            longest_wait: seconds that all pauses together may take if the server says how long to wait.
             headers: those that the transport sends with every request.
             parameters: sent with every request.
             request_id: makes the id of the next request.
         """
         self.model_type = model_type
         self._retries = retries
+        self._longest_wait = longest_wait
         self._adds_image_header = wire.IMAGE_HEADER not in {name.lower() for name in headers or {}}
         self._parameters = dict(parameters or {})
         self._request_id = request_id
@@ -211,7 +240,7 @@ class ClientCore:
             if json.loads(wire.text_of(outputs, "result_json"))["model"] == self.model_type:
                 return wire.text_of(outputs, "image_key")
             self._name = None  # the server has given this name to another model since the look-up
-        raise self._not_served()
+        raise (yield from self._not_served())
 
     def click(self, key: str, headers: Mapping[str, str], request: ClickRequest) -> Flow[Outputs]:
         """Sends a prompt on an encoded image; returns the outputs.
@@ -244,10 +273,16 @@ class ClientCore:
         request_id = "" if self._request_id is None else self._request_id()
         name = yield from self.name()
         merged = {**self._parameters, **(parameters or {})}
-        found: Outputs = yield from self._retrying(
-            Infer(wire.Call(name, inputs, outputs, merged, request_id, headers or {}))
-        )
-        return found
+        call = wire.Call(name, inputs, outputs, merged, request_id, headers or {})
+        try:
+            found: Outputs = yield from self._retrying(Infer(call))
+        except ImageExpired:
+            raise
+        except NotFound as error:
+            unknown = error
+        else:
+            return found
+        raise (yield from self._not_served(unknown))
 
     def name(self) -> Flow[str]:
         """Finds the segmenter's Triton name; NotFound if the server does not serve an id's model."""
@@ -262,23 +297,29 @@ class ClientCore:
             if parameters.get("model_id") == self.model_type:
                 self._name = candidate
                 return candidate
-        raise self._not_served()
+        raise (yield from self._not_served())
 
     def _retrying(self, step: Infer | ReadParameters) -> Flow[Any]:
         """Repeats a step with growing pauses if the server is busy."""
-        for pause in self._pauses():
+        waited = 0.0
+        for attempt in range(1, self._retries + 1):
             try:
                 return (yield step)
-            except Unavailable:
-                pass
+            except Unavailable as error:
+                pause = pause_after(error, attempt)
+                if error.retry_after is not None and waited + pause > self._longest_wait:
+                    raise
+            waited += pause
             yield Pause(pause)
         return (yield step)
 
-    def _pauses(self) -> Iterator[float]:
-        return map(retry_pause, range(1, self._retries + 1))
+    def _not_served(self, unknown: NotFound | None = None) -> Flow[NotFound]:
+        """The error for a model that is not served, with those that are.
 
-    def _not_served(self) -> NotFound:
-        return NotFound(
-            f"this server does not serve {self.model_type}: run `triton-sam setup {self.model_type}` and "
-            "`triton-sam serve` there, or choose a model that it serves"
-        )
+        Args:
+            unknown: the server's own error, which is used if it does not say what it serves.
+        """
+        served: list[str] = yield ListServed()
+        if not served and unknown is not None:
+            return unknown
+        return NotFound(not_served(self.model_type, served, self.model_type if self._is_id else None))

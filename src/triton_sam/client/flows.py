@@ -31,6 +31,11 @@ class ReadParameters:
 
 
 @dataclass(frozen=True, slots=True)
+class ListServed:
+    """Ask which segmenters are served; the result is a list of their names, empty if the server does not say."""
+
+
+@dataclass(frozen=True, slots=True)
 class Pause:
     """Wait before the next step."""
 
@@ -44,7 +49,7 @@ class EncodeAgain:
     expired_key: str
 
 
-Step = Infer | ReadParameters | Pause | EncodeAgain
+Step = Infer | ReadParameters | ListServed | Pause | EncodeAgain
 Flow = Generator[Step, Any, T]
 
 

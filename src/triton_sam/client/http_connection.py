@@ -10,6 +10,7 @@ import contextlib
 import http.client
 import socket
 import ssl
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
@@ -153,7 +154,7 @@ class HttpConnection:
         plain = socket.create_connection((self._host, self._port), min(self._timeout, _CONNECT_SECONDS))
         try:
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            ready = _tls_context().wrap_socket(plain, server_hostname=self._host) if self._tls else plain
+            ready = tls_context().wrap_socket(plain, server_hostname=self._host) if self._tls else plain
             ready.settimeout(self._timeout)
         except BaseException:
             plain.close()
@@ -161,7 +162,27 @@ class HttpConnection:
         return ready
 
 
-def _tls_context() -> ssl.SSLContext:
+class ThreadConnections:
+    """A connection for each thread that uses it."""
+
+    def __init__(self, address: Address, timeout: float) -> None:
+        self._address = address
+        self._timeout = timeout
+        self._local = threading.local()
+
+    def get(self) -> HttpConnection:
+        """The calling thread's connection."""
+        connection: HttpConnection | None = getattr(self._local, "connection", None)
+        if connection is None:
+            connection = self._local.connection = HttpConnection(self._address, self._timeout)
+        return connection
+
+    def close(self) -> None:
+        """Closes this thread's connection; those of other threads may be in use, and close when their threads end."""
+        self.get().close()
+
+
+def tls_context() -> ssl.SSLContext:
     """Trusts this machine's certificate authorities, or certifi's if it has none."""
     context = ssl.create_default_context()
     paths = ssl.get_default_verify_paths()

@@ -8,8 +8,9 @@ from typing import Any, TypeVar
 
 from triton_sam.client import flows
 from triton_sam.client.core import ClientCore, ImageFile, Outputs, Parameters
-from triton_sam.client.flows import EncodeAgain, Flow, Infer, Pause, ReadParameters, Step
+from triton_sam.client.flows import EncodeAgain, Flow, Infer, ListServed, Pause, ReadParameters, Step
 from triton_sam.client.transport import Transport
+from triton_sam.errors import TritonSamError
 
 T = TypeVar("T")
 
@@ -39,6 +40,13 @@ class ModelLink:
         """As :meth:`ClientCore.name`."""
         return self.run(self.core.name())
 
+    def served(self) -> list[str]:
+        """Names of the served segmenters; empty if the server does not say."""
+        try:
+            return self.transport.served()
+        except TritonSamError:
+            return []
+
     def run(self, flow: Flow[T], encode_again: Callable[[], str] | None = None) -> T:
         """Performs an operation.
 
@@ -52,6 +60,8 @@ class ModelLink:
                     return self.transport.infer(call)
                 case ReadParameters(model):
                     return self.transport.parameters(model)
+                case ListServed():
+                    return self.served()
                 case Pause(seconds):
                     time.sleep(seconds)
                     return None

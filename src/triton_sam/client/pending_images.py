@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from triton_sam.client.core import ImageFile
 from triton_sam.client.link import ModelLink
 from triton_sam.client.user_input import ImageLike
+from triton_sam.client.wire import IMAGE_SESSION
 from triton_sam.core.images import file_bytes
 from triton_sam.errors import Cancelled, ImageExpired, InvalidInput, TritonSamError
 
@@ -59,7 +60,7 @@ class PendingImages:
 
     def set(self, image: ImageLike, *, wait: bool) -> None:
         """Starts an encode. The image becomes the current one at once, or with ``wait`` when the encode succeeded."""
-        entry = PendingImage(f"image {uuid.uuid4().hex}")
+        entry = PendingImage(f"{IMAGE_SESSION}{uuid.uuid4().hex}")
         if not wait:
             self._make_current(entry)
         self._pool.submit(self._encode, entry, image)

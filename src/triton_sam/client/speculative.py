@@ -8,24 +8,26 @@ import threading
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from types import TracebackType
 from typing import Any
 
 import numpy.typing as npt
 
-from triton_sam.client import core, flows, wire
-from triton_sam.client.async_transport import AsyncTransport, connect_async
+from triton_sam.client import core, flows
+from triton_sam.client.async_transport import AsyncTransport
+from triton_sam.client.cleanup import Cleanup
 from triton_sam.client.core import ClickRequest, ClientCore, Outputs, Prediction, Segmentation
 from triton_sam.client.dispatch import Dispatcher, Send
-from triton_sam.client.flows import EncodeAgain, Infer, Pause, ReadParameters, Step
+from triton_sam.client.endpoint import Endpoint
+from triton_sam.client.flows import EncodeAgain, Infer, ListServed, Pause, ReadParameters, Step
 from triton_sam.client.io_thread import IoThread, running_loop
 from triton_sam.client.link import ModelLink
 from triton_sam.client.pending_images import PendingImage, PendingImages
 from triton_sam.client.session_book import Destination, Ticket
-from triton_sam.client.transport import Transport, connect
+from triton_sam.client.transport import Transport
 from triton_sam.client.user_input import ImageLike
 from triton_sam.errors import Cancelled, InvalidInput
-from triton_sam.settings import get_settings
 
 __all__ = [
     "Prediction",
@@ -69,6 +71,7 @@ class SpeculativeSAM2Client:
         url: str | None = None,
         model_type: str = "sam2",
         *,
+        token: str | None = None,
         timeout: float = 120.0,
         retries: int = 4,
         latest_wins: bool = False,
@@ -80,8 +83,8 @@ class SpeculativeSAM2Client:
     ) -> None:
         """
         Args:
-            url: ``localhost:8000`` (HTTP) or ``grpc://host:8001``; default TRITON_URL, then localhost:8000.
-            model_type: as in :class:`~triton_sam.SAM2TritonClient`.
+            url, model_type, token: as in :class:`~triton_sam.SAM2TritonClient`. Through the service, sessions with
+                latest_wins use its WebSocket.
             timeout: seconds for one request, including an encode on a slow machine.
             retries: how often a request is repeated if the server is busy, with growing pauses.
             latest_wins: the default of sessions: a new prediction supersedes the session's older ones.
@@ -95,18 +98,21 @@ class SpeculativeSAM2Client:
             max_in_flight = max_in_air
         if timeout <= 0 or retries < 0 or max_in_flight < 1:
             raise InvalidInput("timeout must be above 0, retries not below 0 and max_in_flight at least 1")
-        address = wire.Address.parse(url or get_settings().url)
+        endpoint = Endpoint(url, timeout, headers, token)
         self.model_type = model_type
         self._latest_wins = latest_wins
-        self._core = ClientCore(model_type, retries=retries, headers=headers)
-        self._link = ModelLink(transport or connect(address, timeout, dict(headers or {})), self._core)
+        self._core = ClientCore(model_type, retries=retries, longest_wait=timeout, headers=headers)
+        self._link = ModelLink(transport or endpoint.transport(), self._core)
         self._io = IoThread("triton-sam-io")
-        self._dispatcher = Dispatcher(
-            async_transport or connect_async(address, timeout, dict(headers or {})),
-            self._io.loop,
-            max_in_flight=max_in_flight,
+        self._dispatcher = dispatcher = Dispatcher(
+            async_transport or endpoint.async_transport(), self._io.loop, max_in_flight=max_in_flight
         )
-        self._images = PendingImages(self._link, self._cancel_encode)
+
+        def cancel_encode(model: str, image: PendingImage) -> None:
+            dispatcher.send_cancel(Destination.of(model, image.headers), image.session, before=2)
+
+        self._images = PendingImages(self._link, cancel_encode)
+        self._cleanup = Cleanup(self, partial(_shut_down, self._images, self._io, dispatcher, self._link.transport))
         self._lock = threading.Lock()
         self._statuses: dict[str, SessionStatus] = {}
         self._closed = False
@@ -134,9 +140,6 @@ class SpeculativeSAM2Client:
         finally:
             self._images.release(image)
 
-    def _cancel_encode(self, model: str, image: PendingImage) -> None:
-        self._dispatcher.send_cancel(Destination.of(model, image.headers), image.session, before=2)
-
     # -- predictions -----------------------------------------------------------------------------------------
 
     async def predict_async(
@@ -148,21 +151,25 @@ class SpeculativeSAM2Client:
         box: npt.ArrayLike | None = None,
         mask_input: npt.ArrayLike | None = None,
         multimask_output: bool = False,
+        text: str | None = None,
     ) -> Prediction | None:
         """Predicts low-resolution logits for one object, as :meth:`SAM2TritonClient.predict` does.
 
         Args:
             point_coords: [P,2] xy in original pixels; point_labels: [P], 1 foreground, 0 background.
             box: [4] x0, y0, x1, y1 in original pixels; mask_input: [1,256,256] logits of an earlier prediction.
+            text: refused, because no segmenter takes text.
 
         Returns:
             masks [1,M,256,256] (SAM 3: 288) float32 logits and their predicted IoU [1,M]; None if the prediction
             was cancelled or superseded. Every error is raised.
         """
+        core.refuse_text(self.model_type, text)
         request = core.predict_request(point_coords, point_labels, box, mask_input, multimask=multimask_output)
         outputs = await self._outputs(request, session_id)
         return None if outputs is None else core.read_prediction(outputs)
 
+    # Many parameters: a prompt, and the options of its response.
     async def segment_async(
         self,
         points: npt.ArrayLike | None = None,
@@ -174,8 +181,10 @@ class SpeculativeSAM2Client:
         multimask: bool = False,
         format: str = "bits",
         clean: int | Mapping[str, int] | None = None,
+        text: str | None = None,
     ) -> Segmentation | None:
         """Predicts full-size masks of one object, as :meth:`SAM2TritonClient.segment` does; None if cancelled."""
+        core.refuse_text(self.model_type, text)
         request = core.segment_request(points, labels, box, mask_input, multimask=multimask, form=format, clean=clean)
         outputs = await self._outputs(request, session_id)
         return None if outputs is None else core.read_segmentation(outputs)
@@ -213,8 +222,9 @@ class SpeculativeSAM2Client:
                 await asyncio.sleep(seconds)
                 return None
             case ReadParameters(model):
-                read = self._link.transport.parameters
-                return await asyncio.get_running_loop().run_in_executor(None, read, model)
+                return await asyncio.to_thread(self._link.transport.parameters, model)
+            case ListServed():
+                return await asyncio.to_thread(self._link.served)
 
     # -- sessions --------------------------------------------------------------------------------------------
 
@@ -262,16 +272,8 @@ class SpeculativeSAM2Client:
 
     def close(self) -> None:
         """Cancels pending requests and closes the connections; inside an event loop use :meth:`aclose`."""
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-        try:
-            self._images.close()
-            self._io.submit(self._dispatcher.close()).result()
-        finally:
-            self._io.close()
-            self._link.transport.close()
+        self._closed = True
+        self._cleanup()
 
     async def aclose(self) -> None:
         """As :meth:`close`, without blocking the event loop."""
@@ -284,6 +286,15 @@ class SpeculativeSAM2Client:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.aclose()
+
+
+def _shut_down(images: PendingImages, io: IoThread, dispatcher: Dispatcher, transport: Transport) -> None:
+    try:
+        images.close()
+        io.submit(dispatcher.close()).result()
+    finally:
+        io.close()
+        transport.close()
 
 
 async def queue_multiple_requests(

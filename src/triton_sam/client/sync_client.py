@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from triton_sam.client import core, wire
+from triton_sam.client import core
 from triton_sam.client.core import ClickRequest, ClientCore, ImageFile, Outputs, Segmentation
+from triton_sam.client.endpoint import Endpoint
 from triton_sam.client.link import ModelLink
-from triton_sam.client.transport import Transport, connect
+from triton_sam.client.transport import Transport
 from triton_sam.client.user_input import ImageLike
 from triton_sam.core.images import file_bytes
 from triton_sam.errors import InvalidInput, TritonSamError
-from triton_sam.settings import get_settings
 
 __all__ = ["SAM2TritonClient", "Segmentation"]
 
@@ -30,17 +30,19 @@ class _CurrentImage:
 
 
 class SAM2TritonClient:
-    """A client for a promptable segmentation model on a Triton server.
+    """A client for a promptable segmentation model, on a Triton server or behind the triton-sam service.
 
     Thread-safe: threads may share one client and its image. The image is sent once, and the server keeps its embedding.
     If that has expired, the client sends the image again automatically, once.
     """
 
+    # Many parameters: options that users set one by one, and the network's replacement for tests.
     def __init__(
         self,
         url: str | None = None,
         model_type: str = "sam2",
         *,
+        token: str | None = None,
         timeout: float = 120.0,
         retries: int = 4,
         session_id: str | None = None,
@@ -50,12 +52,15 @@ class SAM2TritonClient:
     ) -> None:
         """
         Args:
-            url: ``localhost:8000`` (HTTP), ``https://host`` or ``grpc://host:8001``; default TRITON_URL, then
-                localhost:8000.
+            url: Triton's ``localhost:8000`` (HTTP), ``https://host`` or ``grpc://host:8001``, or the service's
+                ``http://host:8080`` or ``https://host``; the client finds out which of them answers. Default
+                TRITON_URL, then localhost:8000.
             model_type: Triton name of the segmenter (``sam2``, ``sam2.1_large``), or a catalogue id
                 (``sam2.1:large``), which is looked up on the server when it is first needed.
+            token: API token of the service; default TRITON_SAM_TOKEN.
             timeout: seconds for one request, including an encode on a slow machine.
-            retries: how often a request is repeated if the server is busy (UNAVAILABLE), with growing pauses.
+            retries: how often a request is repeated if the server is busy (UNAVAILABLE), with growing pauses, or
+                those that the service asks for with ``Retry-After``, as long as they fit into the timeout.
             session_id: names this client's session, so that the server can serve sessions in turn and cancel
                 its queued requests.
             headers: sent with every request, for example ``authorization``. Requests about an image also have
@@ -67,14 +72,20 @@ class SAM2TritonClient:
         if timeout <= 0 or retries < 0:
             raise InvalidInput("timeout must be above 0 and retries not below 0")
         self.model_type = model_type
-        transport = transport or connect(wire.Address.parse(url or get_settings().url), timeout, dict(headers or {}))
+        transport = transport or Endpoint(url, timeout, headers, token).transport()
         parameters = {"session_id": session_id} if session_id else None
         self._core = ClientCore(
-            model_type, retries=retries, headers=headers, parameters=parameters, request_id=request_id
+            model_type,
+            retries=retries,
+            longest_wait=timeout,
+            headers=headers,
+            parameters=parameters,
+            request_id=request_id,
         )
         self._link = ModelLink(transport, self._core)
         self._lock = threading.Lock()
         self._current: _CurrentImage | None = None
+        self._closed = False
 
     def set_image(self, image: ImageLike) -> str:
         """Encodes an image on the server and makes it the current one, to which prompts refer.
@@ -85,6 +96,7 @@ class SAM2TritonClient:
         Returns:
             The image's key on the server.
         """
+        self._check_open()
         current = self._encoded(self._core.image(file_bytes(image)))
         with self._lock:
             self._current = current
@@ -97,6 +109,8 @@ class SAM2TritonClient:
         box: npt.ArrayLike | None = None,
         mask_input: npt.ArrayLike | None = None,
         multimask_output: bool = False,
+        *,
+        text: str | None = None,
     ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
         """Predicts low-resolution logits for one object, as segment-anything's ``predict`` does.
 
@@ -105,13 +119,16 @@ class SAM2TritonClient:
             box: [4] x0, y0, x1, y1 in original pixels.
             mask_input: [1,256,256] logits of an earlier prediction (SAM 3: [1,288,288]).
             multimask_output: three masks instead of the best one.
+            text: refused, because no segmenter takes text.
 
         Returns:
             masks [1,M,256,256] (SAM 3: 288) float32 logits (threshold at 0) and their predicted IoU [1,M].
         """
+        core.refuse_text(self.model_type, text)
         request = core.predict_request(point_coords, point_labels, box, mask_input, multimask=multimask_output)
         return core.read_prediction(self._click(request))
 
+    # Many parameters: a prompt, and the options of its response.
     def segment(
         self,
         points: npt.ArrayLike | None = None,
@@ -123,6 +140,7 @@ class SAM2TritonClient:
         multimask: bool = False,
         format: str = "bits",
         clean: int | Mapping[str, int] | None = None,
+        text: str | None = None,
     ) -> Segmentation:
         """Predicts masks at the image's original size, for one object or several in one request.
 
@@ -132,7 +150,9 @@ class SAM2TritonClient:
             format: how masks are sent, and what :attr:`Segmentation.encoded` holds: bits, png, rle or polygon.
             clean: fills holes and removes islands with fewer pixels than this; ``{"holes": 64, "islands": 0}`` for
                 one kind only. The default cleans nothing.
+            text: refused, because no segmenter takes text.
         """
+        core.refuse_text(self.model_type, text)
         request = core.segment_request(
             points, labels, box, mask_input, objects=objects, multimask=multimask, form=format, clean=clean
         )
@@ -141,12 +161,14 @@ class SAM2TritonClient:
     def is_ready(self) -> bool:
         """Whether the server responds and has the model loaded."""
         try:
+            self._check_open()
             return self._link.transport.is_ready(self._link.name())
         except TritonSamError:
             return False
 
     def close(self) -> None:
-        """Closes the connection."""
+        """Closes the connection; the client cannot be used any more."""
+        self._closed = True
         self._link.transport.close()
 
     def __enter__(self) -> SAM2TritonClient:
@@ -157,7 +179,12 @@ class SAM2TritonClient:
     ) -> None:
         self.close()
 
+    def _check_open(self) -> None:
+        if self._closed:
+            raise InvalidInput("the client is closed: make a new one")
+
     def _click(self, request: ClickRequest) -> Outputs:
+        self._check_open()
         with self._lock:
             current = self._current
         if current is None:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Mapping
 from typing import Any, Protocol
 from urllib.parse import quote
 
 import numpy.typing as npt
 
-from triton_sam.client.http_connection import HttpConnection, HttpResponse
-from triton_sam.client.wire import Address, Call, config_parameters, translate_error
+from triton_sam.client.http_connection import HttpResponse, ThreadConnections
+from triton_sam.client.wire import Address, Call, config_parameters, foreign_response, translate_error
+from triton_sam.models.catalog import CATALOG, FAMILY_DEFAULTS
+from triton_sam.models.specs import triton_name
 
 _MAX_MESSAGE = 2**31 - 1
 #: The length of the JSON at the beginning of a body.
@@ -27,6 +28,9 @@ class Transport(Protocol):
 
     def parameters(self, model: str) -> Mapping[str, str]: ...
 
+    def served(self) -> list[str]:
+        """Names of the served segmenters, for messages."""
+
     def close(self) -> None: ...
 
 
@@ -35,25 +39,21 @@ class HttpTransport:
 
     def __init__(self, address: Address, timeout: float, headers: Mapping[str, str]) -> None:
         self._address = address
-        self._timeout = timeout
         self._headers = dict(headers)
-        self._local = threading.local()
-
-    def _connection(self) -> HttpConnection:
-        connection: HttpConnection | None = getattr(self._local, "connection", None)
-        if connection is None:
-            connection = self._local.connection = HttpConnection(self._address, self._timeout)
-        return connection
+        self._connections = ThreadConnections(address, timeout)
 
     def _request(
         self, method: str, path: str, headers: Mapping[str, str] | None = None, body: bytes = b""
     ) -> HttpResponse:
-        """Sends a request; raises tritonclient's InferenceServerException for a status other than 200."""
-        response = self._connection().request(method, path, {**self._headers, **(headers or {})}, body)
+        """Sends a request; raises tritonclient's InferenceServerException for Triton's error responses."""
+        response = self._connections.get().request(method, path, {**self._headers, **(headers or {})}, body)
         if response.status != 200:
+            message = _error_message(response)
+            if message is None:
+                raise foreign_response(response.status, response.body, self._address.target)
             from tritonclient.utils import InferenceServerException
 
-            raise InferenceServerException(msg=_error_message(response), status=str(response.status))
+            raise InferenceServerException(msg=message, status=str(response.status))
         return response
 
     def infer(self, call: Call) -> Mapping[str, npt.NDArray[Any]]:
@@ -90,22 +90,31 @@ class HttpTransport:
         except Exception as error:
             raise translate_error(error, self._address.target) from error
 
+    def served(self) -> list[str]:
+        return _served(self)
+
     def close(self) -> None:
         """Closes this thread's connection; those of other threads may be in use, and close when their threads end."""
-        self._connection().close()
+        self._connections.close()
 
 
 def _model_path(model: str) -> str:
     return f"v2/models/{quote(model, safe='')}"
 
 
-def _error_message(response: HttpResponse) -> str:
-    """The message of an error response, which may come from a proxy and not be JSON."""
+def _served(transport: Transport) -> list[str]:
+    """The catalogue's names that a Triton server serves. Its own list of models is closed to clients."""
+    names = (*FAMILY_DEFAULTS, *map(triton_name, CATALOG))
+    return [name for name in names if transport.is_ready(name)]
+
+
+def _error_message(response: HttpResponse) -> str | None:
+    """The message of Triton's error response; None if another program has sent it."""
     try:
-        return str(json.loads(response.body)["error"])
-    except (ValueError, KeyError, TypeError):
-        text = response.body.decode(errors="replace").strip()
-        return f"a response that is not Triton's: {text[:200]}" if text else "an empty response"
+        message = json.loads(response.body)["error"]
+    except (ValueError, LookupError, TypeError):
+        return None
+    return message if isinstance(message, str) else None
 
 
 class GrpcTransport:
@@ -150,6 +159,9 @@ class GrpcTransport:
         except Exception as error:
             raise translate_error(error, self._address.target) from error
         return config_parameters(config["config"])
+
+    def served(self) -> list[str]:
+        return _served(self)
 
     def close(self) -> None:
         self._client.close()

@@ -5,37 +5,56 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import math
 import queue
 from collections.abc import AsyncGenerator, Generator, Iterator, Mapping
+from functools import partial
 from types import TracebackType
 from typing import Any
 
 import tenacity
 
 from triton_sam.client import wire
-from triton_sam.client.async_transport import AsyncTransport, connect_async
-from triton_sam.client.core import retry_pause
+from triton_sam.client.async_transport import AsyncTransport
+from triton_sam.client.cleanup import Cleanup
+from triton_sam.client.core import not_served, pause_after, retry_pause
+from triton_sam.client.endpoint import Endpoint
 from triton_sam.client.io_thread import IoThread
 from triton_sam.client.user_input import ImageLike
 from triton_sam.client.vlm_calls import Answer, Entity, Prompt, collected, vlm_call
 from triton_sam.core.images import file_bytes
 from triton_sam.errors import InvalidInput, NotFound, ServerUnreachable, Unavailable
 from triton_sam.models.vlm_specs import STREAM_SUFFIX
-from triton_sam.settings import get_settings
 
 __all__ = ["Answer", "AsyncTritonVLMClient", "Entity", "TritonVLMClient"]
 
 Piece = Mapping[str, Any]
+_OPTIONS = frozenset({"max_new_tokens", "temperature", "top_p", "seed", "stop"})
 
 
-def retry_options(retries: int) -> dict[str, Any]:
-    """tenacity's arguments for a server that is busy (UNAVAILABLE)."""
-    return {
-        "retry": tenacity.retry_if_exception_type(Unavailable),
-        "stop": tenacity.stop_after_attempt(retries + 1),
-        "wait": lambda state: retry_pause(state.attempt_number),
-        "reraise": True,
-    }
+def retry_options(retries: int, longest_wait: float = math.inf) -> dict[str, Any]:
+    """tenacity's arguments for a server that is busy (UNAVAILABLE).
+
+    Args:
+        longest_wait: seconds that all pauses together may take if the server says how long to wait.
+    """
+
+    def stop(state: tenacity.RetryCallState) -> bool:
+        error = _failure(state)
+        asked = error is not None and error.retry_after is not None
+        late = asked and state.idle_for + wait(state) > longest_wait
+        return state.attempt_number > retries or late
+
+    def wait(state: tenacity.RetryCallState) -> float:
+        error = _failure(state)
+        return retry_pause(state.attempt_number) if error is None else pause_after(error, state.attempt_number)
+
+    return {"retry": tenacity.retry_if_exception_type(Unavailable), "stop": stop, "wait": wait, "reraise": True}
+
+
+def _failure(state: tenacity.RetryCallState) -> Unavailable | None:
+    error = None if state.outcome is None else state.outcome.exception()
+    return error if isinstance(error, Unavailable) else None
 
 
 class AsyncTritonVLMClient:
@@ -45,6 +64,7 @@ class AsyncTritonVLMClient:
         self,
         url: str | None = None,
         *,
+        token: str | None = None,
         timeout: float = 300.0,
         retries: int = 4,
         headers: Mapping[str, str] | None = None,
@@ -52,8 +72,9 @@ class AsyncTritonVLMClient:
     ) -> None:
         """
         Args:
-            url: ``localhost:8000`` (HTTP), ``https://host`` or ``grpc://host:8001``; default TRITON_URL, then
-                localhost:8000.
+            url: Triton's ``localhost:8000`` (HTTP), ``https://host`` or ``grpc://host:8001``, or the service's
+                ``http://host:8080`` or ``https://host``; default TRITON_URL, then localhost:8000.
+            token: API token of the service; default TRITON_SAM_TOKEN.
             timeout: seconds until the first piece of an answer, and between two; includes the time a model loads.
             retries: how often a request is repeated if the server is busy (UNAVAILABLE), with growing pauses.
             headers: sent with every request, for example ``authorization``.
@@ -61,10 +82,11 @@ class AsyncTritonVLMClient:
         """
         if timeout <= 0 or retries < 0:
             raise InvalidInput("timeout must be above 0 and retries not below 0")
-        self._transport = transport or connect_async(
-            wire.Address.parse(url or get_settings().url), timeout, dict(headers or {})
-        )
-        self._retries = retry_options(retries)
+        endpoint = Endpoint(url, timeout, headers, token)
+        self._served = list if transport else endpoint.served_vlms
+        self._transport = transport or endpoint.async_transport()
+        self._retries = retry_options(retries, timeout)
+        self._closed = False
 
     async def infer(self, model_name: str, image: ImageLike, prompt: Prompt, **options: Any) -> str:
         """The full text of an answer; arguments as in :meth:`answer`."""
@@ -96,6 +118,8 @@ class AsyncTritonVLMClient:
 
     async def pieces(self, call: wire.Call) -> AsyncGenerator[Piece, None]:
         """Yields the server's responses to a call; the call is repeated while the model is busy or loading."""
+        if self._closed:
+            raise _closed()
         answers: AsyncGenerator[Piece, None] | None = None
         last: Piece | None = None
         try:
@@ -104,7 +128,7 @@ class AsyncTritonVLMClient:
                     answers = self._transport.stream(call)
                     last = await anext(answers, None)
         except NotFound as error:
-            raise _not_served(call, error) from None
+            raise await self._not_served(call, error) from None
         if answers is None or last is None:
             raise _incomplete()
         async with contextlib.aclosing(answers):
@@ -114,8 +138,16 @@ class AsyncTritonVLMClient:
         if not wire.text_of(last, "finish_reason"):
             raise _incomplete()
 
+    async def _not_served(self, call: wire.Call, error: NotFound) -> NotFound:
+        """A message with the remedy if the server does not serve the model; any other NotFound as it is."""
+        if call.model not in str(error):
+            return error
+        name = call.model.removesuffix(STREAM_SUFFIX)
+        return NotFound(not_served(name, await asyncio.to_thread(self._served), f"vlm:{name}"))
+
     async def close(self) -> None:
-        """Closes the connection."""
+        """Closes the connection; the client cannot be used any more."""
+        self._closed = True
         await self._transport.close()
 
     async def __aenter__(self) -> AsyncTritonVLMClient:
@@ -133,8 +165,10 @@ class TritonVLMClient:
     def __init__(self, url: str | None = None, **options: Any) -> None:
         """Arguments as in :class:`AsyncTritonVLMClient`."""
         self._client = AsyncTritonVLMClient(url, **options)
-        self._thread: IoThread | None = IoThread("triton-sam-vlm")
+        self._thread = IoThread("triton-sam-vlm")
         self._streams: set[asyncio.Task[Any]] = set()
+        self._closed = False
+        self._cleanup = Cleanup(self, partial(_shut_down, self._client, self._thread, self._streams))
 
     def infer(self, model_name: str, image: ImageLike, prompt: Prompt, **options: Any) -> str:
         """The full text of an answer; arguments as in :meth:`AsyncTritonVLMClient.answer`."""
@@ -150,14 +184,14 @@ class TritonVLMClient:
 
     def pieces(self, call: wire.Call) -> Generator[Piece, None, None]:
         """As :meth:`AsyncTritonVLMClient.pieces`."""
-        if self._thread is None:
-            raise InvalidInput("the client is closed: make a new one")
-        return self._pieces(call, self._thread)
+        if self._closed:
+            raise _closed()
+        return self._pieces(call)
 
-    def _pieces(self, call: wire.Call, thread: IoThread) -> Generator[Piece, None, None]:
+    def _pieces(self, call: wire.Call) -> Generator[Piece, None, None]:
         """Reads the stream in one task on the background thread, which also closes it properly in all cases."""
         received: queue.SimpleQueue[Piece | BaseException | None] = queue.SimpleQueue()
-        reading = thread.submit(self._read(call, received))
+        reading = self._thread.submit(self._read(call, received))
         try:
             while (piece := received.get()) is not None:
                 if isinstance(piece, BaseException):
@@ -185,17 +219,8 @@ class TritonVLMClient:
 
     def close(self) -> None:
         """Ends running streams, closes the connection and its thread; may be called twice."""
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            thread.submit(self._close_streams()).result()
-            thread.close()
-
-    async def _close_streams(self) -> None:
-        streams = list(self._streams)
-        for task in streams:
-            task.cancel()
-        await asyncio.gather(*streams, return_exceptions=True)
-        await self._client.close()
+        self._closed = True
+        self._cleanup()
 
     def __enter__(self) -> TritonVLMClient:
         return self
@@ -206,8 +231,27 @@ class TritonVLMClient:
         self.close()
 
 
+def _shut_down(client: AsyncTritonVLMClient, thread: IoThread, streams: set[asyncio.Task[Any]]) -> None:
+    async def close() -> None:
+        running = list(streams)
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        await client.close()
+
+    thread.submit(close()).result()
+    thread.close()
+
+
+def _closed() -> InvalidInput:
+    return InvalidInput("the client is closed: make a new one")
+
+
 def _call(model_name: str, image: ImageLike, prompt: Prompt, options: Mapping[str, Any]) -> wire.Call:
     """Reads a file or encodes a PNG, so the asyncio client runs it on a thread."""
+    unknown = sorted(set(options) - _OPTIONS)
+    if unknown:
+        raise InvalidInput(f"{unknown[0]!r} is not an option: give {', '.join(sorted(_OPTIONS))}, or none")
     return vlm_call(model_name, file_bytes(image), prompt, **options)
 
 
@@ -221,17 +265,6 @@ def _texts(pieces: Generator[Piece, None, None]) -> Generator[str, None, None]:
 def _cancel(reading: concurrent.futures.Future[None]) -> None:
     with contextlib.suppress(RuntimeError):  # the client was closed meanwhile, which has ended the stream
         reading.cancel()
-
-
-def _not_served(call: wire.Call, error: NotFound) -> NotFound:
-    """A message with the remedy if the server does not serve the model; any other NotFound as it is."""
-    name = call.model.removesuffix(STREAM_SUFFIX)
-    if call.model not in str(error):
-        return error
-    return NotFound(
-        f"this server does not serve {name}: run `triton-sam setup vlm:{name}` and `triton-sam serve` there, or choose "
-        "a model that it serves"
-    )
 
 
 def _incomplete() -> ServerUnreachable:

@@ -22,7 +22,9 @@ from triton_sam.errors import (
     DeadlineExceeded,
     InternalError,
     InvalidInput,
+    NotAuthorised,
     ServerUnreachable,
+    TooLarge,
     TritonSamError,
     Unavailable,
     from_status,
@@ -50,6 +52,10 @@ _COMING_BACK = ("has no available versions", "is not healthy", "is not ready")
 _NO_SHARED_MEMORY = "failed to increase the shared memory pool size"
 #: Its message in a stream, which has no status.
 _UNKNOWN_MODEL = "request for unknown model"
+#: Bytes of a foreign response that a message shows.
+_MAX_QUOTE = 120
+#: Begins the names of sessions that encode one image each, on the server.
+IMAGE_SESSION = "image "
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +236,20 @@ def translate_stream_error(error: BaseException, address: str) -> TritonSamError
     if isinstance(translated, ServerUnreachable):
         return ServerUnreachable(f"the connection to {address} ended before the response was complete: try again")
     return translated
+
+
+def foreign_response(status: int, body: bytes, address: str) -> TritonSamError:
+    """The exception for an error response that Triton has not sent: a proxy's, or another program's at the address."""
+    text = " ".join(body[:_MAX_QUOTE].decode(errors="replace").split())
+    if status in (401, 403):
+        return NotAuthorised(f"{address} refuses access ({status} {text}): check the token and the headers")
+    translated = from_status(status, f"{address} responds {status} {text}".strip())
+    if status >= 500 or isinstance(translated, Unavailable | TooLarge):
+        return translated
+    return ServerUnreachable(
+        f"what responds at {address} is neither Triton nor the triton-sam service ({status} {text}): "
+        "check the host and the port"
+    )
 
 
 def _unreachable(address: str, reason: str) -> str:

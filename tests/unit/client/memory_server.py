@@ -93,6 +93,9 @@ class MemoryServer:
         model_id = self.models[model]
         return {} if model_id is None else {"model_id": model_id, "encoder": "encoder.onnx"}
 
+    def served(self) -> list[str]:
+        return list(self.models)
+
     def close(self) -> None:
         self.closed += 1
 

@@ -33,8 +33,8 @@ def test_each_thread_has_a_client_of_its_own(server: KServe, http: HttpTransport
         together.wait()
         right = all(np.array_equal(http.infer(calls[number])["scores"], ANSWER) for _ in range(5))
         together.wait()  # so that no two of them are the same thread after the other
-        connection = http._connection()
-        assert http._connection() is connection
+        connection = http._connections.get()
+        assert http._connections.get() is connection
         http.close()
         return id(connection), right
 
@@ -69,7 +69,7 @@ def test_a_failed_connection_is_not_used_again(server: KServe, http: HttpTranspo
 
 def test_a_kept_connection_that_the_server_has_closed_meanwhile(server: KServe, http: HttpTransport) -> None:
     http.infer(CLICK)
-    http._connection()._socket.shutdown(socket.SHUT_RDWR)  # type: ignore[union-attr]
+    http._connections.get()._socket.shutdown(socket.SHUT_RDWR)  # type: ignore[union-attr]
     assert np.array_equal(http.infer(CLICK)["scores"], ANSWER)
     assert len({seen.client for seen in server.behaviour.seen}) == 2
 
@@ -112,7 +112,7 @@ def test_an_answer_that_is_none_is_an_error_and_its_connection_is_gone(answer: b
     http = HttpTransport(address, 20.0, {})
     with pytest.raises(ServerUnreachable):
         http.infer(CLICK)
-    assert http._connection()._socket is None
+    assert http._connections.get()._socket is None
     thread.join()
 
 

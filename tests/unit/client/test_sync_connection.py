@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.unit.client.memory_server import PICTURE, MemoryServer
-from triton_sam.client import sync_client as client_module
+from triton_sam.client import endpoint
 from triton_sam.client.sync_client import SAM2TritonClient
 from triton_sam.client.wire import Address
 from triton_sam.errors import (
@@ -60,7 +60,8 @@ def connected(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Address, float, dic
         asked.append((address, timeout, headers))
         return MemoryServer()
 
-    monkeypatch.setattr(client_module, "connect", connect)
+    monkeypatch.setattr(endpoint, "connect", connect)
+    monkeypatch.setattr(endpoint.Endpoint, "is_service", lambda self: False)
     for name in ("TRITON_URL", "TRITON_SAM_URL"):
         monkeypatch.delenv(name, raising=False)
     get_settings.cache_clear()
@@ -76,11 +77,11 @@ def _fresh_settings() -> Any:
 def test_triton_url_is_respected(
     connected: list[tuple[Address, float, dict[str, str]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    SAM2TritonClient()
+    SAM2TritonClient().set_image(PICTURE)
     get_settings.cache_clear()
     monkeypatch.setenv("TRITON_URL", "grpc://far.example:9001")
     SAM2TritonClient()
-    SAM2TritonClient("https://near.example/sam", timeout=7, headers={"authorization": "Bearer x"})
+    SAM2TritonClient("https://near.example/sam", timeout=7, headers={"authorization": "Bearer x"}).set_image(PICTURE)
     assert connected == [
         (Address("localhost:8000", grpc=False, tls=False), 120.0, {}),
         (Address("far.example:9001", grpc=True, tls=False), 120.0, {}),

@@ -52,9 +52,10 @@ def test_an_id_is_looked_for_once(
 def test_an_id_that_is_not_served(models: dict[str, str | None], transport: MemoryServer) -> None:
     transport.models = models
     client = SAM2TritonClient(model_type="sam2.1:large", transport=transport)
-    with pytest.raises(NotFound, match=r"does not serve sam2\.1:large: run `triton-sam setup sam2\.1:large`") as caught:
+    served = f", but {', '.join(models)}" if models else ""
+    with pytest.raises(NotFound, match=r"run `triton-sam setup sam2\.1:large` and `triton-sam serve`") as caught:
         client.set_image(PICTURE)
-    assert "tiny" not in str(caught.value)
+    assert str(caught.value).startswith(f"this server does not serve sam2.1:large{served}: choose ")
     assert transport.calls == []
     assert not client.is_ready()
 

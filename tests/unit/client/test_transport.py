@@ -19,6 +19,7 @@ from triton_sam.errors import (
     ImageExpired,
     InternalError,
     InvalidInput,
+    NotAuthorised,
     NotFound,
     QueueFull,
     ServerUnreachable,
@@ -109,7 +110,8 @@ def test_an_error_of_the_server(
 
 
 @pytest.mark.parametrize(
-    ("status", "kind"), [(503, Unavailable), (502, Unavailable), (500, InternalError), (404, NotFound)]
+    ("status", "kind"),
+    [(503, Unavailable), (502, Unavailable), (500, InternalError), (404, ServerUnreachable), (403, NotAuthorised)],
 )
 @pytest.mark.parametrize("body", [b"", b"<html>a proxy was here</html>", b"\xff\xfe"])
 def test_an_error_that_is_no_json(
