@@ -50,6 +50,18 @@ def page(
 
 
 @app.command()
+def page_objects(
+    objects: Annotated[int, typer.Option(min=2, help="How many.")] = 500,
+    output: OutputOption = None,
+    baseline: BaselineOption = None,
+) -> None:
+    """The page's longest tasks with many objects, in a real Chromium; no model is needed."""
+    from benchmarks.page_objects import run_page_objects
+
+    _finish(run_page_objects(objects), output, baseline)
+
+
+@app.command()
 def cpu_encoder(
     rounds: Annotated[int, typer.Option(min=1, help="Encodes of each kind, in turns.")] = 9,
     model: ModelOption = DEFAULT_MODEL,

@@ -24,6 +24,7 @@ from PIL import Image, ImageOps
 
 from tests.analytic import RADII, assert_mask
 from tests.e2e.browser import wait_until
+from triton_sam.core.mask_cleaning import Cleaning, clean_mask
 from triton_sam.core.masks import decode
 from triton_sam.server import host
 from triton_sam.service.app import create_app
@@ -45,6 +46,8 @@ SPOON, CUP, TABLE, SAUCER = (365, 290), (385, 120), (60, 60), (250, 330)
 NEAR_CUP = (420, 130)
 CUP_BOX = (144, 16, 420, 224)
 COFFEE = (600, 400)
+#: What the page cleans away from masks by default.
+CLEANED = Cleaning(64, 64)
 #: Seconds until a mask must be there; an encode on two busy cores is part of it.
 PATIENCE = 60
 #: What all that follows is made of. Megabytes of pixels take long from a browser to here, so that each of them sends
@@ -298,7 +301,10 @@ class Screen:
         return body
 
     def answers(self, body: dict[str, Any]) -> list[tuple[Mask, float]]:
-        """(mask [H,W], score) of each candidate, in the model's order, from the API, which must be right."""
+        """(mask [H,W], score) of each candidate, in the model's order, as the page shows it.
+
+        From the API, which must be right, and cleaned as the page does it.
+        """
         answer = self.api.post("/v1/segment", json={name: value for name, value in body.items() if name != "id"})
         assert answer.status_code == 200, answer.text
         found = [(decode(row), row["score"]) for row in answer.json()["masks"]]
@@ -308,7 +314,7 @@ class Screen:
             prompt = {name: body[name] for name in ("points", "labels", "box") if name in body}
             for (mask, _), radius in zip(found, RADII, strict=False):
                 assert_mask(mask, self.picture, **prompt, radius=radius)
-        return found
+        return [(clean_mask(mask, CLEANED), score) for mask, score in found]
 
     def best(self, body: dict[str, Any]) -> Mask:
         """The mask with the best score."""

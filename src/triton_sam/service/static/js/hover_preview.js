@@ -4,6 +4,7 @@
  * Events: "preview" when {@link HoverPreview.preview} has changed (detail: {moved, serverMs} of the answer, or null).
  */
 import * as documents from "./core/document.js";
+import { difference } from "./core/scene.js";
 import { HoverSocket } from "./net/hover_socket.js";
 
 export class HoverPreview extends EventTarget {
@@ -32,7 +33,10 @@ export class HoverPreview extends EventTarget {
     this._place = null;
     this._asked = 0;
     this._shown = 0;
-    /** @type {{mask: import("./core/mask.js").Mask, colour: string}|null} */
+    /**
+     * What a click would add to the object that is shown and remove from it; removed is null for a new object.
+     * @type {{added: import("./core/mask.js").Mask, removed: import("./core/mask.js").Mask|null, colour: string}|null}
+     */
     this.preview = null;
     connection.addEventListener("state", () => this._connect());
     images.addEventListener("state", () => this._connect());
@@ -47,7 +51,17 @@ export class HoverPreview extends EventTarget {
     const imageKey = this._images.key;
     const place = `${point.x} ${point.y} ${point.label} ${imageKey}`;
     if (place === this._place) return; // mouse events are much finer than a pixel
-    const thing = documents.hovered(this._currentDocument(), point);
+    this._preview(documents.hovered(this._currentDocument(), point), place, moved);
+  }
+
+  /** Updates the preview for the active object with another prompt, as while a point is dragged. */
+  ofThing(thing, moved) {
+    const place = `${documents.promptKey(thing)} ${this._images.key}`;
+    if (place !== this._place) this._preview(thing, place, moved);
+  }
+
+  _preview(thing, place, moved) {
+    const imageKey = this._images.key;
     if (!thing || !imageKey) {
       this.clear();
       return;
@@ -89,7 +103,9 @@ export class HoverPreview extends EventTarget {
   _show({ thing, promptKey, moved, number }, candidates, serverMs = 0) {
     this._shown = number;
     const mask = documents.maskOf({ ...thing, answer: { key: promptKey, candidates } });
-    this.preview = mask && { mask, colour: thing.colour };
+    const shown = documents.activeThing(this._currentDocument());
+    const before = shown?.visible && shown.id === thing.id ? documents.maskOf(shown) : null;
+    this.preview = mask && { ...difference(mask, before), colour: thing.colour };
     this.dispatchEvent(new CustomEvent("preview", { detail: { moved, serverMs } }));
   }
 

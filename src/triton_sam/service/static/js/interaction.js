@@ -1,20 +1,21 @@
 /**
  * The tools: they turn gestures on the image into changes of the document. Gestures are in device pixels of the canvas.
  *
- * Events: "tool" when tool, sign or brush have changed, "cursor" when the mouse has moved, "found" when other boxes of
+ * Events: "tool" when tool, sign, brush or mode have changed, "cursor" when the mouse has moved, "found" when other boxes of
  * a model are highlighted.
  */
 import { boxBetween, sameBox } from "./core/box.js";
 import * as documents from "./core/document.js";
-import { strokeMask, subtract, union } from "./core/mask_ops.js";
-import { contains, emptyMask } from "./core/mask.js";
-import { nearestPixel, pixelAt, toImage, toScreen } from "./core/view.js";
-import { FoundBoxes } from "./draw/found_boxes.js";
-import { drawBox, drawBrush, drawCrosshair, drawPoint } from "./draw/marks.js";
+import { strokeMask, union } from "./core/mask_ops.js";
+import { contains } from "./core/mask.js";
 import { rgb } from "./core/palette.js";
+import { shownMasks } from "./core/scene.js";
+import { pixelAt, toImage } from "./core/view.js";
+import { Crosshair } from "./crosshair.js";
+import { FoundBoxes } from "./draw/found_boxes.js";
+import { drawBox, drawBrush } from "./draw/marks.js";
+import { PromptHandles } from "./prompt_handles.js";
 
-/** CSS pixels that stay visible around the crosshair. */
-const CROSSHAIR_MARGIN = 24;
 /** As in the list of objects. */
 const LONGEST_NAME = 80;
 
@@ -36,11 +37,15 @@ export class Interaction extends EventTarget {
     this.look = { fill: 0.5, style: "both" };
     /** @type {{x: number, y: number}|null} the mouse, original pixels */
     this.cursor = null;
+    /** Whether each click begins an object of its own. */
+    this.isOneClick = false;
     this.found = new FoundBoxes();
+    this.crosshair = new Crosshair(stage);
+    this.handles = new PromptHandles(app, stage);
     this._box = null;
     this._stroke = null;
-    this._crosshair = null;
     this._resting = null;
+    stage.scene.marks = (context, view, unit) => this._drawMarks(context, view, unit);
     app.images.addEventListener("state", () => app.images.state.phase === "ready" && this.hoverAgain());
     app.addEventListener("document", () => this._showDocument());
     app.hovering.addEventListener("preview", ({ detail }) => this._showPreview(detail));
@@ -56,6 +61,13 @@ export class Interaction extends EventTarget {
 
   setSign(sign) {
     this.sign = sign;
+    this._changed();
+  }
+
+  /** @param {boolean} isOneClick */
+  setOneClick(isOneClick) {
+    this.isOneClick = isOneClick;
+    if (isOneClick) this.finish();
     this._changed();
   }
 
@@ -77,9 +89,11 @@ export class Interaction extends EventTarget {
     this._resting = { x, y };
     this._at(x, y);
     const pixel = this._pixel(x, y);
-    const found = this._foundAt(x, y, takes);
+    const handle = takes ? null : this._handleAt(x, y);
+    const found = handle ? null : this._foundAt(x, y, takes);
+    this._stage.surface.classList.toggle("over-handle", handle !== null);
     this.light(found === null ? [] : [found]);
-    if (this.tool !== "point" || !pixel || found !== null) {
+    if (this.tool !== "point" || !pixel || handle || found !== null) {
       this._app.hovering.clear();
       return;
     }
@@ -88,7 +102,7 @@ export class Interaction extends EventTarget {
 
   /** The mouse rests, but something else has changed: Shift was pressed, or the image became ready. */
   hoverAgain(takes = false) {
-    if (this._box || this._stroke || this._crosshair) return;
+    if (this._box || this._stroke || this.handles.isDragging || this.crosshair.place) return;
     if (this._resting && this.cursor) this.hover(this._resting.x, this._resting.y, takes, performance.now());
   }
 
@@ -102,6 +116,9 @@ export class Interaction extends EventTarget {
   }
 
   click(x, y, takes) {
+    const { point } = (!takes && this._handleAt(x, y)) || {};
+    this.handles.select(point ?? null);
+    if (point !== undefined) return;
     const found = this._foundAt(x, y, takes);
     if (found !== null) {
       this.takeFound(found);
@@ -113,8 +130,9 @@ export class Interaction extends EventTarget {
     else if (this._paints) this._app.change((document) => documents.paint(document, this._dab(x, y), this._erases(takes)));
   }
 
-  /** Makes the topmost object here the active one. */
+  /** Deletes the point here, or makes the topmost object the active one. */
   select(x, y) {
+    if (this.tool === "point" && this.handles.removeAt(x, y)) return;
     const pixel = this._pixel(x, y);
     const here = (thing) => thing.visible && documents.maskOf(thing) && contains(documents.maskOf(thing), pixel.x, pixel.y);
     const thing = pixel && this._app.document.things.findLast(here);
@@ -129,14 +147,22 @@ export class Interaction extends EventTarget {
   dragStart(x, y, takes) {
     this._app.hovering.clear();
     const at = toImage(this._stage.view, x, y);
+    if (this.tool === "point" && this.handles.dragStart(x, y)) return;
     if (this._paints) this._stroke = { last: at, erases: this._erases(takes), mask: this._dab(x, y) };
     else this._box = { from: at, to: at };
     this._showDocument();
   }
 
-  /** @param {[number, number][]} places since the last call, in order: a mouse reports more often than the screen is drawn */
-  dragMove(places) {
+  /**
+   * @param {[number, number][]} places since the last call, in order: a mouse reports more often than the screen is drawn
+   * @param {number} when performance.now()
+   */
+  dragMove(places, when) {
     this._at(...places.at(-1));
+    if (this.handles.isDragging) {
+      this.handles.dragMove(...places.at(-1), when);
+      return;
+    }
     const points = places.map(([x, y]) => toImage(this._stage.view, x, y));
     if (this._stroke) {
       this._stroke.mask = union(this._stroke.mask, this._strokeOf([this._stroke.last, ...points]));
@@ -149,6 +175,10 @@ export class Interaction extends EventTarget {
   }
 
   dragEnd() {
+    if (this.handles.isDragging) {
+      this.handles.dragEnd();
+      return;
+    }
     const [stroke, box] = [this._stroke, this._box && this._boxOf(this._box)];
     this.cancel();
     if (stroke) this._app.change((document) => documents.paint(document, stroke.mask, stroke.erases));
@@ -159,6 +189,7 @@ export class Interaction extends EventTarget {
   cancel() {
     const wasPainting = this._stroke !== null;
     this._box = this._stroke = null;
+    this.handles.cancel();
     if (wasPainting) this._showDocument();
     this._refreshMarks();
   }
@@ -190,48 +221,38 @@ export class Interaction extends EventTarget {
     else this._begin(box, name);
   }
 
+  _handleAt(x, y) {
+    return this.tool === "point" ? this.handles.at(x, y) : null;
+  }
+
   _foundAt(x, y, takes) {
     return this.tool === "point" && this._label(takes) === 1 ? this.found.at(x, y, this._stage.view, this._stage.unit) : null;
   }
 
   // -- the keyboard ------------------------------------------------------------------------------------------------
 
-  /** Moves the crosshair by screen pixels; it starts in the middle. */
+  /** Moves the selected point or else the crosshair by screen pixels. */
   nudge(dx, dy) {
-    const { picture, view, size, unit } = this._stage;
-    if (!picture) return;
-    const least = Math.max(1, Math.round(unit / view.scale));
-    const from = this._crosshair ?? nearestPixel(view, size.width / 2, size.height / 2, picture);
-    const within = (value, length) => Math.min(length - 1, Math.max(0, value));
-    this._crosshair = {
-      x: within(from.x + dx * least, picture.width),
-      y: within(from.y + dy * least, picture.height),
-    };
-    this.cursor = this._crosshair;
-    this._bringIntoView(this._crosshair);
+    if (this.handles.selected !== null) {
+      this.handles.nudge(dx, dy);
+      return;
+    }
+    if (!this.crosshair.nudge(dx, dy)) return;
+    this.cursor = this.crosshair.place;
     this.dispatchEvent(new Event("cursor"));
     this._refreshMarks();
-    if (this.tool === "point") this._app.hovering.at({ ...this._crosshair, label: this.sign }, performance.now());
-  }
-
-  _bringIntoView({ x, y }) {
-    const { view, size, unit } = this._stage;
-    const at = toScreen(view, x + 0.5, y + 0.5);
-    const beyond = (value, length) => Math.max(0, CROSSHAIR_MARGIN * unit - value) + Math.min(0, length - CROSSHAIR_MARGIN * unit - value);
-    const [dx, dy] = [beyond(at.x, size.width), beyond(at.y, size.height)];
-    if (dx || dy) this._stage.move(dx, dy);
+    if (this.tool === "point") this._app.hovering.at({ ...this.crosshair.place, label: this.sign }, performance.now());
   }
 
   /** A click under the crosshair. */
   press(takes) {
-    if (!this._crosshair) this.nudge(0, 0);
-    else if (this.tool === "point") this._point(this._crosshair, this._label(takes));
+    this.handles.select(null);
+    if (!this.crosshair.place) this.nudge(0, 0);
+    else if (this.tool === "point") this._point(this.crosshair.place, this._label(takes));
   }
 
   hideCrosshair() {
-    if (!this._crosshair) return;
-    this._crosshair = null;
-    this._refreshMarks();
+    if (this.crosshair.hide()) this._refreshMarks();
   }
 
   finish() {
@@ -254,7 +275,7 @@ export class Interaction extends EventTarget {
 
   _point(pixel, label) {
     const point = { ...pixel, label };
-    if (documents.hovered(this._app.document, point)) this._app.change((document) => documents.addPoint(document, point));
+    if (documents.hovered(this._app.document, point)) this._make((document) => documents.addPoint(document, point));
   }
 
   _pixel(x, y) {
@@ -262,7 +283,7 @@ export class Interaction extends EventTarget {
   }
 
   _at(x, y) {
-    this._crosshair = null;
+    this.crosshair.hide();
     this.cursor = this._stage.picture && toImage(this._stage.view, x, y);
     this._refreshMarks();
     this.dispatchEvent(new Event("cursor"));
@@ -283,49 +304,38 @@ export class Interaction extends EventTarget {
 
   /** @param {number[]} box of a new object @param {string} [name] */
   _begin(box, name) {
-    this._app.change((document) => documents.addBox(document, box, name));
+    this._make((document) => documents.addBox(document, box, name));
+  }
+
+  /** If each click is an object, a new one is finished at once; one that the user has chosen is refined as always. */
+  _make(change) {
+    this._app.change((document) => {
+      const after = change(document);
+      return this.isOneClick && after.made > document.made ? documents.activate(after, null) : after;
+    });
   }
 
   // -- display -----------------------------------------------------------------------------------------------------
 
   _showPicture() {
     this.cancel();
-    this._crosshair = null;
+    this.crosshair.hide();
     this._stage.show(this._app.bitmap);
     this._app.bitmap = null; // the stage owns it now, and frees its memory
   }
 
   _showDocument() {
-    const { document } = this._app;
     const { fill, style } = this.look;
-    const masks = document.things
-      .filter((thing) => thing.visible || (this._stroke && thing.id === document.activeId))
-      .map((thing) => ({ mask: this._maskOf(thing, document), colour: rgb(thing.colour) }));
-    if (this._stroke && !this._stroke.erases && !document.activeId) {
-      masks.push({ mask: this._stroke.mask, colour: rgb(documents.paint(document, this._stroke.mask, false).things.at(-1).colour) });
-    }
-    const active = documents.activeThing(document);
-    // A painted object must be visible, even under other objects.
-    if (this._paints && active) masks.push({ mask: this._maskOf(active, document), colour: rgb(active.colour), isOutline: true });
-    this._stage.scene.masks = masks.filter(({ mask }) => mask);
+    this._stage.scene.masks = shownMasks(this._app.document, this._stroke, this._paints);
     this._stage.scene.look = { fill: style === "outline" ? 0 : fill, outline: style !== "fill" };
     this._stage.refresh("masks");
     this._refreshMarks();
   }
 
-  /** A stroke is shown on the object while it is drawn, before it becomes an undo step. */
-  _maskOf(thing, document) {
-    const mask = documents.maskOf(thing);
-    if (!this._stroke || thing.id !== document.activeId) return mask;
-    const { mask: stroke, erases } = this._stroke;
-    const base = mask ?? emptyMask(stroke.width, stroke.height);
-    return erases ? subtract(base, stroke) : union(base, stroke);
-  }
-
   /** @param {{moved: number, serverMs: number}|null} timing of the mask that is shown; null if there is none */
   _showPreview(timing) {
     const { preview } = this._app.hovering;
-    this._stage.scene.preview = preview && { mask: preview.mask, colour: rgb(preview.colour) };
+    this._stage.scene.preview = preview && { ...preview, colour: rgb(preview.colour) };
     this._stage.refresh("preview");
     this._stage.drawNow();
     if (!timing) return;
@@ -335,21 +345,16 @@ export class Interaction extends EventTarget {
   }
 
   _refreshMarks() {
-    this._stage.scene.marks = (context, view, unit) => this._drawMarks(context, view, unit);
     this._stage.refresh("marks");
   }
 
   _drawMarks(context, view, unit) {
     this.found.draw(context, view, unit);
-    const active = documents.activeThing(this._app.document);
-    if (active?.visible) {
-      if (active.box) drawBox(context, view, active.box, active.colour, unit);
-      for (const point of active.points) drawPoint(context, view, point, unit);
-    }
+    this.handles.draw(context, view, unit);
     const box = this._box && this._boxOf(this._box);
     if (box) drawBox(context, view, box, "#0b5cc2", unit);
-    if (this._paints && this.cursor && !this._crosshair) drawBrush(context, view, this.cursor, this.brushRadius, unit);
-    if (this._crosshair) drawCrosshair(context, view, this._crosshair, unit);
+    if (this._paints && this.cursor && !this.crosshair.place) drawBrush(context, view, this.cursor, this.brushRadius, unit);
+    this.crosshair.draw(context, view, unit);
   }
 
   _changed() {

@@ -8,6 +8,7 @@ import { PointerInput } from "./input/pointer.js";
 import { Interaction } from "./interaction.js";
 import { startAsk } from "./ui/chat_panel.js";
 import { MaskChoice } from "./ui/mask_choice.js";
+import { startMaskSettings } from "./ui/mask_settings.js";
 import { startHelp, startToken } from "./ui/dialogs.js";
 import { $ } from "./ui/dom.js";
 import { startExports } from "./ui/exports.js";
@@ -17,6 +18,7 @@ import { startImageList } from "./ui/image_list.js";
 import { startModels } from "./ui/models.js";
 import { notice } from "./ui/notices.js";
 import { ObjectList } from "./ui/objects.js";
+import { startPointButton } from "./ui/point_button.js";
 import { EncodeProgress } from "./ui/progress.js";
 import { startStatus } from "./ui/status.js";
 import { startTheme } from "./ui/theme.js";
@@ -44,17 +46,22 @@ const { choose } = startFiles(app);
 const images = startImageList(app);
 const showHelp = startHelp();
 const tools = startTools(app, stage, interaction);
+startMaskSettings(app, interaction);
+startPointButton(interaction);
 startAsk(app, new ChatSession(app), interaction, tools.closePanel);
 
 const onActive = (action) => () => {
   const active = documents.activeThing(app.document);
   if (active) app.change((document) => action(document, active));
 };
+const removeActive = onActive((document, { id }) => documents.remove(document, id));
 new Keyboard($("surface"), interaction, pointer, {
   finish: () => interaction.finish(),
-  pick: (pick) => choice.pick(pick),
+  nextMask: () => choice.pickNext(),
+  oneClick: () => interaction.setOneClick(!interaction.isOneClick),
+  nextPoint: () => interaction.handles.selectNext(),
   toggle: onActive((document, { id, visible }) => documents.describe(document, id, { visible: !visible })),
-  remove: onActive((document, { id }) => documents.remove(document, id)),
+  remove: () => interaction.handles.removeSelected() || removeActive(),
   undo: () => app.undo(),
   redo: () => app.redo(),
   tool: (tool) => interaction.setTool(tool),
@@ -67,6 +74,7 @@ new Keyboard($("surface"), interaction, pointer, {
   done: () => images.toggleDone(),
   escape: () => {
     pointer.abandon();
+    interaction.handles.select(null);
     tools.closePanel();
   },
   help: showHelp,

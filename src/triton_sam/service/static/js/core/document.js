@@ -24,6 +24,7 @@
  */
 import { nextColour } from "./palette.js";
 import { contains, emptyMask, equal } from "./mask.js";
+import { cleanMask } from "./mask_cleaning.js";
 import { subtract, union } from "./mask_ops.js";
 
 /** @returns {Document} */
@@ -215,12 +216,28 @@ export function chosen(candidates, pick) {
   return candidates.reduce((best, other) => (other.score > best.score ? other : best));
 }
 
-const masks = new WeakMap();
+/** @type {import("./mask_cleaning.js").Cleaning} one for all documents: what is shown is what every export has */
+let cleaning = { holes: 0, islands: 0 };
+let masks = new WeakMap();
 
-/** @returns {Mask|null} the model's mask with the painted and erased parts; null if there is none */
+/** @param {number} size of holes and islands in original pixels; smaller ones of the model's masks are cleaned away */
+export function setCleaning(size) {
+  if (size === cleaning.holes) return;
+  cleaning = { holes: size, islands: size };
+  masks = new WeakMap();
+}
+
+/** @returns {number} original pixels; 0 if nothing is cleaned, as with an object that was only painted */
+export const cleaningOf = (thing) => (thing.answer ? cleaning.holes : 0);
+
+/**
+ * @returns {Mask|null} the model's mask, cleaned, with the painted and erased parts, which stay as they were drawn; null if
+ *   there is none
+ */
 export function maskOf(thing) {
   if (!masks.has(thing)) {
-    let mask = withBase(thing, chosen(thing.answer?.candidates, thing.pick)?.mask ?? null);
+    const model = chosen(thing.answer?.candidates, thing.pick)?.mask ?? null;
+    let mask = withBase(thing, model && cleanMask(model, cleaning));
     if (thing.added) mask = mask ? union(mask, thing.added) : thing.added;
     if (mask && thing.removed) mask = subtract(mask, thing.removed);
     masks.set(thing, mask);

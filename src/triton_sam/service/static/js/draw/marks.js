@@ -4,10 +4,11 @@ import { toScreen } from "../core/view.js";
 const ADDS = "#12a150";
 const TAKES = "#d92d20";
 
-/** @param {CanvasRenderingContext2D} context @param {number} unit device pixels of a CSS pixel */
-export function drawPoint(context, view, { x, y, label }, unit) {
+/** @param {CanvasRenderingContext2D} context @param {number} unit device pixels of a CSS pixel @param {boolean} [isSelected] */
+export function drawPoint(context, view, { x, y, label }, unit, isSelected = false) {
   const at = toScreen(view, x + 0.5, y + 0.5);
   const radius = 6.5 * unit;
+  if (isSelected) drawRing(context, at, radius + 4 * unit, unit);
   context.beginPath();
   context.arc(at.x, at.y, radius, 0, 2 * Math.PI);
   context.fillStyle = label ? ADDS : TAKES;
@@ -24,6 +25,28 @@ export function drawPoint(context, view, { x, y, label }, unit) {
     context.lineTo(at.x, at.y + arm);
   }
   context.stroke();
+}
+
+/** Around a selected point; dark and light, so that it shows on any image. */
+function drawRing(context, at, radius, unit) {
+  for (const [width, style] of [[5, "rgb(0 0 0 / 75%)"], [2.5, "#fff"]]) {
+    context.beginPath();
+    context.arc(at.x, at.y, radius, 0, 2 * Math.PI);
+    context.lineWidth = width * unit;
+    context.strokeStyle = style;
+    context.stroke();
+  }
+}
+
+/** The corner of a box, which can be dragged. @param {{x: number, y: number}} place original pixels, continuous */
+export function drawHandle(context, view, place, colour, unit) {
+  const at = toScreen(view, place.x, place.y);
+  const half = 4 * unit;
+  context.fillStyle = "#fff";
+  context.fillRect(at.x - half, at.y - half, 2 * half, 2 * half);
+  context.lineWidth = 1.5 * unit;
+  context.strokeStyle = colour;
+  context.strokeRect(at.x - half, at.y - half, 2 * half, 2 * half);
 }
 
 /** @param {number[]} box x0, y0, x1, y1 in original pixels */

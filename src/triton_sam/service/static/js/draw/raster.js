@@ -5,8 +5,10 @@
  * @typedef {import("../core/mask.js").Mask} Mask
  * @typedef {import("../core/view.js").View} View
  * @typedef {{x0: number, y0: number, x1: number, y1: number}} Box  device pixels, ends exclusive
- * @typedef {{colour: [number, number, number], fill: number, line: number}} Look
- *   fill: opacity of the inside, 0 to 1; line: the outline's width in device pixels, 0 for none
+ * @typedef {[number, number, number]} Colour  red, green, blue, 0 to 255
+ * @typedef {{colour: Colour, fill: number, line: number, lineColour?: Colour, stripes?: number}} Look
+ *   fill: opacity of the inside, 0 to 1; line: the outline's width in device pixels, 0 for none; lineColour: the colour if
+ *   left out; stripes: the width of diagonal stripes in colour and lineColour, in device pixels, none if left out
  */
 import { columnSpans } from "../core/mask_ops.js";
 
@@ -64,12 +66,12 @@ export class Raster {
     return x1 > x0 ? { x0, y0, x1, y1 } : null;
   }
 
-  _colour({ x0, y0, x1, y1 }, { colour: [r, g, b], fill, line }, view, mask) {
+  _colour({ x0, y0, x1, y1 }, { colour, fill, line, lineColour = colour, stripes = 0 }, view, mask) {
     const { width, height } = this;
     const [covered, pixels] = [this._covered, this._pixels];
-    const packed = (r | (g << 8) | (b << 16)) >>> 0;
-    const inside = (packed | (Math.round(fill * 255) << 24)) >>> 0;
-    const border = (packed | (255 << 24)) >>> 0;
+    const inside = packed(colour, fill);
+    const border = packed(lineColour, 1);
+    const [otherInside, otherBorder] = [packed(lineColour, fill), packed(colour, 1)];
     const ends = {
       left: Math.max(0, Math.ceil(view.x - 0.5)),
       right: Math.min(width, Math.ceil(mask.width * view.scale + view.x - 0.5)) - 1,
@@ -80,8 +82,9 @@ export class Raster {
       const row = y * width;
       for (let x = x0; x < x1; x++) {
         if (!covered[row + x]) continue;
-        if (line > 0 && this._isNearBorder(x, y, line, ends)) pixels[row + x] = border;
-        else if (fill > 0) pixels[row + x] = inside;
+        const isOther = stripes > 0 && (x + y) % (2 * stripes) < stripes;
+        if (line > 0 && this._isNearBorder(x, y, line, ends)) pixels[row + x] = isOther ? otherBorder : border;
+        else if (fill > 0) pixels[row + x] = isOther ? otherInside : inside;
       }
     }
   }
@@ -100,6 +103,9 @@ export class Raster {
     return false;
   }
 }
+
+/** @param {Colour} colour @param {number} opacity @returns {number} as in the buffer of an ImageData, little-endian */
+const packed = ([r, g, b], opacity) => (r | (g << 8) | (b << 16) | (Math.round(opacity * 255) << 24)) >>> 0;
 
 function fillBox(values, width, { x0, y0, x1, y1 }, value) {
   for (let y = y0; y < y1; y++) values.fill(value, y * width + x0, y * width + x1);

@@ -6,7 +6,8 @@
  * @typedef {object} Scene  what to draw
  * @property {{mask: Mask, colour: [number, number, number], isOutline?: boolean}[]} masks  the first lies at the bottom
  * @property {{fill: number, outline: boolean}} look
- * @property {{mask: Mask, colour: [number, number, number]}|null} preview
+ * @property {{added: Mask, removed: Mask|null, colour: [number, number, number]}|null} preview  what a click would do;
+ *   removed is null for a new object
  * @property {(context: CanvasRenderingContext2D, view: import("../core/view.js").View, unit: number) => void} marks
  */
 import { Pyramid } from "./pyramid.js";
@@ -16,6 +17,12 @@ import { aligned, fitted, moved, zoomed } from "../core/view.js";
 const OUTLINE = 1.5;
 const PREVIEW_OUTLINE = 2;
 const PREVIEW_FILL = 0.38;
+/** What would be added and what would go differ by pattern and not by hue alone: plain with a light outline, and striped. */
+const LIGHT = [255, 255, 255];
+const DARK = [16, 20, 26];
+const ADDED_FILL = 0.6;
+const REMOVED_FILL = 0.72;
+const STRIPES = 4;
 const LAYERS = ["picture", "masks", "preview", "marks"];
 
 export class Stage {
@@ -160,7 +167,15 @@ export class Stage {
     const { preview } = this.scene;
     const line = Math.max(1, Math.round(PREVIEW_OUTLINE * this.unit));
     this._layer("preview", (raster) => {
-      if (preview) raster.paint(preview.mask, this.view, { colour: preview.colour, fill: PREVIEW_FILL, line });
+      if (!preview) return;
+      const { added, removed, colour } = preview;
+      if (!removed) {
+        raster.paint(added, this.view, { colour, fill: PREVIEW_FILL, line });
+        return;
+      }
+      const stripes = Math.max(2, Math.round(STRIPES * this.unit));
+      raster.paint(added, this.view, { colour, fill: ADDED_FILL, line, lineColour: LIGHT });
+      raster.paint(removed, this.view, { colour: DARK, fill: REMOVED_FILL, line, lineColour: LIGHT, stripes });
     });
   }
 

@@ -3,7 +3,7 @@
  *
  * @typedef {import("../core/mask.js").Mask} Mask
  * @typedef {{name: string, width: number, height: number}} Picture Original pixels.
- * @typedef {{name: string, category?: string, mask: Mask, score?: number | null}} ExportedObject
+ * @typedef {{name: string, category?: string, mask: Mask, clean?: number, score?: number | null}} ExportedObject
  *   Without a category of its own an object's name is one.
  * @typedef {import("../core/classes.js").Class} Class
  */
@@ -29,11 +29,17 @@ export function cocoOfImages(images, classes = []) {
   const ids = new Map(categories.map(({ id, name }) => [name, id]));
   const pairs = images.flatMap(({ objects }, index) => objects.map((object) => ({ object, imageId: index + 1 })));
   return {
-    info: { description: "Segmented with triton-sam" },
+    info: { description: "Segmented with triton-sam", ...cleaningOf(pairs) },
     images: images.map(({ picture: { name, width, height } }, index) => ({ id: index + 1, file_name: name, width, height })),
     annotations: pairs.map(({ object, imageId }, index) => annotation(object, index + 1, imageId, ids.get(categoryOf(object)))),
     categories: categories.map(({ id, name }) => ({ id, name, supercategory: "object" })),
   };
+}
+
+/** Told in the form of the server's prompt_json. */
+function cleaningOf(pairs) {
+  const size = pairs.reduce((most, { object }) => Math.max(most, object.clean ?? 0), 0);
+  return size > 0 ? { clean: { holes: size, islands: size } } : {};
 }
 
 function annotation({ mask, score }, id, imageId, categoryId) {

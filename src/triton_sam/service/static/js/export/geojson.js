@@ -9,7 +9,7 @@ import { polygonsOf } from "../core/polygon.js";
 
 /**
  * @param {Picture} picture
- * @param {Array<{name: string, category?: string, className?: string | null, colour: string, mask: Mask, score?: number | null}>} objects
+ * @param {Array<{name: string, category?: string, className?: string | null, colour: string, mask: Mask, clean?: number, score?: number | null}>} objects
  *   Colours as "#rrggbb". Without a category of its own an object's name is one.
  * @returns {object} A FeatureCollection for JSON, a Feature an object: its exact border in original pixels,
  *   xy, y downwards. Objects with an empty mask are left out, as they have no geometry.
@@ -23,7 +23,7 @@ export function geoJson(picture, objects) {
   };
 }
 
-function feature({ name, category, className = null, colour, score }, polygons) {
+function feature({ name, category, className = null, colour, clean, score }, polygons) {
   return {
     type: "Feature",
     geometry:
@@ -34,6 +34,7 @@ function feature({ name, category, className = null, colour, score }, polygons) 
       name,
       class: className,
       ...(score == null ? {} : { score }),
+      ...(clean ? { clean: { holes: clean, islands: clean } } : {}),
       objectType: "annotation",
       classification: { name: category ?? name, color: redGreenBlue(colour) },
     },

@@ -10,7 +10,8 @@ const UNNAMED = "object";
  * @param {import("../core/document.js").Document} document
  * @param {Array<{id: string, name: string, colour: string}>} [classes]
  * @returns {Array<{name: string, className: string|null, category: string, label: number, colour: string,
- *   mask: import("../core/mask.js").Mask, score: number|null}>} visible objects with a mask, bottom first. Labels count hidden objects too, so that hiding one changes no label.
+ *   mask: import("../core/mask.js").Mask, clean: number, score: number|null}>} visible objects with a mask, bottom first. Labels count hidden objects too, so that hiding one changes no label.
+ *   clean: original pixels; smaller holes and islands of the model's mask were cleaned away.
  */
 export function objectsOf(document, classes = []) {
   const classOf = new Map(classes.map((one) => [one.id, one]));
@@ -24,6 +25,7 @@ export function objectsOf(document, classes = []) {
       label,
       colour: shownColour(thing, classOf.get(thing.classId)),
       mask: documents.maskOf(thing),
+      clean: documents.cleaningOf(thing),
       score: documents.chosen(thing.answer?.candidates, thing.pick)?.score ?? null,
     }))
     .filter(({ mask }) => mask && area(mask) > 0);

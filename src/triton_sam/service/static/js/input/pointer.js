@@ -85,7 +85,7 @@ export class PointerInput {
       this._stage.move(place[0] - press.last[0], place[1] - press.last[1]);
     } else {
       const events = event.getCoalescedEvents?.() ?? [];
-      this._interaction.dragMove((events.length ? events : [event]).map((part) => this._place(part)));
+      this._interaction.dragMove((events.length ? events : [event]).map((part) => this._place(part)), event.timeStamp);
     }
     press.last = place;
   }

@@ -1,4 +1,4 @@
-/** The choice between the model's masks: the best score, or one of three. */
+/** The choice between the model's masks: the best score, or one of three. Only shown if the model returned several. */
 import * as documents from "../core/document.js";
 import { $, element, radioGroup } from "./dom.js";
 
@@ -24,19 +24,31 @@ export class MaskChoice {
   /** @param {number|null} pick */
   pick(pick) {
     const active = documents.activeThing(this._app.document);
-    if (active && documents.hasPrompt(active)) this._app.change((document) => documents.choose(document, active.id, pick));
+    if (active && hasChoice(active)) this._app.change((document) => documents.choose(document, active.id, pick));
+  }
+
+  /** The next choice: the best score, mask 1, 2, 3, and again. */
+  pickNext() {
+    const active = documents.activeThing(this._app.document);
+    if (!active || !hasChoice(active)) return;
+    const next = active.pick === null ? 0 : active.pick + 1;
+    this.pick(next < COUNT ? next : null);
   }
 
   _show() {
     const active = documents.activeThing(this._app.document);
-    $("choice").hidden = !active || !documents.hasPrompt(active);
-    if (!active) return;
+    const isShown = active !== null && hasChoice(active);
+    $("choice").hidden = !isShown;
+    if (!isShown) return;
     this._mark(active.pick);
-    const candidates = active.answer?.candidates ?? [];
+    const { candidates } = active.answer;
     this._buttons.slice(1).forEach((button, pick) => {
-      const score = candidates.length === COUNT ? candidates[pick].score.toFixed(2) : null;
-      button.textContent = score ? `${pick + 1} · ${score}` : `${pick + 1}`;
-      button.setAttribute("aria-label", score ? `Mask ${pick + 1}, score ${score}` : `Mask ${pick + 1}`);
+      const score = candidates[pick].score.toFixed(2);
+      button.textContent = `${pick + 1} · ${score}`;
+      button.setAttribute("aria-label", `Mask ${pick + 1}, score ${score}`);
     });
   }
 }
+
+/** Further points leave no doubt which mask is meant, and the model returns one. */
+const hasChoice = (thing) => documents.hasPrompt(thing) && thing.answer?.candidates.length === COUNT;
