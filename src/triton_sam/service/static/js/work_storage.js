@@ -18,10 +18,12 @@ const PROJECT = "triton-sam.project";
 const WORK_STORES = ["index", "work", "masks"];
 const RECORD_STORES = ["index", "pictures", "work", "masks", "thumbnails"];
 
-/** Whether every mask of its documents was found. */
-const isWhole = ({ past, present, future }) =>
-  [...past, present, ...future].every(({ things }) =>
-    things.every(({ answer }) => !answer || answer.candidates.every(({ mask }) => mask !== null)));
+/** @returns {number[]} of all masks of a packed history */
+function usedIds(history) {
+  const ids = [];
+  unpacked(history, (id) => ids.push(id));
+  return ids;
+}
 
 export class Store {
   /**
@@ -176,7 +178,7 @@ export class Store {
     if (!picture || !work) return null;
     const byId = new Map(keys.map(([, id], index) => [id, masks[index]]));
     const history = unpacked(work.history, (id) => byId.get(id) ?? null);
-    if (!isWhole(history)) return null;
+    if (!usedIds(work.history).every((id) => byId.has(id))) return null;
     this._ids.set(record, new WeakMap(keys.map(([, id], index) => [masks[index], id])));
     this._lastId = Math.max(this._lastId, keys.at(-1)?.[1] ?? 0);
     return { ...picture, history };

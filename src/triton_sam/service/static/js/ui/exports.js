@@ -1,4 +1,4 @@
-/** The export buttons: each writes the visible objects to one file. */
+/** The export buttons: each writes the visible objects of the open image, or of all images, to one file. */
 import * as documents from "../core/document.js";
 import { safeFileName, uniqueNames } from "../core/file_names.js";
 import { area } from "../core/mask.js";
@@ -9,7 +9,8 @@ import { labelImage, maskImage } from "../export/label_image.js";
 import { objectsOf } from "../export/objects.js";
 import { slide } from "../export/slide.js";
 import { zip } from "../export/zip.js";
-import { $, element } from "./dom.js";
+import { $ } from "./dom.js";
+import { download } from "./download.js";
 import { notice } from "./notices.js";
 
 const json = (document, type) => new Blob([JSON.stringify(document)], { type });
@@ -70,9 +71,3 @@ async function masksOf({ objects }) {
 }
 
 const stemOf = (name) => safeFileName(name.replace(/\.[^.]*$/, ""), "image");
-
-function download(blob, name) {
-  const address = URL.createObjectURL(blob);
-  element("a", { href: address, download: name }).click();
-  setTimeout(() => URL.revokeObjectURL(address), 60_000);
-}

@@ -1,0 +1,90 @@
+/** Reads project files: dropped or opened as any other file. */
+import * as histories from "../core/history.js";
+import { classesFrom, mergeClasses, numberOf } from "../core/classes.js";
+import { NameMatcher } from "../core/name_matching.js";
+import { isZip, unzip } from "../export/unzip.js";
+import { registerImporter } from "../importers.js";
+import { Problem } from "../net/problems.js";
+import { newName } from "../storage/database.js";
+import { PROJECT_JSON, documentFrom, readProjectJson, withBlobs, withClassIds } from "./file_format.js";
+import { hasWork, newItem } from "./items.js";
+
+const MISSING = "its images are not in it: drop the images first, then the project file";
+
+export function startProjectFiles() {
+  registerImporter({
+    accepts: (file, head) => isZip(head) && /\.zip$/i.test(file.name),
+    run: async (app, file) => readProject(app, await unzip(file)),
+    endings: ".zip",
+  });
+}
+
+/**
+ * Adds what a project file has: its images with their work; without its images, the work of the images of that name.
+ * @param {import("../app.js").App} app
+ * @param {Map<string, () => Promise<Blob>>} entries of a ZIP
+ */
+async function readProject(app, entries) {
+  const json = entries.get(PROJECT_JSON);
+  if (!json) throw new Problem("refused", "there is no project of this page in this ZIP file: unpack it, and drop its images");
+  const { settings, images } = readProjectJson(await (await json()).text());
+  const ids = await takeSettings(app, settings);
+  const matcher = new NameMatcher(app.items);
+  const missing = [];
+  let first = null;
+  for (const entry of images) {
+    const document = withClassIds(soundDocument(entry), ids);
+    const record = entry.file ? await addImage(app, entries, entry, document) : await addWork(app, matcher.image(entry.name), entry, document);
+    if (record) first ??= record;
+    else missing.push(entry.name);
+  }
+  if (first && !app.picture) await app.openRecord(first);
+  if (missing.length) throw new Problem("refused", `${missing.join(", ")}: ${MISSING}`);
+  app.announce(`The project was read: ${images.length} images.`);
+}
+
+function soundDocument({ document }) {
+  try {
+    return documentFrom(document);
+  } catch {
+    throw new Problem("refused", "this project file is damaged: export it again");
+  }
+}
+
+async function addImage(app, entries, { name, file, type, view, width, height, isDone }, document) {
+  const find = async (path, kind) => {
+    const blob = await entries.get(path)?.();
+    if (!blob) throw new Problem("refused", `${path} is missing in this project file: export it again`);
+    return new Blob([blob], { type: kind });
+  };
+  const sources = new Map();
+  withBlobs(view, (path, kind) => sources.set(path, { path, kind }));
+  for (const [path, { kind }] of sources) sources.set(path, await find(path, kind));
+  const history = histories.newHistory(document);
+  const fields = { hasWork: hasWork(history), objectCount: document.things.length, isDone: isDone === true };
+  const item = newItem({ record: newName(), name, width, height, ...fields });
+  const picture = { file: await find(file, type), view: withBlobs(view ?? null, (path) => sources.get(path)) };
+  if (!(await app.project.append(item, picture, history))) {
+    throw new Problem("refused", `the browser's storage is full: ${name} and what follows it was not added`);
+  }
+  return item.record;
+}
+
+async function addWork(app, item, { isDone }, document) {
+  if (!item || !(await app.editDocument(item.record, () => document))) return null;
+  if (isDone) app.project.setDone(true, item.record);
+  return item.record;
+}
+
+/** Known classes stay; those of the project are added. @returns {Promise<Map<string, string>>} id in the project -> id here */
+async function takeSettings(app, { classes, ...others }) {
+  for (const [name, value] of Object.entries(others)) if (!app.items.length) await app.saveSetting(name, value);
+  if (!classes) return new Map();
+  const theirs = classesFrom(classes);
+  const ours = classesFrom(await app.readSetting("classes"));
+  const wishes = theirs.list.map((one) => ({ name: one.name, colour: one.colour, number: numberOf(one) }));
+  const { classes: merged, ids } = mergeClasses(ours, wishes);
+  await app.saveSetting("classes", merged);
+  app.dispatchEvent(new Event("settings"));
+  return new Map(theirs.list.map((one, index) => [one.id, ids[index]]));
+}

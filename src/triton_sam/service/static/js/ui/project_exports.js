@@ -1,0 +1,38 @@
+/** The exports of all images of the list: as annotations in one ZIP, and as a project file. */
+import { everything } from "../export/everything.js";
+import { isWaiting } from "../core/document.js";
+import { $ } from "./dom.js";
+import { download } from "./download.js";
+import { notice } from "./notices.js";
+
+const today = () => new Date().toISOString().slice(0, 10);
+
+/** @param {import("../app.js").App} app */
+export function startProjectExports(app) {
+  let isBusy = false;
+  const run = async (name, wanted) => {
+    if (isBusy) return;
+    isBusy = true;
+    const tell = (done, total) => notice("export", total > 1 ? `Exporting: ${done} of ${total} images` : "");
+    try {
+      app.project.saveNow();
+      const { blob, unreadable } = await everything(app, wanted, tell);
+      download(blob, `${name}-${today()}.zip`);
+      notice("export", remark(app, unreadable));
+    } catch (error) {
+      notice("export", `The export failed. ${error.message}`);
+    }
+    isBusy = false;
+  };
+  $("export-all").onclick = () => run("triton-sam", { annotations: true, images: false });
+  $("export-project").onclick = () => run("triton-sam-project", { annotations: false, images: $("project-images").checked });
+  app.addEventListener("items", () => {
+    $("project-exports").hidden = app.items.length === 0;
+    $("export-all").hidden = app.items.length < 2;
+  });
+}
+
+function remark(app, unreadable) {
+  if (unreadable.length) return `Not in the file, because the browser cannot read them: ${unreadable.join(", ")}.`;
+  return app.document.things.some(isWaiting) ? "Some objects still wait for their masks, and are exported as they were." : "";
+}
