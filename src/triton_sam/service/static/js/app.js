@@ -2,9 +2,10 @@
  * The application without its controls: the open image, its document, and the requests to the server for it. The list of
  * images and the storage are the project's.
  *
- * Events: "document" (objects, selection, undo), "picture" (another image, or none), "items" (the list of images), "opening"
- * (detail: whether one is being opened), "adding" (detail: {done, total}, or null), "settings" (read from a project file),
- * "latency", "notice" (detail: {kind, text, action}), "announce" (detail: text, for screen readers).
+ * Events: "document" (objects, selection, undo), "picture" (another image, or none), "rendering" (the same image looks
+ * otherwise), "items" (the list of images), "opening" (detail: whether one is being opened), "adding" (detail: {done, total},
+ * or null), "settings" (read from a project file), "latency", "notice" (detail: {kind, text, action}), "announce" (detail:
+ * text, for screen readers).
  *
  * @typedef {import("./core/document.js").Document} Document
  */
@@ -128,6 +129,16 @@ export class App extends EventTarget {
     this._emit("picture");
     this._emit("document");
     this.images.open(file, item.keys, this._ahead.take(item.record));
+    this._askForAll();
+  }
+
+  /** The open image has another picture of the same size. Called by the project. */
+  redraw({ file, view, bitmap }) {
+    this._forgetQuestions();
+    this.bitmap = bitmap;
+    this.picture = { ...this.picture, file, view };
+    this._emit("rendering");
+    this.images.open(file);
     this._askForAll();
   }
 

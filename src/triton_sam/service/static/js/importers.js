@@ -28,7 +28,7 @@ export async function importerOf(file) {
 /**
  * An image file may have several images in it, such as the pages of a stack.
  * @typedef {{name: string, file: Blob, view: object|null}} Piece  view: how the file was made from a scientific image
- * @type {(file: Blob, name: string) => Promise<Piece[]>}
+ * @type {(file: Blob, name: string) => Promise<Piece[]|AsyncIterable<Piece>>}
  */
 let expander = (file, name) => Promise.resolve([{ name, file, view: null }]);
 
@@ -37,5 +37,5 @@ export function setExpander(expand) {
   expander = expand;
 }
 
-/** @param {Blob} file @param {string} name @returns {Promise<Piece[]>} */
+/** @param {Blob} file @param {string} name @returns {Promise<Piece[]|AsyncIterable<Piece>>} */
 export const expanded = (file, name) => expander(file, name);

@@ -41,6 +41,13 @@ export class PictureOpening {
     }
   }
 
+  /** Gives up the image that is being opened. */
+  cancel() {
+    this.turn += 1;
+    this._abort.abort();
+    this._tell(false);
+  }
+
   /** @param {Blob} file @param {AbortSignal} [signal] @returns {Promise<{bitmap: ImageBitmap, file: Blob}>} of an allowed size */
   async read(file, signal) {
     this._checkSize(file.size, "bytes", this._limits()?.max_image_bytes);

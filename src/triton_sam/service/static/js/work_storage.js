@@ -219,6 +219,17 @@ export class Store {
     return this._checked(isStored, record);
   }
 
+  /** @param {Item} item with other pixels and the same work @param {StoredPicture} picture @returns {Promise<boolean>} */
+  changePicture(item, { file, view }) {
+    const kept = this._memory.get(item.record);
+    if (kept) Object.assign(kept, { work: { ...kept.work, file, view }, thumbnail: undefined });
+    return this._database.transact(["index", "pictures", "thumbnails"], ({ index, pictures, thumbnails }) => {
+      thumbnails.delete(item.record);
+      pictures.put(view ? { file, view } : file, item.record);
+      index.put(this._entry(item), item.record);
+    });
+  }
+
   /** @param {Item} item @param {Work} work whose image is already stored @returns {Promise<boolean>} */
   saveWork(item, work) {
     this._remember(item, work);

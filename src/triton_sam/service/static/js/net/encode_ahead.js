@@ -23,6 +23,7 @@ export class EncodeAhead {
     this._job = null;
     images.addEventListener("state", () => this._consider());
     project.addEventListener("items", () => this._consider());
+    project.addEventListener("redrawing", ({ detail }) => this._job?.record === detail && this.take(null));
   }
 
   /**

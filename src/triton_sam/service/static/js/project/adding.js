@@ -5,7 +5,7 @@
 import { importerOf, expanded } from "../importers.js";
 import { Problem, sentence } from "../net/problems.js";
 import { newName } from "../storage/database.js";
-import { newItem } from "./items.js";
+import { newItem, pageOf } from "./items.js";
 import { roomFor } from "./room.js";
 
 /** Some systems do not report a MIME type for these. */
@@ -61,7 +61,7 @@ export class FileAdding {
   }
 
   async _image(file, outcome) {
-    for (const piece of await expanded(file, nameOf(file))) {
+    for await (const piece of await expanded(file, nameOf(file))) {
       await this._checkRoom(piece);
       // If the user opens another image meanwhile, this one is only added.
       const isOpened = !outcome.isOpened && (await this._app.project.open(piece.file, piece.name, { view: piece.view }));
@@ -75,7 +75,7 @@ export class FileAdding {
     const { project, thumbnails } = this._app;
     const shown = await project.opening.read(file);
     const { width, height } = shown.bitmap;
-    const item = newItem({ record: newName(), name, width, height });
+    const item = newItem({ record: newName(), name, width, height, ...pageOf(view) });
     const isStored = await project.append(item, { file: shown.file, view });
     if (!isStored) {
       shown.bitmap.close();

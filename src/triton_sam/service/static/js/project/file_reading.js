@@ -7,7 +7,7 @@ import { registerImporter } from "../importers.js";
 import { Problem } from "../net/problems.js";
 import { newName } from "../storage/database.js";
 import { PROJECT_JSON, documentFrom, readProjectJson, withBlobs, withClassIds } from "./file_format.js";
-import { hasWork, newItem } from "./items.js";
+import { hasWork, newItem, pageOf } from "./items.js";
 
 const MISSING = "its images are not in it: drop the images first, then the project file";
 
@@ -62,7 +62,7 @@ async function addImage(app, entries, { name, file, type, view, width, height, i
   for (const [path, { kind }] of sources) sources.set(path, await find(path, kind));
   const history = histories.newHistory(document);
   const fields = { hasWork: hasWork(history), objectCount: document.things.length, isDone: isDone === true };
-  const item = newItem({ record: newName(), name, width, height, ...fields });
+  const item = newItem({ record: newName(), name, width, height, ...pageOf(view), ...fields });
   const picture = { file: await find(file, type), view: withBlobs(view ?? null, (path) => sources.get(path)) };
   if (!(await app.project.append(item, picture, history))) {
     throw new Problem("refused", `the browser's storage is full: ${name} and what follows it was not added`);

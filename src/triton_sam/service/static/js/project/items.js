@@ -11,12 +11,17 @@
  * @property {boolean} hasWork  whether there is something to lose
  * @property {boolean} isDone  the user says so
  * @property {boolean} [isSample]  from the server's samples
+ * @property {string} [stack]  the same for all pages of a file with several
+ * @property {number} [page]  of a stack, from 1
  * @property {Record<string, string>} keys  model -> image key on the server
  */
 import { canRedo, canUndo } from "../core/history.js";
 
 /** @returns {boolean} whether a history has work worth keeping */
 export const hasWork = (history) => history.present.things.length > 0 || canUndo(history) || canRedo(history);
+
+/** @param {any} view of a picture @returns {Partial<Item>} which page of which stack it is */
+export const pageOf = (view) => (view?.stack ? { stack: view.stack, page: view.page } : {});
 
 /** @param {Partial<Item>} fields @returns {Item} */
 export function newItem(fields) {

@@ -1,7 +1,8 @@
 /**
  * The project of this tab: its images, which of them is open, and that all work is stored.
  *
- * Events: "items" when an image was added, removed, opened, or has another status.
+ * Events: "items" when an image was added, removed, opened, or has another status; "redrawing" and "redrawn"
+ * (detail: its record) before and after an image gets another picture.
  *
  * @typedef {import("./items.js").Item} Item
  * @typedef {import("../core/document.js").Document} Document
@@ -11,7 +12,7 @@ import * as histories from "../core/history.js";
 import { Problem, sentence } from "../net/problems.js";
 import { newName } from "../storage/database.js";
 import { Store } from "../work_storage.js";
-import { Items, hasWork, newItem } from "./items.js";
+import { Items, hasWork, newItem, pageOf } from "./items.js";
 
 const SAVE_PAUSE = 150;
 const NO_STORAGE = "This browser stores no data for the page: export your work before you leave.";
@@ -83,7 +84,7 @@ export class Project extends EventTarget {
     if (!shown) return false;
     const before = this.current;
     const { width, height } = shown.bitmap;
-    const item = newItem({ record: newName(), name, width, height, isSample });
+    const item = newItem({ record: newName(), name, width, height, isSample, ...pageOf(view) });
     this.saveNow();
     this.list.add(item);
     // Samples are at hand again at any time: those that nobody worked on do not fill the list.
@@ -95,7 +96,11 @@ export class Project extends EventTarget {
 
   /** @param {string} record of the list @returns {Promise<boolean>} whether it is shown */
   async openRecord(record) {
-    if (record === this.list.current && this._app.picture && !this._wanted) return true;
+    if (record === this.list.current && this._app.picture) {
+      if (this._wanted) this.opening.cancel(); // back to what is still open
+      this._wanted = null;
+      return true;
+    }
     this._wanted = record;
     for (let edits = null; edits !== this._editing; ) {
       edits = this._editing;
@@ -133,14 +138,20 @@ export class Project extends EventTarget {
     }
   }
 
-  /** The picture of the open image is another one now: of the same size, with the same work. @param {Blob} file @param {object} view */
-  async changePicture(file, view) {
-    const { record } = this.current;
-    const shown = await this.opening.open(() => file);
-    if (!shown || record !== this.list.current) return;
-    const item = this.list.change(record, { keys: {} }) ?? this.current;
-    this._switch(item, shown, { view, history: this._app.history });
-    this.store.savePicture(item, { file: shown.file, view, history: this._app.history });
+  /**
+   * Gives an image another picture of the same size, such as another contrast; its work stays, and it is encoded anew.
+   * @param {string} record open or not
+   * @param {{file: Blob, view: object, bitmap: ImageBitmap|null}} picture bitmap: needed for the open image
+   */
+  async changePicture(record, { file, view, bitmap }) {
+    this.dispatchEvent(new CustomEvent("redrawing", { detail: record }));
+    const item = this.list.change(record, { keys: {} });
+    const isOpen = record === this.list.current && this._app.picture !== null;
+    if (isOpen) this._app.redraw({ file, view, bitmap });
+    else bitmap?.close();
+    if (!item) return;
+    await this.store.changePicture(item, { file, view });
+    this.dispatchEvent(new CustomEvent("redrawn", { detail: record }));
   }
 
   _switch(item, { file, bitmap }, { view, history }) {

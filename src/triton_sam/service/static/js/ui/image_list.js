@@ -44,7 +44,8 @@ export function startImageList(app) {
     const { record, name, status } = project.current;
     app.announce(`Image ${project.list.placeOf(record) + 1} of ${app.items.length}: ${name}, ${status}.`);
   });
-  return { ...actions, forgetPicture: (record) => rows.forgetPicture(record) };
+  project.addEventListener("redrawn", ({ detail }) => rows.forgetPicture(detail));
+  return actions;
 }
 
 function show(app) {

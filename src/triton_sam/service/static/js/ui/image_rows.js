@@ -41,7 +41,9 @@ export class ImageRows {
 
   /** Scrolls so that the open image's row is visible. */
   reveal() {
-    this._scrollTo(this._app.project.list.placeOf(this._app.project.list.current));
+    const { list } = this._app.project;
+    if (document.activeElement === this._box) this._cursor = list.current;
+    this._scrollTo(list.placeOf(list.current));
   }
 
   /** Along the list: downwards, or to the right on a phone. */
