@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from PIL import Image
 
 from testkit.page_traffic import Traffic
 from tests.e2e.browser import OpenPage, PageLog, serious_findings, wait_until
-from tests.e2e.list_helpers import drop, expect_open, expect_rows, make_images
+from tests.e2e.list_helpers import drop, expect_open, expect_rows, make_images, rows
 from tests.e2e.page_helpers import PATIENCE, Screen, picture_in
 from triton_sam.serving import RunningServer
 
@@ -94,3 +95,32 @@ def test_of_twelve_dropped_files_each_is_there_or_is_named(
     screen.press("Control+z")
     wait_until(page, lambda: screen.names() == [])
     assert posts(traffic(page)) <= 4, "keys are kept with the images"
+
+
+def test_a_folder_is_a_list_of_which_only_the_visible_rows_are_in_the_page(
+    server: RunningServer, open_page: OpenPage, tmp_path: Path
+) -> None:
+    folder = tmp_path / "scans"
+    for number in range(1, 61):
+        path = folder / ("second/plate.png" if number == 60 else f"plate-{number}.png")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (48, 32), (4 * number, 255 - 4 * number, 90)).save(path)
+    (folder / ".DS_Store").write_text("of the system")
+    page = open_page(server.urls["service"])
+    page.locator("#folder").set_input_files(folder)
+    wait_until(page, lambda: page.locator("#images-count").inner_text() == "0 of 60 done", PATIENCE)
+    expect_open(page, "plate-1.png")
+    assert page.locator(".notice[data-kind=added]").count() == 0
+    assert 5 < page.locator("#image-rows [role=option]").count() < 30
+
+    # The keyboard in the list: to its end, which is scrolled to, and opened.
+    page.locator("#image-rows").focus()
+    page.keyboard.press("End")
+    wait_until(page, lambda: rows(page)[-1:] == ["second/plate.png: untouched"])
+    assert 5 < page.locator("#image-rows [role=option]").count() < 30
+    page.keyboard.press("Enter")
+    expect_open(page, "second/plate.png")
+    page.keyboard.press("PageUp")
+    expect_open(page, "plate-59.png")
+    cursor = page.locator("#image-rows .cursor .image-name")
+    wait_until(page, lambda: cursor.all_inner_texts() == ["plate-59.png"])

@@ -40,6 +40,8 @@ export class Store {
     this._lastId = 0;
     /** Record -> {item, work, thumbnail}, if there is no database. */
     this._memory = new Map();
+    /** What this page has saved: known at once, and without a database too. */
+    this._settings = new Map();
     /** The project of this tab. */
     this.project = newName();
     /** Resolved when the project is known. */
@@ -53,6 +55,7 @@ export class Store {
    * @param {string} name @param {unknown} value that IndexedDB can store
    */
   async saveSetting(name, value) {
+    this._settings.set(name, value);
     if (!this._database.isOpen) await this.started;
     this._database.transact(["settings"], (stores) => stores.settings.put(value, name));
   }
@@ -60,7 +63,7 @@ export class Store {
   /** @param {string} name @returns {Promise<any>} undefined if there is none */
   async readSetting(name) {
     await this.started;
-    return this._database.read("settings", (store) => store.get(name));
+    return this._settings.get(name) ?? this._database.read("settings", (store) => store.get(name));
   }
 
   // -- projects ----------------------------------------------------------------------------------------------------

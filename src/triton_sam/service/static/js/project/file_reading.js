@@ -2,6 +2,7 @@
 import * as histories from "../core/history.js";
 import { classesFrom, mergeClasses, numberOf } from "../core/classes.js";
 import { NameMatcher } from "../core/name_matching.js";
+import { PROJECT_SETTINGS } from "../export/everything.js";
 import { isZip, unzip } from "../export/unzip.js";
 import { registerImporter } from "../importers.js";
 import { Problem } from "../net/problems.js";
@@ -9,7 +10,7 @@ import { newName } from "../storage/database.js";
 import { PROJECT_JSON, documentFrom, readProjectJson, withBlobs, withClassIds } from "./file_format.js";
 import { hasWork, newItem, pageOf } from "./items.js";
 
-const MISSING = "its images are not in it: drop the images first, then the project file";
+const MISSING = "these images are neither in the project file nor in the list: add them, then the project file again";
 
 export function startProjectFiles() {
   registerImporter({
@@ -39,7 +40,7 @@ async function readProject(app, entries) {
     else missing.push(entry.name);
   }
   if (first && !app.picture) await app.openRecord(first);
-  if (missing.length) throw new Problem("refused", `${missing.join(", ")}: ${MISSING}`);
+  if (missing.length) throw new Problem("refused", `${MISSING} (${missing.join(", ")})`);
   app.announce(`The project was read: ${images.length} images.`);
 }
 
@@ -76,10 +77,11 @@ async function addWork(app, item, { isDone }, document) {
   return item.record;
 }
 
-/** Known classes stay; those of the project are added. @returns {Promise<Map<string, string>>} id in the project -> id here */
+/** The settings of an empty list; known classes stay, those of the project are added. @returns {Promise<Map<string, string>>} id in the project -> id here */
 async function takeSettings(app, { classes, ...others }) {
-  for (const [name, value] of Object.entries(others)) if (!app.items.length) await app.saveSetting(name, value);
-  if (!classes) return new Map();
+  for (const [name, value] of Object.entries(others)) {
+    if (!app.items.length && PROJECT_SETTINGS.includes(name)) await app.saveSetting(name, value);
+  }
   const theirs = classesFrom(classes);
   const ours = classesFrom(await app.readSetting("classes"));
   const wishes = theirs.list.map((one) => ({ name: one.name, colour: one.colour, number: numberOf(one) }));

@@ -37,5 +37,7 @@ function startCleaning(app) {
   slider.oninput = () => show(SIZES[Number(slider.value)]);
   slider.onchange = () => app.saveSetting("clean", SIZES[Number(slider.value)]);
   show(DEFAULT_SIZE);
-  app.readSetting("clean").then((size) => SIZES.includes(size) && show(size));
+  const read = () => app.readSetting("clean").then((size) => SIZES.includes(size) && show(size));
+  read();
+  app.addEventListener("settings", read);
 }
