@@ -6,7 +6,7 @@ import { deflateRawSync } from "node:zlib";
 import * as documents from "../../src/triton_sam/service/static/js/core/document.js";
 import { cocoDocument, cocoOfImages } from "../../src/triton_sam/service/static/js/export/coco.js";
 import { mergedCoco } from "../../src/triton_sam/service/static/js/export/coco_merging.js";
-import { isZip, unzip } from "../../src/triton_sam/service/static/js/export/unzip.js";
+import { unzip } from "../../src/triton_sam/service/static/js/export/unzip.js";
 import { zip } from "../../src/triton_sam/service/static/js/export/zip.js";
 import * as format from "../../src/triton_sam/service/static/js/project/file_format.js";
 import { drawing, maskOf } from "./helpers.js";
@@ -68,7 +68,6 @@ test("the blobs of a view travel as files, and nothing else of it changes", () =
 
 test("a ZIP of this page is read again, and so is a compressed one", async () => {
   const blob = await zip([{ name: "a/ä.txt", blob: new Blob(["first"]) }, { name: "b", blob: new Blob([]) }]);
-  assert.ok(isZip(new Uint8Array(await blob.slice(0, 4).arrayBuffer())));
   const entries = await unzip(blob);
   assert.deepEqual([...entries.keys()], ["a/ä.txt", "b"]);
   assert.equal(await (await entries.get("a/ä.txt")()).text(), "first");

@@ -6,7 +6,7 @@ import { Stage } from "./draw/stage.js";
 import { Keyboard } from "./input/keyboard.js";
 import { PointerInput } from "./input/pointer.js";
 import { Interaction } from "./interaction.js";
-import { startProjectFiles } from "./project/file_reading.js";
+import { startProjectFiles } from "./project/project_files.js";
 import { startAsk } from "./ui/chat_panel.js";
 import { MaskChoice } from "./ui/mask_choice.js";
 import { startMaskSettings } from "./ui/mask_settings.js";

@@ -1,37 +1,41 @@
 /** One ZIP of all images of the list: as annotations for other programs, and as a project file for this page. */
 import { maskOf } from "../core/document.js";
 import { safeFileName, uniqueNames } from "../core/file_names.js";
-import { withoutBlobs } from "../project/file_format.js";
+import { PROJECT_SETTINGS, withoutBlobs } from "../project/file_format.js";
+import { Archive } from "./archive.js";
 import { objectsOf } from "./objects.js";
-
-/** The settings that belong to the work, and not to this browser. */
-export const PROJECT_SETTINGS = ["classes", "clean"];
 
 /** Milliseconds. */
 const LONGEST_STEP = 20;
 
-/** The worker that makes the ZIP; see everything_worker.js. */
+/** The worker with the archive. If it cannot be loaded, because the server is away, the archive is made here. */
 class Writer {
   constructor() {
-    this._worker = new Worker(new URL("./everything_worker.js", import.meta.url), { type: "module" });
     this._count = 0;
     this._waiting = new Map();
+    this._local = null;
+    this._worker = new Worker(new URL("./everything_worker.js", import.meta.url), { type: "module" });
     this._worker.onmessage = ({ data: { id, error, ...answer } }) => {
       const { resolve, reject } = this._waiting.get(id);
       this._waiting.delete(id);
       if (error) reject(new Error(error));
       else resolve(answer);
     };
-    this._worker.onerror = ({ message }) => {
-      for (const { reject } of this._waiting.values()) reject(new Error(message || "The export cannot be made here."));
+    this._loaded = new Promise((resolve, reject) => this._waiting.set(0, { resolve, reject }));
+    this._loaded.catch(() => {}); // handled where it is awaited
+    this._worker.onerror = (event) => {
+      event.preventDefault();
+      for (const { reject } of this._waiting.values()) reject(new Error("Try again."));
     };
   }
 
-  ask(message) {
+  async ask(kind, given) {
+    if (!this._local) await this._loaded.catch(() => (this._local = new Archive()));
+    if (this._local) return this._local[kind](given);
     const id = ++this._count;
     return new Promise((resolve, reject) => {
       this._waiting.set(id, { resolve, reject });
-      this._worker.postMessage({ id, ...message });
+      this._worker.postMessage({ id, kind, ...given });
     });
   }
 
@@ -60,7 +64,7 @@ export async function everything(app, { annotations, images }, onProgress) {
       else unreadable.push(item.name);
       onProgress(index + 1, items.length);
     }
-    const { blob } = await writer.ask({ kind: "finish", settings: await projectSettings(app) });
+    const { blob } = await writer.ask("finish", { settings: await projectSettings(app) });
     return { blob, unreadable };
   } finally {
     writer.close();
@@ -74,11 +78,11 @@ async function writeImage(writer, app, item, { file, view, history }, stem, { an
   if (annotations) {
     const classes = app.classes?.list ?? [];
     await prepareMasks(document);
-    await writer.ask({ kind: "annotations", picture: { name, ...size }, objects: objectsOf(document, classes), classes, stem });
+    await writer.ask("annotations", { picture: { name, ...size }, objects: objectsOf(document, classes), classes, stem });
   }
   const files = [];
   const keep = (blob, path) => {
-    files.push({ kind: "file", name: path, blob });
+    files.push({ name: path, blob });
     return path;
   };
   const ending = /\.[a-z0-9]{1,5}$/i.exec(name)?.[0] ?? "";
@@ -87,8 +91,8 @@ async function writeImage(writer, app, item, { file, view, history }, stem, { an
     kept.file = keep(file, `images/${stem}${ending}`);
     kept.view = withoutBlobs(view, (blob) => keep(blob, `sources/${stem}-${files.length}`));
   }
-  await writer.ask({ kind: "work", entry: { name, ...size, isDone, type: file.type, ...kept }, document });
-  for (const message of files) await writer.ask(message);
+  await writer.ask("work", { entry: { name, ...size, isDone, type: file.type, ...kept }, document });
+  for (const given of files) await writer.ask("file", given);
 }
 
 /** The masks of many objects take a while: the page stays responsive meanwhile, and they are at hand afterwards. */

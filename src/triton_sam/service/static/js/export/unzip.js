@@ -15,9 +15,6 @@ const UNKNOWN = 0xffffffff;
 
 const damaged = () => new Problem("refused", "this ZIP file is damaged, or larger than 4 GB: make it again");
 
-/** @param {Uint8Array} head of a file */
-export const isZip = (head) => head[0] === 0x50 && head[1] === 0x4b && (head[2] === 3 || head[2] === 5);
-
 /**
  * @param {Blob} file
  * @returns {Promise<Map<string, () => Promise<Blob>>>} name -> contents

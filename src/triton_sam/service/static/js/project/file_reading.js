@@ -1,31 +1,22 @@
-/** Reads project files: dropped or opened as any other file. */
+/** Reads project files into the list. */
 import * as histories from "../core/history.js";
 import { classesFrom, mergeClasses, numberOf } from "../core/classes.js";
 import { NameMatcher } from "../core/name_matching.js";
-import { PROJECT_SETTINGS } from "../export/everything.js";
-import { isZip, unzip } from "../export/unzip.js";
-import { registerImporter } from "../importers.js";
+import { unzip } from "../export/unzip.js";
 import { Problem } from "../net/problems.js";
 import { newName } from "../storage/database.js";
-import { PROJECT_JSON, documentFrom, readProjectJson, withBlobs, withClassIds } from "./file_format.js";
+import { PROJECT_JSON, PROJECT_SETTINGS, documentFrom, readProjectJson, withBlobs, withClassIds } from "./file_format.js";
 import { hasWork, newItem, pageOf } from "./items.js";
 
 const MISSING = "these images are neither in the project file nor in the list: add them, then the project file again";
 
-export function startProjectFiles() {
-  registerImporter({
-    accepts: (file, head) => isZip(head) && /\.zip$/i.test(file.name),
-    run: async (app, file) => readProject(app, await unzip(file)),
-    endings: ".zip",
-  });
-}
-
 /**
  * Adds what a project file has: its images with their work; without its images, the work of the images of that name.
  * @param {import("../app.js").App} app
- * @param {Map<string, () => Promise<Blob>>} entries of a ZIP
+ * @param {Blob} file a ZIP
  */
-async function readProject(app, entries) {
+export async function readProject(app, file) {
+  const entries = await unzip(file);
   const json = entries.get(PROJECT_JSON);
   if (!json) throw new Problem("refused", "there is no project of this page in this ZIP file: unpack it, and drop its images");
   const { settings, images } = readProjectJson(await (await json()).text());
@@ -72,7 +63,8 @@ async function addImage(app, entries, { name, file, type, view, width, height, i
 }
 
 async function addWork(app, item, { isDone }, document) {
-  if (!item || !(await app.editDocument(item.record, () => document))) return null;
+  const change = (before) => (before.things.length || document.things.length ? document : before);
+  if (!item || !(await app.editDocument(item.record, change))) return null;
   if (isDone) app.project.setDone(true, item.record);
   return item.record;
 }

@@ -74,7 +74,9 @@ export class Thumbnails {
       this._answers.delete(id);
     };
     worker.onmessage = ({ data: { id, blob } }) => answer(id, blob);
-    worker.onerror = () => {
+    worker.onerror = (event) => {
+      event.preventDefault(); // the server is away: the next one may be loaded again
+      this._worker = null;
       for (const id of [...this._answers.keys()]) answer(id, null);
     };
     return worker;

@@ -1,10 +1,11 @@
 /** The exports of all images of the list: as annotations in one ZIP, and as a project file. */
-import { everything } from "../export/everything.js";
 import { isWaiting } from "../core/document.js";
 import { $ } from "./dom.js";
 import { download } from "./download.js";
 import { notice } from "./notices.js";
 
+/** Loaded when there is something to export, so that it is there if the server is away then. */
+const load = () => import("../export/everything.js");
 const today = () => new Date().toISOString().slice(0, 10);
 
 /** @param {import("../app.js").App} app */
@@ -16,6 +17,7 @@ export function startProjectExports(app) {
     const tell = (done, total) => notice("export", total > 1 ? `Exporting: ${done} of ${total} images` : "");
     try {
       app.project.saveNow();
+      const { everything } = await load();
       const { blob, unreadable } = await everything(app, wanted, tell);
       download(blob, `${name}-${today()}.zip`);
       notice("export", remark(app, unreadable));
@@ -24,6 +26,7 @@ export function startProjectExports(app) {
     }
     isBusy = false;
   };
+  app.addEventListener("picture", () => load().catch(() => {}), { once: true });
   $("export-all").onclick = () => run("triton-sam", { annotations: true, images: false });
   $("export-project").onclick = () => run("triton-sam-project", { annotations: false, images: $("project-images").checked });
   app.addEventListener("items", () => {

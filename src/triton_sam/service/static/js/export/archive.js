@@ -1,0 +1,46 @@
+/** One ZIP of many images, made image by image; in a worker if there is one. */
+import { PROJECT_JSON, projectJson, storedDocument } from "../project/file_format.js";
+import { cocoDocument } from "./coco.js";
+import { mergedCoco } from "./coco_merging.js";
+import { geoJson } from "./geojson.js";
+import { labelImage } from "./label_image.js";
+import { zip } from "./zip.js";
+
+const json = (document, type = "application/json") => new Blob([JSON.stringify(document)], { type });
+
+export class Archive {
+  constructor() {
+    this._entries = [];
+    this._coco = [];
+    this._project = [];
+  }
+
+  /** Label image, GeoJSON, and the part of the COCO document of one image. */
+  async annotations({ picture, objects, classes, stem }) {
+    this._coco.push(cocoDocument(picture, objects, classes));
+    this.file({ name: `labels/${stem}.png`, blob: await labelImage(picture, objects) });
+    this.file({ name: `geojson/${stem}.geojson`, blob: json(geoJson(picture, objects), "application/geo+json") });
+  }
+
+  /** The part of the project file of one image. */
+  work({ entry, document }) {
+    this._project.push(json({ ...entry, document: storedDocument(document) }));
+  }
+
+  /** A file as it is. */
+  file({ name, blob }) {
+    this._entries.push({ name, blob });
+  }
+
+  /** @returns {Promise<{blob: Blob}>} the ZIP */
+  async finish({ settings }) {
+    const coco = this._coco.length ? [{ name: "coco.json", blob: json(mergedCoco(this._coco)) }] : [];
+    return { blob: await zip([...coco, { name: PROJECT_JSON, blob: this._projectFile(settings) }, ...this._entries]) };
+  }
+
+  /** From parts: a string for all images may be longer than a string can be. */
+  _projectFile(settings) {
+    const [head, tail] = JSON.stringify(projectJson(settings, ["|"])).split('"|"');
+    return new Blob([head, ...this._project.flatMap((part, index) => (index ? [",\n", part] : [part])), tail]);
+  }
+}
