@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
@@ -27,6 +28,7 @@ from triton_sam.service.gateway import Gateway
 from triton_sam.service.routes.hover import hover_router
 from triton_sam.service.routes.info import info_router
 from triton_sam.service.routes.page import page_router
+from triton_sam.service.routes.planes import PLANES_HEADER, planes_router
 from triton_sam.service.routes.preview import preview_router
 from triton_sam.service.routes.sam_service import sam_service_router
 from triton_sam.service.routes.samples import samples_router
@@ -38,6 +40,9 @@ from triton_sam.service.telemetry.supervisor_metrics import SupervisorCollector
 from triton_sam.service.telemetry.tracing import tracing_of
 from triton_sam.service.upstream import Upstream
 from triton_sam.settings import Settings
+
+#: Images whose pixels the service itself decodes at a time: the largest takes about a gigabyte of memory, and seconds.
+_MAX_DECODING = 2
 
 _DESCRIPTION = """Segment Anything over HTTP: send an image once, then segment it with points, boxes or masks.
 
@@ -69,11 +74,13 @@ def create_app(upstream: Upstream, settings: Settings, tracing: Tracing | None =
         max_bytes=max(settings.service_body_bytes, settings.max_body_bytes),
     )
     metrics.body_bytes.set_function(lambda: capacity.bytes_held)
+    decoding = asyncio.Semaphore(_MAX_DECODING)
     routers = (
         segment_router(gateway),
         hover_router(gateway, metrics, access),
         completions.chat_router(gateway, metrics),
-        preview_router(settings),
+        preview_router(settings, decoding),
+        planes_router(settings, decoding),
         sam_service_router(gateway),
         info_router(gateway, metrics, access),
         samples_router(photograph_folder()),
@@ -150,7 +157,7 @@ def _middleware(
                     "traceparent",
                     "tracestate",
                 ],
-                expose_headers=["X-Request-ID", "Retry-After", "Cancelled-By-Client", "X-Image-Size"],
+                expose_headers=["X-Request-ID", "Retry-After", "Cancelled-By-Client", "X-Image-Size", PLANES_HEADER],
             )
         )
     layers.append(Middleware(TelemetryMiddleware, metrics=metrics, routes=frozenset(paths), tracing=tracing))

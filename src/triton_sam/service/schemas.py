@@ -93,6 +93,19 @@ class Health(BaseModel):
     state: str = Field(description="ready, starting, recovering, stopping, stopped or failed")
 
 
+class DescribeAnswer(BaseModel):
+    """What an image file has."""
+
+    format: str = Field(description="TIFF, PNG, JPEG, ...")
+    width: int = Field(description="upright, as height")
+    height: int
+    pages: int = Field(description="slices and times of a TIFF; 1 for other formats")
+    channels: int
+    channel_names: list[str] | None = Field(description="from the file's metadata, or its colours; null if unknown")
+    dtype: str = Field(description="of the samples, as in numpy")
+    bits: int = Field(description="of each sample")
+
+
 class CancelAnswer(BaseModel):
     session_id: str
     cancelled: int = Field(description="number of waiting requests that were cancelled")

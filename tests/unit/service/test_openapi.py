@@ -100,6 +100,8 @@ def test_every_route_is_described(document: dict[str, Any]) -> None:
         "/v1/images",
         "/v1/segment",
         "/v1/preview",
+        "/v1/describe",
+        "/v1/planes",
         "/v1/limits",
         "/v1/chat/completions",
         "/v1/models",

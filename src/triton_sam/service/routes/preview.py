@@ -20,14 +20,11 @@ SIZE_HEADER = "X-Image-Size"
 _QUALITY = 92
 #: libjpeg's limit; the format's own is a few pixels larger.
 _MAX_SIDE = 65_500
-#: Only here the service decodes pixels: the largest image takes about a gigabyte of memory, and seconds.
-_MAX_CONCURRENT = 2
 
 
-def preview_router(settings: Settings) -> APIRouter:
-    """``/v1/preview``."""
+def preview_router(settings: Settings, slots: asyncio.Semaphore) -> APIRouter:
+    """``/v1/preview``; ``slots`` limits how many images are decoded at a time."""
     router = APIRouter(prefix="/v1", tags=["segment"])
-    slots = asyncio.Semaphore(_MAX_CONCURRENT)
 
     @router.post(
         "/preview",

@@ -1,0 +1,51 @@
+"""The samples of pages as bytes for a browser: 8 or 16 bits, unsigned, little-endian."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+_TOP = 65535
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EncodedPlanes:
+    """Pages of one shape: file value = low + sample / 65535 * (high - low)."""
+
+    pages: list[npt.NDArray[Any]]
+    """[C,H,W] each, uint8 or little-endian uint16."""
+    low: float
+    high: float
+    not_finite: int
+    """Samples that were NaN or infinite and are 0 now."""
+
+    @property
+    def dtype(self) -> str:
+        return "uint8" if self.pages[0].dtype == np.uint8 else "uint16"
+
+
+def encode_planes(pages: Sequence[npt.NDArray[Any]]) -> EncodedPlanes:
+    """Pages [C,H,W] of one dtype. Unsigned integers up to 16 bits stay as they are; others are mapped linearly."""
+    dtype = pages[0].dtype
+    if dtype == np.uint8:
+        return EncodedPlanes([np.ascontiguousarray(page) for page in pages], 0, 255, 0)
+    if dtype == np.uint16:
+        return EncodedPlanes([_little(page) for page in pages], 0, _TOP, 0)
+    finite = [np.isfinite(page) if dtype.kind == "f" else None for page in pages]
+    not_finite = sum(int(each.size - np.count_nonzero(each)) for each in finite if each is not None)
+    if not_finite:
+        pages = [np.where(good, page, 0) for page, good in zip(pages, finite, strict=True)]
+    low, high = min(float(page.min()) for page in pages), max(float(page.max()) for page in pages)
+    if dtype.kind != "f" and low >= 0 and high <= _TOP:
+        return EncodedPlanes([_little(page) for page in pages], 0, _TOP, 0)
+    scale = _TOP / (high - low) if high > low else 0.0
+    mapped = [_little((page.astype(np.float64) - low) * scale + 0.5) for page in pages]
+    return EncodedPlanes(mapped, low, high, not_finite)
+
+
+def _little(values: npt.NDArray[Any]) -> npt.NDArray[np.uint16]:
+    return np.ascontiguousarray(values.astype("<u2"))
