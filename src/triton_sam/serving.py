@@ -1,7 +1,7 @@
 """Starts Triton, the models and the service together, as one context manager.
 
-:func:`serving` serves a repository. :func:`prepare` chooses the models and sets up those that are missing.
-:func:`serve_models` does both until Ctrl-C, as ``triton-sam serve`` and ``triton-sam demo`` need it.
+:func:`serving` serves a repository. :func:`serve_models` chooses the models first, sets up those that are missing, and
+serves until Ctrl-C, as ``triton-sam serve`` and ``triton-sam demo`` need it.
 """
 
 from __future__ import annotations
@@ -16,27 +16,18 @@ from pathlib import Path
 
 from triton_sam import logs
 from triton_sam.errors import ServerError, SetupError
-from triton_sam.models.catalog import DEFAULT_MODEL, get_spec
-from triton_sam.models.specs import EIGHT_BIT_ENCODER_FILE, OLD_EIGHT_BIT_ENCODER_FILE, ModelSpec
-from triton_sam.models.vlm_catalog import get_vlm, is_vlm
+from triton_sam.installation import install_extra
+from triton_sam.models.specs import ModelSpec
 from triton_sam.models.vlm_specs import VlmSpec
-from triton_sam.models.weights import ProgressContext, ProgressFactory, WeightStore, silent
+from triton_sam.models.weights import ProgressContext, silent
 from triton_sam.repository.configs import raw_names
-from triton_sam.repository.segmenters import (
-    find_name,
-    find_profile_models,
-    find_segmenters,
-    has_file,
-    is_current,
-    is_exported,
-    refresh,
-)
-from triton_sam.repository.setup import SetupRequest, set_up
-from triton_sam.repository.vlms import find_vlms, is_current_vlm, own_checkpoint, write_vlm
+from triton_sam.repository.segmenters import find_profile_models, find_segmenters
 from triton_sam.server import host
 from triton_sam.server.addresses import choose_ports, is_loopback, reach_of
 from triton_sam.server.command import ServerOptions
 from triton_sam.server.pings import PingPolicy
+from triton_sam.server.running import ServerRecord, recorded
+from triton_sam.server.selection import prepare
 from triton_sam.server.stop_signals import Interrupts
 from triton_sam.server.supervisor import Supervisor
 from triton_sam.settings import MIB, Settings
@@ -69,16 +60,6 @@ class Ports:
     def with_free_ports(self, bind: str) -> Ports:
         """The same with a free port in place of each 0."""
         return Ports(*choose_ports((self.http, self.grpc, self.metrics, self.service), bind))
-
-
-@dataclass(frozen=True, slots=True)
-class ModelSelection:
-    """The models to serve from one repository; the keys are Triton names."""
-
-    repository: Path
-    segmenters: dict[str, ModelSpec]
-    vlms: dict[str, VlmSpec] = field(default_factory=dict)
-    """One name for each, the one of whole responses; streams come under ``stream_name`` of the row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,91 +183,6 @@ def serve_models(
             yield running
 
 
-def prepare(
-    ids: Sequence[str], settings: Settings, repository: Path | None, progress: ProgressFactory | None = None
-) -> ModelSelection:
-    """Chooses the models of ``ids``, or all that are set up, and sets up those that are not.
-
-    The weights of a vision-language model are downloaded at its first request, not here. A repository of the user's own
-    is read, never written. One that only holds models for other tools gives an empty selection.
-    """
-    vlms = [get_vlm(name) for name in ids if is_vlm(name)]
-    if vlms:
-        host.check_vlm_runtime()  # before anything is written
-    ids = [name for name in ids if not is_vlm(name)]
-    if repository is not None:
-        return _select(repository, ids, vlms)
-    repository = settings.repository
-    chosen = list(ids)
-    if not ids and not vlms:
-        chosen = [spec.id for spec in find_segmenters(repository).values()]
-        vlms = _runnable(list(find_vlms(repository).values()))
-        if not (chosen or vlms or find_profile_models(repository)):
-            chosen = [DEFAULT_MODEL]
-    specs = [get_spec(model_id) for model_id in dict.fromkeys(chosen)]
-    for spec in specs:
-        _bring_up_to_date(spec, repository, settings, progress)
-    for vlm in vlms:
-        if not is_current_vlm(vlm, repository):
-            write_vlm(vlm, repository, own_checkpoint(vlm, repository))
-    found = find_segmenters(repository)
-    names = [find_name(spec, repository) for spec in specs]
-    segmenters = {name: found[name] for name in names if name in found}
-    return ModelSelection(repository, segmenters, {vlm.name: vlm for vlm in vlms})
-
-
-def _select(repository: Path, ids: Sequence[str], vlms: Sequence[VlmSpec]) -> ModelSelection:
-    """The models of a repository as they are, all of them if none is named; SetupError if one is missing."""
-    everything = not ids and not vlms
-    segmenters = {n: spec for n, spec in find_segmenters(repository).items() if everything or spec.id in ids}
-    found_vlms = {n: spec for n, spec in find_vlms(repository).items() if everything or spec in vlms}
-    found = {spec.id for spec in segmenters.values()} | {spec.id for spec in found_vlms.values()}
-    missing = sorted({*ids, *(spec.id for spec in vlms)} - found)
-    if missing or not (segmenters or found_vlms or find_profile_models(repository)):
-        raise SetupError(
-            f"{repository} has no model {missing[0] if missing else 'of triton-sam'}: "
-            f"run `triton-sam setup {missing[0] if missing else DEFAULT_MODEL} --model-repository {repository}`"
-        )
-    return ModelSelection(repository, segmenters, found_vlms)
-
-
-def _bring_up_to_date(spec: ModelSpec, repository: Path, settings: Settings, progress: ProgressFactory | None) -> None:
-    """Writes a model if it is missing, was written by another version of this code, or lacks a requested encoder."""
-    store = WeightStore(settings.home)
-    ready_made = bool(spec.files) and not is_exported(spec, repository)
-    fast = has_file(spec, repository, EIGHT_BIT_ENCODER_FILE)
-    older_fast = has_file(spec, repository, OLD_EIGHT_BIT_ENCODER_FILE)
-    wanted = bool(settings.fast_encoder) and ready_made and not (fast or older_fast)
-    if is_current(spec, repository) and not wanted:
-        return
-    # Ready-made models whose files are cached are set up again: this version may make graphs that the other did not.
-    # Others are rewritten from their own graphs if possible: they may be exports of which there is no other copy.
-    if not (ready_made and store.is_installed(spec)) and refresh(spec, repository):
-        return
-    set_up(
-        SetupRequest(
-            spec,
-            store,
-            repository,
-            progress or silent,
-            cpu_encoder=settings.cpu_encoder,
-            fast_encoder=fast or bool(settings.fast_encoder),
-            fast_decoder=settings.fast_decoder,
-        )
-    )
-
-
-def _runnable(vlms: list[VlmSpec]) -> list[VlmSpec]:
-    """``vlms``, or a warning and nothing if their packages are missing: nobody named them, so the rest must serve."""
-    try:
-        if vlms:
-            host.check_vlm_runtime()
-    except SetupError as error:
-        log.warning("%s left out: %s", ", ".join(spec.id for spec in vlms), error)
-        return []
-    return vlms
-
-
 @contextlib.contextmanager
 def serving(options: ServingOptions) -> Iterator[RunningServer]:
     """Serves until the block is left, then drains and stops everything."""
@@ -303,13 +199,13 @@ def serving(options: ServingOptions) -> Iterator[RunningServer]:
             check_service(settings)
             host.check_port(options.bind, ports.service, "service")
         elif options.with_service:
-            log.warning("the service is not installed, so Triton runs alone: pip install 'triton-sam[service]'")
+            log.warning("the service is not installed, so Triton runs alone: %s", install_extra("service"))
         supervisor = Supervisor(server, tuple(options.segmenters), options.ping_policy, options.should_stop)
         stack.callback(supervisor.stop)
         supervisor.start()
         if has_service:
             stack.enter_context(_service(options, server, supervisor, ports.service))
-        yield RunningServer(
+        running = RunningServer(
             supervisor,
             ports,
             server.reach,
@@ -320,6 +216,16 @@ def serving(options: ServingOptions) -> Iterator[RunningServer]:
             ready_seconds=time.monotonic() - started,
             should_stop=options.should_stop,
         )
+        stack.enter_context(recorded(settings.home, _record(running)))
+        yield running
+
+
+def _record(running: RunningServer) -> ServerRecord:
+    models = {name: spec.id for name, spec in running.segmenters.items()}
+    models |= {spec.stream_name: spec.id for spec in running.vlms.values()}
+    ports, urls = running.ports, running.urls
+    used = (ports.http, ports.grpc, ports.metrics, *([ports.service] if "service" in urls else []))
+    return ServerRecord(urls["HTTP"], urls.get("service"), used, models)
 
 
 def _check_addresses(options: ServingOptions) -> None:

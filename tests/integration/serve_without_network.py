@@ -12,7 +12,8 @@ import urllib.request
 from pathlib import Path
 
 from triton_sam.models.catalog import DEFAULT_MODEL, get_spec
-from triton_sam.serving import Ports, ServingOptions, prepare, serving
+from triton_sam.server.selection import prepare
+from triton_sam.serving import Ports, ServingOptions, serving
 from triton_sam.settings import get_settings
 
 _SIOCSIFFLAGS, _UP = 0x8914, 0x1

@@ -10,7 +10,8 @@ from tests.analytic import assert_mask, fresh_picture, png, write_graphs
 from tests.old_repository import contents, copy_old_repository
 from triton_sam import SAM2TritonClient
 from triton_sam.models.specs import ModelSpec
-from triton_sam.serving import Ports, ServingOptions, prepare, serving
+from triton_sam.server.selection import prepare
+from triton_sam.serving import Ports, ServingOptions, serving
 from triton_sam.settings import Settings
 
 pytestmark = pytest.mark.triton

@@ -8,16 +8,17 @@ from pathlib import Path
 import pytest
 
 from tests.unit.serving_helpers import LARGE, LLAVA, SHAPES, SPEC, write_profile, write_repository
-from triton_sam import serving
 from triton_sam.errors import InvalidInput, SetupError
 from triton_sam.models.catalog import DEFAULT_MODEL, get_spec
-from triton_sam.models.specs import EIGHT_BIT_ENCODER_FILE
+from triton_sam.models.specs import EIGHT_BIT_ENCODER_FILE, NETWORK_FILE
 from triton_sam.models.vlm_weights import VlmStore, bundled_folder
 from triton_sam.models.weights import WeightStore
-from triton_sam.repository.segmenters import has_file
+from triton_sam.repository import availability
+from triton_sam.repository.segmenters import has_file, write_models
 from triton_sam.repository.setup import SetupRequest
 from triton_sam.repository.vlms import find_vlms, own_checkpoint, write_vlm
-from triton_sam.serving import ModelSelection, prepare
+from triton_sam.server import selection
+from triton_sam.server.selection import ModelSelection, prepare
 from triton_sam.settings import Settings
 
 
@@ -38,7 +39,7 @@ def set_ups(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Path]]:
         write_repository(request.repository, request.spec, fast=request.fast_encoder)
         return []
 
-    monkeypatch.setattr(serving, "set_up", set_up)
+    monkeypatch.setattr(selection, "set_up", set_up)
     return done
 
 
@@ -72,7 +73,7 @@ def test_an_older_ready_made_model(
     """With its files at hand it is set up again, for what this version makes of them; else it is made from itself."""
     monkeypatch.setattr(WeightStore, "is_installed", lambda *_: installed)
     refreshed = []
-    monkeypatch.setattr(serving, "refresh", lambda spec, _: refreshed.append(spec.id) or True)
+    monkeypatch.setattr(selection, "refresh", lambda spec, _: refreshed.append(spec.id) or True)
     write_repository(settings.repository, fast=fast)
     (settings.repository / "sam2_encoder" / "config.pbtxt").write_text('name: "sam2_encoder"')
     prepare([SPEC.id], settings, None)
@@ -236,3 +237,62 @@ def test_an_unknown_vision_language_model(settings: Settings) -> None:
     with pytest.raises(InvalidInput, match="no vision-language model 'vlm:gpt'"):
         prepare(["vlm:gpt"], settings, None)
     assert not settings.home.exists()
+
+
+# packages that are missing
+
+
+def without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(availability, "missing_module", lambda extra: "" if extra == "server" else "torch")
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_without_torch_the_others_are_served(
+    own: bool,
+    tmp_path: Path,
+    settings: Settings,
+    set_ups: list[tuple[str, Path]],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    repository = write_repository(tmp_path / "mine" if own else settings.repository)
+    write_vlm(SHAPES, repository)
+    without_torch(monkeypatch)
+    assert prepare([], settings, repository if own else None) == ModelSelection(repository, {"sam2": SPEC})
+    (warning,) = caplog.messages
+    assert warning.startswith("left out: vlm:shapes needs torch: `")
+    assert "[vlm]" in warning
+    assert set_ups == []
+
+
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("ids", [[], ["vlm:shapes"]])
+def test_without_torch_nothing_else_is_served_instead(
+    ids: list[str],
+    own: bool,
+    tmp_path: Path,
+    settings: Settings,
+    set_ups: list[tuple[str, Path]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Who set up vlm:shapes alone did not ask for a download of the default model."""
+    repository = tmp_path / "mine" if own else settings.repository
+    write_vlm(SHAPES, repository)
+    without_torch(monkeypatch)
+    with pytest.raises(SetupError, match=r"^vlm:shapes needs torch: `.*\[vlm\].*`, then `triton-sam serve"):
+        prepare(ids, settings, repository if own else None)
+    assert set_ups == []
+
+
+def test_weights_for_torch_alone_need_torch(
+    settings: Settings, set_ups: list[tuple[str, Path]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.home.mkdir()
+    weights = settings.home / NETWORK_FILE
+    weights.write_bytes(b"weights")
+    write_models(LARGE, None, None, settings.repository, extras={NETWORK_FILE: weights})
+    without_torch(monkeypatch)
+    for ids in ([], [LARGE.id]):
+        with pytest.raises(SetupError, match=r"^sam2.1:large needs torch: `.*\[torch\]"):
+            prepare(ids, settings, None)
+    assert set_ups == []

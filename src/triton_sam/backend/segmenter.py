@@ -33,6 +33,7 @@ from triton_sam.core.prompts import Prompt, PromptLimits, parse_prompt
 from triton_sam.engines.base import Decoded, Embedding
 from triton_sam.engines.loading import load_engine
 from triton_sam.errors import InternalError, InvalidInput, TritonSamError, Unavailable
+from triton_sam.installation import install
 from triton_sam.logs import LogRateLimit, about
 from triton_sam.models.catalog import get_spec
 from triton_sam.models.specs import ModelSpec
@@ -295,7 +296,7 @@ def refuse_numpy_2() -> None:
     """Raises InternalError for numpy 2, with which the stub returns wrong data."""
     if int(np.__version__.split(".")[0]) >= 2:
         raise InternalError(
-            f"numpy {np.__version__} gives silently wrong tensors in this server's backend: pip install 'numpy<2'"
+            f"numpy {np.__version__} gives silently wrong tensors in this server's backend: {install('numpy<2')}"
         )
 
 

@@ -10,8 +10,8 @@ from typing import Any
 from triton_sam.bench.charts import Chart, Curve, Panel
 from triton_sam.bench.figures import short
 from triton_sam.errors import SetupError
+from triton_sam.installation import install_extra
 
-NO_PLOTS = "matplotlib is not installed, so no plots were drawn: pip install 'triton-sam[bench]'"
 _DPI = 130
 _PANEL = (7.2, 4.5)
 #: Okabe and Ito's palette, which colour-blind readers can tell apart.
@@ -24,7 +24,7 @@ def draw(charts: Sequence[Chart], folder: Path) -> list[Path]:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure as Picture
     except ImportError:
-        raise SetupError(NO_PLOTS) from None
+        raise SetupError(f"matplotlib is not installed, so no plots were drawn: {install_extra('bench')}") from None
     paths = []
     for chart in charts:
         width, height = _PANEL

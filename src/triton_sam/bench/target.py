@@ -26,7 +26,8 @@ from triton_sam.models.specs import ModelSpec
 from triton_sam.repository.model_folders import newest_version
 from triton_sam.repository.segmenters import find_name, find_segmenters
 from triton_sam.repository.setup import set_up_random
-from triton_sam.serving import ModelSelection, Ports, RunningServer, ServingOptions, prepare, serving
+from triton_sam.server.selection import ModelSelection, prepare
+from triton_sam.serving import Ports, RunningServer, ServingOptions, serving
 from triton_sam.settings import Settings, get_settings
 
 _TIMEOUT_SECONDS = 300.0

@@ -142,15 +142,15 @@ def demo(
 @app.command()
 def doctor() -> None:
     """Check this machine: what works, what does not, and how to fix it."""
-    from triton_sam.cli.doctor import WRONG, examine
+    from triton_sam.cli.doctor import FINE, NOTE, OPTIONAL, WRONG, examine
 
-    colours = {"fine": "green", "note": "yellow", "wrong": "red"}
+    colours = {FINE: "green", NOTE: "yellow", WRONG: "red", OPTIONAL: "dim"}
     wrong = 0
     for finding in examine(get_settings()):
         wrong += finding.state == WRONG
         out.print(Text(f"{finding.state:5}", colours[finding.state]), f"{finding.name:14} {finding.text}")
     if wrong:
-        err.print(f"{wrong} problem(s) must be fixed before `triton-sam serve` works")
+        err.print("1 problem hinders what is set up" if wrong == 1 else f"{wrong} problems hinder what is set up")
         raise typer.Exit(1)
 
 

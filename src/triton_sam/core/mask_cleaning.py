@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from triton_sam.core.rle import BoolArray
 from triton_sam.errors import InvalidInput, SetupError
+from triton_sam.installation import install_extra
 
 #: No image has more pixels.
 _LARGEST = 10**9
@@ -105,6 +106,6 @@ def _regions(mask: BoolArray, neighbours: int) -> tuple[npt.NDArray[np.int32], n
     try:
         import cv2
     except ImportError:
-        raise SetupError("cleaning masks needs OpenCV: pip install 'triton-sam[server]'") from None
+        raise SetupError(f"cleaning masks needs OpenCV: {install_extra('server')}") from None
     _, regions, facts, _ = cv2.connectedComponentsWithStats(mask.view(np.uint8), connectivity=neighbours)
     return np.asarray(regions), np.asarray(facts[:, cv2.CC_STAT_AREA])

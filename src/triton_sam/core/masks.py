@@ -23,6 +23,7 @@ from PIL import Image
 from triton_sam.core.geometry import Frame, ResizePolicy
 from triton_sam.core.rle import BoolArray, from_rle, rle, rle_of_logits
 from triton_sam.errors import InvalidInput, SetupError
+from triton_sam.installation import install_extra
 
 FORMATS = ("png", "rle", "polygon", "bits", "logits")
 _OVERLAY_COLOURS = (
@@ -42,7 +43,7 @@ def _cv2() -> Any:
     try:
         import cv2
     except ImportError:
-        raise SetupError("this step needs OpenCV: pip install 'triton-sam[server]'") from None
+        raise SetupError(f"this step needs OpenCV: {install_extra('server')}") from None
     return cv2
 
 

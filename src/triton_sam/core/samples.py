@@ -6,6 +6,7 @@ import importlib.util
 from pathlib import Path
 
 from triton_sam.errors import SetupError
+from triton_sam.installation import install_extra
 
 SAMPLE_NAME = "coffee.png"
 """A cup of coffee, public domain (CC0), from scikit-image's wheel."""
@@ -21,5 +22,5 @@ def sample_photograph(name: str = SAMPLE_NAME) -> Path:
     """The path of a sample photograph; SetupError if scikit-image is not installed."""
     folder = photograph_folder()
     if folder is None:
-        raise SetupError("the sample photograph comes with scikit-image: pip install 'triton-sam[demo]'")
+        raise SetupError(f"the sample photograph comes with scikit-image: {install_extra('demo')}")
     return folder / name

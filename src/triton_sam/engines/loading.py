@@ -8,6 +8,7 @@ from pathlib import Path
 
 from triton_sam.engines.base import EIGHT_BIT, Engine
 from triton_sam.errors import SetupError
+from triton_sam.installation import install_extra
 from triton_sam.models.specs import (
     CPU_DECODER_FILE,
     CPU_ENCODER_FILE,
@@ -66,7 +67,7 @@ def _why_not_torch(folder: Path, settings: Settings) -> str:
 
 def _load_onnx(spec: ModelSpec, folder: Path, settings: Settings) -> Engine:
     if importlib.util.find_spec("onnxruntime") is None:
-        raise SetupError(f"{spec.id} needs onnxruntime here: pip install 'triton-sam[server]'")
+        raise SetupError(f"{spec.id} needs onnxruntime here: {install_extra('server')}")
     from triton_sam.engines.onnx import OnnxEngine, choose_providers
 
     providers = choose_providers(settings.device, tensorrt=settings.onnx_tensorrt)

@@ -19,6 +19,7 @@ from triton_sam.engines.base import Capacity, Decoded, Embedding, FloatArray, Ho
 from triton_sam.engines.inputs import model_points, preprocess
 from triton_sam.engines.priority import CLICK_NICENESS, run_lowered
 from triton_sam.errors import SetupError
+from triton_sam.installation import install
 from triton_sam.models.specs import ModelSpec
 
 #: Longer than the gaps inside a graph, and over before the response is packed: by default threads spin for tens of
@@ -38,7 +39,7 @@ def choose_providers(device: str, *, tensorrt: bool = False) -> tuple[str, ...]:
     """
     available = onnxruntime.get_available_providers()
     if device == "cuda" and _CUDA not in available:
-        raise SetupError("this onnxruntime has no CUDA: pip install onnxruntime-gpu instead, or use device cpu")
+        raise SetupError(f"this onnxruntime has no CUDA: {install('onnxruntime-gpu')} instead, or use device cpu")
     if tensorrt and _TENSORRT not in available:
         raise SetupError("this onnxruntime has no TensorRT: install it, or unset TRITON_SAM_ONNX_TENSORRT")
     # "Available" means "compiled in": onnxruntime-gpu lists CUDA on every machine, and then fails.

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from triton_sam.errors import SetupError
+from triton_sam.installation import install
 
 #: The domain of ONNX Runtime's own operators.
 CONTRIB = "com.microsoft"
@@ -24,7 +25,7 @@ def onnx_package() -> Any:
     try:
         import onnx
     except ImportError:
-        raise SetupError("rewriting graphs needs the package onnx: pip install onnx") from None
+        raise SetupError(f"rewriting graphs needs the package onnx: {install('onnx')}") from None
     return onnx
 
 

@@ -62,6 +62,11 @@ class WeightStore:
             return all(self._present(file) for file in spec.files)
         return any(self._present(file) for file in spec.checkpoints)
 
+    def checksum(self, file: ModelFile) -> str | None:
+        """The checksum of the catalogue, or the one that the file was verified with; None if neither is known."""
+        recorded = None if file.sha256 else read_checksum(self.path(file))
+        return recorded[0] if recorded else file.sha256
+
     def pull(self, spec: ModelSpec, progress: ProgressFactory = silent) -> dict[Role, Path]:
         """Downloads and verifies missing ready-made files, of which some models have none.
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from triton_sam.errors import SetupError
+from triton_sam.installation import install_extra
 from triton_sam.models.checksums import matches_checksum, write_checksum
 from triton_sam.models.specs import GRAPHS_FILE, NETWORK_FILE, ModelSpec, Precision
 from triton_sam.models.weights import ProgressFactory, WeightStore
@@ -64,7 +65,11 @@ def export_model(
             export_checkpoint,
         )
     except ImportError as error:
-        raise SetupError(f"an export needs {error.name}: pip install 'triton-sam[export]'") from None
+        ready = None if spec is None or output_dir is not None else _usable_without_torch(spec, store, request)
+        if ready is not None:
+            say(f"already exported, in {ready[0]}")
+            return ready
+        raise SetupError(f"an export needs {error.name}: {install_extra('export')}") from None
     options = ExportOptions(request.image_size, request.device, request.precision, request.seed or 0)
     check_options(options, spec)  # before gigabytes are downloaded
     checkpoint = _checkpoint(spec, store, request, progress)
@@ -92,7 +97,7 @@ def write_network(
     try:
         from triton_sam.export.network_file import write_checkpoint_network
     except ImportError as error:
-        raise SetupError(f"the weights for torch need {error.name}: pip install 'triton-sam[export]'") from None
+        raise SetupError(f"the weights for torch need {error.name}: {install_extra('export')}") from None
     checkpoint = _checkpoint(spec, store, request, progress)
     say("writing the weights for torch")
     return write_checkpoint_network(spec, checkpoint, _folder(spec, store, request) / NETWORK_FILE, request.image_size)
@@ -105,6 +110,28 @@ def _checkpoint(spec: ModelSpec | None, store: WeightStore, request: ExportReque
     if spec is None:
         raise SetupError("there is nothing to download without an id: name a checkpoint")
     return store.pull_checkpoint(spec, progress)
+
+
+def cached_export(spec: ModelSpec, store: WeightStore) -> Path | None:
+    """The cache's plain export of the official checkpoint, which needs no torch any more; None if there is none.
+
+    Quick: files are looked for, not verified.
+    """
+    folder = _folder(spec, store, ExportRequest())
+    report = _read_report(folder)
+    if report is None or not all((folder / name).is_file() for name in _files_of(report)):
+        return None
+    official = {store.checksum(file) for file in spec.checkpoints}
+    return folder if report["checkpoint"]["sha256"] in official else None
+
+
+def _usable_without_torch(
+    spec: ModelSpec, store: WeightStore, request: ExportRequest
+) -> tuple[Path, dict[str, Any]] | None:
+    """(folder, report) of an unchanged export that satisfies the request; None if torch has to make one."""
+    folder = cached_export(spec, store) if request.is_plain and request.seed is None else None
+    report = None if folder is None else _present(folder)
+    return None if folder is None or report is None else (folder, report)
 
 
 def forget_exports(spec: ModelSpec, store: WeightStore) -> int:
@@ -142,9 +169,16 @@ def _write_checksums(folder: Path, report: dict[str, Any]) -> None:
 
 def _present(folder: Path) -> dict[str, Any] | None:
     """The report of a complete, unchanged export in a folder; None if there is none."""
+    report = _read_report(folder)
+    if report is None or not all(matches_checksum(folder / name) for name in _files_of(report)):
+        return None
+    return report
+
+
+def _read_report(folder: Path) -> dict[str, Any] | None:
+    """The report of an export, with its files and the checkpoint's checksum; None if there is none."""
     try:
         report: dict[str, Any] = json.loads((folder / _REPORT).read_text())
-        unchanged = all(matches_checksum(folder / name) for name in _files_of(report))
-        return report if unchanged and "sha256" in report["checkpoint"] else None
+        return report if list(report["files"]) and "sha256" in report["checkpoint"] else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None

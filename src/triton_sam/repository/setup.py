@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from triton_sam.errors import SetupError
+from triton_sam.installation import install_extra
 from triton_sam.models.checksums import checksum_file, matches_checksum, write_checksum
 from triton_sam.models.specs import (
     CPU_DECODER_FILE,
@@ -108,7 +109,7 @@ def _set_up_ready_made(request: SetupRequest) -> list[str]:
         from triton_sam.export.ort_to_onnx import as_onnx
         from triton_sam.export.raw_contract import write_contract_pair
     except ImportError:
-        raise SetupError("onnxruntime is not installed: pip install 'triton-sam[server]'") from None
+        raise SetupError(f"onnxruntime is not installed: {install_extra('server')}") from None
     spec, converted, say = request.spec, request.converted, request.say
     files = request.store.pull(spec, request.progress)
     encoder, decoder = (as_onnx(files[role], converted) for role in (Role.ENCODER, Role.DECODER))
@@ -191,7 +192,7 @@ def set_up_random(spec: ModelSpec, repository: Path) -> list[str]:
     try:
         from triton_sam.export.network_file import write_random_network
     except ImportError as error:
-        raise SetupError(f"random weights need {error.name}: pip install 'triton-sam[export]'") from None
+        raise SetupError(f"random weights need {error.name}: {install_extra('export')}") from None
     served = dataclasses.replace(spec, graphs=exported_graphs(spec.architecture, spec.side))
     with tempfile.TemporaryDirectory(prefix="triton-sam-random-") as folder:
         network = write_random_network(served, Path(folder) / NETWORK_FILE)

@@ -13,6 +13,7 @@ from triton_sam.models.vlm_catalog import get_vlm, is_vlm
 from triton_sam.models.vlm_specs import VlmSpec
 from triton_sam.models.vlm_weights import VlmStore
 from triton_sam.models.weights import ProgressContext, WeightStore
+from triton_sam.repository.availability import advice, state_clause, survey
 from triton_sam.repository.export_cache import ExportRequest
 from triton_sam.repository.profiles import get_profile, set_up_profile
 from triton_sam.repository.setup import SetupRequest, set_up, uninstall
@@ -54,8 +55,8 @@ def set_up_models(
         yield _set_up_profile(choice, choice.profile, repository, settings, progress, on_step)
         return
     specs, vlms = _resolve(choice)
-    for vlm in vlms:
-        yield from _set_up_vlm(vlm, repository, choice.export.checkpoint, settings)
+    for vlm in vlms:  # the folders only: weights are downloaded at the first request
+        yield _outcome(vlm.id, write_vlm(vlm, repository, choice.export.checkpoint), repository, settings)
     families = [name for name in choice.names if ":" not in name and not is_vlm(name)]
     named_by_family = {spec.id for spec in resolve_ids(families)}
     for spec in specs:
@@ -75,7 +76,7 @@ def set_up_models(
                     say=lambda step, model=spec.id: on_step(model, step),  # type: ignore[misc]
                 )
             )
-        yield f"{spec.id} is ready to serve: {', '.join(written)} in {repository}"
+        yield _outcome(spec.id, written, repository, settings)
 
 
 def _resolve(choice: SetupChoice) -> tuple[list[ModelSpec], list[VlmSpec]]:
@@ -121,13 +122,11 @@ def _set_up_profile(
     return f"ready for {profile.title}: {', '.join(written)} in {repository}"
 
 
-def _set_up_vlm(vlm: VlmSpec, repository: Path, checkpoint: Path | None, settings: Settings) -> Iterator[str]:
-    """Writes the folders only; the weights are downloaded at the first request."""
-    written = write_vlm(vlm, repository, checkpoint)
-    yield f"{vlm.id} is ready to serve: {', '.join(written)} in {repository}"
-    if checkpoint is None and not VlmStore(settings.home).is_installed(vlm):
-        size = f"{vlm.size / 1e9:.1f} GB from the Hugging Face Hub"
-        yield f"its first answer downloads {size}; `triton-sam pull {vlm.id}` downloads them now"
+def _outcome(model_id: str, written: Sequence[str], repository: Path, settings: Settings) -> str:
+    """How far the model is now, and what comes next."""
+    facts = survey(settings, repository)[model_id]
+    line = f"{model_id} {state_clause(facts)}: {', '.join(written)} in {repository}; {advice(facts)}"
+    return f"{line}; `triton-sam pull {model_id}` downloads them now" if facts.first_use_bytes else line
 
 
 def remove_model(model_id: str, settings: Settings) -> str:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from triton_sam.errors import ServerError, SetupError
+from triton_sam.installation import install, install_extra, missing_module
 
 SHARED_MEMORY = Path("/dev/shm")
 _SHARED_MEMORY_NEEDED = 256 * 1024 * 1024
@@ -53,7 +54,7 @@ def find_triton(installation: Path | None = None) -> TritonFiles:
         return _find_other_triton(installation)
     spec = importlib.util.find_spec("pytriton")
     if spec is None or spec.origin is None:
-        raise SetupError("the embedded server is not installed: pip install 'triton-sam[server]'")
+        raise SetupError(f"the embedded server is not installed: {install_extra('server')}")
     root = Path(spec.origin).parent / "tritonserver"
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     files = TritonFiles(
@@ -63,7 +64,7 @@ def find_triton(installation: Path | None = None) -> TritonFiles:
     )
     if not files.binary.exists() or not files.python_backend.exists():
         raise SetupError(
-            "the nvidia-pytriton package is incomplete: pip install --force-reinstall nvidia-pytriton==0.7.0"
+            f"the nvidia-pytriton package is incomplete: {install('--force-reinstall', 'nvidia-pytriton==0.7.0')}"
         )
     if not files.stub_source.exists():
         raise SetupError(f"the embedded server has no backend for Python {version}: use Python 3.10, 3.11 or 3.12")
@@ -148,12 +149,9 @@ def check_numpy() -> str:
     try:
         version = importlib.metadata.version("numpy")
     except importlib.metadata.PackageNotFoundError:
-        raise SetupError("numpy is not installed: pip install 'triton-sam[server]'") from None
+        raise SetupError(f"numpy is not installed: {install_extra('server')}") from None
     if int(version.split(".")[0]) >= 2:
-        raise SetupError(
-            f"numpy {version} makes the embedded server's backend return wrong data: "
-            "pip install 'numpy<2' in the server's environment"
-        )
+        raise SetupError(f"numpy {version} makes the embedded server's backend return wrong data: {install('numpy<2')}")
     return version
 
 
@@ -161,17 +159,15 @@ def check_runtime() -> str:
     """SetupError unless the packages that a model process imports are installed."""
     for module, package in (("onnxruntime", "onnxruntime"), ("cv2", "opencv-python-headless")):
         if importlib.util.find_spec(module) is None:
-            raise SetupError(f"{package} is not installed: pip install 'triton-sam[server]'")
+            raise SetupError(f"{package} is not installed: {install_extra('server')}")
     return "onnxruntime and OpenCV"
 
 
 def check_vlm_runtime() -> str:
     """SetupError unless the packages of vision-language models are installed; none is imported here."""
-    for module in ("torch", "transformers", "safetensors", "jinja2"):
-        if importlib.util.find_spec(module) is None:
-            raise SetupError(
-                f"{module} is not installed and vision-language models need it: pip install 'triton-sam[vlm]'"
-            )
+    missing = missing_module("vlm")
+    if missing:
+        raise SetupError(f"{missing} is not installed and vision-language models need it: {install_extra('vlm')}")
     return "torch and transformers"
 
 

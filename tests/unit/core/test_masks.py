@@ -164,7 +164,7 @@ def test_tolerance_saves_corners() -> None:
 
 def test_without_opencv_the_mend_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cv2", None)
-    with pytest.raises(SetupError, match=r"pip install 'triton-sam\[server\]'"):
+    with pytest.raises(SetupError, match=r"pip install .*\[server\]"):
         masks.polygons(np.ones((5, 5), np.bool_))
 
 

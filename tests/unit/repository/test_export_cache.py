@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import builtins
+import dataclasses
+import hashlib
 import json
 import subprocess
 import sys
@@ -15,10 +17,13 @@ from tests.unit.helpers import Steps
 from triton_sam.errors import InvalidInput, SetupError
 from triton_sam.export import run
 from triton_sam.export.run import AUTO, Exported, ExportOptions, checkpoint_sha256
+from triton_sam.installation import install_extra
 from triton_sam.models.catalog import get_spec
 from triton_sam.models.specs import Precision, graphs_to_json
 from triton_sam.models.weights import WeightStore, silent
-from triton_sam.repository.export_cache import ExportRequest, export_model, forget_exports
+from triton_sam.repository.export_cache import ExportRequest, cached_export, export_model, forget_exports
+
+ROOT = Path(__file__).resolve().parents[3]
 
 pytestmark = pytest.mark.torch
 
@@ -279,17 +284,10 @@ def test_auto_without_a_checkpoint(store: WeightStore) -> None:
 
 
 def test_what_an_export_needs_is_named(store: WeightStore, checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = builtins.__import__
-
-    def refuse(name: str, *rest: Any) -> Any:
-        if name == "triton_sam.export.run":
-            raise ImportError("No module named 'torch'", name="torch")
-        return original(name, *rest)
-
-    monkeypatch.setattr(builtins, "__import__", refuse)
+    refuse_torch(monkeypatch)
     with pytest.raises(SetupError) as caught:
         export_model(SPEC, store, ExportRequest(checkpoint), silent)
-    assert str(caught.value) == "an export needs torch: pip install 'triton-sam[export]'"
+    assert str(caught.value) == f"an export needs torch: {install_extra('export')}"
     assert not store.home.exists()
 
 
@@ -311,7 +309,50 @@ def test_the_command_line_without_torch(tmp_path: Path) -> None:
         env={"TRITON_SAM_HOME": str(tmp_path), "PATH": ""},
     )
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == "error: an export needs torch: pip install 'triton-sam[export]'\n"
+    assert done.stderr.startswith("error: an export needs torch: ")
+    assert done.stderr.endswith(f"pip install -e '{ROOT}[export]'\n")
+
+
+def refuse_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = builtins.__import__
+
+    def refuse(name: str, *rest: Any) -> Any:
+        if name == "triton_sam.export.run":
+            raise ImportError("No module named 'torch'", name="torch")
+        return original(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", refuse)
+
+
+def test_an_export_that_is_there_needs_no_torch(
+    store: WeightStore, exporter: FalseExporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was exported before torch was removed, or was copied here with the cache."""
+    official = dataclasses.replace(SPEC.checkpoints[0], size=7, sha256=hashlib.sha256(b"weights").hexdigest())
+    spec = dataclasses.replace(SPEC, checkpoints=(official,))
+    store.blobs.mkdir(parents=True)
+    store.path(official).write_bytes(b"weights")
+    assert cached_export(spec, store) is None
+    first = export_model(spec, store, ExportRequest(), silent)
+    assert cached_export(spec, store) == first[0]
+    refuse_torch(monkeypatch)
+    assert export_model(spec, store, ExportRequest(), silent) == first
+    for other in (ExportRequest(image_size=512), ExportRequest(precision=Precision.FP16), ExportRequest(seed=3)):
+        with pytest.raises(SetupError, match="an export needs torch"):
+            export_model(spec, store, other, silent)
+    (first[0] / "encoder.onnx").write_text("damaged")
+    with pytest.raises(SetupError, match="an export needs torch"):
+        export_model(spec, store, ExportRequest(), silent)
+
+
+def test_an_export_of_ones_own_checkpoint_is_not_the_models(
+    store: WeightStore, checkpoint: Path, exporter: FalseExporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    export_model(SPEC, store, ExportRequest(checkpoint), silent)
+    assert cached_export(SPEC, store) is None
+    refuse_torch(monkeypatch)
+    with pytest.raises(SetupError, match="an export needs torch"):
+        export_model(SPEC, store, ExportRequest(), silent)
 
 
 # forgetting

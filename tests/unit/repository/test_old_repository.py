@@ -9,14 +9,13 @@ from pathlib import Path
 import pytest
 
 from tests.old_repository import OLD_REPOSITORIES, contents, copy_old_repository
-from triton_sam import serving
 from triton_sam.models.catalog import DEFAULT_MODEL, get_spec
 from triton_sam.models.vlm_catalog import get_vlm
-from triton_sam.repository import segmenters, vlms
+from triton_sam.repository import availability, segmenters, vlms
 from triton_sam.repository.segmenters import find_profile_models, find_segmenters, is_current
 from triton_sam.repository.vlms import find_vlms, is_current_vlm
-from triton_sam.server import host, process
-from triton_sam.serving import ModelSelection, prepare
+from triton_sam.server import process, selection
+from triton_sam.server.selection import ModelSelection, prepare
 from triton_sam.settings import Settings
 
 SPEC, SHAPES = get_spec(DEFAULT_MODEL), get_vlm("vlm:shapes")
@@ -63,8 +62,8 @@ def test_old_folders_are_found_and_current(repository: Path) -> None:
 def test_old_folders_are_served_without_rewriting(
     own: bool, repository: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(host, "check_vlm_runtime", lambda: "")
-    for module, name in ((serving, "set_up"), (serving, "refresh"), (segmenters, "writing"), (vlms, "writing")):
+    monkeypatch.setattr(availability, "missing_module", lambda _extra: "")
+    for module, name in ((selection, "set_up"), (selection, "refresh"), (segmenters, "writing"), (vlms, "writing")):
         monkeypatch.setattr(module, name, lambda *_: pytest.fail("written"))
     before = contents(repository)
     found = prepare([], settings, repository if own else None)

@@ -104,7 +104,7 @@ def test_linux_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(("module", "package"), [("onnxruntime", "onnxruntime"), ("cv2", "opencv-python-headless")])
 def test_a_missing_package_of_the_backend(module: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == module else object())
-    with pytest.raises(SetupError, match=rf"{package} is not installed.*triton-sam\[server\]"):
+    with pytest.raises(SetupError, match=rf"{package} is not installed.*\[server\]"):
         host.check_runtime()
 
 
@@ -161,7 +161,7 @@ def test_find_triton(wheel: Path) -> None:
 def test_triton_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(SetupError, match=r"pip install 'triton-sam\[server\]'"):
+    with pytest.raises(SetupError, match=r"pip install .*\[server\]"):
         host.find_triton()
 
 

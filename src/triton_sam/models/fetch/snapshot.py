@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from triton_sam.errors import WeightsError
+from triton_sam.installation import install
 from triton_sam.models.fetch.http import CHUNK, Progress, check_reachable, is_disk_full
 from triton_sam.models.fetch.hub import NO_HUB, answer_seconds, hub_errors
 from triton_sam.models.vlm_specs import HubSnapshot
@@ -67,7 +68,7 @@ def fetch_snapshot(source: HubSnapshot, size: int, steps: Steps) -> Path:
     try:
         from huggingface_hub import constants
     except ImportError:
-        raise WeightsError("the library for it is not installed: pip install huggingface_hub") from None
+        raise WeightsError(f"the library for it is not installed: {install('huggingface_hub')}") from None
     if constants.HF_HUB_OFFLINE:
         raise WeightsError("HF_HUB_OFFLINE is set and it is not complete in the Hub's cache: unset it to download")
     commit = _look_up(source)

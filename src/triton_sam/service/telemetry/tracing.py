@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Mapping
 
 from triton_sam.errors import SetupError
+from triton_sam.installation import install_extra
 from triton_sam.service.telemetry.spans import NO_TRACING, Tracing
 from triton_sam.settings import Settings
 
@@ -14,7 +15,6 @@ log = logging.getLogger(__name__)
 
 _ENDPOINT, _TRACES_ENDPOINT = ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 _DEFAULT_ENDPOINT = "http://localhost:4318"
-_INSTALL = "pip install 'triton-sam[tracing]'"
 
 
 def tracing_of(settings: Settings, environment: Mapping[str, str] | None = None) -> Tracing:
@@ -27,7 +27,7 @@ def tracing_of(settings: Settings, environment: Mapping[str, str] | None = None)
     if start is not None:
         return start()
     if _is_enabled(settings, environment):
-        log.warning("tracing is off although %s is set: %s", " or ".join(ENDPOINTS), _INSTALL)
+        log.warning("tracing is off although %s is set: %s", " or ".join(ENDPOINTS), install_extra("tracing"))
     return NO_TRACING
 
 
@@ -53,7 +53,9 @@ def _starter(settings: Settings, environment: Mapping[str, str] | None) -> Calla
         from triton_sam.service.telemetry.otlp import otlp_tracing
     except ImportError as error:
         if settings.tracing:
-            raise SetupError(f"TRITON_SAM_TRACING is set but {error.name} is not installed: {_INSTALL}") from None
+            raise SetupError(
+                f"TRITON_SAM_TRACING is set but {error.name} is not installed: {install_extra('tracing')}"
+            ) from None
         return None
     return otlp_tracing
 
