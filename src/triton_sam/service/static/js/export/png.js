@@ -1,9 +1,13 @@
-/** Greyscale PNG, written by hand: a canvas has only 8 bit RGBA, which is wrong for labels. */
+/**
+ * PNG, written by hand: a canvas has only 8 bit RGBA, which is wrong for labels, and some browsers add noise to what is
+ * read from one.
+ */
 
 import { crc32 } from "./crc.js";
 
 const SIGNATURE = Uint8Array.of(0x89, 0x50, 0x4e, 0x47, 0x0d, 0x0a, 0x1a, 0x0a);
 const GREY = 0;
+const RGB = 2;
 const FILTER_UP = 2;
 const LONGEST_SIDE = 2 ** 31 - 1;
 // Rows are compressed in blocks of about this size: a call per row would cost more than the row.
@@ -21,12 +25,25 @@ const BLOCK_BYTES = 1 << 18;
  * @returns {Promise<Blob>} Of type image/png.
  */
 export async function greyPng(width, height, bitDepth, fillRow, texts = {}) {
+  if (bitDepth !== 8 && bitDepth !== 16) throw new Error(`A grey PNG has 8 or 16 bits, not ${bitDepth}.`);
+  return png({ width, height, bitDepth, colour: GREY }, fillRow, texts);
+}
+
+/**
+ * As {@link greyPng}, in colour with 8 bits.
+ * @param {number} width @param {number} height
+ * @param {(y: number, row: Uint8Array) => void} fillRow writes [3 * width]: red, green and blue of each pixel
+ * @returns {Promise<Blob>}
+ */
+export const rgbPng = (width, height, fillRow) => png({ width, height, bitDepth: 8, colour: RGB }, fillRow);
+
+async function png(format, fillRow, texts = {}) {
+  const { width, height } = format;
   const isSide = (side) => Number.isInteger(side) && side > 0 && side <= LONGEST_SIDE;
   if (!isSide(width) || !isSide(height)) throw new Error(`A PNG cannot have ${width} x ${height} pixels.`);
-  if (bitDepth !== 8 && bitDepth !== 16) throw new Error(`A grey PNG has 8 or 16 bits, not ${bitDepth}.`);
-  const parts = [SIGNATURE, ...chunk("IHDR", header(width, height, bitDepth))];
+  const parts = [SIGNATURE, ...chunk("IHDR", header(format))];
   for (const [keyword, text] of Object.entries(texts)) parts.push(...chunk("iTXt", textBody(keyword, text)));
-  const rows = filteredRows(width, height, bitDepth, fillRow);
+  const rows = filteredRows(format, fillRow);
   // Not "for await", which Safari's streams do not support.
   const reader = rows.pipeThrough(new CompressionStream("deflate")).getReader();
   for (let next = await reader.read(); !next.done; next = await reader.read()) {
@@ -36,12 +53,12 @@ export async function greyPng(width, height, bitDepth, fillRow, texts = {}) {
   return new Blob(parts, { type: "image/png" });
 }
 
-function header(width, height, bitDepth) {
+function header({ width, height, bitDepth, colour }) {
   const bytes = new Uint8Array(13);
   const view = new DataView(bytes.buffer);
   view.setUint32(0, width);
   view.setUint32(4, height);
-  bytes.set([bitDepth, GREY], 8);
+  bytes.set([bitDepth, colour], 8);
   return bytes;
 }
 
@@ -58,9 +75,10 @@ function chunk(type, body) {
 }
 
 /** The rows as PNG has them: the filter's number, then each byte less the one above, 0 for most of a mask. */
-function filteredRows(width, height, bitDepth, fillRow) {
-  const row = bitDepth === 16 ? new Uint16Array(width) : new Uint8Array(width);
-  const rowBytes = (width * bitDepth) / 8;
+function filteredRows({ width, height, bitDepth, colour }, fillRow) {
+  const samples = colour === RGB ? 3 * width : width;
+  const row = bitDepth === 16 ? new Uint16Array(samples) : new Uint8Array(samples);
+  const rowBytes = row.byteLength;
   const rowsInBlock = Math.max(1, Math.floor(BLOCK_BYTES / (rowBytes + 1)));
   let above = new Uint8Array(rowBytes);
   let current = new Uint8Array(rowBytes);

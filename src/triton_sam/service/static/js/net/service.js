@@ -78,6 +78,23 @@ export class Service {
   }
 
   /**
+   * @param {Blob} file
+   * @returns {Promise<import("../science/expand.js").Description>} its pages and channels, without its pixels
+   */
+  describe = (file, signal) =>
+    this._json("v1/describe", { method: "POST", body: form({ image: file }), signal, patience: ENCODE_TIMEOUT });
+
+  /**
+   * @param {Blob} file @param {number} first page, from 0 @param {number} count of pages
+   * @returns {Promise<{header: string|null, body: Blob}>} the samples, and X-Planes; see science/planes.js
+   */
+  async planes(file, first, count, signal) {
+    const options = { method: "POST", body: form({ image: file }), signal, patience: ENCODE_TIMEOUT };
+    const { answer, body } = await this._answer(`v1/planes?first=${first}&count=${count}`, options);
+    return { header: answer.headers.get("X-Planes"), body };
+  }
+
+  /**
    * Uploads an image for encoding.
    * @param {Blob} file
    * @param {string} model
@@ -123,8 +140,10 @@ export class Service {
   }
 
   /** @returns {Promise<Blob>} the complete response; an incomplete one is an error */
-  async _fetch(path, { headers = {}, signal, ...options } = {}) {
-    const timeout = AbortSignal.timeout(TIMEOUT);
+  _fetch = async (path, options) => (await this._answer(path, options)).body;
+
+  async _answer(path, { headers = {}, signal, patience = TIMEOUT, ...options } = {}) {
+    const timeout = AbortSignal.timeout(patience);
     let answer;
     let body;
     try {
@@ -139,7 +158,7 @@ export class Service {
       throw new Problem("unreachable");
     }
     if (!answer.ok) throw problemOf(answer.status, await body.text());
-    return body;
+    return { answer, body };
   }
 }
 

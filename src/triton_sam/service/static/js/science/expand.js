@@ -1,0 +1,106 @@
+/**
+ * A file with many bits, channels or pages -> items of the list, one for each page.
+ *
+ * @typedef {object} Description of a file, by the service
+ * @property {string} format @property {number} width @property {number} height
+ * @property {number} pages @property {number} channels @property {string[]|null} channel_names
+ * @property {string} dtype @property {number} bits of a sample
+ *
+ * @typedef {{name: string, file: Blob, view: import("./view.js").View|null}} Item
+ */
+import { Problem } from "../net/problems.js";
+import { parseHeader, pageBytes } from "./planes.js";
+import { pageName } from "./view.js";
+import { Workshop } from "./workshop.js";
+
+export const HEAD_BYTES = 64;
+/** Pages that are added without a question. */
+export const MANY_PAGES = 200;
+/** Of samples in one response. Each request sends the whole file again, so that it is not one page a request. */
+const CHUNK_BYTES = 96 * 2 ** 20;
+
+/**
+ * @param {Uint8Array} head the file's first bytes
+ * @returns {boolean} whether it may have more than a browser shows: TIFF, PNG of 16 bits, JPEG 2000, PGM and PPM
+ */
+export function mayHaveMore(head) {
+  const text = String.fromCharCode(...head.slice(0, HEAD_BYTES));
+  const isTiff = ["II*\0", "MM\0*", "II+\0", "MM\0+"].some((mark) => text.startsWith(mark));
+  const isDeepPng = text.slice(1, 4) === "PNG" && head[24] === 16;
+  const isJpeg2000 = text.slice(4, 8) === "jP  " || text.startsWith("\xff\x4f\xff\x51");
+  return isTiff || isDeepPng || isJpeg2000 || /^P[56]\s/.test(text);
+}
+
+/** @param {Description} description @returns {boolean} whether there is nothing to choose: the file goes to the model itself */
+export const isPlain = ({ pages, channels, bits }) => pages === 1 && bits <= 8 && [1, 3, 4].includes(channels);
+
+export class Expander {
+  /**
+   * @param {object} parts
+   * @param {import("../net/service.js").Service} parts.service
+   * @param {import("../net/connection.js").Connection} parts.connection
+   * @param {() => {max_image_bytes: number}|null} parts.limits of the server, if known
+   * @param {(question: string) => boolean|Promise<boolean>} parts.confirm asks the user
+   * @param {(done: number, pages: number) => void} [parts.onPage] told after each page
+   * @param {Workshop} [parts.workshop]
+   */
+  constructor({ service, connection, limits, confirm, onPage = () => {}, workshop = new Workshop() }) {
+    Object.assign(this, { service, connection, limits, confirm, onPage, workshop });
+  }
+
+  /**
+   * @param {Blob} file @param {string} name @param {AbortSignal} [signal]
+   * @returns {Promise<Item[]>} the file itself if there is nothing to choose; none if the user does not want them all
+   */
+  async expand(file, name, signal) {
+    const head = new Uint8Array(await file.slice(0, HEAD_BYTES).arrayBuffer());
+    if (!mayHaveMore(head)) return [{ name, file, view: null }];
+    this._checkSize(file);
+    const description = await this.connection.persist(() => this.service.describe(file, signal), signal);
+    if (isPlain(description)) return [{ name, file, view: null }];
+    const { pages } = description;
+    if (pages > MANY_PAGES && !(await this.confirm(`${name} has ${pages} pages. Add all of them to the list?`))) return [];
+    return this._pages(file, name, description, signal);
+  }
+
+  /** Before megabytes are sent for nothing. */
+  _checkSize({ size }) {
+    const most = this.limits()?.max_image_bytes;
+    if (!most || size <= most) return;
+    const numbers = `${size.toLocaleString("en")} bytes and ${most.toLocaleString("en")} are allowed`;
+    throw new Problem("too_large", `the image has ${numbers}: send a smaller one, or a part of its pages`);
+  }
+
+  async _pages(file, name, description, signal) {
+    const { width, height, channels, pages } = description;
+    const chunk = Math.max(1, Math.floor(CHUNK_BYTES / pageBytes({ width, height, channels, dtype: "uint16" })));
+    const items = [];
+    for (let first = 0; first < pages; first += chunk) {
+      const count = Math.min(chunk, pages - first);
+      const { header, body } = await this.connection.persist(() => this.service.planes(file, first, count, signal), signal);
+      await this._develop(parseHeader(header), body, { first, count, name, description }, items, signal);
+    }
+    return items;
+  }
+
+  async _develop(header, body, { first, count, name, description }, items, signal) {
+    const bytes = pageBytes(header);
+    if (header.pages !== count || body.size !== bytes * count) throw new Problem("unreachable");
+    for (let index = 0; index < count; index += 1) {
+      signal?.throwIfAborted();
+      const about = {
+        ...header,
+        notFinite: Math.round(header.notFinite / count),
+        names: description.channel_names,
+        origin: name,
+        page: first + index + 1,
+        pages: description.pages,
+      };
+      // Slices of a blob stay outside of the page's memory until they are read.
+      const samples = body.slice(index * bytes, (index + 1) * bytes);
+      const { view, file } = await this.workshop.develop(samples, about, description.bits > 8);
+      items.push({ name: pageName(view), file, view });
+      this.onPage(items.length, description.pages);
+    }
+  }
+}
