@@ -3,10 +3,13 @@
 const SMALLEST_SIDE = 512;
 
 export class Pyramid {
-  /** @param {ImageBitmap} bitmap  owned by the pyramid */
-  constructor(bitmap) {
-    this.width = bitmap.width;
-    this.height = bitmap.height;
+  /**
+   * @param {ImageBitmap} bitmap  owned by the pyramid
+   * @param {{width: number, height: number}} [size] of the image, if the bitmap is a coarse one of it
+   */
+  constructor(bitmap, { width, height } = bitmap) {
+    this.width = width;
+    this.height = height;
     this._levels = [bitmap];
     while (Math.max(this._top.width, this._top.height) > 2 * SMALLEST_SIDE) this._levels.push(half(this._top));
   }

@@ -76,6 +76,14 @@ export class Stage {
     this.fit();
   }
 
+  /** Other pixels of the same image; the view stays. @param {ImageBitmap} bitmap perhaps a coarse one */
+  replace(bitmap) {
+    const before = this.picture;
+    this.picture = new Pyramid(bitmap, before);
+    before.close();
+    this.refresh("picture");
+  }
+
   fit() {
     if (this.picture) this.setView(fitted(this.picture, this.size));
     this._isFitted = true;

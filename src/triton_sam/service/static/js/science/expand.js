@@ -6,7 +6,7 @@
  * @property {number} pages @property {number} channels @property {string[]|null} channel_names
  * @property {string} dtype @property {number} bits of a sample
  *
- * @typedef {{name: string, file: Blob, view: import("./view.js").View|null}} Item
+ * @typedef {{name: string, file: Blob, view: import("./view.js").View|null, source: Blob|null}} Item
  */
 import { Problem } from "../net/problems.js";
 import { parseHeader, pageBytes } from "./planes.js";
@@ -53,11 +53,12 @@ export class Expander {
    * @returns {Promise<Item[]>} the file itself if there is nothing to choose; none if the user does not want them all
    */
   async expand(file, name, signal) {
+    const plain = { name, file, view: null, source: null };
     const head = new Uint8Array(await file.slice(0, HEAD_BYTES).arrayBuffer());
-    if (!mayHaveMore(head)) return [{ name, file, view: null }];
+    if (!mayHaveMore(head)) return [plain];
     this._checkSize(file);
     const description = await this.connection.persist(() => this.service.describe(file, signal), signal);
-    if (isPlain(description)) return [{ name, file, view: null }];
+    if (isPlain(description)) return [plain];
     const { pages } = description;
     if (pages > MANY_PAGES && !(await this.confirm(`${name} has ${pages} pages. Add all of them to the list?`))) return [];
     return this._pages(file, name, description, signal);
@@ -75,15 +76,16 @@ export class Expander {
     const { width, height, channels, pages } = description;
     const chunk = Math.max(1, Math.floor(CHUNK_BYTES / pageBytes({ width, height, channels, dtype: "uint16" })));
     const items = [];
+    const stack = `${Date.now().toString(36)}-${Math.random().toString(36).slice(2, 8)}`;
     for (let first = 0; first < pages; first += chunk) {
       const count = Math.min(chunk, pages - first);
       const { header, body } = await this.connection.persist(() => this.service.planes(file, first, count, signal), signal);
-      await this._develop(parseHeader(header), body, { first, count, name, description }, items, signal);
+      await this._develop(parseHeader(header), body, { first, count, name, stack, description }, items, signal);
     }
     return items;
   }
 
-  async _develop(header, body, { first, count, name, description }, items, signal) {
+  async _develop(header, body, { first, count, name, stack, description }, items, signal) {
     const bytes = pageBytes(header);
     if (header.pages !== count || body.size !== bytes * count) throw new Problem("unreachable");
     for (let index = 0; index < count; index += 1) {
@@ -93,13 +95,14 @@ export class Expander {
         notFinite: Math.round(header.notFinite / count),
         names: description.channel_names,
         origin: name,
+        stack,
         page: first + index + 1,
         pages: description.pages,
       };
       // Slices of a blob stay outside of the page's memory until they are read.
       const samples = body.slice(index * bytes, (index + 1) * bytes);
-      const { view, file } = await this.workshop.develop(samples, about, description.bits > 8);
-      items.push({ name: pageName(view), file, view });
+      const made = await this.workshop.develop(samples, about, description.bits > 8);
+      items.push({ name: pageName(about), ...made });
       this.onPage(items.length, description.pages);
     }
   }

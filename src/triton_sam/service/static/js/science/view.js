@@ -1,13 +1,14 @@
 /**
- * How one image of many bits, channels or pages is shown, which is what the model is given. Kept with the image.
+ * How one image of many bits, channels or pages is shown, which is what the model is given. Kept with the image; its samples
+ * are kept apart, because they are large and never change.
  *
- * @typedef {object} View immutable, can be stored
- * @property {Blob} source the page's samples, see planes.js
+ * @typedef {object} View immutable, small, can be stored
  * @property {number} width @property {number} height @property {number} channels @property {"uint8"|"uint16"} dtype
  * @property {import("./planes.js").Range} range
  * @property {number} notFinite samples without a value
  * @property {string[]|null} names of the channels
  * @property {string} origin name of the file
+ * @property {string} stack the same for all pages of a file
  * @property {number} page from 1 @property {number} pages of the file
  * @property {import("./channels.js").Look} look
  * @property {import("./window.js").Window[]} windows of each channel
@@ -63,12 +64,27 @@ export const pageName = ({ origin, page, pages }) => (pages > 1 ? `${origin}#${p
 
 /** @param {View} view @param {number} sample @returns {string} in the file's values */
 export function shownValue({ range, dtype }, sample) {
+  if (isOwn({ range, dtype })) return sample.toLocaleString("en");
   const value = valueOf(sample, range, levelsOf(dtype));
   const span = range.high - range.low;
-  if (Number.isInteger(value) && span >= 255) return value.toLocaleString("en");
   const digits = Math.min(12, Math.max(0, 3 - Math.floor(Math.log10(span || 1))));
   if (Math.abs(value) >= 1e9 || digits >= 9) return value.toExponential(3);
   return value.toLocaleString("en", { maximumFractionDigits: digits });
+}
+
+/** Whether the samples are the file's own values. */
+const isOwn = ({ range, dtype }) => range.low === 0 && range.high === levelsOf(dtype) - 1;
+
+/** @param {View} view @param {number} sample @returns {string} in the file's values, for an input */
+export function plainValue(view, sample) {
+  if (isOwn(view)) return String(sample);
+  return String(Number(valueOf(sample, view.range, levelsOf(view.dtype)).toPrecision(6)));
+}
+
+/** @param {View} view @returns {number} a small step in the file's values */
+export function stepOf(view) {
+  const { low, high } = view.range;
+  return isOwn(view) || high <= low ? 1 : 10 ** Math.floor(Math.log10((high - low) / 100));
 }
 
 /** @param {View} view @returns {string} what was done to the file's values */

@@ -14,8 +14,8 @@ const bitmapOf = ({ width, height, data }) => createImageBitmap(new ImageData(da
 const TASKS = {
   develop: ({ samples, about, isStretched }) => develop(samples, about, isStretched),
 
-  async load({ view }) {
-    planes = planesOf(await expanded(view.source), view);
+  async load({ view, source }) {
+    planes = planesOf(await expanded(source), view);
     return histogramsOf(planes, view.dtype);
   },
 
@@ -32,6 +32,8 @@ const TASKS = {
     const channels = samples.length / (width * height);
     return { samples: new Blob([samples]), width, height, channels };
   },
+
+  render: async ({ view, source }) => pngOf(planesOf(await expanded(source), view), view),
 
   quick({ view }) {
     return bitmapOf(pixelsOf(planes, view, Math.ceil(Math.sqrt((planes.width * planes.height) / QUICK))));

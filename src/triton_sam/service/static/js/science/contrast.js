@@ -1,0 +1,160 @@
+/**
+ * The contrast of the open image while it is being chosen: a quick look at once, and the file for the model when the user is
+ * done.
+ *
+ * Events: "view" when {@link Contrast.view} or the histograms have changed.
+ */
+import { Problem, sentence } from "../net/problems.js";
+import { parseHeader } from "./planes.js";
+
+/** Milliseconds without a change, after which the model is given the image: each time costs an encode. */
+const SETTLE = 400;
+
+export class Contrast extends EventTarget {
+  /**
+   * @param {import("../app.js").App} app
+   * @param {import("../draw/stage.js").Stage} stage
+   * @param {import("./workshop.js").Workshop} workshop that holds the samples of the open image
+   */
+  constructor(app, stage, workshop) {
+    super();
+    Object.assign(this, { _app: app, _stage: stage, _workshop: workshop });
+    /** @type {import("./view.js").View|null} as it is chosen now; null for an ordinary picture whose samples are not read yet */
+    this.view = null;
+    /** @type {Uint32Array[]|null} of each channel; null until the samples are read */
+    this.histograms = null;
+    this._waiting = null;
+    this._forget();
+    app.addEventListener("picture", () => {
+      this._finishNow(); // the worker still has the samples of the image that is left
+      this._forget();
+    });
+    app.addEventListener("rendering", () => this._rendered());
+  }
+
+  /** Whether the open image has more than a browser shows. */
+  get isScientific() {
+    return Boolean(this._app.picture?.view);
+  }
+
+  get hasPicture() {
+    return Boolean(this._app.picture);
+  }
+
+  _forget() {
+    this.view = this._app.picture?.view ?? null;
+    this.histograms = null;
+    this._source = null;
+    this._loading = null;
+    this._isLooking = false;
+    this._changed();
+  }
+
+  _rendered() {
+    this._stage.replace(this._app.bitmap);
+    this._app.bitmap = null; // the stage owns it now
+  }
+
+  /** Reads the samples, once for each image. */
+  load() {
+    this._loading ??= this._load(this._app.picture);
+    return this._loading;
+  }
+
+  async _load(picture) {
+    try {
+      const { view, source } = picture.view ? await this._kept(picture) : await this._ofOrdinary(picture);
+      if (picture !== this._app.picture) return;
+      const histograms = await this._workshop.load(view, source);
+      if (picture !== this._app.picture) return;
+      this.view ??= view;
+      this._source = source;
+      this.histograms = histograms;
+      this._changed();
+    } catch (error) {
+      if (picture !== this._app.picture) return;
+      this._loading = null;
+      this._tell(sentence(error));
+    }
+  }
+
+  async _kept({ view }) {
+    const source = await this._app.readSource();
+    if (!source) throw new Problem("refused", "the samples of this image are not in the browser's storage any more: open the file again");
+    return { view, source };
+  }
+
+  /** The samples of a picture with 8 bits: as the browser reads it, or the server if it does not. */
+  async _ofOrdinary({ name, file }) {
+    const origin = { names: null, origin: name, stack: "", page: 1, pages: 1, notFinite: 0 };
+    try {
+      const { samples, ...size } = await this._workshop.split(file);
+      const about = { ...size, ...origin, dtype: "uint8", range: { low: 0, high: 255 } };
+      return await this._workshop.develop(samples, about, false);
+    } catch {
+      const { header, body } = await this._app.connection.persist(() => this._app.service.planes(file, 0, 1));
+      return this._workshop.develop(body, { ...parseHeader(header), ...origin }, false);
+    }
+  }
+
+  /** Shows a view at once, on the screen only. @param {import("./view.js").View} view of the same samples */
+  preview(view) {
+    this._wait(null);
+    this.view = view;
+    this._changed();
+    this._look();
+  }
+
+  /** Gives the model what is shown, soon. */
+  settle() {
+    const { picture, currentRecord: record } = this._app;
+    this._wait({ picture, record, view: this.view, source: this._source });
+    this._timer = setTimeout(() => this._finishNow(), SETTLE);
+  }
+
+  _wait(change) {
+    clearTimeout(this._timer);
+    this._waiting = change;
+  }
+
+  _finishNow() {
+    const change = this._waiting;
+    this._wait(null);
+    if (change) this._finish(change);
+  }
+
+  /** One quick look at a time; the newest view wins. */
+  async _look() {
+    if (this._isLooking) return;
+    const { picture } = this._app;
+    this._isLooking = true;
+    let { view } = this;
+    for (let isNew = true; isNew; ) {
+      const bitmap = await this._workshop.quick(view).catch(() => null);
+      if (picture !== this._app.picture) return void bitmap?.close();
+      if (bitmap) this._stage.replace(bitmap);
+      isNew = view !== this.view;
+      view = this.view;
+    }
+    this._isLooking = false;
+  }
+
+  async _finish({ picture, record, view, source }) {
+    try {
+      const { bitmap, file } = await this._workshop.finish(view);
+      if (view !== this.view && picture === this._app.picture) return void bitmap.close(); // moved again meanwhile
+      // If another image is open by now, this one is stored all the same.
+      this._app.showOtherwise(record, { bitmap, file, view, source: picture.view ? null : source });
+    } catch (error) {
+      if (picture === this._app.picture) this._tell(sentence(error));
+    }
+  }
+
+  _tell(text) {
+    this._app.dispatchEvent(new CustomEvent("notice", { detail: { kind: "contrast", text, action: null } }));
+  }
+
+  _changed() {
+    this.dispatchEvent(new Event("view"));
+  }
+}

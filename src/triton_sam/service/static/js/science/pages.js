@@ -1,0 +1,72 @@
+/**
+ * The pages of one file in the list of images.
+ *
+ * Events: "pages" when {@link Pages.state} or {@link Pages.working} has changed.
+ */
+import { sentence } from "../net/problems.js";
+import { levelsOf, sampleOf, valueOf } from "./planes.js";
+import { windowOf } from "./window.js";
+
+export class Pages extends EventTarget {
+  /** @param {import("../app.js").App} app @param {import("./workshop.js").Workshop} workshop */
+  constructor(app, workshop) {
+    super();
+    this._app = app;
+    this._workshop = workshop;
+    /** What is under way, for the user; empty if nothing. */
+    this.working = "";
+    for (const event of ["picture", "items"]) app.addEventListener(event, () => this._changed());
+  }
+
+  /** @returns {{page: number, count: number}} the open page, from 1, and how many pages the file has */
+  get state() {
+    const view = this._app.picture?.view;
+    return view ? { page: view.page, count: view.pages } : { page: 1, count: 1 };
+  }
+
+  /** @param {number} page from 1 */
+  open(page) {
+    const item = this._items(this._app.picture.view).find(({ view }) => view.page === page);
+    if (item) this._app.openRecord(item.record);
+    else this._changed(); // it was removed from the list
+  }
+
+  /** Gives all pages the channels and the window of one, in the values of the file. @param {import("./view.js").View} chosen */
+  async useForAll(chosen) {
+    const others = this._items(chosen).filter(({ view }) => view.page !== chosen.page);
+    try {
+      for (const [index, { record, view }] of others.entries()) {
+        this._work(`Page ${index + 1} of ${others.length}`);
+        const source = await this._app.readSource(record);
+        if (!source) continue;
+        const changed = asIn(view, chosen);
+        const file = await this._workshop.render(changed, source);
+        this._app.showOtherwise(record, { file, view: changed, bitmap: null, source: null });
+      }
+    } catch (error) {
+      this._app.dispatchEvent(new CustomEvent("notice", { detail: { kind: "contrast", text: sentence(error), action: null } }));
+    }
+    this._work("");
+  }
+
+  _items({ stack }) {
+    return this._app.items.filter(({ view }) => view && view.stack === stack);
+  }
+
+  _work(text) {
+    this.working = text;
+    this._changed();
+  }
+
+  _changed() {
+    this.dispatchEvent(new Event("pages"));
+  }
+}
+
+/** @param {import("./view.js").View} view @param {import("./view.js").View} chosen @returns {import("./view.js").View} */
+export function asIn(view, { look, windows, isLinked, range, dtype }) {
+  const levels = levelsOf(view.dtype);
+  // Samples of a file with floats mean other values in another request for its pages.
+  const moved = (sample) => sampleOf(valueOf(sample, range, levelsOf(dtype)), view.range, levels);
+  return { ...view, look, isLinked, windows: windows.map(({ low, high }) => windowOf(moved(low), moved(high), levels)) };
+}
