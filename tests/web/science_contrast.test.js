@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
+import { Problem } from "../../src/triton_sam/service/static/js/net/problems.js";
 import { Contrast } from "../../src/triton_sam/service/static/js/science/contrast.js";
 import { Pages, asIn } from "../../src/triton_sam/service/static/js/science/pages.js";
 import { develop } from "../../src/triton_sam/service/static/js/science/rendering.js";
@@ -18,17 +19,16 @@ const bitmap = () => ({ close() {} });
 class FakeApp extends EventTarget {
   constructor(picture) {
     super();
-    Object.assign(this, { picture, currentRecord: "one", bitmap: null, shown: [], said: [], items: [], opened: [] });
-    this.sources = { one: new Blob(["source one"]) };
-    this.addEventListener("notice", ({ detail }) => this.said.push(detail.text));
+    Object.assign(this, { picture, bitmap: null, shown: [], said: [], items: [], opened: [], pictures: {} });
+    this.project = {
+      list: { current: "one" },
+      store: { readPicture: async (record) => this.pictures[record] ?? null },
+      changePicture: (record, rendering) => this.shown.push([record, rendering]),
+    };
   }
 
-  async readSource(record = this.currentRecord) {
-    return this.sources[record] ?? null;
-  }
-
-  showOtherwise(record, rendering) {
-    this.shown.push([record, rendering]);
+  notice(kind, text) {
+    this.said.push(text);
   }
 
   openRecord(record) {
@@ -37,7 +37,7 @@ class FakeApp extends EventTarget {
 
   open(picture, record) {
     this.picture = picture;
-    this.currentRecord = record;
+    this.project.list.current = record;
     this.dispatchEvent(new Event("picture"));
   }
 }
@@ -54,7 +54,7 @@ function fakeWorkshop() {
       return look.promise;
     },
     finish: async (wanted) => ({ bitmap: bitmap(), file: new Blob([`png ${wanted.windows[0].low}`]) }),
-    render: async (wanted, source) => new Blob([`${await source.text()} ${wanted.windows[0].low}`]),
+    render: async (wanted) => new Blob([`page ${wanted.page} ${wanted.windows[0].low}`]),
     split: async () => ({ samples: new Blob([Uint8Array.of(3, 7)]), width: 2, height: 1, channels: 1 }),
     develop,
   };
@@ -98,7 +98,6 @@ test("the model is given what is shown once the user has rested", async (context
   assert.equal(app.shown.length, 1);
   const [record, rendering] = app.shown[0];
   assert.deepEqual([record, await rendering.file.text(), rendering.view.windows[0].low], ["one", "png 6", 6]);
-  assert.equal(rendering.source, null, "it is stored already");
 });
 
 test("a change is kept if another image is opened at once, and is not drawn over it", async (context) => {
@@ -125,29 +124,29 @@ test("an ordinary picture has samples when they are asked for, and a view when i
   contrast.settle();
   context.mock.timers.tick(1000);
   await settled();
-  assert.ok(app.shown[0][1].source instanceof Blob, "its samples are stored with it");
+  assert.ok(app.shown[0][1].view.source instanceof Blob, "its samples are stored with it");
 });
 
-test("samples that are gone are said in a sentence", async (context) => {
-  const { contrast, app } = open(context, { view: view() });
-  app.sources = {};
+test("samples that cannot be read are said in a sentence", async (context) => {
+  const { contrast, app, workshop } = open(context, { view: view() });
+  workshop.load = () => Promise.reject(new Problem("refused", "this image needs more memory"));
   await contrast.load();
-  assert.match(app.said[0], /open the file again/);
+  assert.deepEqual(app.said, ["This image needs more memory."]);
   assert.equal(contrast.histograms, null);
 });
 
 test("all pages get the window of one, in the file's values, and the open page is left alone", async () => {
   const app = new FakeApp({ view: view(2) });
-  app.items = [1, 2, 3].map((page) => ({ record: `r${page}`, view: view(page) }));
-  app.items.push({ record: "other", view: view(1, { stack: "t" }) }, { record: "plain", view: null });
-  app.sources = { r1: new Blob(["one"]), r3: new Blob(["three"]) };
+  app.items = [1, 2, 3].map((page) => ({ record: `r${page}`, stack: "s", page }));
+  app.items.push({ record: "other", stack: "t", page: 1 }, { record: "plain" });
+  app.pictures = { r1: { view: view(1) }, r3: { view: view(3) } };
   const pages = new Pages(app, fakeWorkshop());
   assert.deepEqual(pages.state, { page: 2, count: 3 });
   const texts = [];
   pages.addEventListener("pages", () => texts.push(pages.working));
   await pages.useForAll(view(2, { windows: [{ low: 250, high: 700 }] }));
   assert.deepEqual(app.shown.map(([record]) => record), ["r1", "r3"]);
-  assert.deepEqual(await Promise.all(app.shown.map(([, { file }]) => file.text())), ["one 250", "three 250"]);
+  assert.deepEqual(await Promise.all(app.shown.map(([, { file }]) => file.text())), ["page 1 250", "page 3 250"]);
   assert.deepEqual(texts, ["Page 1 of 2", "Page 2 of 2", ""]);
   pages.open(3);
   assert.deepEqual(app.opened, ["r3"]);
@@ -163,7 +162,7 @@ test("a window of floats is the same values in pages whose samples mean others",
 test("a worker that fails is an error for who waits, and the next task has a new one", async () => {
   const made = [];
   const workshop = new Workshop(() => (made.push({ postMessage() {} }), made.at(-1)));
-  const waiting = [workshop.load(view(), new Blob([])), workshop.quick(view())];
+  const waiting = [workshop.load(view()), workshop.quick(view())];
   made[0].onerror();
   for (const one of waiting) await assert.rejects(one, /more memory/);
   const next = workshop.quick(view());

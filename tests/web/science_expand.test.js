@@ -20,10 +20,10 @@ test("files that may have more than a browser shows are known by their first byt
 test("a file that the server need not be asked about, and one without a choice, stay as they are", async () => {
   const service = fakeService([new Uint8Array(12)], { width: 2, height: 2, channels: 3 });
   const jpeg = new Blob([Uint8Array.of(0xff, 0xd8, 0xff)]);
-  assert.deepEqual(await expander(service).expand(jpeg, "a.jpg"), [{ name: "a.jpg", file: jpeg, view: null, source: null }]);
+  assert.deepEqual(await expander(service).expand(jpeg, "a.jpg"), [{ name: "a.jpg", file: jpeg, view: null }]);
   assert.equal(service.described, 0);
   const file = tiff();
-  assert.deepEqual(await expander(service).expand(file, "a.tif"), [{ name: "a.tif", file, view: null, source: null }]);
+  assert.deepEqual(await expander(service).expand(file, "a.tif"), [{ name: "a.tif", file, view: null }]);
   assert.equal(service.described, 1);
   assert.deepEqual(service.asked, [], "no pixels were asked for");
 });
@@ -35,8 +35,8 @@ test("a stack becomes one item a page, in order, with the samples that the file 
   const items = await expander(service, { onPage: (...page) => told.push(page) }).expand(tiff(), "stack.tif");
   assert.deepEqual(items.map(({ name }) => name), ["stack.tif#1", "stack.tif#2", "stack.tif#3"]);
   assert.deepEqual(items.map(({ view }) => [view.page, view.pages, view.origin]), [1, 2, 3].map((page) => [page, 3, "stack.tif"]));
-  for (const [index, { view, file, source }] of items.entries()) {
-    assert.deepEqual(new Uint16Array(await expanded(source)), pages[index]);
+  for (const [index, { view, file }] of items.entries()) {
+    assert.deepEqual(new Uint16Array(await expanded(view.source)), pages[index]);
     assert.deepEqual(view.windows, [{ low: pages[index][0], high: pages[index][5] }], "stretched");
     assert.equal(file.type, "image/png");
   }

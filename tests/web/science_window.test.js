@@ -156,9 +156,9 @@ test("an ordinary picture becomes samples: three channels, or one where it is gr
 
 test("one page is developed to a file of 8 bits", async () => {
   const samples = new Blob([Uint16Array.from({ length: 12 }, (_, at) => 1000 + at)]);
-  const { view, file, source } = await develop(samples, about(1), true);
+  const { view, file } = await develop(samples, about(1), true);
   assert.deepEqual(view.windows, [{ low: 1000, high: 1011 }]);
-  assert.deepEqual(await expanded(source), await samples.arrayBuffer());
+  assert.deepEqual(await expanded(view.source), await samples.arrayBuffer());
   const head = new Uint8Array(await file.slice(16, 26).arrayBuffer());
   assert.deepEqual([...head], [0, 0, 0, 4, 0, 0, 0, 3, 8, 0], "4 x 3, 8 bits, grey");
 });

@@ -4,7 +4,7 @@
  *
  * Events: "view" when {@link Contrast.view} or the histograms have changed.
  */
-import { Problem, sentence } from "../net/problems.js";
+import { sentence } from "../net/problems.js";
 import { parseHeader } from "./planes.js";
 
 /** Milliseconds without a change, after which the model is given the image: each time costs an encode. */
@@ -44,7 +44,6 @@ export class Contrast extends EventTarget {
   _forget() {
     this.view = this._app.picture?.view ?? null;
     this.histograms = null;
-    this._source = null;
     this._loading = null;
     this._isLooking = false;
     this._changed();
@@ -63,12 +62,11 @@ export class Contrast extends EventTarget {
 
   async _load(picture) {
     try {
-      const { view, source } = picture.view ? await this._kept(picture) : await this._ofOrdinary(picture);
+      const view = picture.view ?? (await this._ofOrdinary(picture));
       if (picture !== this._app.picture) return;
-      const histograms = await this._workshop.load(view, source);
+      const histograms = await this._workshop.load(view);
       if (picture !== this._app.picture) return;
       this.view ??= view;
-      this._source = source;
       this.histograms = histograms;
       this._changed();
     } catch (error) {
@@ -78,22 +76,16 @@ export class Contrast extends EventTarget {
     }
   }
 
-  async _kept({ view }) {
-    const source = await this._app.readSource();
-    if (!source) throw new Problem("refused", "the samples of this image are not in the browser's storage any more: open the file again");
-    return { view, source };
-  }
-
   /** The samples of a picture with 8 bits: as the browser reads it, or the server if it does not. */
   async _ofOrdinary({ name, file }) {
     const origin = { names: null, origin: name, stack: "", page: 1, pages: 1, notFinite: 0 };
     try {
       const { samples, ...size } = await this._workshop.split(file);
       const about = { ...size, ...origin, dtype: "uint8", range: { low: 0, high: 255 } };
-      return await this._workshop.develop(samples, about, false);
+      return (await this._workshop.develop(samples, about, false)).view;
     } catch {
       const { header, body } = await this._app.connection.persist(() => this._app.service.planes(file, 0, 1));
-      return this._workshop.develop(body, { ...parseHeader(header), ...origin }, false);
+      return (await this._workshop.develop(body, { ...parseHeader(header), ...origin }, false)).view;
     }
   }
 
@@ -107,8 +99,8 @@ export class Contrast extends EventTarget {
 
   /** Gives the model what is shown, soon. */
   settle() {
-    const { picture, currentRecord: record } = this._app;
-    this._wait({ picture, record, view: this.view, source: this._source });
+    const { picture } = this._app;
+    this._wait({ picture, record: this._app.project.list.current, view: this.view });
     this._timer = setTimeout(() => this._finishNow(), SETTLE);
   }
 
@@ -139,19 +131,19 @@ export class Contrast extends EventTarget {
     this._isLooking = false;
   }
 
-  async _finish({ picture, record, view, source }) {
+  async _finish({ picture, record, view }) {
     try {
       const { bitmap, file } = await this._workshop.finish(view);
       if (view !== this.view && picture === this._app.picture) return void bitmap.close(); // moved again meanwhile
       // If another image is open by now, this one is stored all the same.
-      this._app.showOtherwise(record, { bitmap, file, view, source: picture.view ? null : source });
+      this._app.project.changePicture(record, { bitmap, file, view });
     } catch (error) {
       if (picture === this._app.picture) this._tell(sentence(error));
     }
   }
 
   _tell(text) {
-    this._app.dispatchEvent(new CustomEvent("notice", { detail: { kind: "contrast", text, action: null } }));
+    this._app.notice("contrast", text);
   }
 
   _changed() {

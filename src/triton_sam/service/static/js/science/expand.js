@@ -6,7 +6,7 @@
  * @property {number} pages @property {number} channels @property {string[]|null} channel_names
  * @property {string} dtype @property {number} bits of a sample
  *
- * @typedef {{name: string, file: Blob, view: import("./view.js").View|null, source: Blob|null}} Item
+ * @typedef {{name: string, file: Blob, view: import("./view.js").View|null}} Item
  */
 import { Problem } from "../net/problems.js";
 import { parseHeader, pageBytes } from "./planes.js";
@@ -53,7 +53,7 @@ export class Expander {
    * @returns {Promise<Item[]>} the file itself if there is nothing to choose; none if the user does not want them all
    */
   async expand(file, name, signal) {
-    const plain = { name, file, view: null, source: null };
+    const plain = { name, file, view: null };
     const head = new Uint8Array(await file.slice(0, HEAD_BYTES).arrayBuffer());
     if (!mayHaveMore(head)) return [plain];
     this._checkSize(file);

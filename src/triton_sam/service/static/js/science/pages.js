@@ -26,31 +26,31 @@ export class Pages extends EventTarget {
 
   /** @param {number} page from 1 */
   open(page) {
-    const item = this._items(this._app.picture.view).find(({ view }) => view.page === page);
+    const item = this._items(this._app.picture.view).find((other) => other.page === page);
     if (item) this._app.openRecord(item.record);
     else this._changed(); // it was removed from the list
   }
 
   /** Gives all pages the channels and the window of one, in the values of the file. @param {import("./view.js").View} chosen */
   async useForAll(chosen) {
-    const others = this._items(chosen).filter(({ view }) => view.page !== chosen.page);
+    const others = this._items(chosen).filter(({ page }) => page !== chosen.page);
+    const { project } = this._app;
     try {
-      for (const [index, { record, view }] of others.entries()) {
+      for (const [index, { record }] of others.entries()) {
         this._work(`Page ${index + 1} of ${others.length}`);
-        const source = await this._app.readSource(record);
-        if (!source) continue;
-        const changed = asIn(view, chosen);
-        const file = await this._workshop.render(changed, source);
-        this._app.showOtherwise(record, { file, view: changed, bitmap: null, source: null });
+        const picture = await project.store.readPicture(record);
+        if (!picture?.view) continue;
+        const view = asIn(picture.view, chosen);
+        project.changePicture(record, { file: await this._workshop.render(view), view, bitmap: null });
       }
     } catch (error) {
-      this._app.dispatchEvent(new CustomEvent("notice", { detail: { kind: "contrast", text: sentence(error), action: null } }));
+      this._app.notice("contrast", sentence(error));
     }
     this._work("");
   }
 
   _items({ stack }) {
-    return this._app.items.filter(({ view }) => view && view.stack === stack);
+    return this._app.items.filter((item) => item.stack === stack);
   }
 
   _work(text) {

@@ -51,14 +51,14 @@ export function pngOf(planes, view) {
 /**
  * One page as an item of the list.
  * @param {Blob} samples of the page
- * @param {Omit<View, "look"|"windows"|"isLinked">} about
+ * @param {Omit<View, "source"|"look"|"windows"|"isLinked">} about
  * @param {boolean} isStretched
- * @returns {Promise<{view: View, file: Blob, source: Blob}>} the source: its samples, to be kept
+ * @returns {Promise<{view: View, file: Blob}>}
  */
 export async function develop(samples, about, isStretched) {
   const planes = planesOf(await samples.arrayBuffer(), about);
-  const view = newView(about, histogramsOf(planes, about.dtype), isStretched);
-  return { view, file: await pngOf(planes, view), source: await compressed(samples) };
+  const view = newView({ ...about, source: await compressed(samples) }, histogramsOf(planes, about.dtype), isStretched);
+  return { view, file: await pngOf(planes, view) };
 }
 
 /**

@@ -1,4 +1,5 @@
 /** Puts the parts for scientific images together: files become items, and the panel has their contrast. */
+import { setExpander } from "../importers.js";
 import { notice } from "../ui/notices.js";
 import { Contrast } from "./contrast.js";
 import { Expander } from "./expand.js";
@@ -17,6 +18,6 @@ export function startScience(app, stage) {
     onPage: (done, pages) => notice("pages", done < pages ? `Reading page ${done + 1} of ${pages}.` : ""),
     workshop: developing,
   });
-  app.expand = (file, name) => expander.expand(file, name).finally(() => notice("pages", ""));
+  setExpander((file, name) => expander.expand(file, name).finally(() => notice("pages", "")));
   new ContrastPanel(new Contrast(app, stage, new Workshop()), new Pages(app, developing));
 }

@@ -1,8 +1,8 @@
 /**
- * How one image of many bits, channels or pages is shown, which is what the model is given. Kept with the image; its samples
- * are kept apart, because they are large and never change.
+ * How one image of many bits, channels or pages is shown, which is what the model is given. Kept with the image.
  *
- * @typedef {object} View immutable, small, can be stored
+ * @typedef {object} View immutable, can be stored
+ * @property {Blob} source the page's samples, see planes.js
  * @property {number} width @property {number} height @property {number} channels @property {"uint8"|"uint16"} dtype
  * @property {import("./planes.js").Range} range
  * @property {number} notFinite samples without a value

@@ -14,8 +14,8 @@ const bitmapOf = ({ width, height, data }) => createImageBitmap(new ImageData(da
 const TASKS = {
   develop: ({ samples, about, isStretched }) => develop(samples, about, isStretched),
 
-  async load({ view, source }) {
-    planes = planesOf(await expanded(source), view);
+  async load({ view }) {
+    planes = planesOf(await expanded(view.source), view);
     return histogramsOf(planes, view.dtype);
   },
 
@@ -33,7 +33,7 @@ const TASKS = {
     return { samples: new Blob([samples]), width, height, channels };
   },
 
-  render: async ({ view, source }) => pngOf(planesOf(await expanded(source), view), view),
+  render: async ({ view }) => pngOf(planesOf(await expanded(view.source), view), view),
 
   quick({ view }) {
     return bitmapOf(pixelsOf(planes, view, Math.ceil(Math.sqrt((planes.width * planes.height) / QUICK))));

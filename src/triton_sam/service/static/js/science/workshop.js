@@ -13,11 +13,8 @@ export class Workshop {
   /** @param {Blob} samples @param {object} about @param {boolean} isStretched see rendering.js */
   develop = (samples, about, isStretched) => this._ask("develop", { samples, about, isStretched });
 
-  /**
-   * @param {import("./view.js").View} view @param {Blob} source its samples, which the next calls use
-   * @returns {Promise<Uint32Array[]>} histograms
-   */
-  load = (view, source) => this._ask("load", { view, source });
+  /** @param {import("./view.js").View} view whose samples the next calls use @returns {Promise<Uint32Array[]>} histograms */
+  load = (view) => this._ask("load", { view });
 
   /** @param {Blob} file that the browser reads @returns {Promise<{samples: Blob, width: number, height: number, channels: number}>} */
   split = (file) => this._ask("split", { file });
@@ -28,8 +25,8 @@ export class Workshop {
   /** @returns {Promise<{bitmap: ImageBitmap, file: Blob}>} the same pixels */
   finish = (view) => this._ask("finish", { view });
 
-  /** Of any image. @param {import("./view.js").View} view @param {Blob} source @returns {Promise<Blob>} PNG */
-  render = (view, source) => this._ask("render", { view, source });
+  /** Of any image. @param {import("./view.js").View} view @returns {Promise<Blob>} PNG */
+  render = (view) => this._ask("render", { view });
 
   _ask(task, values) {
     this._worker ??= this._begin();
