@@ -24,6 +24,8 @@ export class Contrast extends EventTarget {
     /** @type {Uint32Array[]|null} of each channel; null until the samples are read */
     this.histograms = null;
     this._waiting = null;
+    /** Counts the images that were opened. */
+    this._turn = 0;
     this._forget();
     app.addEventListener("picture", () => {
       this._finishNow(); // the worker still has the samples of the image that is left
@@ -42,6 +44,7 @@ export class Contrast extends EventTarget {
   }
 
   _forget() {
+    this._turn += 1;
     this.view = this._app.picture?.view ?? null;
     this.histograms = null;
     this._loading = null;
@@ -61,16 +64,17 @@ export class Contrast extends EventTarget {
   }
 
   async _load(picture) {
+    const turn = this._turn;
     try {
       const view = picture.view ?? (await this._ofOrdinary(picture));
-      if (picture !== this._app.picture) return;
+      if (turn !== this._turn) return;
       const histograms = await this._workshop.load(view);
-      if (picture !== this._app.picture) return;
+      if (turn !== this._turn) return;
       this.view ??= view;
       this.histograms = histograms;
       this._changed();
     } catch (error) {
-      if (picture !== this._app.picture) return;
+      if (turn !== this._turn) return;
       this._loading = null;
       this._tell(sentence(error));
     }
@@ -99,8 +103,7 @@ export class Contrast extends EventTarget {
 
   /** Gives the model what is shown, soon. */
   settle() {
-    const { picture } = this._app;
-    this._wait({ picture, record: this._app.project.list.current, view: this.view });
+    this._wait({ turn: this._turn, record: this._app.project.list.current, view: this.view });
     this._timer = setTimeout(() => this._finishNow(), SETTLE);
   }
 
@@ -118,12 +121,12 @@ export class Contrast extends EventTarget {
   /** One quick look at a time; the newest view wins. */
   async _look() {
     if (this._isLooking) return;
-    const { picture } = this._app;
+    const turn = this._turn;
     this._isLooking = true;
     let { view } = this;
     for (let isNew = true; isNew; ) {
       const bitmap = await this._workshop.quick(view).catch(() => null);
-      if (picture !== this._app.picture) return void bitmap?.close();
+      if (turn !== this._turn) return void bitmap?.close();
       if (bitmap) this._stage.replace(bitmap);
       isNew = view !== this.view;
       view = this.view;
@@ -131,14 +134,14 @@ export class Contrast extends EventTarget {
     this._isLooking = false;
   }
 
-  async _finish({ picture, record, view }) {
+  async _finish({ turn, record, view }) {
     try {
       const { bitmap, file } = await this._workshop.finish(view);
-      if (view !== this.view && picture === this._app.picture) return void bitmap.close(); // moved again meanwhile
+      if (view !== this.view && turn === this._turn) return void bitmap.close(); // moved again meanwhile
       // If another image is open by now, this one is stored all the same.
       this._app.project.changePicture(record, { bitmap, file, view });
     } catch (error) {
-      if (picture === this._app.picture) this._tell(sentence(error));
+      if (turn === this._turn) this._tell(sentence(error));
     }
   }
 

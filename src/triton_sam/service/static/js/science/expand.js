@@ -50,7 +50,8 @@ export class Expander {
 
   /**
    * @param {Blob} file @param {string} name @param {AbortSignal} [signal]
-   * @returns {Promise<Item[]>} the file itself if there is nothing to choose; none if the user does not want them all
+   * @returns {Promise<Item[]|AsyncIterable<Item>>} the file itself if there is nothing to choose; none if the user does not
+   *   want them all
    */
   async expand(file, name, signal) {
     const plain = { name, file, view: null };
@@ -72,20 +73,22 @@ export class Expander {
     throw new Problem("too_large", `the image has ${numbers}: send a smaller one, or a part of its pages`);
   }
 
-  async _pages(file, name, description, signal) {
+  async *_pages(file, name, description, signal) {
     const { width, height, channels, pages } = description;
     const chunk = Math.max(1, Math.floor(CHUNK_BYTES / pageBytes({ width, height, channels, dtype: "uint16" })));
-    const items = [];
     const stack = `${Date.now().toString(36)}-${Math.random().toString(36).slice(2, 8)}`;
-    for (let first = 0; first < pages; first += chunk) {
-      const count = Math.min(chunk, pages - first);
-      const { header, body } = await this.connection.persist(() => this.service.planes(file, first, count, signal), signal);
-      await this._develop(parseHeader(header), body, { first, count, name, stack, description }, items, signal);
+    try {
+      for (let first = 0; first < pages; first += chunk) {
+        const count = Math.min(chunk, pages - first);
+        const { header, body } = await this.connection.persist(() => this.service.planes(file, first, count, signal), signal);
+        yield* this._develop(parseHeader(header), body, { first, count, name, stack, description }, signal);
+      }
+    } finally {
+      this.onPage(pages, pages); // also after an error
     }
-    return items;
   }
 
-  async _develop(header, body, { first, count, name, stack, description }, items, signal) {
+  async *_develop(header, body, { first, count, name, stack, description }, signal) {
     const bytes = pageBytes(header);
     if (header.pages !== count || body.size !== bytes * count) throw new Problem("unreachable");
     for (let index = 0; index < count; index += 1) {
@@ -102,8 +105,8 @@ export class Expander {
       // Slices of a blob stay outside of the page's memory until they are read.
       const samples = body.slice(index * bytes, (index + 1) * bytes);
       const made = await this.workshop.develop(samples, about, description.bits > 8);
-      items.push({ name: pageName(about), ...made });
-      this.onPage(items.length, description.pages);
+      this.onPage(about.page, about.pages);
+      yield { name: pageName(about), ...made };
     }
   }
 }

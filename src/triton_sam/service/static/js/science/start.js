@@ -18,6 +18,6 @@ export function startScience(app, stage) {
     onPage: (done, pages) => notice("pages", done < pages ? `Reading page ${done + 1} of ${pages}.` : ""),
     workshop: developing,
   });
-  setExpander((file, name) => expander.expand(file, name).finally(() => notice("pages", "")));
+  setExpander((file, name) => expander.expand(file, name));
   new ContrastPanel(new Contrast(app, stage, new Workshop()), new Pages(app, developing));
 }
