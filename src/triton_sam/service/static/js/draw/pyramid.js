@@ -1,6 +1,5 @@
 /** An image pyramid: the image at full size and repeatedly halved, so that drawing it small does not read all pixels. */
-
-const SMALLEST_SIDE = 512;
+import { levelsOf } from "./levels.js";
 
 export class Pyramid {
   /**
@@ -10,12 +9,7 @@ export class Pyramid {
   constructor(bitmap, { width, height } = bitmap) {
     this.width = width;
     this.height = height;
-    this._levels = [bitmap];
-    while (Math.max(this._top.width, this._top.height) > 2 * SMALLEST_SIDE) this._levels.push(half(this._top));
-  }
-
-  get _top() {
-    return this._levels[this._levels.length - 1];
+    this._levels = [bitmap, ...levelsOf(bitmap)];
   }
 
   /**
@@ -48,14 +42,4 @@ export class Pyramid {
     for (const level of this._levels) level.close?.();
     this._levels = [];
   }
-}
-
-function half(level) {
-  const canvas = document.createElement("canvas");
-  canvas.width = Math.max(1, Math.round(level.width / 2));
-  canvas.height = Math.max(1, Math.round(level.height / 2));
-  const context = canvas.getContext("2d");
-  context.imageSmoothingQuality = "high";
-  context.drawImage(level, 0, 0, canvas.width, canvas.height);
-  return canvas;
 }

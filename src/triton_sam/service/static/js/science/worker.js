@@ -1,4 +1,5 @@
 /** The worker that holds the samples of the open image, so that no step of the page waits for millions of pixels. */
+import { halvedInWorker } from "../draw/levels.js";
 import { Problem } from "../net/problems.js";
 import { expanded, planesOf } from "./planes.js";
 import { develop, histogramsOf, pixelsOf, pngOf, samplesOf } from "./rendering.js";
@@ -40,15 +41,16 @@ const TASKS = {
   },
 
   async finish({ view }) {
-    const pixels = pixelsOf(planes, view);
-    return { bitmap: await bitmapOf(pixels), file: await pngOf(planes, view) };
+    const bitmap = await bitmapOf(pixelsOf(planes, view));
+    return { bitmap, levels: halvedInWorker(bitmap), file: await pngOf(planes, view) };
   },
 };
 
 async function run({ id, task, values }) {
   try {
     const result = await TASKS[task](values);
-    self.postMessage({ id, result }, [result, result?.bitmap].filter((part) => part instanceof ImageBitmap));
+    const bitmaps = [result, result?.bitmap, ...(result?.levels ?? [])].filter((part) => part instanceof ImageBitmap);
+    self.postMessage({ id, result }, bitmaps);
   } catch (error) {
     const isKnown = error instanceof Problem;
     self.postMessage({ id, problem: isKnown ? { code: error.code, detail: error.detail } : { code: "refused", detail: OTHER } });

@@ -1,4 +1,5 @@
 /** Asks the worker (worker.js); one task at a time, in order. */
+import { withLevels } from "../draw/levels.js";
 import { Problem } from "../net/problems.js";
 
 export class Workshop {
@@ -23,7 +24,10 @@ export class Workshop {
   quick = (view) => this._ask("quick", { view });
 
   /** @returns {Promise<{bitmap: ImageBitmap, file: Blob}>} the same pixels */
-  finish = (view) => this._ask("finish", { view });
+  async finish(view) {
+    const { bitmap, levels, file } = await this._ask("finish", { view });
+    return { bitmap: withLevels(bitmap, levels), file };
+  }
 
   /** Of any image. @param {import("./view.js").View} view @returns {Promise<Blob>} PNG */
   render = (view) => this._ask("render", { view });
