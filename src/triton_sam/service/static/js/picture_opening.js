@@ -1,4 +1,5 @@
 /** Decodes images: one at a time for the screen, and others that are only added to the list. */
+import { prepared } from "./draw/levels.js";
 import { decode } from "./image_decoding.js";
 import { Problem } from "./net/problems.js";
 
@@ -30,6 +31,7 @@ export class PictureOpening {
     try {
       this._tell(true);
       const shown = await this.read(await load(), signal);
+      shown.bitmap = await prepared(shown.bitmap);
       if (turn === this.turn) return shown;
       shown.bitmap.close();
       return null;
