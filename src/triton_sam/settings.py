@@ -13,6 +13,16 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from triton_sam.errors import SetupError
 
 MIB = 1024 * 1024
+#: Characters of an API token.
+MIN_TOKEN = 16
+
+
+def check_token(token: str) -> None:
+    """Raises ValueError, which does not quote the token, if it is not a usable API token."""
+    if not (token.isascii() and token.isprintable()):
+        raise ValueError("a token must consist of printable ASCII characters, because it is sent in a header")
+    if len(token) < MIN_TOKEN:
+        raise ValueError(f"a token must have at least {MIN_TOKEN} characters: `openssl rand -hex 24` creates one")
 
 
 class Settings(BaseSettings):
@@ -136,7 +146,9 @@ class Settings(BaseSettings):
     )
 
     token: SecretStr | None = Field(
-        default=None, description="token that requests to the service must send as `Authorization: Bearer`; unset: none"
+        default=None,
+        description="token of at least 16 characters that the service requires as `Authorization: Bearer`, and that "
+        "clients send to it; unset: none",
     )
     tokens_file: Path | None = Field(
         default=None,
@@ -195,8 +207,8 @@ class Settings(BaseSettings):
         text = text.strip()  # the line end of a file, which no header can contain
         if value and not text:
             raise ValueError("the token is blank: set one, or leave the variable empty for none")
-        if not (text.isascii() and text.isprintable()):
-            raise ValueError("a token may have only printable ASCII characters, because it is sent in a header")
+        if text:
+            check_token(text)
         return text or None
 
     @field_validator("tokens_file", "tls_certificate", "tls_key", mode="before")

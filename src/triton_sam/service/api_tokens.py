@@ -14,7 +14,7 @@ from pathlib import Path
 
 from triton_sam.errors import SetupError
 from triton_sam.service.rate_limits import Clock, Rate
-from triton_sam.settings import Settings
+from triton_sam.settings import Settings, check_token
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +25,6 @@ _CHECK_SECONDS = 1.0
 #: Each request's token is compared with all of them.
 _MAX_TOKENS = 1000
 _MAX_BYTES = 1024 * 1024
-_MIN_LENGTH = 16
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _HASHED = "sha256:"
 _LINE = "`name token [requests per minute [burst]]`"
@@ -162,10 +161,7 @@ def _caller(words: list[str]) -> Caller:
                 "sha256: must be followed by 64 hexadecimal digits: `printf %s TOKEN | sha256sum` prints them"
             )
     else:
-        if not (token.isascii() and token.isprintable()):
-            raise ValueError("a token must consist of printable ASCII characters, because it is sent in a header")
-        if len(token) < _MIN_LENGTH:
-            raise ValueError(f"a token must have at least {_MIN_LENGTH} characters: `openssl rand -hex 24` creates one")
+        check_token(token)
         digest = digest_of(token)
     return Caller(name, digest, _rate(numbers))
 

@@ -96,11 +96,11 @@ def test_a_file_that_others_may_read(tmp_path: Path, caplog: pytest.LogCaptureFi
 
 def test_both_kinds_of_tokens(tmp_path: Path) -> None:
     path = written(tmp_path, f"alice {ALICE}")
-    store = TokenStore(Settings(token="the single word", tokens_file=path))  # type: ignore[arg-type]
-    found = [store.find(word) for word in ("the single word", ALICE, "", "wrong", "\udcff")]
+    store = TokenStore(Settings(token="the single long word", tokens_file=path))  # type: ignore[arg-type]
+    found = [store.find(word) for word in ("the single long word", ALICE, "", "wrong", "\udcff")]
     assert [caller and caller.name for caller in found] == ["default", "alice", None, None, None]
     with pytest.raises(SetupError, match="rename it"):
-        TokenStore(Settings(token="word", tokens_file=written(tmp_path, f"default {ALICE}")))  # type: ignore[arg-type]
+        TokenStore(Settings(token="a-very-long-word", tokens_file=written(tmp_path, f"default {ALICE}")))  # type: ignore[arg-type]
 
 
 def test_an_empty_file_accepts_no_token(tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ def test_openais_client_and_errors() -> None:
 
 
 def test_openais_client_and_the_token() -> None:
-    with openai_client(Fake(), key="right", token="right") as client:
+    with openai_client(Fake(), key="the-right-long-key", token="the-right-long-key") as client:
         assert client.models.list().data
         with pytest.raises(openai.AuthenticationError, match="token"):
             client.with_options(api_key="wrong").models.list()

@@ -140,7 +140,7 @@ def test_pings_whose_answers_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_refused_handshake_is_no_error_of_ours(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with listening(Fake(), token="word") as port:
+    with listening(Fake(), token="a-very-long-word") as port:
         monkeypatch.setattr(logging.getLogger("uvicorn"), "propagate", True)  # uvicorn's own configuration ends it
         with pytest.raises(InvalidStatus) as caught, connect(f"ws://127.0.0.1:{port}/v1/hover", proxy=None):
             pytest.fail("entered")

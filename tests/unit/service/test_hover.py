@@ -176,7 +176,7 @@ def test_sockets_at_a_time() -> None:
             assert "result" in hear(third)
 
 
-PAIR = [Subprotocol("triton-sam"), Subprotocol("bearer.word")]
+PAIR = [Subprotocol("triton-sam"), Subprotocol("bearer.a-very-long-word")]
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ PAIR = [Subprotocol("triton-sam"), Subprotocol("bearer.word")]
 )
 def test_sockets_without_the_right_token(options: dict[str, Any]) -> None:
     with (
-        listening(Fake(), token="word") as port,
+        listening(Fake(), token="a-very-long-word") as port,
         pytest.raises(InvalidStatus) as refused,
         hovering(port, **options),
     ):
@@ -200,9 +200,11 @@ def test_sockets_without_the_right_token(options: dict[str, Any]) -> None:
     assert json.loads(refused.value.response.body)["error"]["code"] == "not_authorised"
 
 
-@pytest.mark.parametrize("options", [{"additional_headers": {"Authorization": "Bearer word"}}, {"subprotocols": PAIR}])
+@pytest.mark.parametrize(
+    "options", [{"additional_headers": {"Authorization": "Bearer a-very-long-word"}}, {"subprotocols": PAIR}]
+)
 def test_sockets_with_the_right_token(options: dict[str, Any]) -> None:
-    with listening(Fake(), token="word") as port, hovering(port, **options) as socket:
+    with listening(Fake(), token="a-very-long-word") as port, hovering(port, **options) as socket:
         assert socket.subprotocol == ("triton-sam" if "subprotocols" in options else None)
         say(socket, **CLICK, id=1)
         assert "result" in hear(socket)

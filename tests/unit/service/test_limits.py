@@ -59,7 +59,7 @@ def test_the_refusal_arrives_even_while_the_body_is_being_sent(chunked: bool) ->
     ("settings", "status", "code"),
     [
         ({}, 400, "invalid_input"),
-        ({"token": "word"}, 401, "not_authorised"),
+        ({"token": "a-very-long-word"}, 401, "not_authorised"),
         ({"rate": 1, "rate_burst": 1}, 429, "rate_limited"),
     ],
     ids=["form", "token", "rate"],

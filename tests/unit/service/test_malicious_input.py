@@ -144,13 +144,13 @@ def test_what_setup_says_stays_inside(kind: type[errors.TritonSamError], caplog:
 
 
 def test_health_tells_strangers_the_state_only() -> None:
-    settings = {"token": "word"}
+    settings = {"token": "a-very-long-word"}
     for state, status in (("ready", 200), ("failed", 503)):
         fake = Fake(state=state)
         for headers in ({}, {"Authorization": "Bearer wrong"}):
             answer = ask("GET", "/health", fake, settings=settings, headers=headers)
             assert (answer.status_code, answer.json()) == (status, {"state": state})
-        answer = ask("GET", "/health", fake, settings=settings, headers={"Authorization": "Bearer word"})
+        answer = ask("GET", "/health", fake, settings=settings, headers={"Authorization": "Bearer a-very-long-word"})
         assert (answer.status_code, answer.json()) == (status, fake.backend.status())
 
 
@@ -184,9 +184,9 @@ def test_an_image_of_far_too_many_pixels() -> None:
 
 
 def test_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
-    token = Settings(token=" word\n").token  # type: ignore[arg-type]
+    token = Settings(token=" a-very-long-word\n").token  # type: ignore[arg-type]
     assert token is not None
-    assert token.get_secret_value() == "word"
+    assert token.get_secret_value() == "a-very-long-word"
     assert Settings(token=token).token == token
     assert Settings(token="").token is None, "compose files can only set a variable to nothing"  # type: ignore[arg-type]
     with pytest.raises(ValidationError, match="token is blank"):
@@ -194,6 +194,8 @@ def test_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     for wrong in ("größe", "two\nlines"):
         with pytest.raises(ValidationError, match="printable ASCII"):
             Settings(token=wrong)  # type: ignore[arg-type]
+    with pytest.raises(ValidationError, match="at least 16 characters: `openssl rand -hex 24` creates one"):
+        Settings(token="a-short-word")  # type: ignore[arg-type]
     monkeypatch.setenv("TRITON_SAM_TOKEN", "größe")
     get_settings.cache_clear()
     with pytest.raises(errors.SetupError, match="TRITON_SAM_TOKEN") as caught:

@@ -88,7 +88,7 @@ def test_what_is_refused() -> None:
     refusal(preview(image_file(), max_image_bytes=10), 413, "too_large")
     refusal(preview(image_file(), max_image_pixels=10), 413, "too_large")
     refusal(preview(image_file(), max_body_bytes=10), 413, "too_large")
-    refusal(preview(image_file(), token="word"), 401, "not_authorised")
+    refusal(preview(image_file(), token="a-very-long-word"), 401, "not_authorised")
     refusal(ask("GET", "/v1/preview"), 405, "method_not_allowed")
 
 

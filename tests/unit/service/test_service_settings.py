@@ -18,11 +18,11 @@ def test_defaults() -> None:
 
 
 def test_the_token_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TRITON_SAM_TOKEN", "very secret")
+    monkeypatch.setenv("TRITON_SAM_TOKEN", "a very secret word")
     settings = Settings()
     assert settings.token is not None
-    assert settings.token.get_secret_value() == "very secret"
-    assert "very secret" not in repr(settings)
+    assert settings.token.get_secret_value() == "a very secret word"
+    assert "a very secret word" not in repr(settings)
 
 
 def test_an_empty_token_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
