@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import threading
 from collections.abc import Mapping
@@ -68,10 +69,14 @@ class MemoryServer:
         for index, (mask, score) in enumerate(zip(masks, scores.tolist(), strict=True)):
             form = document["format"]
             shown = {"encoding": form, "width": WIDTH, "height": HEIGHT}
-            if form not in ("bits", "logits"):
+            if form == "logits" and "low_res_logits" not in call.outputs:  # then they travel in the JSON
+                data = base64.b64encode(logits[index // each, index % each].tobytes()).decode()
+                shown |= {"width": 256, "height": 256, "data": data}
+            elif form not in ("bits", "logits"):
                 shown = encode(mask, form)
             entries.append(shown | {"score": score, "object": index // each})
         result = {"width": WIDTH, "height": HEIGHT, "masks": entries, "timings_ms": {"decode": 1.5, "total": 2.5}}
+        result["mask"] = {name: value for name, value in entries[-1].items() if name not in ("score", "object")}
         known = {
             "low_res_logits": logits,
             "scores": scores.reshape(objects, each),
