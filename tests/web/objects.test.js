@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import test from "node:test";
 
 import * as documents from "../../src/triton_sam/service/static/js/core/document.js";
-import { objectsOf } from "../../src/triton_sam/service/static/js/export/objects.js";
+import { coveredIndex, objectsOf } from "../../src/triton_sam/service/static/js/export/objects.js";
 import { drawing, maskOf } from "./helpers.js";
 
 const stroke = maskOf(drawing("##", ".#"));
@@ -26,4 +26,13 @@ test("an object has the category of its class, else of its name, else the common
   assert.deepEqual(categories(painted()), ["object", "cup"]);
   assert.deepEqual(categories(documents.describe(painted(), "object-2", { classId: "c1" })), ["object", "nucleus"]);
   assert.deepEqual(categories(documents.describe(painted(), "object-2", { classId: "gone" })), ["object", "cup"]);
+});
+
+test("the bottom one of the objects that lie wholly under others", () => {
+  const indexOf = (...masks) => coveredIndex(masks.map((mask) => ({ mask: maskOf(mask) })));
+  assert.equal(indexOf(), -1);
+  assert.equal(indexOf(drawing("##."), drawing(".##")), -1);
+  assert.equal(indexOf(drawing("#.."), drawing(".#."), drawing("##."), drawing("###")), 0);
+  assert.equal(indexOf(drawing("..#"), drawing(".#."), drawing("##.")), 1);
+  assert.equal(indexOf(drawing("###"), drawing("#.."), drawing(".##")), 0, "by two together");
 });

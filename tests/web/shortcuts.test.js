@@ -75,6 +75,8 @@ test("digits are told by their place: some keyboards have them behind Shift", ()
   assert.equal(pressed("F1", { code: "F1" }), "f1");
   assert.equal(pressed("+", { code: "NumpadAdd" }), "+");
   assert.equal(pressed("-", { code: "NumpadSubtract" }), "-");
+  const classes = Array.from({ length: 10 }, (_, digit) => actionOf(pressed("", { code: `Digit${digit}` })));
+  assert.deepEqual(classes, Array.from({ length: 10 }, (_, digit) => ["class", digit]));
 });
 
 

@@ -4,12 +4,13 @@
  *
  * Events: "document" (objects, selection, undo), "picture" (another image, or none), "rendering" (the same image looks
  * otherwise), "items" (the list of images), "opening" (detail: whether one is being opened), "adding" (detail: {done, total},
- * or null), "settings" (read from a project file), "latency", "notice" (detail: {kind, text, action}), "announce" (detail:
+ * or null), "classes", "settings" (read from a project file), "latency", "notice" (detail: {kind, text, action}), "announce" (detail:
  * text, for screen readers).
  *
  * @typedef {import("./core/document.js").Document} Document
  */
 import * as documents from "./core/document.js";
+import { withClassOfNew } from "./core/document_classes.js";
 import * as histories from "./core/history.js";
 import { area } from "./core/mask.js";
 import { HoverPreview } from "./hover_preview.js";
@@ -23,6 +24,7 @@ import { PictureOpening } from "./picture_opening.js";
 import { FileAdding } from "./project/adding.js";
 import { Project } from "./project/project.js";
 import { Thumbnails } from "./project/thumbnails.js";
+import { ProjectClasses } from "./project_classes.js";
 
 export class App extends EventTarget {
   constructor() {
@@ -38,6 +40,7 @@ export class App extends EventTarget {
       images: this.images,
       answers: this._answers,
       currentDocument: () => this.document,
+      classColour: () => this.classes.active?.colour ?? null,
       onAnswer: (answer) => this._tell(answer),
     });
     this._asking = new Set();
@@ -51,6 +54,7 @@ export class App extends EventTarget {
     this.latency = null;
     /** @type {{max_image_bytes: number, max_image_pixels: number}|null} of the server, if known */
     this.limits = null;
+    this.classes = new ProjectClasses(this);
     this._startProject();
     this.images.addEventListener("state", () => this._imageState());
   }
@@ -78,8 +82,9 @@ export class App extends EventTarget {
   // -- pictures ----------------------------------------------------------------------------------------------------
 
   /** Restores the work of the last session. @returns {Promise<boolean>} whether there was some */
-  restore() {
-    return this.project.restore();
+  async restore() {
+    const [isShown] = await Promise.all([this.project.restore(), this.classes.load()]);
+    return isShown;
   }
 
   /**
@@ -174,7 +179,17 @@ export class App extends EventTarget {
 
   /** A change that can be undone. @param {(document: Document) => Document} change */
   change(change) {
-    this._become(histories.step(this.history, change(this.document)));
+    this._become(histories.step(this.history, this.classed(change(this.document))));
+  }
+
+  /** @param {Document} after a change of the present document @returns {Document} its new objects have the chosen class */
+  classed(after) {
+    return withClassOfNew(this.document, after, this.classes.active);
+  }
+
+  /** A change of past and future documents too, such as the colours of classes. */
+  amend(change) {
+    this._become(histories.amend(this.history, change));
   }
 
   /** A change without an undo step, such as which object is active. */

@@ -15,14 +15,16 @@ export class HoverPreview extends EventTarget {
    * @param {import("./net/image_keys.js").ImageKeys} parts.images
    * @param {import("./net/segment_queue.js").AnswerCache} parts.answers
    * @param {() => documents.Document} parts.currentDocument
+   * @param {() => string|null} [parts.classColour] the colour of new objects, if a class is chosen
    * @param {(answer: import("./net/segment_queue.js").Answer) => void} parts.onAnswer
    */
-  constructor({ service, connection, images, answers, currentDocument, onAnswer }) {
+  constructor({ service, connection, images, answers, currentDocument, classColour = () => null, onAnswer }) {
     super();
     this._connection = connection;
     this._images = images;
     this._answers = answers;
     this._currentDocument = currentDocument;
+    this._classColour = classColour;
     this._onAnswer = onAnswer;
     this._socket = new HoverSocket(
       service,
@@ -105,7 +107,8 @@ export class HoverPreview extends EventTarget {
     const mask = documents.maskOf({ ...thing, answer: { key: promptKey, candidates } });
     const shown = documents.activeThing(this._currentDocument());
     const before = shown?.visible && shown.id === thing.id ? documents.maskOf(shown) : null;
-    this.preview = mask && { ...difference(mask, before), colour: thing.colour };
+    const colour = (shown?.id === thing.id ? null : this._classColour()) ?? thing.colour;
+    this.preview = mask && { ...difference(mask, before), colour };
     this.dispatchEvent(new CustomEvent("preview", { detail: { moved, serverMs } }));
   }
 

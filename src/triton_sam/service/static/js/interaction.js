@@ -326,7 +326,7 @@ export class Interaction extends EventTarget {
 
   _showDocument() {
     const { fill, style } = this.look;
-    this._stage.scene.masks = shownMasks(this._app.document, this._stroke, this._paints);
+    this._stage.scene.masks = shownMasks(this._app.document, this._stroke, this._paints, this._app.classes.active?.colour);
     this._stage.scene.look = { fill: style === "outline" ? 0 : fill, outline: style !== "fill" };
     this._stage.refresh("masks");
     this._refreshMarks();

@@ -9,6 +9,7 @@ import { Interaction } from "./interaction.js";
 import { startProjectFiles } from "./project/project_files.js";
 import { startScience } from "./science/start.js";
 import { startAsk } from "./ui/chat_panel.js";
+import { startClasses } from "./ui/classes.js";
 import { MaskChoice } from "./ui/mask_choice.js";
 import { startMaskSettings } from "./ui/mask_settings.js";
 import { startHelp, startToken } from "./ui/dialogs.js";
@@ -16,6 +17,7 @@ import { $ } from "./ui/dom.js";
 import { startExports } from "./ui/exports.js";
 import { startFiles, startSamples } from "./ui/files.js";
 import { startHint } from "./ui/hint.js";
+import { startImports } from "./ui/imports.js";
 import { startImageList } from "./ui/image_list.js";
 import { startModels } from "./ui/models.js";
 import { notice } from "./ui/notices.js";
@@ -50,6 +52,8 @@ startProjectFiles();
 startScience(app, stage);
 const { choose } = startFiles(app);
 const images = startImageList(app);
+startClasses(app);
+startImports(app);
 const showHelp = startHelp();
 const tools = startTools(app, stage, interaction);
 startMaskSettings(app, interaction);
@@ -66,6 +70,7 @@ new Keyboard($("surface"), interaction, pointer, {
   nextMask: () => choice.pickNext(),
   oneClick: () => interaction.setOneClick(!interaction.isOneClick),
   nextPoint: () => interaction.handles.selectNext(),
+  class: (digit) => app.classes.press(digit),
   toggle: onActive((document, { id, visible }) => documents.describe(document, id, { visible: !visible })),
   remove: () => interaction.handles.removeSelected() || removeActive(),
   undo: () => app.undo(),

@@ -13,14 +13,16 @@ import { rgb } from "./palette.js";
  * @param {documents.Document} document
  * @param {Stroke|null} stroke shown on the active object, or as a new one
  * @param {boolean} isPainting with brush or eraser: the active object must be visible, even under others
+ * @param {string|null} [classColour] of a new object, if a class is chosen
  * @returns {{mask: Mask, colour: [number, number, number], isOutline?: boolean}[]} the first lies at the bottom
  */
-export function shownMasks(document, stroke, isPainting) {
+export function shownMasks(document, stroke, isPainting, classColour = null) {
   const masks = document.things
     .filter((thing) => thing.visible || (stroke && thing.id === document.activeId))
     .map((thing) => ({ mask: maskOf(thing, document, stroke), colour: rgb(thing.colour) }));
   if (stroke && !stroke.erases && !document.activeId) {
-    masks.push({ mask: stroke.mask, colour: rgb(documents.paint(document, stroke.mask, false).things.at(-1).colour) });
+    const colour = classColour ?? documents.paint(document, stroke.mask, false).things.at(-1).colour;
+    masks.push({ mask: stroke.mask, colour: rgb(colour) });
   }
   const active = documents.activeThing(document);
   if (isPainting && active) masks.push({ mask: maskOf(active, document, stroke), colour: rgb(active.colour), isOutline: true });

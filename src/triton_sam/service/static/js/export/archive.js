@@ -3,7 +3,7 @@ import { PROJECT_JSON, projectJson, storedDocument } from "../project/file_forma
 import { cocoDocument } from "./coco.js";
 import { mergedCoco } from "./coco_merging.js";
 import { geoJson } from "./geojson.js";
-import { labelImage } from "./label_image.js";
+import { classImage, labelImage } from "./label_image.js";
 import { zip } from "./zip.js";
 
 const json = (document, type = "application/json") => new Blob([JSON.stringify(document)], { type });
@@ -15,10 +15,11 @@ export class Archive {
     this._project = [];
   }
 
-  /** Label image, GeoJSON, and the part of the COCO document of one image. */
+  /** Label image, class image if there are classes, GeoJSON, and the part of the COCO document of one image. */
   async annotations({ picture, objects, classes, stem }) {
     this._coco.push(cocoDocument(picture, objects, classes));
     this.file({ name: `labels/${stem}.png`, blob: await labelImage(picture, objects) });
+    if (classes.length) this.file({ name: `classes/${stem}.png`, blob: await classImage(picture, objects, classes) });
     this.file({ name: `geojson/${stem}.geojson`, blob: json(geoJson(picture, objects), "application/geo+json") });
   }
 

@@ -32,3 +32,31 @@ export function objectsOf(document, classes = []) {
 }
 
 const ownCategory = (thing) => (thing.name === documents.givenName(thing.id) ? UNNAMED : thing.name);
+
+/**
+ * @param {Array<{mask: import("../core/mask.js").Mask}>} objects bottom first, of one image
+ * @returns {number} the index of one that lies wholly under others, the bottom one of several; -1 if there is none
+ */
+export function coveredIndex(objects) {
+  if (!objects.length) return -1;
+  const { width, height } = objects[0].mask;
+  const isSeen = new Uint8Array(width * height);
+  let covered = -1;
+  for (let index = objects.length - 1; index >= 0; index -= 1) {
+    if (!marksUnseen(objects[index].mask, isSeen)) covered = index;
+  }
+  return covered;
+}
+
+/** Marks a mask's pixels, column by column. @returns {boolean} whether one of them was not marked yet */
+function marksUnseen({ runs }, isSeen) {
+  let hasUnseen = false;
+  let end = 0;
+  for (let index = 0; index + 1 < runs.length; index += 2) {
+    const start = end + runs[index];
+    end = start + runs[index + 1];
+    hasUnseen ||= isSeen.subarray(start, end).includes(0);
+    isSeen.fill(1, start, end);
+  }
+  return hasUnseen;
+}

@@ -1,12 +1,10 @@
 /** The export buttons: each writes the visible objects of the open image, or of all images, to one file. */
 import * as documents from "../core/document.js";
 import { safeFileName, uniqueNames } from "../core/file_names.js";
-import { area } from "../core/mask.js";
-import { subtract } from "../core/mask_ops.js";
 import { cocoDocument } from "../export/coco.js";
 import { geoJson } from "../export/geojson.js";
-import { labelImage, maskImage } from "../export/label_image.js";
-import { objectsOf } from "../export/objects.js";
+import { classImage, labelImage, maskImage } from "../export/label_image.js";
+import { coveredIndex, objectsOf } from "../export/objects.js";
 import { slide } from "../export/slide.js";
 import { zip } from "../export/zip.js";
 import { $ } from "./dom.js";
@@ -19,7 +17,8 @@ const json = (document, type) => new Blob([JSON.stringify(document)], { type });
 const KINDS = {
   masks: ["masks.zip", masksOf],
   labels: ["labels.png", ({ picture, objects }) => labelImage(picture, objects)],
-  coco: ["coco.json", ({ picture, objects }) => json(cocoDocument(picture, objects), "application/json")],
+  classes: ["classes.png", ({ picture, objects, classes }) => classImage(picture, objects, classes)],
+  coco: ["coco.json", ({ picture, objects, classes }) => json(cocoDocument(picture, objects, classes), "application/json")],
   geojson: ["polygons.geojson", ({ picture, objects }) => json(geoJson(picture, objects), "application/geo+json")],
   slide: ["slide.png", ({ pixels, objects, look }) => slide(pixels, objects, look)],
 };
@@ -39,12 +38,13 @@ export function startExports(app, stage) {
     button.onclick = async () => {
       const [ending, make] = KINDS[button.dataset.export];
       const { picture } = app;
-      const objects = objectsOf(app.document);
+      const classes = app.classes.list;
+      const objects = objectsOf(app.document, classes);
       const waiting = app.document.things.filter((thing) => thing.visible && documents.isWaiting(thing));
       if (isBusy) return;
       isBusy = true;
       try {
-        const blob = await make({ picture, objects, pixels: stage.picture, look: stage.scene.look });
+        const blob = await make({ picture, objects, classes, pixels: stage.picture, look: stage.scene.look });
         download(blob, `${stemOf(picture.name)}-${ending}`);
         notice("export", remark(objects, waiting));
       } catch {
@@ -58,8 +58,7 @@ export function startExports(app, stage) {
 /** @returns {string} a remark about the file for the user, or an empty string */
 function remark(objects, waiting) {
   if (waiting.length) return `${waiting[0].name} still waits for its mask, and is exported as it was.`;
-  const covered = objects.find(({ mask }, index) =>
-    area(objects.slice(index + 1).reduce((rest, above) => subtract(rest, above.mask), mask)) === 0);
+  const covered = objects[coveredIndex(objects)];
   return covered ? `${covered.name} lies wholly under others: the label image has no pixel of it.` : "";
 }
 

@@ -1,10 +1,18 @@
-/** The list of objects, topmost first. */
+/**
+ * The list of objects, topmost first. With hundreds of objects the first rows are made at once and the others while the
+ * page has time; a change touches only the rows that it concerns.
+ */
 import * as documents from "../core/document.js";
+import { classify } from "../core/document_classes.js";
 import { area } from "../core/mask.js";
 import { $, element, iconButton } from "./dom.js";
 
 /** Scores below this are marked as uncertain. */
 const LOW_SCORE = 0.5;
+const ROWS_AT_ONCE = 40;
+const NO_CLASS = "";
+
+const whenIdle = globalThis.requestIdleCallback ?? ((action) => setTimeout(action, 30));
 
 export class ObjectList {
   /** @param {import("../app.js").App} app */
@@ -12,29 +20,64 @@ export class ObjectList {
     this._app = app;
     this._list = $("objects");
     this._rows = new Map();
+    this._limit = ROWS_AT_ONCE;
+    this._isGrowing = false;
+    this._activeId = null;
     app.addEventListener("document", () => this._show());
+    app.addEventListener("classes", () => this._show());
+    app.addEventListener("picture", () => (this._limit = ROWS_AT_ONCE));
   }
 
   _show() {
     const { things, activeId } = this._app.document;
-    const order = [...things].reverse();
+    const ids = new Set(things.map(({ id }) => id));
     for (const [id, row] of this._rows) {
-      if (!things.some((thing) => thing.id === id)) {
-        row.node.remove();
-        this._rows.delete(id);
-      }
+      if (ids.has(id)) continue;
+      row.node.remove();
+      this._rows.delete(id);
     }
-    order.forEach((thing, place) => {
-      if (!this._rows.has(thing.id)) this._rows.set(thing.id, this._row(thing.id));
-      const row = this._rows.get(thing.id);
-      // Moving a node removes its focus, so only nodes in the wrong position are moved.
-      if (this._list.children[place] !== row.node) this._list.insertBefore(row.node, this._list.children[place] ?? null);
-      row.show(thing, thing.id === activeId, place, order.length);
+    const { length } = things;
+    const shown = Math.min(this._limit, length);
+    for (let place = 0; place < shown; place += 1) this._showRow(things[length - 1 - place], activeId, place, length);
+    this._growLater(length);
+    this._bringIntoView(activeId);
+    $("no-objects").hidden = length > 0 || !this._app.picture;
+    $("count-badge").hidden = length === 0;
+    $("count-badge").textContent = String(length);
+    $("show-panel").setAttribute("aria-label", length ? `Objects and export: ${length}` : "Objects and export");
+  }
+
+  _showRow(thing, activeId, place, count) {
+    if (!this._rows.has(thing.id)) this._rows.set(thing.id, { ...this._row(thing.id), state: [] });
+    const row = this._rows.get(thing.id);
+    // Moving a node removes its focus, so only nodes in the wrong position are moved.
+    const there = this._list.children[place];
+    if (there !== row.node) this._list.insertBefore(row.node, there ?? null);
+    const state = [thing, thing.id === activeId, place === 0, place === count - 1, this._app.classes.list];
+    if (state.every((value, index) => value === row.state[index])) return;
+    row.state = state;
+    row.show(...state);
+  }
+
+  _growLater(count) {
+    if (this._limit >= count || this._isGrowing) return;
+    this._isGrowing = true;
+    whenIdle(() => {
+      this._isGrowing = false;
+      this._limit += ROWS_AT_ONCE;
+      this._show();
     });
-    $("no-objects").hidden = things.length > 0 || !this._app.picture;
-    $("count-badge").hidden = things.length === 0;
-    $("count-badge").textContent = String(things.length);
-    $("show-panel").setAttribute("aria-label", things.length ? `Objects and export: ${things.length}` : "Objects and export");
+  }
+
+  /** Another object is active: its row is made visible, but without moving anything else. */
+  _bringIntoView(activeId) {
+    if (activeId === this._activeId) return;
+    this._activeId = activeId;
+    const node = this._rows.get(activeId)?.node;
+    if (!node || node.contains(document.activeElement)) return;
+    const [row, list] = [node.getBoundingClientRect(), this._list.getBoundingClientRect()];
+    if (row.top < list.top) this._list.scrollTop -= list.top - row.top;
+    else if (row.bottom > list.bottom) this._list.scrollTop += Math.min(row.bottom - list.bottom, row.top - list.top);
   }
 
   _row(id) {
@@ -42,19 +85,8 @@ export class ObjectList {
     const change = (action, ...rest) => app.change((document) => action(document, id, ...rest));
     const activate = () => app.adjust((document) => documents.activate(document, id));
     const swatch = element("input", { type: "color", class: "swatch" });
-    swatch.onchange = () => change(documents.describe, { colour: swatch.value });
-    const name = element("input", { type: "text", class: "name", maxLength: 80, spellcheck: false });
-    name.onpointerdown = activate; // not on focus: Tab must not change the selection
-    name.onchange = () => {
-      name.value = name.value.trim() || name.defaultValue;
-      change(documents.describe, { name: name.value });
-    };
-    name.onkeydown = ({ key }) => {
-      if (key === "Escape") name.value = name.defaultValue;
-      else if (key === "Enter") activate();
-      else return;
-      $("surface").focus(); // the blur event applies the typed name
-    };
+    swatch.onchange = () => change(documents.describe, { colour: swatch.value, hasOwnColour: true });
+    const name = nameField(change, activate);
     const eye = iconButton("eye", "Hide", () => {
       const { visible } = app.document.things.find((thing) => thing.id === id);
       change(documents.describe, { visible: !visible });
@@ -71,12 +103,15 @@ export class ObjectList {
     const up = iconButton("up", "Bring forward", () => shift(1));
     const down = iconButton("down", "Send back", () => shift(-1));
     const facts = element("span", { class: "facts" });
-    const line = element("div", { class: "object-line" }, swatch, name, eye, bin);
-    const more = element("div", { class: "more" }, facts, up, down);
+    const className = element("span", { class: "class-name" });
+    const select = element("select", { class: "class-select" });
+    select.onchange = () => change(classify, app.classes.of(select.value));
+    const line = element("div", { class: "object-line" }, swatch, name, className, eye, bin);
+    const more = element("div", { class: "more" }, select, facts, up, down);
     const node = element("li", { class: "object", "data-id": id }, line, more);
-    node.onclick = ({ target }) => target.closest("button, input") || activate();
+    node.onclick = ({ target }) => target.closest("button, input, select") || activate();
 
-    const show = (thing, isActive, place, count) => {
+    const show = (thing, isActive, isTop, isBottom, classes) => {
       node.classList.toggle("active", isActive);
       node.classList.toggle("hidden", !thing.visible);
       if (isActive) node.setAttribute("aria-current", "true");
@@ -91,12 +126,41 @@ export class ObjectList {
       rename(bin, `Delete ${thing.name}`);
       rename(up, `Bring ${thing.name} forward`);
       rename(down, `Send ${thing.name} back`);
-      up.disabled = place === 0;
-      down.disabled = place === count - 1;
+      up.disabled = isTop;
+      down.disabled = isBottom;
+      const one = app.classes.of(thing.classId);
+      className.textContent = className.title = one?.name ?? "";
+      if (!isActive) return; // the rest is not visible
       facts.textContent = factsOf(thing);
+      showClasses(select, classes, one, thing.name);
     };
     return { node, show };
   }
+}
+
+/** @param {(action: Function, fields: object) => void} change @param {() => void} activate */
+function nameField(change, activate) {
+  const name = element("input", { type: "text", class: "name", maxLength: 80, spellcheck: false });
+  name.onpointerdown = activate; // not on focus: Tab must not change the selection
+  name.onchange = () => {
+    name.value = name.value.trim() || name.defaultValue;
+    change(documents.describe, { name: name.value });
+  };
+  name.onkeydown = ({ key }) => {
+    if (key === "Escape") name.value = name.defaultValue;
+    else if (key === "Enter") activate();
+    else return;
+    $("surface").focus(); // the blur event applies the typed name
+  };
+  return name;
+}
+
+function showClasses(select, classes, one, name) {
+  select.hidden = classes.length === 0;
+  select.setAttribute("aria-label", `Class of ${name}`);
+  const options = [{ id: NO_CLASS, name: "No class" }, ...classes];
+  select.replaceChildren(...options.map(({ id, name: text }) => element("option", { value: id }, text)));
+  select.value = one?.id ?? NO_CLASS;
 }
 
 function rename(button, label) {
@@ -110,7 +174,7 @@ function factsOf(thing) {
   if (!mask) return documents.isWaiting(thing) ? "waiting for the mask" : "empty";
   const best = documents.chosen(thing.answer?.candidates, thing.pick);
   const pixels = `${area(mask).toLocaleString("en")} px`;
-  if (!best) return `${pixels}, by hand`;
-  const remark = thing.added || thing.removed ? ", edited" : best.score < LOW_SCORE ? ", low" : "";
+  if (!best) return thing.base ? `${pixels}, imported` : `${pixels}, by hand`;
+  const remark = thing.added || thing.removed || thing.base ? ", edited" : best.score < LOW_SCORE ? ", low" : "";
   return `${pixels}, score ${best.score.toFixed(2)}${remark}`;
 }
