@@ -98,7 +98,30 @@ def test_the_tour(ports: tuple[int, int], spoon: Mask, tmp_path: Path) -> None:
             check=False,
         )
         assert done.returncode == 0, f"{code}\n{done.stdout}\n{done.stderr}"
+        if "mask_input" in code:
+            check_scores(code, done.stdout)
+        if "triton-sam doctor" in code:
+            check_states(done.stdout, service)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["coffee.png"], "the tour cleans up after itself"
+
+
+def check_scores(code: str, printed: str) -> None:
+    """The second click is better than the first, and the README's comments have the scores that are printed."""
+    written = [float(score) for score in re.findall(r"predicted IoU .*# (0\.\d\d)$", code, re.MULTILINE)]
+    scores = [float(score) for score in re.findall(r"predicted IoU (\S+)$", printed, re.MULTILINE)]
+    assert len(written) == len(scores) == 2
+    # Processors order their sums differently: by far less than two of the last digits.
+    assert scores == pytest.approx(written, abs=0.021)
+    assert scores[1] > scores[0]
+
+
+def check_states(printed: str, service: int) -> None:
+    """`models` and `doctor` agree that the README's server serves the model, and nobody is told to stop it."""
+    lines = printed.splitlines()
+    (row,) = [line for line in lines if line.startswith("sam2:tiny ")]
+    assert row.split()[3] == "served"
+    (finding,) = [line for line in lines if line.split()[:2] == ["fine", "sam2:tiny"]]
+    assert finding.endswith(f"served: at http://127.0.0.1:{service}")
 
 
 def pixels(path: Path, mode: str) -> np.ndarray:
@@ -108,9 +131,9 @@ def pixels(path: Path, mode: str) -> np.ndarray:
 
 def check_results(folder: Path, spoon: Mask) -> None:
     """The command line, curl and Python were asked for the same spoon."""
-    names = ("mask.png", "curl-mask.png", "spoon.png", "service-mask.png")
+    names = ("mask.png", "curl-mask.png", "spoon.png", "service-mask.png", "mask-by-service.png")
     found = [pixels(folder / name, "L") > 127 for name in names]
-    assert iou(found[0], found[1]) == iou(found[0], found[3]) == 1.0
+    assert iou(found[0], found[1]) == iou(found[0], found[3]) == iou(found[0], found[4]) == 1.0
     assert json.loads((folder / "service-result.json").read_text())["mask"]["encoding"] == "rle"
     # The Python block decodes the spoon beside three other objects: another batch, another order of sums.
     assert iou(found[0], found[2]) > 0.999
