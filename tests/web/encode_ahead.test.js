@@ -111,3 +111,15 @@ test("another model encodes both anew", async () => {
   assert.ok(calls[1].signal.aborted);
   assert.deepEqual(calls.slice(2).map(({ file, model }) => [file, model]), [[files.a, "large"], [files.b, "large"]]);
 });
+
+test("an image that gets another picture is encoded anew, and the key of the old picture is not kept", async () => {
+  const { calls, list, project } = prepared();
+  await answer(calls[0], "key-a");
+  project.dispatchEvent(new CustomEvent("redrawing", { detail: "b" }));
+  assert.ok(calls[1].signal.aborted);
+  await settled();
+  assert.deepEqual(list.get("b").keys, {});
+  project.dispatchEvent(new Event("items"));
+  await settled();
+  assert.equal(calls.filter(({ file }) => file === files.b).length, 2);
+});

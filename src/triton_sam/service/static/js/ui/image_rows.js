@@ -16,6 +16,9 @@ export class ImageRows {
     this._box = $("image-rows");
     this._track = this._box.firstElementChild;
     this._rows = new Map();
+    /** Rows that are out of sight, to be used again. */
+    this._spare = [];
+    this._shape = null;
     this._pictures = new Map();
     /** The row that the keyboard is on. */
     this._cursor = null;
@@ -28,7 +31,10 @@ export class ImageRows {
       if (row) this._actions.open(row.dataset.record);
       $("surface").focus();
     });
-    new ResizeObserver(() => this.refresh()).observe(this._box);
+    new ResizeObserver(() => {
+      this._shape = null;
+      this.refresh();
+    }).observe(this._box);
   }
 
   /** Draws in the next frame. */
@@ -48,12 +54,16 @@ export class ImageRows {
 
   /** Along the list: downwards, or to the right on a phone. */
   get _along() {
-    const isStrip = getComputedStyle(this._box).overflowY === "hidden";
-    const { clientWidth, clientHeight, scrollLeft, scrollTop } = this._box;
-    const length = Number.parseFloat(getComputedStyle(this._box).getPropertyValue("--row"));
-    return isStrip
-      ? { isStrip, length, visible: clientWidth, scrolled: scrollLeft }
-      : { isStrip, length, visible: clientHeight, scrolled: scrollTop };
+    this._shape ??= this._measured();
+    const { scrollLeft, scrollTop } = this._box;
+    return { ...this._shape, scrolled: this._shape.isStrip ? scrollLeft : scrollTop };
+  }
+
+  _measured() {
+    const style = getComputedStyle(this._box);
+    const isStrip = style.overflowY === "hidden";
+    const { clientWidth, clientHeight } = this._box;
+    return { isStrip, length: Number.parseFloat(style.getPropertyValue("--row")), visible: isStrip ? clientWidth : clientHeight };
   }
 
   _draw() {
@@ -63,23 +73,22 @@ export class ImageRows {
     const { first, past } = rowsInView({ count: items.length, ...along });
     this._track.style[along.isStrip ? "width" : "height"] = `${items.length * along.length}px`;
     this._track.style[along.isStrip ? "height" : "width"] = "";
-    const shown = new Set();
-    for (let place = first; place < past; place += 1) {
-      shown.add(items[place].record);
-      this._show(items[place], place, along, items.length);
-    }
+    const shown = items.slice(first, past);
+    const records = new Set(shown.map(({ record }) => record));
     for (const [record, row] of this._rows) {
-      if (shown.has(record)) continue;
-      row.node.remove();
+      if (records.has(record)) continue;
+      this._spare.push(row);
       this._rows.delete(record);
     }
+    shown.forEach((item, index) => this._show(item, first + index, along, items.length));
+    for (const { node } of this._spare.splice(0)) node.remove();
     const cursor = this._rows.get(this._cursor);
     if (cursor) this._box.setAttribute("aria-activedescendant", cursor.node.id);
     else this._box.removeAttribute("aria-activedescendant");
   }
 
   _show(item, place, { isStrip, length }, count) {
-    if (!this._rows.has(item.record)) this._rows.set(item.record, this._newRow(item.record));
+    if (!this._rows.has(item.record)) this._rows.set(item.record, this._rowFor(item.record));
     const { node, name, state } = this._rows.get(item.record);
     const isOpen = item.record === this._app.project.list.current;
     const objects = item.objectCount === 1 ? "1 object" : `${item.objectCount} objects`;
@@ -94,25 +103,34 @@ export class ImageRows {
     state.textContent = item.objectCount ? `${item.status}, ${objects}` : item.status;
   }
 
-  _newRow(record) {
+  _rowFor(record) {
+    const row = this._spare.pop() ?? this._newRow();
+    row.node.id = `image-${record}`;
+    row.node.dataset.record = record;
+    row.picture.replaceChildren();
+    this._picture(record, row);
+    return row;
+  }
+
+  _newRow() {
     const picture = element("span", { class: "thumbnail" });
     const name = element("span", { class: "image-name" });
     const state = element("span", { class: "image-state" });
     const words = element("span", { class: "image-words" }, name, state);
-    const node = element("div", { role: "option", class: "image-row", id: `image-${record}`, "data-record": record }, picture, words);
+    const node = element("div", { role: "option", class: "image-row" }, picture, words);
     this._track.append(node);
-    this._picture(record, picture);
-    return { node, name, state };
+    return { node, picture, name, state };
   }
 
-  async _picture(record, frame) {
+  async _picture(record, row) {
+    const isShown = () => row.node.isConnected && row.node.dataset.record === record;
     if (!this._pictures.has(record)) {
-      const blob = await this._app.thumbnails.get(record, () => frame.isConnected);
+      const blob = await this._app.thumbnails.get(record, isShown);
       if (!blob) return;
       if (!this._pictures.has(record)) this._pictures.set(record, URL.createObjectURL(blob));
       this._dropOldest();
     }
-    frame.replaceChildren(element("img", { src: this._pictures.get(record), alt: "", decoding: "async" }));
+    if (isShown()) row.picture.replaceChildren(element("img", { src: this._pictures.get(record), alt: "", decoding: "async" }));
   }
 
   /** @param {string} record whose picture is another one now */
@@ -120,7 +138,7 @@ export class ImageRows {
     URL.revokeObjectURL(this._pictures.get(record));
     this._pictures.delete(record);
     const row = this._rows.get(record);
-    if (row) this._picture(record, row.node.firstElementChild);
+    if (row) this._picture(record, row);
   }
 
   _dropOldest() {

@@ -6,6 +6,8 @@ import { notice } from "./notices.js";
 
 /** Loaded when there is something to export, so that it is there if the server is away then. */
 const load = () => import("../export/everything.js");
+/** Milliseconds between two words about the progress. */
+const PAUSE = 500;
 const today = () => new Date().toISOString().slice(0, 10);
 
 /** @param {import("../app.js").App} app */
@@ -14,7 +16,12 @@ export function startProjectExports(app) {
   const run = async (name, wanted) => {
     if (isBusy) return;
     isBusy = true;
-    const tell = (done, total) => notice("export", total > 1 ? `Exporting: ${done} of ${total} images` : "");
+    let told = performance.now();
+    const tell = (done, total) => {
+      if (performance.now() - told < PAUSE) return;
+      told = performance.now();
+      notice("export", `Exporting: ${done} of ${total} images`);
+    };
     try {
       app.project.saveNow();
       const { everything } = await load();
