@@ -1,7 +1,12 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { safeFileName, uniqueNames } from "../../src/triton_sam/service/static/js/core/file_names.js";
+import { safeFileName, stemOfName, uniqueNames } from "../../src/triton_sam/service/static/js/core/file_names.js";
+
+test("a stem keeps the page of a stack", () => {
+  const examples = [["a.tif", "a"], ["stack.ome.tif#7", "stack.ome-7"], ["no ending", "no ending"], ["a#b.png", "a#b"], ["#3", "-3"]];
+  for (const [name, stem] of examples) assert.equal(stemOfName(name), stem);
+});
 
 test("a name has nothing that a file system refuses", () => {
   const examples = [

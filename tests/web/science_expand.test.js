@@ -24,7 +24,7 @@ test("files that may have more than a browser shows are known by their first byt
 });
 
 test("a file that the server need not be asked about, and one without a choice, stay as they are", async () => {
-  const service = fakeService([new Uint8Array(12)], { width: 2, height: 2, channels: 3 });
+  const service = fakeService([new Uint8Array(12)], { width: 2, height: 2, channels: 3, channel_names: ["red", "green", "blue"] });
   const jpeg = new Blob([Uint8Array.of(0xff, 0xd8, 0xff)]);
   assert.deepEqual(await itemsOf(expander(service).expand(jpeg, "a.jpg")), [{ name: "a.jpg", file: jpeg, view: null }]);
   assert.equal(service.described, 0);
@@ -56,6 +56,13 @@ test("large pages are asked for in parts, so that memory stays flat", async () =
   const service = fakeService(pages, { width: 5000, height: 5000, channels: 1 });
   await assert.rejects(itemsOf(expander(service).expand(tiff(), "big.tif")), { code: "unreachable" });
   assert.deepEqual(service.asked, [[0, 2]]);
+});
+
+test("fewer pages than were asked for are followed by the others", async () => {
+  const pages = [ramp(1, 2), ramp(5, 2), ramp(9, 2)];
+  const service = fakeService(pages, { width: 2, height: 1, channels: 1, most: 2 });
+  assert.equal((await itemsOf(expander(service).expand(tiff(), "stack.tif"))).length, 3);
+  assert.deepEqual(service.asked, [[0, 3], [2, 1]]);
 });
 
 test("8 bits are not stretched, and one page has the file's name", async () => {

@@ -13,7 +13,7 @@ export const tiff = (bytes = 100) => new Blob([Uint8Array.of(0x49, 0x49, 42, 0),
  * @param {object} about width, height, channels, and what else is in the description
  * @returns {object} as net/service.js; `asked` has the [first, count] of each request for planes
  */
-export function fakeService(pages, { low = 0, high = 65535, notFinite = 0, ...about }) {
+export function fakeService(pages, { low = 0, high = 65535, notFinite = 0, most = Infinity, ...about }) {
   const bits = pages[0].BYTES_PER_ELEMENT * 8;
   const description = { format: "TIFF", pages: pages.length, channel_names: null, dtype: `uint${bits}`, bits, ...about };
   const asked = [];
@@ -25,8 +25,9 @@ export function fakeService(pages, { low = 0, high = 65535, notFinite = 0, ...ab
       if (about.problem) throw new Problem("bad_request", about.problem);
       return description;
     },
-    async planes(file, first, count) {
-      asked.push([first, count]);
+    async planes(file, first, wanted) {
+      asked.push([first, wanted]);
+      const count = Math.min(wanted, most);
       const { width, height, channels } = about;
       const header = { width, height, channels, pages: count, dtype: `uint${bits}`, low, high, not_finite: notFinite };
       return { header: JSON.stringify(header), body: new Blob(pages.slice(first, first + count)) };

@@ -125,7 +125,7 @@ test("pixels are the table of the channel's own window, of the chosen channels, 
 
 test("a photograph keeps its colours: one window for all, which one can undo", () => {
   const counts = [noise(50, 3000), noise(50, 900), noise(50, 100)].map((plane) => windows.histogramOf(plane, 65536));
-  const view = newView(about(3), counts, true);
+  const view = newView(about(3, { names: ["red", "green", "blue"] }), counts, true);
   assert.equal(view.isLinked, true);
   assert.equal(new Set(view.windows.map((window) => JSON.stringify(window))).size, 1);
   const free = stretched(linked(view, false, 0), counts);

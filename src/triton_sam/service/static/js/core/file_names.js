@@ -21,6 +21,13 @@ export function safeFileName(text, fallback) {
   return trimmed(name.slice(0, LONGEST).replace(/[\ud800-\udbff]$/, ""));
 }
 
+/** @param {string} name of an image @returns {string} without its ending; of a page ("stack.tif#7") with its number ("stack-7") */
+export function stemOfName(name) {
+  const [, file, page] = /^(.*?)(?:#(\d+))?$/s.exec(name);
+  const stem = file.replace(/\.[^.]*$/, "");
+  return page ? `${stem}-${page}` : stem;
+}
+
 /** Leading dots hide a file, and Windows drops dots and spaces at the end. */
 function trimmed(name) {
   return name.replace(/^[. ]+|[. ]+$/gu, "");

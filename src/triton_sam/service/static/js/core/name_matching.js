@@ -1,7 +1,8 @@
 /** Which image of the list a name in a file means. */
+import { stemOfName } from "./file_names.js";
 
 const baseOf = (name) => name.slice(name.lastIndexOf("/") + 1);
-const stemOf = (name) => baseOf(name).replace(/\.[^.]*$/, "");
+const stemOf = (name) => stemOfName(baseOf(name));
 const cleanPath = (name) => String(name).normalize("NFC").replaceAll("\\", "/").replace(/^(\.?\/)+/, "").toLowerCase();
 /** What programs and this page append to an image's name for its annotations. */
 const ENDINGS = /[-_. ](labels?|masks?|cp_masks|seg|segmentation|instances|classes|coco|polygons|annotations?)$/;

@@ -16,11 +16,12 @@ const DYES = [
 export const channelTitle = (index, names) => names?.[index]?.trim() || `Channel ${index + 1}`;
 
 /** Whether these are the colours of a photograph: their windows stay together, or the colours would change. */
-export const isPhotograph = (channels, names) => (channels === 3 || channels === 4) && !names?.some((name) => name?.trim());
+export const isPhotograph = (names) => names?.slice(0, 3).join() === "red,green,blue";
 
 /** @param {number} channels @param {string[]|null} names @returns {Look} */
 export function firstLook(channels, names) {
   if (channels === 1) return { grey: 0 };
+  if (isPhotograph(names)) return { colours: [0, 1, 2] };
   const colours = [null, null, null];
   const rest = [];
   for (let channel = 0; channel < Math.min(3, channels); channel += 1) {

@@ -82,14 +82,16 @@ export class Contrast extends EventTarget {
 
   /** The samples of a picture with 8 bits: as the browser reads it, or the server if it does not. */
   async _ofOrdinary({ name, file }) {
-    const origin = { names: null, origin: name, stack: "", page: 1, pages: 1, notFinite: 0 };
+    const origin = { origin: name, stack: "", page: 1, pages: 1, notFinite: 0 };
+    const namesOf = ({ channels }) => (channels < 3 ? null : ["red", "green", "blue", "alpha"].slice(0, channels));
     try {
       const { samples, ...size } = await this._workshop.split(file);
-      const about = { ...size, ...origin, dtype: "uint8", range: { low: 0, high: 255 } };
+      const about = { ...size, ...origin, names: namesOf(size), dtype: "uint8", range: { low: 0, high: 255 } };
       return (await this._workshop.develop(samples, about, false)).view;
     } catch {
       const { header, body } = await this._app.connection.persist(() => this._app.service.planes(file, 0, 1));
-      return (await this._workshop.develop(body, { ...parseHeader(header), ...origin }, false)).view;
+      const about = parseHeader(header);
+      return (await this._workshop.develop(body, { ...about, names: namesOf(about), ...origin }, false)).view;
     }
   }
 

@@ -9,6 +9,7 @@
  * @typedef {{name: string, file: Blob, view: import("./view.js").View|null}} Item
  */
 import { Problem } from "../net/problems.js";
+import { isPhotograph } from "./channels.js";
 import { parseHeader, pageBytes } from "./planes.js";
 import { pageName } from "./view.js";
 import { Workshop } from "./workshop.js";
@@ -32,7 +33,8 @@ export function mayHaveMore(head) {
 }
 
 /** @param {Description} description @returns {boolean} whether there is nothing to choose: the file goes to the model itself */
-export const isPlain = ({ pages, channels, bits }) => pages === 1 && bits <= 8 && [1, 3, 4].includes(channels);
+export const isPlain = ({ pages, channels, channel_names: names, bits }) =>
+  pages === 1 && bits <= 8 && (channels === 1 || (isPhotograph(names) && names[3] !== "channel 4"));
 
 export class Expander {
   /**
@@ -78,19 +80,22 @@ export class Expander {
     const chunk = Math.max(1, Math.floor(CHUNK_BYTES / pageBytes({ width, height, channels, dtype: "uint16" })));
     const stack = `${Date.now().toString(36)}-${Math.random().toString(36).slice(2, 8)}`;
     try {
-      for (let first = 0; first < pages; first += chunk) {
+      for (let first = 0; first < pages; ) {
         const count = Math.min(chunk, pages - first);
-        const { header, body } = await this.connection.persist(() => this.service.planes(file, first, count, signal), signal);
-        yield* this._develop(parseHeader(header), body, { first, count, name, stack, description }, signal);
+        const { header: text, body } = await this.connection.persist(() => this.service.planes(file, first, count, signal), signal);
+        const header = parseHeader(text);
+        yield* this._develop(header, body, { first, name, stack, description }, signal);
+        first += header.pages; // perhaps fewer than were asked for
       }
     } finally {
       this.onPage(pages, pages); // also after an error
     }
   }
 
-  async *_develop(header, body, { first, count, name, stack, description }, signal) {
+  async *_develop(header, body, { first, name, stack, description }, signal) {
     const bytes = pageBytes(header);
-    if (header.pages !== count || body.size !== bytes * count) throw new Problem("unreachable");
+    const count = header.pages;
+    if (body.size !== bytes * count) throw new Problem("unreachable");
     for (let index = 0; index < count; index += 1) {
       signal?.throwIfAborted();
       const about = {

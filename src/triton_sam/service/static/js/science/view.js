@@ -25,7 +25,7 @@ import { stretchOf, sumOf, wholeOf, withoutMissing } from "./window.js";
  * @returns {View}
  */
 export function newView(about, histograms, isStretched) {
-  const isLinked = isPhotograph(about.channels, about.names);
+  const isLinked = isPhotograph(about.names);
   const view = { ...about, look: firstLook(about.channels, about.names), windows: [], isLinked };
   return isStretched ? stretched(view, histograms) : whole(view, histograms);
 }
@@ -36,10 +36,12 @@ export const stretched = (view, histograms) => ({ ...view, windows: eachWindow(v
 /** @param {View} view @param {Uint32Array[]} histograms @returns {View} from the darkest to the brightest value */
 export const whole = (view, histograms) => ({ ...view, windows: eachWindow(view, histograms, wholeOf) });
 
-function eachWindow({ isLinked, channels, notFinite }, histograms, rule) {
+function eachWindow({ isLinked, look, notFinite }, histograms, rule) {
   const counted = withoutMissing(histograms, notFinite);
-  // Of a photograph with 4 channels the last is its transparency, which has no window.
-  if (isLinked) return counted.map(() => rule(sumOf(counted.slice(0, channels === 4 ? 3 : channels))));
+  if (isLinked) {
+    const window = rule(sumOf(shownChannels(look).map((channel) => counted[channel])));
+    return counted.map(() => window);
+  }
   return counted.map(rule);
 }
 

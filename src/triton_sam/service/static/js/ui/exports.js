@@ -1,6 +1,6 @@
 /** The export buttons: each writes the visible objects of the open image, or of all images, to one file. */
 import * as documents from "../core/document.js";
-import { safeFileName, uniqueNames } from "../core/file_names.js";
+import { safeFileName, stemOfName, uniqueNames } from "../core/file_names.js";
 import { cocoDocument } from "../export/coco.js";
 import { geoJson } from "../export/geojson.js";
 import { classImage, labelImage, maskImage } from "../export/label_image.js";
@@ -69,4 +69,4 @@ async function masksOf({ objects }) {
   return zip(files);
 }
 
-const stemOf = (name) => safeFileName(name.replace(/\.[^.]*$/, ""), "image");
+const stemOf = (name) => safeFileName(stemOfName(name), "image");
