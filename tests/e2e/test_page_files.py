@@ -13,6 +13,7 @@ from PIL import Image
 from testkit.page_traffic import Traffic
 from tests.e2e.browser import OpenPage, wait_until
 from tests.e2e.page_helpers import COFFEE, CUP, Screen
+from tests.e2e.science_helpers import stretch, windowed
 from triton_sam.serving import RunningServer
 
 if TYPE_CHECKING:
@@ -41,10 +42,10 @@ def make_tiff(photographs: Path, path: Path) -> Image.Image:
 
 
 def make_deep_png(photographs: Path, path: Path) -> Image.Image:
-    """12 bits of a camera in a 16-bit file: nearly black, where nobody scales it. Gives what 8 bits hold of it."""
+    """12 bits of a camera in a 16-bit file: nearly black, where nobody stretches it. Gives what is shown."""
     grey = np.asarray(coffee(photographs).convert("L")).astype(np.uint16) * 16
     Image.fromarray(grey).save(path, "PNG")
-    return Image.fromarray((grey * (255 / 4095) + 0.5).astype(np.uint8)).convert("RGB")
+    return Image.fromarray(windowed(grey, *stretch(grey))).convert("RGB")
 
 
 def make_turned_jpeg(photographs: Path, path: Path) -> Image.Image:
@@ -60,7 +61,7 @@ def make_turned_jpeg(photographs: Path, path: Path) -> Image.Image:
     ("name", "make", "is_converted"),
     [
         ("scan.tif", make_tiff, True),
-        ("camera.png", make_deep_png, True),
+        ("camera.png", make_deep_png, False),
         ("phone.jpg", make_turned_jpeg, False),
     ],
 )
