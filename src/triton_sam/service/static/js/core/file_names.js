@@ -24,7 +24,7 @@ export function safeFileName(text, fallback) {
 /** @param {string} name of an image @returns {string} without its ending; of a page ("stack.tif#7") with its number ("stack-7") */
 export function stemOfName(name) {
   const [, file, page] = /^(.*?)(?:#(\d+))?$/s.exec(name);
-  const stem = file.replace(/\.[^.]*$/, "");
+  const stem = file.replace(/\.[^./]*$/, "");
   return page ? `${stem}-${page}` : stem;
 }
 

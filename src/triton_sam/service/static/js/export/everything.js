@@ -1,6 +1,6 @@
 /** One ZIP of all images of the list: as annotations for other programs, and as a project file for this page. */
 import { maskOf } from "../core/document.js";
-import { safeFileName, uniqueNames } from "../core/file_names.js";
+import { safeFileName, stemOfName, uniqueNames } from "../core/file_names.js";
 import { PROJECT_SETTINGS, withoutBlobs } from "../project/file_format.js";
 import { Archive } from "./archive.js";
 import { objectsOf } from "./objects.js";
@@ -55,7 +55,7 @@ class Writer {
 export async function everything(app, { annotations, images }, onProgress) {
   const writer = new Writer();
   const items = [...app.items];
-  const stems = uniqueNames(items.map(({ name }) => safeFileName(name.replace(/\.[^./]*$/, ""), "image")));
+  const stems = uniqueNames(items.map(({ name }) => safeFileName(stemOfName(name), "image")));
   const unreadable = [];
   try {
     for (const [index, item] of items.entries()) {
@@ -85,7 +85,7 @@ async function writeImage(writer, app, item, { file, view, history }, stem, { an
     files.push({ name: path, blob });
     return path;
   };
-  const ending = /\.[a-z0-9]{1,5}$/i.exec(name)?.[0] ?? "";
+  const ending = view ? ".png" : (/\.[a-z0-9]{1,5}$/i.exec(name)?.[0] ?? ""); // a scientific image was drawn as PNG
   const kept = { file: null, view: null };
   if (images) {
     kept.file = keep(file, `images/${stem}${ending}`);
