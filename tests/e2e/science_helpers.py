@@ -45,7 +45,8 @@ def cells(channel: int = 1) -> npt.NDArray[np.float64]:
 
 def windowed(samples: Samples, low: float, high: float) -> npt.NDArray[np.uint8]:
     """What a window shows, by numpy."""
-    shown: npt.NDArray[np.uint8] = np.floor(255 * np.clip((samples - low) / (high - low), 0, 1) + 0.5).astype(np.uint8)
+    share = np.clip((samples.astype(np.float64) - low) / (high - low), 0, 1)
+    shown: npt.NDArray[np.uint8] = np.floor(255 * share + 0.5).astype(np.uint8)
     return shown
 
 
