@@ -85,6 +85,7 @@ def test_three_classes_by_keys(server: RunningServer, open_page: OpenPage, tmp_p
         "No class",
     ]
     screen.expect_objects((masks[0], "#123456"), (masks[1], spoon), (masks[2], table))
+    assert serious_findings(page, axe) == []
     check_exports(screen, masks, tmp_path)
 
 

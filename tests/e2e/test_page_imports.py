@@ -134,6 +134,13 @@ def test_masks_survive_every_format(
     taken = screen.best(screen.asked_at(*pixel))
     screen.expect_mask((masks[0] & ~taken) | np.any(masks[1:], axis=0), exact=True)
 
+    # The service reads a TIFF: every object is there a second time.
+    tiff = tmp_path / "photo-1_seg.tif"
+    Image.fromarray(label_image(masks)).save(tiff)
+    choose_file(page, tiff)
+    wait_until(page, lambda: screen.rows.count() == 2 * len(masks))
+    screen.expect_mask(np.any(masks, axis=0), exact=True)
+
     other = tmp_path / "photo-1_masks.png"
     Image.fromarray(np.ones((5, 4), np.uint8)).save(other)
     choose_file(page, other)

@@ -9,7 +9,7 @@ import { $, element, iconButton } from "./dom.js";
 
 /** Scores below this are marked as uncertain. */
 const LOW_SCORE = 0.5;
-const ROWS_AT_ONCE = 40;
+const ROWS_AT_ONCE = 30;
 const NO_CLASS = "";
 
 const whenIdle = globalThis.requestIdleCallback ?? ((action) => setTimeout(action, 30));
@@ -20,12 +20,10 @@ export class ObjectList {
     this._app = app;
     this._list = $("objects");
     this._rows = new Map();
-    this._limit = ROWS_AT_ONCE;
     this._isGrowing = false;
     this._activeId = null;
     app.addEventListener("document", () => this._show());
     app.addEventListener("classes", () => this._show());
-    app.addEventListener("picture", () => (this._limit = ROWS_AT_ONCE));
   }
 
   _show() {
@@ -37,9 +35,15 @@ export class ObjectList {
       this._rows.delete(id);
     }
     const { length } = things;
-    const shown = Math.min(this._limit, length);
-    for (let place = 0; place < shown; place += 1) this._showRow(things[length - 1 - place], activeId, place, length);
-    this._growLater(length);
+    let made = 0;
+    for (let place = 0; place < length; place += 1) {
+      const thing = things[length - 1 - place];
+      if (!this._rows.has(thing.id) && (made += 1) > ROWS_AT_ONCE) {
+        this._growLater();
+        break;
+      }
+      this._showRow(thing, activeId, place, length);
+    }
     this._bringIntoView(activeId);
     $("no-objects").hidden = length > 0 || !this._app.picture;
     $("count-badge").hidden = length === 0;
@@ -53,18 +57,20 @@ export class ObjectList {
     // Moving a node removes its focus, so only nodes in the wrong position are moved.
     const there = this._list.children[place];
     if (there !== row.node) this._list.insertBefore(row.node, there ?? null);
-    const state = [thing, thing.id === activeId, place === 0, place === count - 1, this._app.classes.list];
-    if (state.every((value, index) => value === row.state[index])) return;
+    const { classes } = this._app;
+    const isActive = thing.id === activeId;
+    const state = [thing, isActive, place === 0, place === count - 1, classes.of(thing.classId), isActive ? classes.list : null];
+    // The active row shows the mask's size, which the cleaning changes without a change of the object.
+    if (!isActive && state.every((value, index) => value === row.state[index])) return;
     row.state = state;
     row.show(...state);
   }
 
-  _growLater(count) {
-    if (this._limit >= count || this._isGrowing) return;
+  _growLater() {
+    if (this._isGrowing) return;
     this._isGrowing = true;
     whenIdle(() => {
       this._isGrowing = false;
-      this._limit += ROWS_AT_ONCE;
       this._show();
     });
   }
@@ -111,7 +117,7 @@ export class ObjectList {
     const node = element("li", { class: "object", "data-id": id }, line, more);
     node.onclick = ({ target }) => target.closest("button, input, select") || activate();
 
-    const show = (thing, isActive, isTop, isBottom, classes) => {
+    const show = (thing, isActive, isTop, isBottom, one, classes) => {
       node.classList.toggle("active", isActive);
       node.classList.toggle("hidden", !thing.visible);
       if (isActive) node.setAttribute("aria-current", "true");
@@ -128,7 +134,6 @@ export class ObjectList {
       rename(down, `Send ${thing.name} back`);
       up.disabled = isTop;
       down.disabled = isBottom;
-      const one = app.classes.of(thing.classId);
       className.textContent = className.title = one?.name ?? "";
       if (!isActive) return; // the rest is not visible
       facts.textContent = factsOf(thing);
