@@ -221,6 +221,7 @@ def test_small_holes_and_islands_are_cleaned_on_the_screen_and_in_exports(screen
     screen.expect_mask(raw, exact=True)
     assert slider.get_attribute("aria-valuetext") == "off"
     check_coco(screen, tmp_path, raw, None)
+    slider.focus()
     for _ in range(3):
         page.keyboard.press("ArrowRight")
     some = clean_mask(raw, Cleaning(16, 16))

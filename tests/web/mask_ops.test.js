@@ -29,6 +29,9 @@ test("a column's spans are its pixels, none touching the next, and are made once
     const mask = maskOf(bitmap);
     const { offsets, spans } = ops.columnSpans(mask);
     assert.equal(ops.columnSpans(mask).spans, spans);
+    const { firstColumn, pastLastColumn } = ops.columnSpans(mask);
+    const box = bounds(mask) ?? { x: 0, width: 0 };
+    assert.deepEqual([firstColumn, pastLastColumn], [box.x, box.x + box.width]);
     assert.equal(offsets.length, bitmap.width + 1);
     assert.equal(2 * offsets[bitmap.width], spans.length);
     const seen = new Uint8Array(bitmap.data.length);

@@ -51,9 +51,9 @@ function combine(a, b, isKept) {
  * The object's pixels as vertical spans, each within one column; computed once per mask.
  *
  * @param {Mask} mask
- * @returns {{offsets: Uint32Array, spans: Uint32Array}} Original pixels. Column x has the spans
- *   i = offsets[x] .. offsets[x + 1] - 1, downwards, from spans[2 * i] (inclusive) to spans[2 * i + 1]
- *   (exclusive).
+ * @returns {{offsets: Uint32Array, spans: Uint32Array, firstColumn: number, pastLastColumn: number}} Original pixels.
+ *   Column x has the spans i = offsets[x] .. offsets[x + 1] - 1, downwards, from spans[2 * i] (inclusive) to
+ *   spans[2 * i + 1] (exclusive). Other columns than firstColumn .. pastLastColumn - 1 have none.
  */
 export function columnSpans(mask) {
   let result = spansOfMasks.get(mask);
@@ -86,7 +86,9 @@ function splitIntoColumns({ width, height, runs }) {
     }
   }
   offsets.fill(count, column + 1);
-  return { offsets, spans: spans.slice(0, 2 * count) };
+  const isEmpty = count === 0;
+  const firstColumn = isEmpty ? 0 : Math.floor(runs[0] / height);
+  return { offsets, spans: spans.slice(0, 2 * count), firstColumn, pastLastColumn: isEmpty ? 0 : column + 1 };
 }
 
 /**

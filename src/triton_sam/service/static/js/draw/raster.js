@@ -44,11 +44,12 @@ export class Raster {
 
   /** Marks the screen pixels of a mask; a screen column lies in one mask column. */
   _cover(mask, { scale, x: left, y: top }) {
-    const { offsets, spans } = columnSpans(mask);
+    const { offsets, spans, firstColumn, pastLastColumn } = columnSpans(mask);
     const { width, height } = this;
     const covered = this._covered;
-    const first = Math.max(0, Math.ceil(left - 0.5));
-    const last = Math.min(width, Math.ceil(mask.width * scale + left - 0.5));
+    // One more on each side, where the quotient below may round to a column that the product here does not.
+    const first = Math.max(0, Math.ceil(left - 0.5), Math.ceil(firstColumn * scale + left - 0.5) - 1);
+    const last = Math.min(width, Math.ceil(mask.width * scale + left - 0.5), Math.ceil(pastLastColumn * scale + left - 0.5) + 1);
     let [x0, y0, x1, y1] = [width, height, 0, 0];
     for (let x = first; x < last; x++) {
       const column = Math.floor((x + 0.5 - left) / scale);
