@@ -67,7 +67,9 @@ def _result(prompt: dict[str, Any], side: int, radius: float) -> dict[str, Any]:
 def _discs(prompt: dict[str, Any], side: int, radius: float) -> BoolArray:
     """With a wavy border, as masks of photographs have it. Later points win."""
     mask = np.zeros((side, side), np.bool_)
-    for (x, y), label in zip(prompt["points"], prompt["labels"], strict=True):
+    x0, y0, x1, y1 = prompt.get("box", (0, 0, 0, 0))
+    points = prompt.get("points", [((x0 + x1) / 2, (y0 + y1) / 2)])
+    for (x, y), label in zip(points, prompt.get("labels", [1]), strict=True):
         left, top = max(0, int(x - 2 * radius)), max(0, int(y - 2 * radius))
         rows, columns = np.mgrid[top : min(side, int(y + 2 * radius)), left : min(side, int(x + 2 * radius))]
         border = radius * (1 + 0.15 * np.sin(9 * np.arctan2(rows - y, columns - x)))

@@ -120,7 +120,7 @@ export class PromptHandles extends EventTarget {
   /** @param {number|null} index */
   select(index) {
     const thing = this._thing;
-    const selection = thing && index !== null ? { id: thing.id, index, count: thing.points.length, isMoved: false } : null;
+    const selection = thing && index !== null ? { id: thing.id, index, count: thing.points.length, moved: null } : null;
     if (!selection && !this._selection) return;
     this._selection = selection;
     this._stage.refresh("marks");
@@ -139,11 +139,13 @@ export class PromptHandles extends EventTarget {
 
   /** Moves the selected point by screen pixels. All moves until another is selected are one undo step. */
   nudge(dx, dy) {
-    const { id, index, isMoved } = this._selection;
+    const { id, index, moved } = this._selection;
     const point = this._thing.points[index];
-    const change = (document) => movePoint(document, id, index, nudged(point, dx, dy, this._stage));
-    this._selection.isMoved = true;
-    if (isMoved) this._app.adjust(change);
+    const place = nudged(point, dx, dy, this._stage);
+    const change = (document) => movePoint(document, id, index, place);
+    this._selection.moved = place;
+    // After an undo the point is elsewhere, and the next move is a step of its own.
+    if (moved?.x === point.x && moved.y === point.y) this._app.adjust(change);
     else this._app.change(change);
   }
 

@@ -34,8 +34,10 @@ function withoutHoles(mask, size) {
   const parents = connected(gaps, false);
   const areas = areasOf(gaps, parents);
   const isOutside = new Uint8Array(parents.length);
-  for (let x = 0; x < mask.width; x += 1) {
-    const isEdge = x === 0 || x === mask.width - 1;
+  const columns = gaps.offsets.length - 1;
+  for (let x = 0; x < columns; x += 1) {
+    // Beside the first and the last column of the object there is only background, or the image's border.
+    const isEdge = x === 0 || x === columns - 1;
     for (let index = gaps.offsets[x]; index < gaps.offsets[x + 1]; index += 1) {
       const touches = isEdge || gaps.spans[2 * index] === 0 || gaps.spans[2 * index + 1] === mask.height;
       if (touches) isOutside[rootOf(parents, index)] = 1;
@@ -49,7 +51,7 @@ function withoutHoles(mask, size) {
 }
 
 function withoutIslands(mask, size) {
-  const parts = columnSpans(mask);
+  const parts = partsOf(mask);
   const parents = connected(parts, true);
   const areas = areasOf(parts, parents);
   let largest = 0;
@@ -58,12 +60,18 @@ function withoutIslands(mask, size) {
   return rewritten(mask, parts, (index) => areas[rootOf(parents, index)] < least, false);
 }
 
-/** @returns {Spans} the background, also of columns without an object */
+/** @returns {Spans} of the object; column 0 is the first one that it has pixels in, and the last one is its last */
+function partsOf(mask) {
+  const { offsets, spans, firstColumn, pastLastColumn } = columnSpans(mask);
+  return { offsets: offsets.subarray(firstColumn, pastLastColumn + 1), spans };
+}
+
+/** @returns {Spans} of the background, in the same columns */
 function gapsOf(mask) {
-  const { width, height } = mask;
-  const { offsets, spans } = columnSpans(mask);
-  const gapOffsets = new Uint32Array(width + 1);
-  const gaps = new Uint32Array(spans.length + 2 * width);
+  const { offsets, spans } = partsOf(mask);
+  const columns = offsets.length - 1;
+  const gapOffsets = new Uint32Array(columns + 1);
+  const gaps = new Uint32Array(spans.length + 2 * columns);
   let count = 0;
   const add = (start, end) => {
     if (start === end) return;
@@ -71,13 +79,13 @@ function gapsOf(mask) {
     gaps[count + 1] = end;
     count += 2;
   };
-  for (let x = 0; x < width; x += 1) {
+  for (let x = 0; x < columns; x += 1) {
     let end = 0;
     for (let index = offsets[x]; index < offsets[x + 1]; index += 1) {
       add(end, spans[2 * index]);
       end = spans[2 * index + 1];
     }
-    add(end, height);
+    add(end, mask.height);
     gapOffsets[x + 1] = count / 2;
   }
   return { offsets: gapOffsets, spans: gaps.subarray(0, count) };
@@ -94,16 +102,18 @@ function areasOf({ spans }, parents) {
 
 /**
  * @param {Mask} mask
- * @param {Spans} all of the mask's object, or of its background
+ * @param {Spans} all of the mask's object, or of the background between
  * @param {(index: number) => boolean} isChanged whether a span changes sides
  * @param {boolean} isObject what changed spans become
  * @returns {Mask}
  */
 function rewritten(mask, { offsets, spans }, isChanged, isObject) {
   const { width, height } = mask;
-  const writer = new RunWriter(spans.length + 2 * width + 1);
+  const { firstColumn, pastLastColumn } = columnSpans(mask);
+  const writer = new RunWriter(spans.length + 2 * offsets.length + 1);
   let hasChanged = false;
-  for (let x = 0; x < width; x += 1) {
+  writer.add(false, firstColumn * height);
+  for (let x = 0; x + 1 < offsets.length; x += 1) {
     let end = 0;
     for (let index = offsets[x]; index < offsets[x + 1]; index += 1) {
       writer.add(isObject, spans[2 * index] - end); // between spans of one kind lies the other
@@ -114,5 +124,6 @@ function rewritten(mask, { offsets, spans }, isChanged, isObject) {
     }
     writer.add(isObject, height - end);
   }
+  writer.add(false, (width - pastLastColumn) * height);
   return hasChanged ? writer.toMask(width, height) : mask;
 }

@@ -20,6 +20,7 @@ export class Raster {
     this.image = new ImageData(width, height);
     this._pixels = new Uint32Array(this.image.data.buffer);
     this._covered = new Uint8Array(width * height);
+    this._whole = { x0: 0, y0: 0, x1: width, y1: height };
     /** @type {Box|null} */
     this.dirty = null;
   }
@@ -27,35 +28,47 @@ export class Raster {
   /** Clears the painted area. @returns {Box|null} that area */
   clear() {
     const box = this.dirty;
-    if (box) fillBox(this._pixels, this.width, box, 0);
+    if (box) this.clearBox(box);
     this.dirty = null;
     return box;
   }
 
-  /** Paints a mask over the others. @param {Mask} mask @param {View} view @param {Look} look @returns {Box|null} the painted area */
-  paint(mask, view, look) {
-    const box = this._cover(mask, view);
-    if (!box) return null;
-    this._colour(box, look, view, mask);
-    fillBox(this._covered, this.width, box, 0);
-    this.dirty = union(this.dirty, box);
-    return box;
+  /** @param {Box} box */
+  clearBox(box) {
+    fillBox(this._pixels, this.width, box, 0);
   }
 
-  /** Marks the screen pixels of a mask; a screen column lies in one mask column. */
-  _cover(mask, { scale, x: left, y: top }) {
+  /**
+   * Paints a mask over the others.
+   * @param {Mask} mask @param {View} view @param {Look} look
+   * @param {Box} [clip] only this part is painted, as it would be without
+   * @returns {Box|null} the painted area
+   */
+  paint(mask, view, look, clip = this._whole) {
+    // An outline inside the clip depends on pixels around it.
+    const box = this._cover(mask, view, intersection(grown(clip, look.line), this._whole));
+    if (!box) return null;
+    const painted = intersection(box, clip);
+    if (painted) this._colour(painted, look, view, mask);
+    fillBox(this._covered, this.width, box, 0);
+    this.dirty = union(this.dirty, painted);
+    return painted;
+  }
+
+  /** Marks the screen pixels of a mask within a box; a screen column lies in one mask column. */
+  _cover(mask, { scale, x: left, y: top }, within) {
     const { offsets, spans, firstColumn, pastLastColumn } = columnSpans(mask);
     const { width, height } = this;
     const covered = this._covered;
     // One more on each side, where the quotient below may round to a column that the product here does not.
-    const first = Math.max(0, Math.ceil(left - 0.5), Math.ceil(firstColumn * scale + left - 0.5) - 1);
-    const last = Math.min(width, Math.ceil(mask.width * scale + left - 0.5), Math.ceil(pastLastColumn * scale + left - 0.5) + 1);
+    const first = Math.max(within.x0, Math.ceil(left - 0.5), Math.ceil(firstColumn * scale + left - 0.5) - 1);
+    const last = Math.min(within.x1, Math.ceil(mask.width * scale + left - 0.5), Math.ceil(pastLastColumn * scale + left - 0.5) + 1);
     let [x0, y0, x1, y1] = [width, height, 0, 0];
     for (let x = first; x < last; x++) {
       const column = Math.floor((x + 0.5 - left) / scale);
       for (let index = offsets[column]; index < offsets[column + 1]; index++) {
-        const from = Math.max(0, Math.ceil(spans[2 * index] * scale + top - 0.5));
-        const to = Math.min(height, Math.ceil(spans[2 * index + 1] * scale + top - 0.5));
+        const from = Math.max(within.y0, Math.ceil(spans[2 * index] * scale + top - 0.5));
+        const to = Math.min(within.y1, Math.ceil(spans[2 * index + 1] * scale + top - 0.5));
         if (from >= to) continue;
         for (let at = from * width + x, end = to * width; at < end; at += width) covered[at] = 1;
         if (from < y0) y0 = from;
@@ -110,6 +123,15 @@ const packed = ([r, g, b], opacity) => (r | (g << 8) | (b << 16) | (Math.round(o
 
 function fillBox(values, width, { x0, y0, x1, y1 }, value) {
   for (let y = y0; y < y1; y++) values.fill(value, y * width + x0, y * width + x1);
+}
+
+/** @param {Box} box @param {number} by device pixels on each side */
+export const grown = ({ x0, y0, x1, y1 }, by) => ({ x0: x0 - by, y0: y0 - by, x1: x1 + by, y1: y1 + by });
+
+/** @param {Box} a @param {Box} b @returns {Box|null} null if they have no pixel in common */
+export function intersection(a, b) {
+  const box = { x0: Math.max(a.x0, b.x0), y0: Math.max(a.y0, b.y0), x1: Math.min(a.x1, b.x1), y1: Math.min(a.y1, b.y1) };
+  return box.x0 < box.x1 && box.y0 < box.y1 ? box : null;
 }
 
 /** @param {Box|null} a @param {Box|null} b @returns {Box|null} */

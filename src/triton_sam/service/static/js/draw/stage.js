@@ -10,6 +10,7 @@
  *   removed is null for a new object
  * @property {(context: CanvasRenderingContext2D, view: import("../core/view.js").View, unit: number) => void} marks
  */
+import { MaskLayer } from "./mask_layer.js";
 import { Pyramid } from "./pyramid.js";
 import { Raster } from "./raster.js";
 import { aligned, fitted, moved, zoomed } from "../core/view.js";
@@ -145,7 +146,7 @@ export class Stage {
       canvas.style.width = `${clientWidth}px`;
       canvas.style.height = `${clientHeight}px`;
     }
-    this._rasters = { masks: new Raster(width, height), preview: new Raster(width, height) };
+    this._rasters = { masks: new MaskLayer(new Raster(width, height)), preview: new Raster(width, height) };
     if (this._isFitted) this.fit();
     else this.move(dx, dy);
     this.drawNow(); // a resized canvas is empty: drawing in the next frame would flicker
@@ -164,17 +165,18 @@ export class Stage {
   _drawMasks() {
     const { fill, outline } = this.scene.look;
     const line = outline ? Math.max(1, Math.round(OUTLINE * this.unit)) : 0;
-    this._layer("masks", (raster) => {
-      for (const { mask, colour, isOutline } of this.scene.masks) {
-        raster.paint(mask, this.view, { colour, fill: isOutline ? 0 : fill, line: isOutline ? Math.max(1, line) : line });
-      }
-    });
+    const entries = this.scene.masks.map(({ mask, colour, isOutline }) => ({
+      mask,
+      look: { colour, fill: isOutline ? 0 : fill, line: isOutline ? Math.max(1, line) : line },
+    }));
+    const { masks } = this._rasters;
+    this._put("masks", masks.raster, masks.draw(entries, this.view));
   }
 
   _drawPreview() {
     const { preview } = this.scene;
     const line = Math.max(1, Math.round(PREVIEW_OUTLINE * this.unit));
-    this._layer("preview", (raster) => {
+    this._repaint((raster) => {
       if (!preview) return;
       const { added, removed, colour } = preview;
       if (!removed) {
@@ -187,16 +189,16 @@ export class Stage {
     });
   }
 
-  /** Replaces old pixels by new ones in one step, so that no frame is empty. */
-  _layer(name, paint) {
-    const raster = this._rasters[name];
-    const context = this._contexts[name];
-    const boxes = [raster.clear()];
+  /** Replaces old pixels of the preview by new ones in one step, so that no frame is empty. */
+  _repaint(paint) {
+    const raster = this._rasters.preview;
+    const old = raster.clear();
     paint(raster);
-    boxes.push(raster.dirty);
-    for (const box of boxes) {
-      if (box) context.putImageData(raster.image, 0, 0, box.x0, box.y0, box.x1 - box.x0, box.y1 - box.y0);
-    }
+    for (const box of [old, raster.dirty]) this._put("preview", raster, box);
+  }
+
+  _put(layer, { image }, box) {
+    if (box) this._contexts[layer].putImageData(image, 0, 0, box.x0, box.y0, box.x1 - box.x0, box.y1 - box.y0);
   }
 
   _drawMarks() {
