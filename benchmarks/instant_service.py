@@ -2,24 +2,49 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import uvicorn
 from fastapi import FastAPI, WebSocket
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.websockets import WebSocketDisconnect
 
 from triton_sam.core.rle import BoolArray, rle
+from triton_sam.errors import ServerError
 from triton_sam.models.catalog import DEFAULT_MODEL
+from triton_sam.server import host
 from triton_sam.service.routes.page import page_router
 
 _KEY = "0" * 64
 _MODEL = {"id": DEFAULT_MODEL, "name": "sam2", "title": "Discs", "licence": "", "default": True, "prompts": ["points"]}
 
 
-def instant_app(side: int, radius: float) -> FastAPI:
-    """The page for images of ``side`` x ``side`` pixels; a mask is a disc of about ``radius`` pixels at each point."""
+@contextlib.contextmanager
+def instant_service(side: int, radius: float) -> Iterator[str]:
+    """The address of the page, for images of ``side`` x ``side`` pixels; masks are discs of about ``radius`` pixels."""
+    port = host.free_port("127.0.0.1")
+    config = uvicorn.Config(_app(side, radius), "127.0.0.1", port, log_level="warning", timeout_graceful_shutdown=2)
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, name="instant service", daemon=True)
+    thread.start()
+    while not server.started:
+        if not thread.is_alive():
+            raise ServerError(f"the stand-in for the service cannot listen on port {port}")
+        time.sleep(0.01)
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.should_exit = True
+        thread.join(timeout=10)
+
+
+def _app(side: int, radius: float) -> FastAPI:
     app = FastAPI()
     app.include_router(page_router())
     fixed: dict[str, Any] = {

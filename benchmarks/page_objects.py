@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING
 
 from PIL import Image
 
-from benchmarks.instant_service import instant_app
+from benchmarks.instant_service import instant_service
 from testkit.chromium import chromium
 from triton_sam.bench.figures import Figure
 from triton_sam.bench.results import Result
-from triton_sam.server import host
-from triton_sam.service.uvicorn_thread import ServiceThread
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -38,10 +36,9 @@ _COUNT = "(count) => document.querySelectorAll('#objects > li').length === count
 def run_page_objects(count: int) -> Result:
     """Makes ``count`` objects by clicks on an image of 2048 x 2048 pixels, and works with them."""
     result = Result("page-objects", about={"image": f"{_SIDE} x {_SIDE} px", "objects": str(count)})
-    port = host.free_port("127.0.0.1")
-    with ServiceThread(instant_app(_SIDE, _RADIUS), "127.0.0.1", port), chromium() as browser:
+    with instant_service(_SIDE, _RADIUS) as url, chromium() as browser:
         page = browser.new_page(viewport={"width": 1280, "height": 800})
-        page.goto(f"http://127.0.0.1:{port}")
+        page.goto(url)
         page.wait_for_selector("html[data-ready]")
         result.figures += _Desk(page, count).figures()
     return result
