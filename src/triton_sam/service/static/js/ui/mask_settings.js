@@ -36,8 +36,12 @@ function startCleaning(app) {
   };
   slider.oninput = () => show(SIZES[Number(slider.value)]);
   slider.onchange = () => app.saveSetting("clean", SIZES[Number(slider.value)]);
+  const read = async () => {
+    const size = await app.readSetting("clean");
+    if (SIZES.includes(size)) show(size);
+    else app.saveSetting("clean", DEFAULT_SIZE); // project files tell it
+  };
   show(DEFAULT_SIZE);
-  const read = () => app.readSetting("clean").then((size) => SIZES.includes(size) && show(size));
   read();
   app.addEventListener("settings", read);
 }
