@@ -1,4 +1,5 @@
 /** Decodes an image file to pixels that the page can draw, and to a file that the server can read. */
+import { pngOfBitmap } from "./export/canvas_png.js";
 import { Problem } from "./net/problems.js";
 
 /** The largest canvas side in most browsers. */
@@ -44,11 +45,5 @@ export function looksOther(head) {
   return isDeepPng || isWebpWithExif;
 }
 
-/** For formats that only browsers read, such as AVIF. */
-function pngOf(bitmap) {
-  const canvas = document.createElement("canvas");
-  canvas.width = bitmap.width;
-  canvas.height = bitmap.height;
-  canvas.getContext("2d").drawImage(bitmap, 0, 0);
-  return new Promise((resolve) => canvas.toBlob(resolve, "image/png"));
-}
+/** For formats that only browsers read, such as AVIF. The bitmap itself is still needed. */
+const pngOf = async (bitmap) => pngOfBitmap(await createImageBitmap(bitmap));

@@ -1,6 +1,7 @@
 /** A picture for a slide: the image with its masks, and a legend with their names below. */
 import { rgb } from "../core/palette.js";
 import { Raster } from "../draw/raster.js";
+import { pngOfBitmap } from "./canvas_png.js";
 
 const LONGEST_SIDE = 2400;
 const INK = "#15202b";
@@ -11,7 +12,7 @@ const INK = "#15202b";
  * @param {{fill: number, outline: boolean}} look
  * @returns {Promise<Blob>} PNG
  */
-export function slide(picture, objects, look) {
+export async function slide(picture, objects, look) {
   const scale = Math.min(1, LONGEST_SIDE / Math.max(picture.width, picture.height));
   const width = Math.round(picture.width * scale);
   const height = Math.round(picture.height * scale);
@@ -24,7 +25,7 @@ export function slide(picture, objects, look) {
   picture.draw(context, { scale, x: 0, y: 0 });
   context.drawImage(masksCanvas(objects, width, height, scale, look), 0, 0);
   drawLegend(context, rows, height, type);
-  return new Promise((resolve) => canvas.toBlob(resolve, "image/png"));
+  return pngOfBitmap(await createImageBitmap(canvas));
 }
 
 function masksCanvas(objects, width, height, scale, { fill, outline }) {

@@ -13,6 +13,9 @@ import { notice } from "./notices.js";
 
 const json = (document, type) => new Blob([JSON.stringify(document)], { type });
 
+/** Milliseconds until the user is told that it takes a moment. */
+const PATIENCE = 300;
+
 /** Kind -> [suffix of the file name, function that creates the file]. */
 const KINDS = {
   masks: ["masks.zip", masksOf],
@@ -43,6 +46,7 @@ export function startExports(app, stage) {
       const waiting = app.document.things.filter((thing) => thing.visible && documents.isWaiting(thing));
       if (isBusy) return;
       isBusy = true;
+      const sign = setTimeout(() => notice("export", "Making the file."), PATIENCE);
       try {
         const blob = await make({ picture, objects, classes, pixels: stage.picture, look: stage.scene.look });
         download(blob, `${stemOf(picture.name)}-${ending}`);
@@ -50,6 +54,7 @@ export function startExports(app, stage) {
       } catch {
         notice("export", "The export failed. Try again, or hide some objects first.");
       }
+      clearTimeout(sign);
       isBusy = false;
     };
   }
