@@ -30,7 +30,11 @@ _TAKE = """async () => {
   return window.tasks.splice(0);
 }"""
 _IS_SHOWN = "() => document.querySelector('#surface').dataset.scale !== undefined"
-_COUNT = "(count) => document.querySelectorAll('#objects > li').length === count"
+#: All objects are there, and all have their masks.
+_COUNT = """(count) => {
+  const rows = [...document.querySelectorAll('#objects .facts')];
+  return rows.length === count && rows.every((facts) => !facts.textContent.includes("waiting"));
+}"""
 
 
 def run_page_objects(count: int) -> Result:
@@ -72,8 +76,9 @@ class _Desk:
         self._clicks(places[:-some])
         self._settled(self._count - some)
         page.evaluate(_TAKE)
-        yield self._longest("a click that makes an object", lambda: self._clicks(places[-some:]))
+        yield self._longest("a click that makes an object", lambda: self._clicks(places[-some:], pause=100))
         self._settled(self._count)
+        page.evaluate(_TAKE)
         yield self._longest("moving the mouse", lambda: self._moves(places[: 2 * some]))
         yield self._longest("choosing an object", lambda: self._choose(places[self._count // 2]))
         near = [(x + 3, y + 3) for x, y in places[self._count // 2 :][:some]]
@@ -97,9 +102,10 @@ class _Desk:
     def _settled(self, count: int) -> None:
         self._page.wait_for_function(_COUNT, arg=count, timeout=120_000)
 
-    def _clicks(self, places: list[tuple[float, float]]) -> None:
+    def _clicks(self, places: list[tuple[float, float]], pause: float = 0) -> None:
         for place in places:
             self._page.mouse.click(*place)
+            self._page.wait_for_timeout(pause)
 
     def _moves(self, places: list[tuple[float, float]]) -> None:
         for x, y in places:

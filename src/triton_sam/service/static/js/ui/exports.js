@@ -46,18 +46,33 @@ export function startExports(app, stage) {
       const waiting = app.document.things.filter((thing) => thing.visible && documents.isWaiting(thing));
       if (isBusy) return;
       isBusy = true;
-      const sign = setTimeout(() => notice("export", "Making the file."), PATIENCE);
+      const tell = teller("Making the file");
       try {
-        const blob = await make({ picture, objects, classes, pixels: stage.picture, look: stage.scene.look });
+        const blob = await make({ picture, objects, classes, pixels: stage.picture, look: stage.scene.look, tell: tell.step });
         download(blob, `${stemOf(picture.name)}-${ending}`);
         notice("export", remark(objects, waiting));
       } catch {
         notice("export", "The export failed. Try again, or hide some objects first.");
       }
-      clearTimeout(sign);
+      tell.stop();
       isBusy = false;
     };
   }
+}
+
+/** Tells the user what is going on, but only if it takes longer than a moment. @param {string} text before the first step */
+function teller(text) {
+  let now = text;
+  let isLate = false;
+  const sign = setTimeout(() => {
+    isLate = true;
+    notice("export", now);
+  }, PATIENCE);
+  const step = (next) => {
+    now = next;
+    if (isLate) notice("export", now);
+  };
+  return { step, stop: () => clearTimeout(sign) };
 }
 
 /** @returns {string} a remark about the file for the user, or an empty string */
@@ -67,10 +82,14 @@ function remark(objects, waiting) {
   return covered ? `${covered.name} lies wholly under others: the label image has no pixel of it.` : "";
 }
 
-async function masksOf({ objects }) {
+async function masksOf({ objects, tell }) {
   const names = uniqueNames(objects.map(({ name }) => safeFileName(name, "object")));
   const files = [];
-  for (const [index, { mask }] of objects.entries()) files.push({ name: `${names[index]}.png`, blob: await maskImage(mask) });
+  for (const [index, { mask }] of objects.entries()) {
+    files.push({ name: `${names[index]}.png`, blob: await maskImage(mask) });
+    tell(`Making the file: ${index + 1} of ${objects.length} masks`);
+    await new Promise((resolve) => setTimeout(resolve)); // streams alone would not let the page draw or react
+  }
   return zip(files);
 }
 
