@@ -30,7 +30,9 @@ export async function importJson(app, file) {
   }
   if (isCoco(document)) await importCoco(app, document, file.name);
   else if (isGeoJson(document)) await importGeoJson(app, document, file.name);
-  else if (Array.isArray(document) || document?.categories || document?.classes) importClasses(app, JSON.stringify(document), file.name);
+  else if (Array.isArray(document) && document[0]?.image_id !== undefined) {
+    refuse(`${file.name} has COCO results, which do not name their images: import the file with images and annotations.`);
+  } else if (Array.isArray(document) || document?.categories || document?.classes) importClasses(app, JSON.stringify(document), file.name);
   else refuse(`${file.name} is neither COCO nor GeoJSON nor a list of classes.`);
 }
 
@@ -61,6 +63,7 @@ async function importCoco(app, document, fileName) {
   for (const image of images) {
     const item = matcher.image(image.fileName);
     if (!item) outcome.missing.push(image.fileName);
+    else if (!item.width) outcome.unknownSizes.push(item.name);
     else if (isOtherSize(item, image)) outcome.otherSizes.push(item.name);
     else await add(app, item, await collect(image.annotations, (one) => objectOf(one, classNames, item), outcome, pause), known, outcome);
     await pause();
@@ -69,7 +72,7 @@ async function importCoco(app, document, fileName) {
 }
 
 const isOtherSize = (item, { width, height }) =>
-  !item.width || (width !== null && height !== null && (width !== item.width || height !== item.height));
+  width !== null && height !== null && (width !== item.width || height !== item.height);
 
 async function importGeoJson(app, document, fileName) {
   const { imageName, classes, features } = readGeoJson(document);

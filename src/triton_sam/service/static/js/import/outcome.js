@@ -25,6 +25,8 @@ export class Outcome {
     this.missing = [];
     /** @type {string[]} images of another size than the file says */
     this.otherSizes = [];
+    /** @type {string[]} images of older lists, which were never opened since */
+    this.unknownSizes = [];
     this._reasons = new Map();
   }
 
@@ -52,6 +54,7 @@ export class Outcome {
     if (this.otherSizes.length) {
       parts.push(`${counted(this.otherSizes.length, "image has", "images have")} another size than the file says: ${listed(this.otherSizes)}.`);
     }
+    if (this.unknownSizes.length) parts.push(`Open these once, and import again: ${listed(this.unknownSizes)}.`);
     if (this.unusable) parts.push(`${counted(this.unusable, "annotation has", "annotations have")} neither a mask nor a box in the image.`);
     for (const [reason, count] of this._reasons) parts.push(`${counted(count, "annotation was", "annotations were")} left out: ${reason}.`);
     return parts.join(" ");
@@ -60,8 +63,8 @@ export class Outcome {
   /** Tells the user. @throws {Problem} if no image of the file was found */
   finish(app, fileName) {
     if (this.images === 0 && this.missing.length === this.total) {
-      const images = this.total === 1 ? "Its image is" : `None of its ${this.total.toLocaleString("en")} images is`;
-      throw new Problem("refused", `${fileName}: ${images} not in the list (${listed(this.missing)}): add the images, or drop them together with the file.`);
+      const images = this.total === 1 ? "Its image is not" : `None of its ${this.total.toLocaleString("en")} images is`;
+      throw new Problem("refused", `${fileName}: ${images} in the list (${listed(this.missing)}): add the images, or drop them together with the file.`);
     }
     app.notice("import", this.text);
     app.announce(this.text);
