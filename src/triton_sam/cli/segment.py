@@ -9,16 +9,17 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from PIL import Image, ImageOps
+from PIL import Image
 
 from triton_sam.cli.server_options import TokenOption, UrlOption
 from triton_sam.client.sync_client import SAM2TritonClient, Segmentation
 from triton_sam.console import out
-from triton_sam.core.images import to_rgb
+from triton_sam.core.image_choice import ImageChoice, picture_for_model
 from triton_sam.core.masks import overlay
 from triton_sam.errors import InvalidInput
 
 
+# Many parameters: each is an option of the command line.
 def segment(
     image: Annotated[Path, typer.Argument(help="An image file.")],
     point: Annotated[
@@ -29,6 +30,13 @@ def segment(
         list[Path] | None,
         typer.Option("--out", help="*.json: the result; mask*.png: the mask; other .png: an overlay. Repeatable."),
     ] = None,
+    page: Annotated[int | None, typer.Option(help="Page of a TIFF with several, from 0 on.", min=0)] = None,
+    channel: Annotated[
+        int | None, typer.Option(help="Channel of an image with several, from 0 on, shown as grey.", min=0)
+    ] = None,
+    window: Annotated[
+        str | None, typer.Option(help="LOW,HIGH in the image's own values: LOW becomes black and HIGH white.")
+    ] = None,
     clean: Annotated[int, typer.Option(help="Fill holes and drop islands with fewer pixels than this.", min=0)] = 0,
     model: Annotated[str, typer.Option(help="Name of the segmenter on the server.")] = "sam2",
     url: UrlOption = None,
@@ -38,14 +46,23 @@ def segment(
     targets = output or [Path("overlay.png")]
     _check_targets(targets)
     prompt = parse_prompt(point or [], box or [])
+    source = ImageSource(image.expanduser(), ImageChoice(page, channel, _window(window)))
     with SAM2TritonClient(url, model, token=token) as client:
-        answer = ask_for_masks(client, image.expanduser(), prompt, clean)
+        answer = ask_for_masks(client, source, prompt, clean)
     for target in targets:
-        write_masks(answer, image.expanduser(), prompt, target)
+        write_masks(answer, source, prompt, target)
     scores = ", ".join(f"{score:.3f}" for score in answer.masks.scores)
     spent = answer.timings_ms.get("total", 0.0)
     written = ", ".join(map(str, targets))
     out.print(f"{len(answer.masks)} mask(s), score {scores}, {spent:.0f} ms on the server: {written}")
+
+
+@dataclass(frozen=True, slots=True)
+class ImageSource:
+    """An image file, and what of it is meant."""
+
+    path: Path
+    choice: ImageChoice
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +87,10 @@ def parse_prompt(points: Sequence[str], boxes: Sequence[str]) -> FilePrompt:
     return prompt
 
 
-def ask_for_masks(client: SAM2TritonClient, image: Path, prompt: FilePrompt, clean: int = 0) -> Segmentation:
+def ask_for_masks(client: SAM2TritonClient, image: ImageSource, prompt: FilePrompt, clean: int = 0) -> Segmentation:
     """Sends the image and one request for the whole prompt; ``clean`` as in ``SAM2TritonClient.segment``."""
-    client.set_image(image)
+    choice = image.choice
+    client.set_image(image.path, page=choice.page, channel=choice.channel, window=choice.window)
     if len(prompt.boxes) > 1:
         return client.segment(objects=[{"box": corners} for corners in prompt.boxes], clean=clean)
     coords = [[x, y] for x, y, _ in prompt.points] or None
@@ -80,7 +98,7 @@ def ask_for_masks(client: SAM2TritonClient, image: Path, prompt: FilePrompt, cle
     return client.segment(coords, labels, prompt.boxes[0] if prompt.boxes else None, clean=clean)
 
 
-def write_masks(answer: Segmentation, image: Path, prompt: FilePrompt, target: Path) -> None:
+def write_masks(answer: Segmentation, image: ImageSource, prompt: FilePrompt, target: Path) -> None:
     """Writes the result as JSON, the mask or an overlay, which the name of ``target`` decides."""
     found = answer.masks
     if target.suffix.lower() == ".json":
@@ -90,8 +108,8 @@ def write_masks(answer: Segmentation, image: Path, prompt: FilePrompt, target: P
     elif target.stem.lower().startswith("mask"):
         Image.fromarray(found.masks.any(axis=0)).convert("L").save(target)
     else:
-        with Image.open(image) as picture:
-            overlay(to_rgb(ImageOps.exif_transpose(picture)), found.masks, prompt.points).save(target)
+        seen = picture_for_model(image.path, image.choice)
+        overlay(seen, found.masks, prompt.points).save(target)
 
 
 def _check_targets(targets: Sequence[Path]) -> None:
@@ -101,6 +119,13 @@ def _check_targets(targets: Sequence[Path]) -> None:
             raise InvalidInput(f"{target} is neither a .png nor a .json file: choose one of these suffixes")
         if not target.resolve().parent.is_dir():
             raise InvalidInput(f"the folder of {target} does not exist: create it first")
+
+
+def _window(text: str | None) -> tuple[float, float] | None:
+    if text is None:
+        return None
+    low, high = _numbers(text, (2,), "--window LOW,HIGH")
+    return low, high
 
 
 def _point(text: str) -> tuple[float, float, int]:

@@ -14,7 +14,7 @@ from triton_sam.client.core import ImageFile
 from triton_sam.client.link import ModelLink
 from triton_sam.client.user_input import ImageLike
 from triton_sam.client.wire import IMAGE_SESSION
-from triton_sam.core.images import file_bytes
+from triton_sam.core.image_choice import ImageChoice, chosen_bytes
 from triton_sam.errors import Cancelled, ImageExpired, InvalidInput, TritonSamError
 
 
@@ -58,12 +58,12 @@ class PendingImages:
         self._lock = threading.Lock()
         self._current: PendingImage | None = None
 
-    def set(self, image: ImageLike, *, wait: bool) -> None:
+    def set(self, image: ImageLike, choice: ImageChoice, *, wait: bool) -> None:
         """Starts an encode. The image becomes the current one at once, or with ``wait`` when the encode succeeded."""
         entry = PendingImage(f"{IMAGE_SESSION}{uuid.uuid4().hex}")
         if not wait:
             self._make_current(entry)
-        self._pool.submit(self._encode, entry, image)
+        self._pool.submit(self._encode, entry, image, choice)
         if wait:
             try:
                 entry.key.result()
@@ -128,12 +128,12 @@ class PendingImages:
         if previous is not None:
             self._drop_if_unwanted(previous)
 
-    def _encode(self, entry: PendingImage, image: ImageLike) -> None:
+    def _encode(self, entry: PendingImage, image: ImageLike, choice: ImageChoice) -> None:
         try:
             if entry.unwanted:
                 raise Cancelled("the image was replaced before it was sent")
             # Before the check below: a drop sets ``unwanted`` first and then reads the file's headers for its cancel.
-            entry.file = self._link.core.image(file_bytes(image))
+            entry.file = self._link.core.image(chosen_bytes(image, choice))
             self._link.name()  # may have to ask the server, so also before the check
             if entry.unwanted:
                 raise Cancelled("the image was replaced before it was sent")

@@ -27,6 +27,8 @@ from triton_sam.client.pending_images import PendingImage, PendingImages
 from triton_sam.client.session_book import Destination, Ticket
 from triton_sam.client.transport import Transport
 from triton_sam.client.user_input import ImageLike
+from triton_sam.core.deep_pixels import Window
+from triton_sam.core.image_choice import ImageChoice
 from triton_sam.errors import Cancelled, InvalidInput
 
 __all__ = [
@@ -119,7 +121,9 @@ class SpeculativeSAM2Client:
 
     # -- the image -------------------------------------------------------------------------------------------
 
-    def set_image(self, image: ImageLike) -> None:
+    def set_image(
+        self, image: ImageLike, *, page: int | None = None, channel: int | None = None, window: Window | None = None
+    ) -> None:
         """Makes an image the current one, to which prompts refer.
 
         Inside an event loop it returns at once. The image is then read and encoded in the background; predictions
@@ -127,10 +131,10 @@ class SpeculativeSAM2Client:
         when the image is encoded. The encode of a replaced image is cancelled if no prediction waits for it.
 
         Args:
-            image: a path, the bytes of an image file, [H,W(,3|4)] uint8 (RGB), or a Pillow image.
+            image, page, channel, window: as in :meth:`SAM2TritonClient.set_image`.
         """
         self._check_open()
-        self._images.set(image, wait=running_loop() is None)
+        self._images.set(image, ImageChoice(page, channel, window), wait=running_loop() is None)
 
     async def image_ready(self) -> str:
         """Waits until the current image is encoded; returns its key on the server, or raises the encode's error."""

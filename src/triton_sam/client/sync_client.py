@@ -17,7 +17,8 @@ from triton_sam.client.endpoint import Endpoint
 from triton_sam.client.link import ModelLink
 from triton_sam.client.transport import Transport
 from triton_sam.client.user_input import ImageLike
-from triton_sam.core.images import file_bytes
+from triton_sam.core.deep_pixels import Window
+from triton_sam.core.image_choice import ImageChoice, chosen_bytes
 from triton_sam.errors import InvalidInput, TritonSamError
 
 __all__ = ["SAM2TritonClient", "Segmentation"]
@@ -87,17 +88,24 @@ class SAM2TritonClient:
         self._current: _CurrentImage | None = None
         self._closed = False
 
-    def set_image(self, image: ImageLike) -> str:
+    def set_image(
+        self, image: ImageLike, *, page: int | None = None, channel: int | None = None, window: Window | None = None
+    ) -> str:
         """Encodes an image on the server and makes it the current one, to which prompts refer.
 
         Args:
-            image: a path, the bytes of an image file, [H,W(,3|4)] uint8 (RGB), or a Pillow image.
+            image: a path, the bytes of an image file, a Pillow image, or an array: [H,W], [H,W,3] RGB or [H,W,4] RGBA.
+                8 bits are taken as they are. Other integers up to 65535 are scaled by the smallest bit depth that holds
+                the brightest pixel; floats from 0 to 1 and from 0 to 255 stay so; any other range is stretched.
+            page, channel: of a file with several, from 0 on; a channel is shown as grey.
+            window: (low, high) in the image's own values: low becomes black and high white.
 
         Returns:
             The image's key on the server.
         """
         self._check_open()
-        current = self._encoded(self._core.image(file_bytes(image)))
+        choice = ImageChoice(page, channel, window)
+        current = self._encoded(self._core.image(chosen_bytes(image, choice)))
         with self._lock:
             self._current = current
         return current.key

@@ -13,7 +13,7 @@ from PIL import Image
 from triton_sam.core.prompts import ObjectPrompt, PromptLimits, object_prompt
 from triton_sam.errors import InvalidInput
 
-#: A path, the bytes of an image file, [H,W(,3|4)] uint8 (RGB), or a Pillow image.
+#: A path, the bytes of an image file, [H,W(,3|4)] (RGB) of any depth, or a Pillow image.
 ImageLike = str | PathLike[str] | bytes | npt.NDArray[Any] | Image.Image
 
 #: The server enforces its own limits; the client only checks shapes and finiteness.

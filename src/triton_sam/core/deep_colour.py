@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
+from PIL import Image, ImageFile
 
+from triton_sam.core.advice import pip_install
 from triton_sam.errors import InvalidInput
 
 _START_OF_CODESTREAM = b"\xff\x4f\xff\x51"
@@ -23,13 +24,13 @@ _IMAGECODECS = {"PNG": "png_decode", "JPEG2000": "jpeg2k_decode"}
 
 def colour_depth(picture: Image.Image, data: bytes | memoryview) -> int:
     """Bits of each sample that Pillow would lose; 8 for all other images. Nothing is decoded."""
-    if picture.mode not in ("RGB", "RGBA", "LA") or not picture.tile:
+    if picture.mode not in ("RGB", "RGBA", "LA") or not isinstance(picture, ImageFile.ImageFile) or not picture.tile:
         return 8
     arguments = picture.tile[0][3]
     if picture.format == "PNG":
         return 16 if isinstance(arguments, str) and arguments.endswith(";16B") else 8
     if picture.format == "PPM":
-        return 16 if isinstance(arguments, tuple) and int(arguments[-1]) > 255 else 8
+        return 16 if _maximum(arguments) > 255 else 8
     if picture.format == "JPEG2000":
         start = bytes(data[: 2**16]).find(_START_OF_CODESTREAM)
         if 0 <= start < len(data) - _DEPTH_AT:
@@ -64,7 +65,8 @@ def _decoded(form: str, data: bytes | memoryview) -> npt.NDArray[Any] | None:
     if found is None:
         raise ValueError("its pixels cannot be decoded")
     order = [2, 1, 0, 3][: found.shape[2]] if found.ndim == 3 else []
-    return found[..., order] if order else found
+    ordered: npt.NDArray[Any] = found[..., order] if order else found
+    return ordered
 
 
 def _upper_bits(picture: Image.Image) -> npt.NDArray[Any]:
@@ -73,16 +75,22 @@ def _upper_bits(picture: Image.Image) -> npt.NDArray[Any]:
     if values[..., :3].max() < 128:
         raise InvalidInput(
             "the image has colours of 16 bits and uses less than half of them, which Pillow cannot read: "
-            "run `pip install opencv-python-headless`, or send 8 bits"
+            f"run {pip_install('opencv-python-headless')}, or send 8 bits"
         )
     return np.moveaxis(values, 2, 0).astype(np.uint16) * np.uint16(257)
 
 
+def _maximum(arguments: Any) -> int:
+    """The largest value of a PPM, from the arguments of Pillow's decoder."""
+    return int(arguments[-1]) if isinstance(arguments, tuple) else 255
+
+
 def _ppm_samples(picture: Image.Image, data: bytes | memoryview) -> npt.NDArray[Any]:
     """Samples of 0 to 65535, whatever maximum the file's header has."""
+    assert isinstance(picture, ImageFile.ImageFile)
     tile = picture.tile[0]
     width, height = picture.size
-    start, top = int(tile[2]), int(tile[3][-1])
+    start, top = int(tile[2]), _maximum(tile[3])
     if bytes(data[:2]) != b"P6":  # text instead of bytes
         values = np.asarray(picture).astype(np.uint16) * np.uint16(257)
         return np.moveaxis(values, 2, 0)

@@ -61,14 +61,15 @@ def depth(brightest: float) -> int:
 
 
 def windowed(values: npt.NDArray[Any], window: Window) -> Bytes:
-    """Maps low..high to 0..255, rounded; what lies outside becomes black or white. One value only: black."""
+    """Maps low..high to 0..255, rounded; what lies outside becomes black or white, NaN and a single value black."""
     low, high = window
     spread = high - low
     if spread <= 0:
         return np.zeros(values.shape, np.uint8)
     if values.dtype in (np.uint8, np.uint16):
         table = np.arange(int(np.iinfo(values.dtype).max) + 1, dtype=np.float64)
-        return _mapped(table, low, spread)[values]
+        seen: Bytes = _mapped(table, low, spread)[values]
+        return seen
     flat = values.reshape(-1)
     out = np.empty(flat.shape, np.uint8)
     for start in range(0, flat.size, _ROWS):  # in parts, because the floats in between are large
@@ -77,4 +78,4 @@ def windowed(values: npt.NDArray[Any], window: Window) -> Bytes:
 
 
 def _mapped(values: npt.NDArray[np.float64], low: float, spread: float) -> Bytes:
-    return np.clip((values - low) * (255.0 / spread) + 0.5, 0, 255.5).astype(np.uint8)
+    return np.nan_to_num(np.clip((values - low) * (255.0 / spread) + 0.5, 0, 255.5)).astype(np.uint8)

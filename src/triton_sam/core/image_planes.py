@@ -50,7 +50,8 @@ class ImagePlanes:
 
     @property
     def pages(self) -> int:
-        return 1 if self._tiff is None else guarded(lambda tiff=self._tiff: tiff.stack.pages)
+        tiff = self._tiff
+        return 1 if tiff is None else guarded(lambda: tiff.stack.pages)
 
     def page(self, index: int) -> Samples:
         """[C,H,W] of one page, upright."""

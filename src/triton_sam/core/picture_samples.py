@@ -37,7 +37,8 @@ class Samples:
         if not self.is_inverted or self.values.dtype.kind != "u":
             return self.values
         bits = self.values.dtype.itemsize * 8 if self.bits is None else self.bits
-        return self.values.dtype.type(2**bits - 1) - self.values
+        inverted: npt.NDArray[Any] = self.values.dtype.type(2**bits - 1) - self.values
+        return inverted
 
     def rgb(self) -> Image.Image:
         """The picture, mode RGB, transparency on white."""
@@ -46,7 +47,7 @@ class Samples:
         grey_or_rgb = self.values[: self.colours]
         seen = eight_bits(grey_or_rgb, bits=self.bits)
         if self.is_inverted:
-            seen = 255 - seen
+            seen = ~seen
         if self.alpha is not None:
             seen = _on_white(seen, self._opacity(grey_or_rgb), associated=self.alpha == "associated")
         return _picture(seen)
@@ -59,14 +60,14 @@ class Samples:
             )
         values = self.values[index]
         seen = eight_bits(values, bits=self.bits) if window is None else windowed(values, window)
-        return 255 - seen if self.is_inverted else seen
+        return ~seen if self.is_inverted else seen
 
     def windowed_rgb(self, window: Window) -> Image.Image:
         """The picture with low as black and high as white in all its colours; transparency is ignored."""
         if self.colours is None:
             raise InvalidInput(f"the image has {self.channels} channels that are not declared as colours: choose one")
         seen = windowed(self.values[: self.colours], window)
-        return _picture(255 - seen if self.is_inverted else seen)
+        return _picture(~seen if self.is_inverted else seen)
 
     def _opacity(self, colours: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
         """[H,W] from 0 to 1. Where colours have 12 bits in 16, so has what is opaque."""

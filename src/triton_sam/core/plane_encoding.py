@@ -35,10 +35,11 @@ def encode_planes(pages: Sequence[npt.NDArray[Any]]) -> EncodedPlanes:
         return EncodedPlanes([np.ascontiguousarray(page) for page in pages], 0, 255, 0)
     if dtype == np.uint16:
         return EncodedPlanes([_little(page) for page in pages], 0, _TOP, 0)
-    finite = [np.isfinite(page) if dtype.kind == "f" else None for page in pages]
-    not_finite = sum(int(each.size - np.count_nonzero(each)) for each in finite if each is not None)
+    not_finite = 0
+    if dtype.kind == "f":
+        not_finite = sum(int(np.count_nonzero(~np.isfinite(page))) for page in pages)
     if not_finite:
-        pages = [np.where(good, page, 0) for page, good in zip(pages, finite, strict=True)]
+        pages = [np.where(np.isfinite(page), page, 0) for page in pages]
     low, high = min(float(page.min()) for page in pages), max(float(page.max()) for page in pages)
     if dtype.kind != "f" and low >= 0 and high <= _TOP:
         return EncodedPlanes([_little(page) for page in pages], 0, _TOP, 0)

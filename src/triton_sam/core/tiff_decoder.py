@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from triton_sam.core import tiff_pages, tiff_pillow
+from triton_sam.core.advice import pip_install
 from triton_sam.core.tiff_pages import TiffPage
 from triton_sam.errors import InvalidInput
 
@@ -69,7 +70,7 @@ def check_decodable(page: TiffPage) -> None:
     if by_pillow(page):
         if not tiff_pillow.is_right(page):
             layout = f"{page.samples} channel(s) of {page.bits} bits{', planar' if page.is_planar else ''}"
-            fix = _FIX if page.compression not in _IMAGECODECS else f"run `pip install imagecodecs`, or {_FIX}"
+            fix = _FIX if page.compression not in _IMAGECODECS else f"run {pip_install('imagecodecs')}, or {_FIX}"
             colours = tiff_pages.PHOTOMETRICS.get(page.photometric)
             what = f"{colours} with {layout}" if colours else f"{layout} with {name} compression"
             raise InvalidInput(f"the TIFF has {what}, which cannot be read here: {fix}")
@@ -85,7 +86,7 @@ def check_decodable(page: TiffPage) -> None:
     if page.predictor == 3 and page.kind != "f":
         raise InvalidInput("the TIFF has integers with the predictor for floats: write it without a predictor")
     if page.bits not in (8, 16, 32, 64) and (page.predictor != 1 or (page.bits != 1 and _imagecodecs() is None)):
-        fix = "" if page.predictor != 1 else "run `pip install imagecodecs`, or "
+        fix = "" if page.predictor != 1 else f"run {pip_install('imagecodecs')}, or "
         raise InvalidInput(f"the TIFF has samples of {page.bits} bits: {fix}write it with 8 or 16 bits")
 
 

@@ -144,8 +144,7 @@ def _with_segments(page: TiffPage) -> TiffPage:
     offsets = directory.numbers(273) if offsets is None else offsets  # some writers store tiles as strips
     counts = directory.numbers(279) if counts is None else counts
     if offsets is None and 513 in directory.entries:  # JPEG as TIFF 6.0 had it first; only Pillow reads it
-        offsets, counts = directory.numbers(513), directory.numbers(514)
-        return replace(page, offsets=offsets, counts=counts)
+        return page
     if counts is None and page.compression == 1:
         counts = np.full(expected, page.segment_bytes, np.uint64)
     if offsets is None or counts is None or min(len(offsets), len(counts)) < expected:

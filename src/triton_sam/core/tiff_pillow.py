@@ -15,13 +15,19 @@ import numpy.typing as npt
 from PIL import Image
 
 from triton_sam.core import tiff_pages
-from triton_sam.core.tiff_directories import TYPE_SIZES
+from triton_sam.core.tiff_directories import TYPE_SIZES, Directory
 from triton_sam.core.tiff_pages import TiffPage
+from triton_sam.errors import InvalidInput
 
 _OLD_JPEG = 6
 #: Tags that change what libtiff decodes; all others stay behind.
-_TAGS = (256, 257, 258, 259, 262, 266, 277, 278, 284, 292, 293, 317, 320, 322, 323, 332, 338, 339, 347)
-_TAGS += (529, 530, 531, 532)
+_TAGS = (
+    *(256, 257, 258, 259, 262, 266, 277, 278, 284, 292, 293, 317, 320, 322, 323, 332, 338, 339, 347),
+    *(529, 530, 531, 532),
+)
+_LONG, _LONG8 = 4, (16, 17, 18)
+_HEADER_BYTES = 8
+_MAX_BODY = 2**31
 
 
 def is_right(page: TiffPage) -> bool:
@@ -57,25 +63,34 @@ def decode(page: TiffPage) -> npt.NDArray[Any]:
 
 
 def _file_of(page: TiffPage) -> bytes:
-    """A TIFF of this page alone, with the tags that matter for its pixels; no orientation."""
+    """A TIFF of this page alone, with the tags that matter for its pixels; no orientation.
+
+    Never a BigTIFF, because Pillow knows only one of its byte orders.
+    """
     source = page.directory.source
     if page.compression == _OLD_JPEG:
         return bytes(source.data)
     if int(page.counts.astype(np.uint64).sum()) > 2 * len(source.data):
         raise ValueError("strips or tiles overlap")
-    order, big = source.order, (b"\0+" if source.order == ">" else b"+\0")
-    start = (b"II" if order == "<" else b"MM") + big + struct.pack(order + "HH", 8, 0)
+    order = source.order
     segments = [bytes(source.data[offset : offset + count]) for offset, count in _places(page)]
     body = b"".join(segments)
-    places = np.cumsum([16] + [len(segment) for segment in segments])[:-1].astype(order + "u8")
-    sizes = np.array([len(segment) for segment in segments], order + "u8")
+    if len(body) >= _MAX_BODY:
+        raise InvalidInput("the TIFF has more than 2 GB of compressed pixels: write it uncompressed, or with deflate")
+    body += bytes(len(body) % 2)
+    sizes = [len(segment) for segment in segments]
+    places = np.cumsum([_HEADER_BYTES, *sizes])[:-1]
     lists = (324, 325) if page.is_tiled else (273, 279)
-    values = {lists[0]: (16, places.tobytes()), lists[1]: (16, sizes.tobytes())}
+    values = {
+        lists[0]: (_LONG, places.astype(order + "u4").tobytes()),
+        lists[1]: (_LONG, np.array(sizes, order + "u4").tobytes()),
+    }
     for tag in _TAGS:
         raw = page.directory.raw(tag, 2**20)
         if raw is not None:
-            values[tag] = (page.directory.entries[tag].kind, raw)
-    return start + struct.pack(order + "Q", 16 + len(body)) + body + _directory(values, order, 16 + len(body))
+            values[tag] = _classic(page.directory, tag, raw)
+    start = (b"II" if order == "<" else b"MM") + struct.pack(order + "HI", 42, _HEADER_BYTES + len(body))
+    return start + body + _directory(values, order, _HEADER_BYTES + len(body))
 
 
 def _places(page: TiffPage) -> Iterator[tuple[int, int]]:
@@ -85,13 +100,22 @@ def _places(page: TiffPage) -> Iterator[tuple[int, int]]:
         yield offset, count
 
 
+def _classic(directory: Directory, tag: int, raw: bytes) -> tuple[int, bytes]:
+    """(type, value) of a tag, without the 64-bit types of BigTIFF."""
+    kind = directory.entries[tag].kind
+    if kind not in _LONG8:
+        return kind, raw
+    numbers = np.frombuffer(raw, directory.source.order + "u8")
+    return _LONG, numbers.astype(directory.source.order + "u4").tobytes()
+
+
 def _directory(values: dict[int, tuple[int, bytes]], order: str, position: int) -> bytes:
-    """A BigTIFF directory that lies at this position, and after it the values that are too long for it."""
-    end = position + 8 + 20 * len(values) + 8
+    """A directory that lies at this position, and after it the values that are too long for it."""
+    end = position + 2 + 12 * len(values) + 4
     entries, tail = b"", b""
     for tag, (kind, raw) in sorted(values.items()):
         count = len(raw) // TYPE_SIZES[kind]
-        field = raw.ljust(8, b"\0") if len(raw) <= 8 else struct.pack(order + "Q", end + len(tail))
-        entries += struct.pack(order + "HHQ", tag, kind, count) + field
-        tail += raw if len(raw) > 8 else b""
-    return struct.pack(order + "Q", len(values)) + entries + bytes(8) + tail
+        field = raw.ljust(4, b"\0") if len(raw) <= 4 else struct.pack(order + "I", end + len(tail))
+        entries += struct.pack(order + "HHI", tag, kind, count) + field
+        tail += raw + bytes(len(raw) % 2) if len(raw) > 4 else b""
+    return struct.pack(order + "H", len(values)) + entries + bytes(4) + tail

@@ -117,7 +117,7 @@ def _header(found: EncodedPlanes) -> str:
 
 async def _chunks(found: EncodedPlanes) -> AsyncIterator[memoryview]:
     for page in found.pages:
-        view = memoryview(page).cast("B")
+        view = page.reshape(-1).view("u1").data
         for start in range(0, len(view), _CHUNK):
             yield view[start : start + _CHUNK]
 
