@@ -6,7 +6,7 @@
 # Two stages: what only the build needs, and the old embedded server of the extra "server", never reach the image.
 FROM nvcr.io/nvidia/tritonserver:26.06-py3 AS build
 
-ARG EXTRAS=server,service,demo,tracing,torch,vlm
+ARG EXTRAS=server,service,demo,tracing,tiff,torch,vlm
 ARG ONNXRUNTIME=onnxruntime-gpu==1.31.1
 ARG TORCH=torch==2.13.0
 

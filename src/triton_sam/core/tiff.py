@@ -15,13 +15,14 @@ from PIL import Image
 from triton_sam.core import tiff_decoder, tiff_pages
 from triton_sam.core.deep_pixels import Bytes
 from triton_sam.core.picture_samples import Samples
-from triton_sam.core.tiff_directories import Directories
+from triton_sam.core.tiff_directories import Directories, Directory
 from triton_sam.core.tiff_pages import TiffPage, read_page
 from triton_sam.core.tiff_stacks import Stack, stack_of
 from triton_sam.core.untrusted import check_pixels
 from triton_sam.errors import InvalidInput
 
 _SIDES_SWAPPED = frozenset({5, 6, 7, 8})
+_SUBDIRECTORIES = 330
 _RGB_NAMES = ("red", "green", "blue")
 
 
@@ -31,7 +32,9 @@ class TiffFile:
     def __init__(self, data: bytes | memoryview, *, max_pixels: int) -> None:
         self._max_pixels = max_pixels
         self._directories = Directories(data)
-        self.first = self._checked(read_page(self._directories.first()))
+        directory = self._directories.first()
+        _refuse_raw_files(directory)
+        self.first = self._checked(read_page(directory))
 
     @property
     def size(self) -> tuple[int, int]:
@@ -69,7 +72,8 @@ class TiffFile:
         found = [self.samples(page) for page in pages]
         if len(found) == 1:
             return found[0]
-        return Samples(np.concatenate([each.values for each in found]), bits=found[0].bits)
+        values = np.concatenate([each.values for each in found])
+        return Samples(values, is_inverted=found[0].is_inverted, bits=found[0].bits)
 
     def samples(self, page: TiffPage) -> Samples:
         """One page, upright."""
@@ -131,6 +135,15 @@ def check_meaning(page: TiffPage) -> None:
         raise InvalidInput(f"the TIFF does not say whether its samples are grey or colours: {choose}")
     if page.samples > (2 if _alpha(page) else 1):
         raise InvalidInput(f"the TIFF has {page.samples} channels that are not declared as colours: {choose}")
+
+
+def _refuse_raw_files(directory: Directory) -> None:
+    """InvalidInput for a camera's raw file, whose first page is only a preview of it."""
+    canon = bytes(directory.source.data[8:10]) == b"CR" and directory.number(259, 1) == 6
+    if canon or (not directory.is_page and _SUBDIRECTORIES in directory.entries):
+        raise InvalidInput(
+            "this is a camera's raw file (DNG, NEF, ARW, CR2): develop it and save it as JPEG or 16-bit TIFF first"
+        )
 
 
 def upright_size(page: TiffPage) -> tuple[int, int]:

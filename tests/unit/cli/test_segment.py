@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tifffile
 from PIL import Image
 from typer.testing import CliRunner
 
@@ -37,8 +38,8 @@ class FakeClient:
     def __exit__(self, *_: object) -> None:
         self.closed = True
 
-    def set_image(self, image: Path) -> None:
-        self.image = image
+    def set_image(self, image: Path, **choice: Any) -> None:
+        self.image, self.choice = image, choice
 
     def segment(
         self, points: Any = None, labels: Any = None, box: Any = None, *, objects: Any = None, clean: int
@@ -73,6 +74,31 @@ def test_segment_with_points_and_a_box(fake: type[FakeClient], photograph: Path)
     assert client.asked == ([[3.0, 2.0], [4.5, 1.0]], [1, 0], [0.0, 0.0, 5.0, 5.0], None)
     assert done.output == "1 mask(s), score 0.250, 12 ms on the server: overlay.png\n"
     assert Path("overlay.png").exists()
+
+
+def test_a_page_a_channel_and_a_window(fake: type[FakeClient], tmp_path: Path) -> None:
+    """The overlay shows what the model was given."""
+    path, overlay = tmp_path / "stack.tif", tmp_path / "overlay.png"
+    values = np.full((3, 2, 6, 10), 100, np.uint16)
+    values[2, 1] = 700
+    tifffile.imwrite(path, values, photometric="minisblack", imagej=True, metadata={"axes": "ZCYX"})
+    words = ["--page", "2", "--channel", "1", "--window", "200,1200", "--box", "0,0,5,5", "--out", str(overlay)]
+    done = runner.invoke(app.app, ["segment", str(path), *words])
+    assert done.exit_code == 0, done.output
+    assert fake.made[0].choice == {"page": 2, "channel": 1, "window": (200.0, 1200.0)}
+    with Image.open(overlay) as picture:
+        assert picture.convert("RGB").getpixel((9, 5)) == (128, 128, 128)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [(["--window", "3"], "--window LOW,HIGH"), (["--window", "5,3"], "low below high"), (["--page", "-1"], "page")],
+)
+def test_choices_that_cannot_be(words: list[str], sentence: str, fake: type[FakeClient], photograph: Path) -> None:
+    done = runner.invoke(app.app, ["segment", str(photograph), "--box", "0,0,5,5", *words])
+    assert done.exit_code != 0
+    assert sentence in f"{done.output} {done.exception}"
+    assert fake.made == []
 
 
 def test_several_boxes_are_several_objects(fake: type[FakeClient], photograph: Path) -> None:

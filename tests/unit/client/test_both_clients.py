@@ -19,7 +19,8 @@ from triton_sam import SAM2TritonClient, SpeculativeSAM2Client
 from triton_sam.client import core
 from triton_sam.client.core import retry_pause
 from triton_sam.client.wire import Call
-from triton_sam.errors import ImageExpired, NotFound, TritonSamError, Unavailable
+from triton_sam.core.image_choice import ImageChoice, chosen_bytes
+from triton_sam.errors import ImageExpired, InvalidInput, NotFound, TritonSamError, Unavailable
 
 NAMED = {"x-image-key": sha256(PICTURE).hexdigest()}
 RETRIES = 2
@@ -237,6 +238,18 @@ def test_both_clients_return_the_same() -> None:
     assert type(found) is type(other_found)
     assert found.result == other_found.result
     assert np.array_equal(found.masks.masks, other_found.masks.masks)
+
+
+def test_both_clients_send_a_chosen_channel_as_a_picture() -> None:
+    values = np.arange(2 * 20 * 30, dtype=np.uint16).reshape(20, 30, 2)
+    expected = chosen_bytes(values, ImageChoice(channel=1, window=(100, 900)))
+    for kind in (Blocking, Speculative):
+        server = MemoryServer()
+        with contextlib.closing(kind(server)) as client:
+            client.set_image(values, channel=1, window=(100, 900))
+            with pytest.raises(InvalidInput, match="2 channels"):
+                client.set_image(values)
+        assert [call.inputs["image"].tobytes() for call in server.calls] == [expected]
 
 
 # signatures

@@ -109,6 +109,14 @@ def test_what_is_not_understood_is_named(values: Pixels, options: dict[str, Any]
     assert ": " in sentence, "the fix"
 
 
+def test_a_raw_file_is_not_its_preview() -> None:
+    buffer = io.BytesIO()
+    with tifffile.TiffWriter(buffer) as writer:
+        writer.write(noise(20, 30), photometric="rgb", subfiletype=1, subifds=1)
+        writer.write(deep(200, 300), photometric="cfa")
+    assert "raw file" in refused(buffer.getvalue())
+
+
 def test_the_fix_for_several_channels_names_all_ways() -> None:
     sentence = refused(tiff(deep(20, 30, 2), photometric="minisblack", planarconfig="contig"))
     assert "--channel" in sentence
