@@ -1,7 +1,8 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { Expander, mayHaveMore } from "../../src/triton_sam/service/static/js/science/expand.js";
+import { Expander } from "../../src/triton_sam/service/static/js/science/expand.js";
+import { mayHaveMore } from "../../src/triton_sam/service/static/js/science/file_heads.js";
 import { expanded } from "../../src/triton_sam/service/static/js/science/planes.js";
 import { connection, fakeService, tiff, workshop } from "./science_helpers.js";
 

@@ -10,27 +10,15 @@
  */
 import { Problem } from "../net/problems.js";
 import { isPhotograph } from "./channels.js";
+import { headOf, mayHaveMore } from "./file_heads.js";
 import { parseHeader, pageBytes } from "./planes.js";
 import { pageName } from "./view.js";
 import { Workshop } from "./workshop.js";
 
-export const HEAD_BYTES = 64;
 /** Pages that are added without a question. */
 export const MANY_PAGES = 200;
 /** Of samples in one response. Each request sends the whole file again, so that it is not one page a request. */
 const CHUNK_BYTES = 96 * 2 ** 20;
-
-/**
- * @param {Uint8Array} head the file's first bytes
- * @returns {boolean} whether it may have more than a browser shows: TIFF, PNG of 16 bits, JPEG 2000, PGM and PPM
- */
-export function mayHaveMore(head) {
-  const text = String.fromCharCode(...head.slice(0, HEAD_BYTES));
-  const isTiff = ["II*\0", "MM\0*", "II+\0", "MM\0+"].some((mark) => text.startsWith(mark));
-  const isDeepPng = text.slice(1, 4) === "PNG" && head[24] === 16;
-  const isJpeg2000 = text.slice(4, 8) === "jP  " || text.startsWith("\xff\x4f\xff\x51");
-  return isTiff || isDeepPng || isJpeg2000 || /^P[56]\s/.test(text);
-}
 
 /** @param {Description} description @returns {boolean} whether there is nothing to choose: the file goes to the model itself */
 export const isPlain = ({ pages, channels, channel_names: names, bits }) =>
@@ -57,8 +45,7 @@ export class Expander {
    */
   async expand(file, name, signal) {
     const plain = { name, file, view: null };
-    const head = new Uint8Array(await file.slice(0, HEAD_BYTES).arrayBuffer());
-    if (!mayHaveMore(head)) return [plain];
+    if (!mayHaveMore(await headOf(file))) return [plain];
     this._checkSize(file);
     const description = await this.connection.persist(() => this.service.describe(file, signal), signal);
     if (isPlain(description)) return [plain];

@@ -1,23 +1,28 @@
-/** Puts the parts for scientific images together: files become items, and the panel has their contrast. */
+/** Scientific images: their parts are loaded when they are needed, because most images need none of them. */
 import { setExpander } from "../importers.js";
-import { notice } from "../ui/notices.js";
-import { Contrast } from "./contrast.js";
-import { Expander } from "./expand.js";
-import { Pages } from "./pages.js";
-import { ContrastPanel } from "./panel.js";
-import { Workshop } from "./workshop.js";
+import { Problem, sentence } from "../net/problems.js";
+import { $ } from "../ui/dom.js";
+import { headOf, mayHaveMore } from "./file_heads.js";
 
 /** @param {import("../app.js").App} app @param {import("../draw/stage.js").Stage} stage */
 export function startScience(app, stage) {
-  const developing = new Workshop(); // apart, so that a long stack does not hold up the open image
-  const expander = new Expander({
-    service: app.service,
-    connection: app.connection,
-    limits: () => app.limits,
-    confirm: (question) => window.confirm(question),
-    onPage: (done, pages) => notice("pages", done < pages ? `Reading page ${done + 1} of ${pages}.` : ""),
-    workshop: developing,
+  let loading = null;
+  const load = () => {
+    loading ??= import("./parts.js").then(
+      ({ scienceParts }) => scienceParts(app, stage),
+      () => {
+        loading = null; // tried again with the next file
+        throw new Problem("unreachable");
+      },
+    );
+    return loading;
+  };
+  const loadForPanel = () => load().catch((error) => app.notice("contrast", sentence(error)));
+  setExpander(async (file, name) =>
+    mayHaveMore(await headOf(file)) ? (await load()).expand(file, name) : [{ name, file, view: null }]);
+  $("contrast-details").ontoggle = () => $("contrast-details").open && loadForPanel();
+  app.addEventListener("picture", () => {
+    $("contrast").hidden = !app.picture;
+    if (app.picture?.view) loadForPanel();
   });
-  setExpander((file, name) => expander.expand(file, name));
-  new ContrastPanel(new Contrast(app, stage, new Workshop()), new Pages(app, developing));
 }
