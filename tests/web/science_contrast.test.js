@@ -140,7 +140,7 @@ test("all pages get the window of one, in the file's values, and the open page i
   app.items = [1, 2, 3].map((page) => ({ record: `r${page}`, stack: "s", page }));
   app.items.push({ record: "other", stack: "t", page: 1 }, { record: "plain" });
   app.pictures = { r1: { view: view(1) }, r3: { view: view(3) } };
-  const pages = new Pages(app, fakeWorkshop());
+  const pages = new Pages(app, fakeWorkshop(), async () => "decoded");
   assert.deepEqual(pages.state, { page: 2, count: 3 });
   const texts = [];
   pages.addEventListener("pages", () => texts.push(pages.working));
@@ -148,6 +148,10 @@ test("all pages get the window of one, in the file's values, and the open page i
   assert.deepEqual(app.shown.map(([record]) => record), ["r1", "r3"]);
   assert.deepEqual(await Promise.all(app.shown.map(([, { file }]) => file.text())), ["page 1 250", "page 3 250"]);
   assert.deepEqual(texts, ["Page 1 of 2", "Page 2 of 2", ""]);
+  app.project.list.current = "r3"; // opened while the pages are being drawn
+  app.shown = [];
+  await pages.useForAll(view(2));
+  assert.deepEqual(app.shown.map(([record, { bitmap: drawn }]) => [record, drawn]), [["r1", null], ["r3", "decoded"]]);
   pages.open(3);
   assert.deepEqual(app.opened, ["r3"]);
 });

@@ -55,6 +55,10 @@ export class Contrast extends EventTarget {
   _rendered() {
     this._stage.replace(this._app.bitmap);
     this._app.bitmap = null; // the stage owns it now
+    const { view } = this._app.picture;
+    if (view === this.view || this._waiting) return;
+    this.view = view; // another page's window, which was given to all pages
+    this._changed();
   }
 
   /** Reads the samples, once for each image. */

@@ -8,9 +8,13 @@ import { levelsOf, sampleOf, valueOf } from "./planes.js";
 import { windowOf } from "./window.js";
 
 export class Pages extends EventTarget {
-  /** @param {import("../app.js").App} app @param {import("./workshop.js").Workshop} workshop */
-  constructor(app, workshop) {
+  /**
+   * @param {import("../app.js").App} app @param {import("./workshop.js").Workshop} workshop
+   * @param {(file: Blob) => Promise<ImageBitmap>} [decode] for tests
+   */
+  constructor(app, workshop, decode = (file) => createImageBitmap(file)) {
     super();
+    this._decode = decode;
     this._app = app;
     this._workshop = workshop;
     /** What is under way, for the user; empty if nothing. */
@@ -41,7 +45,10 @@ export class Pages extends EventTarget {
         const picture = await project.store.readPicture(record);
         if (!picture?.view) continue;
         const view = asIn(picture.view, chosen);
-        project.changePicture(record, { file: await this._workshop.render(view), view, bitmap: null });
+        const file = await this._workshop.render(view);
+        // The user may have opened the page meanwhile.
+        const bitmap = record === project.list.current ? await this._decode(file) : null;
+        project.changePicture(record, { file, view, bitmap });
       }
     } catch (error) {
       this._app.notice("contrast", sentence(error));
