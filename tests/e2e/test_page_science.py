@@ -12,6 +12,7 @@ import tifffile
 from PIL import Image
 
 from tests.e2e.browser import OpenPage, serious_findings, wait_until
+from tests.e2e.list_helpers import expect_open
 from tests.e2e.page_helpers import PATIENCE
 from tests.e2e.science_helpers import Bench, cells, stretch, windowed
 from triton_sam.serving import RunningServer
@@ -103,14 +104,14 @@ def test_a_stack_becomes_images_of_the_list(bench: Bench, tmp_path: Path) -> Non
     wait_until(page, lambda: rows.all_inner_texts() == [f"stack.tif#{number}" for number in range(1, 6)], PATIENCE)
     bench.expect_shown(windowed(stack[0], *stretch(stack[0])))
     page.locator("#contrast").get_by_label("Page").select_option("3 of 5")
-    page.wait_for_function("document.getElementById('picture-name').textContent === 'stack.tif#3'")
+    expect_open(page, "stack.tif#3")
     bench.expect_shown(windowed(stack[2], *stretch(stack[2])))
 
     use = page.locator("#contrast").get_by_role("button", name="Use for all 5 pages")
     use.click()
     use.and_(page.locator(":enabled")).wait_for(timeout=PATIENCE * 1000)
     screen.press("PageDown")
-    page.wait_for_function("document.getElementById('picture-name').textContent === 'stack.tif#4'")
+    expect_open(page, "stack.tif#4")
     bench.expect_shown(windowed(stack[3], *stretch(stack[2])))
 
     screen.click(*CELL)

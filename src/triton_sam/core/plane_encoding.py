@@ -39,13 +39,20 @@ def encode_planes(pages: Sequence[npt.NDArray[Any]]) -> EncodedPlanes:
     if dtype.kind == "f":
         not_finite = sum(int(np.count_nonzero(~np.isfinite(page))) for page in pages)
     if not_finite:
-        pages = [np.where(np.isfinite(page), page, 0) for page in pages]
+        pages = _without_missing(pages)
     low, high = min(float(page.min()) for page in pages), max(float(page.max()) for page in pages)
     if dtype.kind != "f" and low >= 0 and high <= _TOP:
         return EncodedPlanes([_little(page) for page in pages], 0, _TOP, 0)
     scale = _TOP / (high - low) if high > low else 0.0
     mapped = [_little((page.astype(np.float64) - low) * scale + 0.5) for page in pages]
     return EncodedPlanes(mapped, low, high, not_finite)
+
+
+def _without_missing(pages: Sequence[npt.NDArray[Any]]) -> list[npt.NDArray[Any]]:
+    """NaN and infinite become the lowest value, so that they are sample 0 and do not widen the range."""
+    lowest = min((float(page.min(initial=np.inf, where=np.isfinite(page))) for page in pages), default=np.inf)
+    filling = lowest if np.isfinite(lowest) else 0.0
+    return [np.where(np.isfinite(page), page, page.dtype.type(filling)) for page in pages]
 
 
 def _little(values: npt.NDArray[Any]) -> npt.NDArray[np.uint16]:
