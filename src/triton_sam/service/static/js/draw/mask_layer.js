@@ -47,7 +47,10 @@ export class MaskLayer {
   _drawAll(entries, view) {
     const old = this.raster.clear();
     this._view = view;
-    this._painted = entries.map((entry) => ({ ...entry, box: this.raster.paint(entry.mask, view, entry.look) }));
+    this._painted = entries.map((entry) => {
+      const isOnScreen = this._boxOf(entry, view) !== null;
+      return { ...entry, box: isOnScreen ? this.raster.paint(entry.mask, view, entry.look) : null };
+    });
     return union(old, this.raster.dirty);
   }
 
