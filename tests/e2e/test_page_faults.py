@@ -3,73 +3,31 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import httpx
 import numpy as np
 import pytest
-from PIL import Image
 
 from testkit.page_traffic import Traffic
 from tests.e2e.browser import OpenPage, PageLog, wait_until
 from tests.e2e.page_helpers import CUP, NEAR_CUP, SAUCER, SPOON, TABLE, Mask, Screen, service_of
+from tests.e2e.restartable import Restartable
 from triton_sam.core.masks import decode
 from triton_sam.models.specs import ModelSpec
-from triton_sam.serving import Ports, RunningServer, ServingOptions, serving
-from triton_sam.settings import Settings
+from triton_sam.serving import RunningServer
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page, Route
 
 pytestmark = pytest.mark.triton
-ONE_EMBEDDING = 16_777_216
-
-
-class Restartable:
-    """A whole server, Triton included, that comes back at the same ports; it remembers one image only."""
-
-    def __init__(self, repository: Path, spec: ModelSpec, home: Path) -> None:
-        self._repository, self._spec, self._home = repository, spec, home
-        self._ports = Ports(0, 0, 0, 0)
-        self._others = 0
-        self._stack = contextlib.ExitStack()
-        self.start()
-
-    def start(self) -> None:
-        running: RunningServer = self._stack.enter_context(
-            serving(
-                ServingOptions(
-                    self._repository,
-                    {"sam2": self._spec},
-                    Settings(home=self._home),
-                    ports=self._ports,
-                    environment={"TRITON_SAM_CACHE_BYTES": str(ONE_EMBEDDING)},
-                )
-            )
-        )
-        self._ports = running.ports
-        self.url = running.urls["service"]
-
-    def stop(self) -> None:
-        self._stack.close()
-
-    def forget(self) -> None:
-        """Has another image encoded, so that the page's is not there any more."""
-        self._others += 1
-        picture = io.BytesIO()
-        Image.new("RGB", (64, 64), (self._others, 0, 0)).save(picture, "PNG")
-        files = {"image": picture.getvalue()}
-        answer = httpx.post(f"{self.url}/v1/images", files=files, timeout=120, trust_env=False)
-        assert answer.status_code == 200
 
 
 @pytest.fixture(scope="module")
 def fragile(repository: Path, spec: ModelSpec, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Restartable]:
-    server = Restartable(repository, spec, tmp_path_factory.mktemp("fragile"))
+    server = Restartable(repository, spec, tmp_path_factory.mktemp("fragile"), embeddings=1)
     try:
         yield server
     finally:
