@@ -132,6 +132,7 @@ def test_a_day(
 
     imported_boxes_are_corrected(day)
     classes_by_keys(day)
+    expect_open(page, "photo-5.png")
     page.reload()
     expect_open(page, "photo-5.png")
     clicks_outlive_a_restart(day, server)
