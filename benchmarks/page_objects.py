@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 from PIL import Image
@@ -91,7 +92,7 @@ class _Desk:
         yield self._longest("opacity", lambda: self._slide("#opacity", "ArrowLeft"))
         yield self._longest("deleting an object", lambda: self._press("Delete"))
         for label in ("PNG masks", "Label image", "COCO JSON", "GeoJSON", "Picture for a slide"):
-            yield self._longest(f"export, {label}", lambda label=label: self._export(label), bar=None)
+            yield self._longest(f"export, {label}", partial(self._export, label), bar=None)
 
     def _longest(self, name: str, action: Callable[[], None], bar: float | None = _BAR_MS) -> Figure:
         action()
