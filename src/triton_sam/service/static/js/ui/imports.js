@@ -1,12 +1,20 @@
 /** Registers what reads annotations and classes from files, and the button that opens such files. */
-import { importJson, importLabels, importText } from "../import/importing.js";
 import { isGreyPng, isTiff } from "../import/label_files.js";
 import { LABELS } from "../export/label_image.js";
 import { isPng, pngTexts } from "../import/png_reader.js";
 import { isNamedAsLabels } from "../core/name_matching.js";
 import { importerOf, registerImporter } from "../importers.js";
-import { sentence } from "../net/problems.js";
+import { Problem, sentence } from "../net/problems.js";
 import { $ } from "./dom.js";
+
+/** What reads the files is loaded when the first one comes. */
+const importing = (name) => async (app, file) => {
+  const reading = await import("../import/importing.js").catch(() => {
+    throw new Problem("unreachable");
+  });
+  return reading[name](app, file);
+};
+const [importJson, importText, importLabels] = ["importJson", "importText", "importLabels"].map(importing);
 
 const isJson = ({ name }) => /\.(geo)?json$/i.test(name);
 /** A dropped text is a list of classes only if its name says so. */
