@@ -84,6 +84,22 @@ def test_colours_multiplied_by_their_transparency() -> None:
     np.testing.assert_allclose(found, [[227, 177, 127], [200, 100, 0]], atol=1)
 
 
+@pytest.mark.parametrize("bits", [1, 2, 4, 6, 10, 12, 14])
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_packed_bits(bits: int, order: str) -> None:
+    pytest.importorskip("imagecodecs")
+    top = 2**bits - 1
+    values = RANDOM.integers(0, top, (20, 31), endpoint=True).astype(np.uint8 if bits <= 8 else np.uint16)
+    values[0, 0] = top
+    data, packed = tiff(values, bitspersample=bits, byteorder=order), tiff(values, bitspersample=bits, byteorder="<")
+    # The bits of both byte orders are alike; tifffile swaps some when it writes big-endian files.
+    size = 20 * -(-31 * bits // 8)
+    with tifffile.TiffFile(io.BytesIO(data)) as ours, tifffile.TiffFile(io.BytesIO(packed)) as right:
+        start, source = ours.pages.first.dataoffsets[0], right.pages.first.dataoffsets[0]
+    found = decoded(data[:start] + packed[source : source + size] + data[start + size :])
+    assert np.abs(found[:, :, 0] - values * (255 / top)).max() <= 0.5
+
+
 # What is refused by name
 
 
@@ -100,6 +116,7 @@ def test_colours_multiplied_by_their_transparency() -> None:
         (deep(20, 30), {"photometric": "cfa"}, "raw"),
         (np.zeros((20, 30), np.complex64), {}, "complex"),
         (deep(20, 30), {"compression": "lerc"}, "LERC"),
+        (np.moveaxis(noise(20, 30), 2, 0), {"photometric": "rgb", "compression": "jpeg"}, "planar with JPEG"),
         (deep(4, 16, 16, 16), {"volumetric": True, "tile": (16, 16, 16), "photometric": "minisblack"}, "volume"),
     ],
 )
