@@ -3,6 +3,7 @@
  * read from one.
  */
 
+import { slices } from "../core/slices.js";
 import { crc32 } from "./crc.js";
 
 const SIGNATURE = Uint8Array.of(0x89, 0x50, 0x4e, 0x47, 0x0d, 0x0a, 0x1a, 0x0a);
@@ -11,7 +12,7 @@ const RGB = 2;
 const FILTER_UP = 2;
 const LONGEST_SIDE = 2 ** 31 - 1;
 // Rows are compressed in blocks of about this size: a call per row would cost more than the row.
-const BLOCK_BYTES = 1 << 18;
+const BLOCK_BYTES = 1 << 17;
 
 /**
  * Writes a greyscale PNG row by row, so that the raw image is never in memory as a whole.
@@ -83,8 +84,10 @@ function filteredRows({ width, height, bitDepth, colour }, fillRow) {
   let above = new Uint8Array(rowBytes);
   let current = new Uint8Array(rowBytes);
   let y = 0;
+  const pause = slices();
   return new ReadableStream({
-    pull(controller) {
+    async pull(controller) {
+      await pause();
       const past = Math.min(height, y + rowsInBlock);
       const block = new Uint8Array((past - y) * (rowBytes + 1));
       for (let at = 0; y < past; y += 1) {

@@ -16,6 +16,8 @@ import { masksOfLabels, meaningOf, objectOfLabel } from "./label_image.js";
 import { readLabels } from "./label_files.js";
 import { Outcome } from "./outcome.js";
 
+const PROGRESS_MS = 2000;
+
 const refuse = (text) => {
   throw new Problem("refused", text);
 };
@@ -60,7 +62,9 @@ async function importCoco(app, document, fileName) {
   const outcome = new Outcome(images.length);
   const known = app.classes.merge(classes);
   const pause = slices();
-  for (const image of images) {
+  const progress = progressOf(app, images.length);
+  for (const [index, image] of images.entries()) {
+    progress(index);
     const item = matcher.image(image.fileName);
     if (!item) outcome.missing.push(image.fileName);
     else if (!item.width) outcome.unknownSizes.push(item.name);
@@ -69,6 +73,16 @@ async function importCoco(app, document, fileName) {
     await pause();
   }
   outcome.finish(app, fileName);
+}
+
+/** Long imports tell how far they are; not often, because screen readers read it. */
+function progressOf(app, total) {
+  let told = performance.now();
+  return (done) => {
+    if (performance.now() - told < PROGRESS_MS) return;
+    told = performance.now();
+    app.notice("import", `Importing annotations: ${done.toLocaleString("en")} of ${total.toLocaleString("en")} images.`);
+  };
 }
 
 const isOtherSize = (item, { width, height }) =>

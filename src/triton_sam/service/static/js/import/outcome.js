@@ -63,6 +63,7 @@ export class Outcome {
   /** Tells the user. @throws {Problem} if no image of the file was found */
   finish(app, fileName) {
     if (this.images === 0 && this.missing.length === this.total) {
+      app.notice("import", "");
       const images = this.total === 1 ? "Its image is not" : `None of its ${this.total.toLocaleString("en")} images is`;
       throw new Problem("refused", `${fileName}: ${images} in the list (${listed(this.missing)}): add the images, or drop them together with the file.`);
     }
