@@ -68,6 +68,5 @@ export class Outcome {
       throw new Problem("refused", `${fileName}: ${images} in the list (${listed(this.missing)}): add the images, or drop them together with the file.`);
     }
     app.notice("import", this.text);
-    app.announce(this.text);
   }
 }
