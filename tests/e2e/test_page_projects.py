@@ -81,7 +81,8 @@ def check_for_others(archive: zipfile.ZipFile, masks: list[Mask], folder: Path) 
     assert images == [(f"{stem}.png", 300, 200) for stem in stems]
     annotations = coco.loadAnns(coco.getAnnIds())
     assert [row["image_id"] for row in annotations] == [1, 2]
-    assert [coco.loadCats(row["category_id"])[0]["name"] for row in annotations] == ["object", "Cup"]
+    assert [coco.loadCats(row["category_id"])[0]["name"] for row in annotations] == ["saucer", "Cup"]
+    assert [row["name"] for row in coco.loadCats(coco.getCatIds())] == ["unused", "saucer", "Cup"]
     for row, mask in zip(annotations, masks, strict=True):
         np.testing.assert_array_equal(coco.annToMask(row).astype(bool), mask)
     for stem, mask in zip(stems, [*masks, np.zeros((200, 300), bool)], strict=True):
@@ -113,9 +114,16 @@ def test_all_images_go_to_other_programs_and_to_other_browsers(
     page = screen.page
     drop(page, images)
     expect_rows(page, [f"photo-{number}.png: untouched" for number in (1, 2, 3)])
+    page.get_by_role("button", name="Add classes").click()
+    for name_of_class in ("unused", "saucer"):
+        page.keyboard.type(name_of_class)
+        page.keyboard.press("Enter")
+    page.keyboard.press("Escape")
     masks = [click(screen, images[0], (150, 100))]
+    screen.press("2")
     screen.press("PageDown")
     expect_open(page, "photo-2.png")
+    screen.press("0")  # no class from here on
     masks.append(click(screen, images[1], (60, 50)))
     name = page.get_by_label("Name of Object 1")
     name.fill("Cup")
@@ -134,6 +142,8 @@ def test_all_images_go_to_other_programs_and_to_other_browsers(
     other = Screen(open_page(server.urls["service"]), server.urls["service"])
     drop(other.page, [whole])
     check_shown(other, masks)
+    chips = other.page.locator("#class-chips .chip").evaluate_all("(all) => all.map((one) => one.ariaLabel)")
+    assert chips == ["unused", "saucer", "No class"]
     other.page.reload()
     expect_open(other.page, "photo-2.png")
     expect_rows(other.page, ROWS)

@@ -40,7 +40,7 @@ export class Store {
     this._lastId = 0;
     /** Record -> {item, work, thumbnail}, if there is no database. */
     this._memory = new Map();
-    /** What this page has saved: known at once, and without a database too. */
+    /** The settings, if there is no database. */
     this._settings = new Map();
     /** The project of this tab. */
     this.project = newName();
@@ -63,7 +63,7 @@ export class Store {
   /** @param {string} name @returns {Promise<any>} undefined if there is none */
   async readSetting(name) {
     await this.started;
-    return this._settings.get(name) ?? this._database.read("settings", (store) => store.get(name));
+    return this._database.isOpen ? this._database.read("settings", (store) => store.get(name)) : this._settings.get(name);
   }
 
   // -- projects ----------------------------------------------------------------------------------------------------

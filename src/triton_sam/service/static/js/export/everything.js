@@ -76,7 +76,7 @@ async function writeImage(writer, app, item, { file, view, history }, stem, { an
   const document = history.present;
   const size = await sizeOf(app, item, document, file);
   if (annotations) {
-    const classes = app.classes?.list ?? [];
+    const classes = app.classes.list;
     await prepareMasks(document);
     await writer.ask("annotations", { picture: { name, ...size }, objects: objectsOf(document, classes), classes, stem });
   }
@@ -118,6 +118,7 @@ async function sizeOf(app, { width, height }, document, file) {
 }
 
 async function projectSettings(app) {
-  const values = await Promise.all(PROJECT_SETTINGS.map((name) => app.readSetting(name)));
-  return Object.fromEntries(PROJECT_SETTINGS.map((name, index) => [name, values[index]]).filter(([, value]) => value !== undefined));
+  const settings = { classes: app.classes.value };
+  for (const name of PROJECT_SETTINGS) settings[name] = await app.readSetting(name);
+  return settings;
 }

@@ -22,8 +22,8 @@ import { Problem } from "../net/problems.js";
 const FORMAT = "triton-sam project";
 const VERSION = 1;
 export const PROJECT_JSON = "project.json";
-/** The settings that belong to the work, and not to this browser. */
-export const PROJECT_SETTINGS = ["classes", "clean"];
+/** The settings that belong to the work, and not to this browser; and the classes. */
+export const PROJECT_SETTINGS = ["clean"];
 
 /** @param {Document} document @returns {object} for JSON */
 export const storedDocument = (document) => packed(newHistory(document), toCocoRle).present;

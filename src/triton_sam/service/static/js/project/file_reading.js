@@ -1,6 +1,6 @@
 /** Reads project files into the list. */
 import * as histories from "../core/history.js";
-import { classesFrom, mergeClasses, numberOf } from "../core/classes.js";
+import { classesFrom, numberOf } from "../core/classes.js";
 import { NameMatcher } from "../core/name_matching.js";
 import { unzip } from "../export/unzip.js";
 import { Problem } from "../net/problems.js";
@@ -69,16 +69,16 @@ async function addWork(app, item, { isDone }, document) {
   return item.record;
 }
 
-/** The settings of an empty list; known classes stay, those of the project are added. @returns {Promise<Map<string, string>>} id in the project -> id here */
+/**
+ * Takes the settings if the list is empty; known classes stay, those of the project are added.
+ * @returns {Promise<Map<string, string>>} id of a class in the project -> its id here
+ */
 async function takeSettings(app, { classes, ...others }) {
   for (const [name, value] of Object.entries(others)) {
     if (!app.items.length && PROJECT_SETTINGS.includes(name)) await app.saveSetting(name, value);
   }
-  const theirs = classesFrom(classes);
-  const ours = classesFrom(await app.readSetting("classes"));
-  const wishes = theirs.list.map((one) => ({ name: one.name, colour: one.colour, number: numberOf(one) }));
-  const { classes: merged, ids } = mergeClasses(ours, wishes);
-  await app.saveSetting("classes", merged);
   app.dispatchEvent(new Event("settings"));
-  return new Map(theirs.list.map((one, index) => [one.id, ids[index]]));
+  const theirs = classesFrom(classes).list;
+  const byName = app.classes.merge(theirs.map((one) => ({ name: one.name, colour: one.colour, number: numberOf(one) })));
+  return new Map(theirs.map(({ id, name }) => [id, byName.get(name).id]));
 }
