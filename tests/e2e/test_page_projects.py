@@ -74,7 +74,8 @@ def check_for_others(archive: zipfile.ZipFile, masks: list[Mask], folder: Path) 
     assert archive.testzip() is None
     archive.extractall(folder)
     stems = ["photo-1", "photo-2", "photo-3"]
-    wanted = ["coco.json", "project.json", *(f"labels/{stem}.png" for stem in stems)]
+    of_each = [f"{kind}/{stem}" for stem in stems for kind in ("labels", "classes")]
+    wanted = ["coco.json", "project.json", *(f"{name}.png" for name in of_each)]
     assert sorted(archive.namelist()) == sorted([*wanted, *(f"geojson/{stem}.geojson" for stem in stems)])
     coco = COCO(str(folder / "coco.json"))
     images = [(row["file_name"], row["width"], row["height"]) for row in coco.loadImgs(coco.getImgIds())]
@@ -85,7 +86,10 @@ def check_for_others(archive: zipfile.ZipFile, masks: list[Mask], folder: Path) 
     assert [row["name"] for row in coco.loadCats(coco.getCatIds())] == ["unused", "saucer", "Cup"]
     for row, mask in zip(annotations, masks, strict=True):
         np.testing.assert_array_equal(coco.annToMask(row).astype(bool), mask)
-    for stem, mask in zip(stems, [*masks, np.zeros((200, 300), bool)], strict=True):
+    numbers = [*(row["category_id"] for row in annotations), 0]
+    for stem, mask, number in zip(stems, [*masks, np.zeros((200, 300), bool)], numbers, strict=True):
+        with Image.open(folder / "classes" / f"{stem}.png") as classes:
+            np.testing.assert_array_equal(np.asarray(classes), mask * np.uint8(number))
         with Image.open(folder / "labels" / f"{stem}.png") as labels:
             np.testing.assert_array_equal(np.asarray(labels), mask.astype(np.uint8))
         features = json.loads((folder / "geojson" / f"{stem}.geojson").read_text())["features"]

@@ -1,5 +1,6 @@
 /** One ZIP of many images, made image by image; in a worker if there is one. */
 import { PROJECT_JSON, projectJson, storedDocument } from "../project/file_format.js";
+import { categoriesOf } from "./categories.js";
 import { cocoDocument } from "./coco.js";
 import { mergedCoco } from "./coco_merging.js";
 import { geoJson } from "./geojson.js";
@@ -13,14 +14,23 @@ export class Archive {
     this._entries = [];
     this._coco = [];
     this._project = [];
+    this._others = [];
   }
 
   /** Label image, class image if there are classes, GeoJSON, and the part of the COCO document of one image. */
   async annotations({ picture, objects, classes, stem }) {
     this._coco.push(cocoDocument(picture, objects, classes));
     this.file({ name: `labels/${stem}.png`, blob: await labelImage(picture, objects) });
-    if (classes.length) this.file({ name: `classes/${stem}.png`, blob: await classImage(picture, objects, classes) });
+    if (classes.length) this.file({ name: `classes/${stem}.png`, blob: await this._classImage(picture, objects, classes) });
     this.file({ name: `geojson/${stem}.geojson`, blob: json(geoJson(picture, objects), "application/geo+json") });
+  }
+
+  /** Categories that are no class have one number in all images, that of the COCO document. */
+  _classImage(picture, objects, classes) {
+    const known = [...classes, ...this._others];
+    const others = categoriesOf(known, objects).slice(classes.length);
+    this._others = others.map(({ id, name }) => ({ id: `class-${id}`, name }));
+    return classImage(picture, objects, known);
   }
 
   /** The part of the project file of one image. */

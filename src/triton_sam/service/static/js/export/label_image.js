@@ -7,12 +7,11 @@
  * @typedef {import("../core/classes.js").Class} Class
  */
 
+import { LABELS } from "../core/label_keyword.js";
 import { categoriesOf, categoryOf } from "./categories.js";
 import { greyPng } from "./png.js";
 
 const MOST_LABELS = 0xffff;
-/** The keyword of the text chunk. */
-export const LABELS = "labels";
 
 /**
  * @param {Picture} picture

@@ -5,7 +5,7 @@
  * @typedef {import("./coco.js").ImportedObject} ImportedObject
  */
 import { RunWriter } from "../core/mask.js";
-import { LABELS } from "../export/label_image.js";
+import { LABELS } from "../core/label_keyword.js";
 
 /**
  * @param {ArrayLike<number>} values [H,W], row by row

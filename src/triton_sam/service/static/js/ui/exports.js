@@ -1,30 +1,16 @@
 /** The export buttons: each writes the visible objects of the open image, or of all images, to one file. */
 import * as documents from "../core/document.js";
-import { safeFileName, stemOfName, uniqueNames } from "../core/file_names.js";
-import { cocoDocument } from "../export/coco.js";
-import { geoJson } from "../export/geojson.js";
-import { classImage, labelImage, maskImage } from "../export/label_image.js";
+import { safeFileName, stemOfName } from "../core/file_names.js";
 import { coveredIndex, objectsOf } from "../export/objects.js";
-import { slide } from "../export/slide.js";
-import { zip } from "../export/zip.js";
 import { $ } from "./dom.js";
 import { download } from "./download.js";
 import { notice } from "./notices.js";
 
-const json = (document, type) => new Blob([JSON.stringify(document)], { type });
-
 /** Milliseconds until the user is told that it takes a moment. */
 const PATIENCE = 300;
 
-/** Kind -> [suffix of the file name, function that creates the file]. */
-const KINDS = {
-  masks: ["masks.zip", masksOf],
-  labels: ["labels.png", ({ picture, objects }) => labelImage(picture, objects)],
-  classes: ["classes.png", ({ picture, objects, classes }) => classImage(picture, objects, classes)],
-  coco: ["coco.json", ({ picture, objects, classes }) => json(cocoDocument(picture, objects, classes), "application/json")],
-  geojson: ["polygons.geojson", ({ picture, objects }) => json(geoJson(picture, objects), "application/geo+json")],
-  slide: ["slide.png", ({ pixels, objects, look }) => slide(pixels, objects, look)],
-};
+/** Loaded when there is something to export, so that it is there if the server is away then. */
+const load = () => import("../export/kinds.js");
 
 /**
  * @param {import("../app.js").App} app
@@ -36,10 +22,10 @@ export function startExports(app, stage) {
     const isEmpty = objectsOf(app.document).length === 0;
     for (const button of buttons) button.disabled = isEmpty;
   });
+  app.addEventListener("picture", () => load().catch(() => {}), { once: true });
   let isBusy = false;
   for (const button of buttons) {
     button.onclick = async () => {
-      const [ending, make] = KINDS[button.dataset.export];
       const { picture } = app;
       const classes = app.classes.list;
       const objects = objectsOf(app.document, classes);
@@ -48,6 +34,7 @@ export function startExports(app, stage) {
       isBusy = true;
       const tell = teller("Making the file");
       try {
+        const [ending, make] = (await load()).KINDS[button.dataset.export];
         const blob = await make({ picture, objects, classes, pixels: stage.picture, look: stage.scene.look, tell: tell.step });
         download(blob, `${stemOf(picture.name)}-${ending}`);
         notice("export", remark(objects, waiting));
@@ -80,17 +67,6 @@ function remark(objects, waiting) {
   if (waiting.length) return `${waiting[0].name} still waits for its mask, and is exported as it was.`;
   const covered = objects[coveredIndex(objects)];
   return covered ? `${covered.name} lies wholly under others: the label image has no pixel of it.` : "";
-}
-
-async function masksOf({ objects, tell }) {
-  const names = uniqueNames(objects.map(({ name }) => safeFileName(name, "object")));
-  const files = [];
-  for (const [index, { mask }] of objects.entries()) {
-    files.push({ name: `${names[index]}.png`, blob: await maskImage(mask) });
-    tell(`Making the file: ${index + 1} of ${objects.length} masks`);
-    await new Promise((resolve) => setTimeout(resolve)); // streams alone would not let the page draw or react
-  }
-  return zip(files);
 }
 
 const stemOf = (name) => safeFileName(stemOfName(name), "image");

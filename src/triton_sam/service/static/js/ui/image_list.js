@@ -1,5 +1,4 @@
 /** The list of images beside the tools, and its buttons. With a single image there is none. */
-import { ImageRows } from "./image_rows.js";
 import { $ } from "./dom.js";
 import { prefer, preference } from "./preferences.js";
 
@@ -8,10 +7,7 @@ const FOLDED = "list-folded";
 /** @param {import("../app.js").App} app */
 export function startImageList(app) {
   const { project } = app;
-  const rows = new ImageRows(app, {
-    open: (record) => app.openRecord(record),
-    remove: (record) => project.remove([record]),
-  });
+  const rows = new LateRows(app);
   const actions = {
     step: (by) => project.step(by),
     toggleDone: () => project.current && project.setDone(!project.current.isDone),
@@ -31,6 +27,7 @@ export function startImageList(app) {
   let before = null;
   app.addEventListener("items", () => {
     show(app);
+    if (app.items.length > 1) rows.load();
     rows.refresh();
     if (before !== project.list.current) rows.reveal();
     before = project.list.current;
@@ -46,6 +43,37 @@ export function startImageList(app) {
   });
   project.addEventListener("redrawn", ({ detail }) => rows.forgetPicture(detail));
   return actions;
+}
+
+/** The rows are loaded with the second image: most people have one. */
+class LateRows {
+  constructor(app) {
+    this._app = app;
+    this._rows = null;
+  }
+
+  load() {
+    if (this._rows) return;
+    this._rows = import("./image_rows.js").then(({ ImageRows }) => new ImageRows(this._app));
+    this._rows.catch(() => (this._rows = null)); // the server is away: tried again with the next change
+    this.reveal();
+  }
+
+  refresh() {
+    this._with((rows) => rows.refresh());
+  }
+
+  reveal() {
+    this._with((rows) => rows.reveal());
+  }
+
+  forgetPicture(record) {
+    this._with((rows) => rows.forgetPicture(record));
+  }
+
+  _with(action) {
+    this._rows?.then(action, () => {});
+  }
 }
 
 function show(app) {

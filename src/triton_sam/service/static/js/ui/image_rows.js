@@ -6,13 +6,9 @@ import { $, element } from "./dom.js";
 const KEPT_THUMBNAILS = 300;
 
 export class ImageRows {
-  /**
-   * @param {import("../app.js").App} app
-   * @param {{open: (record: string) => void, remove: (record: string) => void}} actions
-   */
-  constructor(app, actions) {
+  /** @param {import("../app.js").App} app */
+  constructor(app) {
     this._app = app;
-    this._actions = actions;
     this._box = $("image-rows");
     this._track = this._box.firstElementChild;
     this._rows = new Map();
@@ -28,7 +24,7 @@ export class ImageRows {
     this._box.addEventListener("focus", () => this._moveTo(app.project.list.placeOf(app.project.list.current)));
     this._box.addEventListener("click", ({ target }) => {
       const row = target.closest("[role=option]");
-      if (row) this._actions.open(row.dataset.record);
+      if (row) app.openRecord(row.dataset.record);
       $("surface").focus();
     });
     new ResizeObserver(() => {
@@ -160,7 +156,7 @@ export class ImageRows {
     }[event.key];
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     if (target !== undefined) this._moveTo(Math.min(last, Math.max(0, target)));
-    else if ((event.key === "Enter" || event.key === " ") && this._cursor) this._actions.open(this._cursor);
+    else if ((event.key === "Enter" || event.key === " ") && this._cursor) this._app.openRecord(this._cursor);
     else if (event.key === "Delete" && this._cursor) this._removeHere(place);
     else return;
     event.preventDefault();
@@ -168,7 +164,7 @@ export class ImageRows {
   }
 
   _removeHere(place) {
-    this._actions.remove(this._cursor);
+    this._app.project.remove([this._cursor]);
     const { all } = this._app.project.list;
     this._moveTo(Math.min(place, all.length - 1));
   }

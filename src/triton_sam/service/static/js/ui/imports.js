@@ -1,6 +1,6 @@
 /** Registers what reads annotations and classes from files, and the button that opens such files. */
 import { isGreyPng, isTiff } from "../import/label_files.js";
-import { LABELS } from "../export/label_image.js";
+import { LABELS } from "../core/label_keyword.js";
 import { isPng, pngTexts } from "../import/png_reader.js";
 import { isNamedAsLabels } from "../core/name_matching.js";
 import { importerOf, registerImporter } from "../importers.js";
