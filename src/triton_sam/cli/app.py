@@ -30,10 +30,6 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.add_typer(models.models_app, name="models")
-app.add_typer(bench.bench_app, name="bench")
-for command in (models.pull, models.export, models.setup, segment.segment, ask.ask):
-    app.command()(command)
 
 
 class LogLevel(str, enum.Enum):
@@ -73,10 +69,10 @@ def _main_options(
 
 
 # Many parameters: each is an option of the command, and typer reads them from the signature.
-@app.command()
 def serve(
     model_ids: Annotated[
-        list[str] | None, typer.Argument(metavar="[ID...]", help="Default: all that are set up.")
+        list[str] | None,
+        typer.Argument(metavar="ID", help="For example sam2:tiny; default: all that are set up, or else sam2:tiny."),
     ] = None,
     http_port: HttpPort = 8000,
     grpc_port: GrpcPort = 8001,
@@ -110,7 +106,6 @@ def serve(
         _wait(running)
 
 
-@app.command()
 def demo(
     once: Annotated[bool, typer.Option("--once", help="Stop after the picture.")] = False,
     vlm: Annotated[bool, typer.Option("--vlm", help="Ask a toy vision-language model too (needs torch).")] = False,
@@ -139,7 +134,6 @@ def demo(
             _wait(running)
 
 
-@app.command()
 def doctor() -> None:
     """Check this machine: what works, what does not, and how to fix it."""
     from triton_sam.cli.doctor import FINE, NOTE, OPTIONAL, WRONG, examine
@@ -152,6 +146,13 @@ def doctor() -> None:
     if wrong:
         err.print("1 problem hinders what is set up" if wrong == 1 else f"{wrong} problems hinder what is set up")
         raise typer.Exit(1)
+
+
+# In the order in which a new user needs them; `--help` lists them so.
+for command in (demo, serve, segment.segment, ask.ask, models.setup, doctor, models.pull, models.export):
+    app.command()(command)
+app.add_typer(models.models_app, name="models")
+app.add_typer(bench.bench_app, name="bench")
 
 
 def _print_urls(running: RunningServer) -> None:

@@ -19,7 +19,9 @@ from triton_sam.models.vlm_weights import VlmStore
 from triton_sam.models.weights import WeightStore
 from triton_sam.settings import get_settings
 
-models_app = typer.Typer(help="List the models, show one, or remove one.", invoke_without_command=True)
+models_app = typer.Typer(
+    help="List the models and how far each is; show one in full; remove one.", invoke_without_command=True
+)
 RepositoryOption = Annotated[Path | None, typer.Option("--model-repository", help="Default: below TRITON_SAM_HOME.")]
 CheckpointOption = Annotated[
     Path | None,
@@ -46,7 +48,7 @@ def models(context: typer.Context) -> None:
 @models_app.command("show")
 def models_show(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[ID...]", help="For example sam2:tiny; default: all.")
+        list[str] | None, typer.Argument(metavar="ID", help="For example sam2:tiny; default: all.")
     ] = None,
 ) -> None:
     """Show models in full: state, next steps, size, licence."""
@@ -130,7 +132,9 @@ def export(
 def setup(
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[ID...]", help="Ids (also vlm:...), families (sam1, sam2, sam3) or all of these."),
+        typer.Argument(
+            metavar="ID", help="Ids (sam2:tiny, vlm:shapes), families (sam1, sam2, sam3), or all: one of each family."
+        ),
     ] = None,
     model_repository: RepositoryOption = None,
     profile: Annotated[
@@ -153,7 +157,7 @@ def setup(
         ),
     ] = False,
 ) -> None:
-    """Download, export if needed, and write the Triton model repository."""
+    """Make models ready to serve: download them, and export them if needed."""
     from triton_sam.repository.export_cache import ExportRequest
     from triton_sam.repository.setup_models import SetupChoice, set_up_models
 
