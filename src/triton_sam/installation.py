@@ -93,7 +93,7 @@ def _packages(extra: str, requires: Sequence[str]) -> list[str]:
         if inner is not None:
             found += _packages(inner[1], requires)
             continue
-        rest = _EXTRA_MARKER.sub("", marker).strip()
+        rest = _EXTRA_MARKER.sub("", marker).strip().replace("'", '"')  # the word is in single quotes
         found.append(f"{requirement.strip()}; {rest}" if rest else requirement.strip())
     return list(dict.fromkeys(found))
 

@@ -97,13 +97,13 @@ def test_an_address(direct: dict[str, Any], word: str) -> None:
 def test_what_is_gone_or_unknown_is_named_package_by_package(direct: dict[str, Any] | None) -> None:
     found = extra_words("export", clone=None, direct_url=direct, requires=REQUIRES)
     assert found == [
-        "nvidia-pytriton==0.7.0; sys_platform == 'linux'",
+        'nvidia-pytriton==0.7.0; sys_platform == "linux"',
         "numpy<2",
         "scikit-image<1,>=0.22",
         "torch<3,>=2.6",
     ]
     assert extra_words("dev", clone=None, direct_url=direct, requires=REQUIRES) == [
-        "triton==3.6.0; (platform_machine == 'x86_64')"
+        'triton==3.6.0; (platform_machine == "x86_64")'
     ]
     both = extra_words("demo,vlm", clone=None, direct_url=direct, requires=REQUIRES)
     assert both == ["scikit-image<1,>=0.22", "torch<3,>=2.6"]

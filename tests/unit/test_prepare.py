@@ -284,6 +284,18 @@ def test_without_torch_nothing_else_is_served_instead(
     assert set_ups == []
 
 
+def test_the_client_alone_is_told_how_to_get_the_server(
+    settings: Settings, set_ups: list[tuple[str, Path]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(availability, "missing_module", lambda _extra: "onnxruntime")
+    for ids in ([], [DEFAULT_MODEL]):
+        with pytest.raises(
+            SetupError, match=r"^sam2:tiny is not there: .*\[server,service\].*`triton-sam setup sam2:tiny`"
+        ):
+            prepare(ids, settings, None)
+    assert set_ups == []
+
+
 def test_weights_for_torch_alone_need_torch(
     settings: Settings, set_ups: list[tuple[str, Path]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -64,7 +64,8 @@ def examine(settings: Settings) -> Iterator[Finding]:
     yield from _rewrites(settings)
     if missing:
         yield Finding("optional", OPTIONAL, f"not installed: {'; '.join(missing)}")
-    yield _more_models(facts)
+    if _serves_here(settings, facts):
+        yield _more_models(facts)
 
 
 def _serves_here(settings: Settings, facts: Mapping[str, ModelFacts]) -> bool:

@@ -137,10 +137,11 @@ def next_steps(facts: ModelFacts) -> tuple[str, ...]:
     if not facts.set_up:
         if not (facts.downloaded or facts.exported) and facts.to_download:
             steps.append(facts.to_download.command)
-        if facts.to_set_up:
-            steps.append(facts.to_set_up.command)
+        need = facts.to_set_up or facts.to_run  # the extras of a set-up contain those of the server
+        if need:
+            steps.append(need.command)
         steps.append(f"triton-sam setup {facts.model_id}{option}")
-    if facts.to_run:
+    elif facts.to_run:
         steps.append(facts.to_run.command)
     return (*dict.fromkeys(steps), f"triton-sam serve{option}")
 
@@ -236,7 +237,8 @@ def _vlms(store: VlmStore, repository: Path, running: RunningModels, own: Path |
 
 def _need(extra: str) -> Need | None:
     missing = missing_module(extra)
-    return Need(missing, install_extra(extra)) if missing else None
+    # Who lacks the server lacks the service too, and the page with it.
+    return Need(missing, install_extra("server,service" if extra == "server" else extra)) if missing else None
 
 
 def _is_from_npm(spec: ModelSpec) -> bool:

