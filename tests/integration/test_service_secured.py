@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import ipaddress
 import json
@@ -13,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
+import numpy as np
 import pytest
 import websockets.sync.client
 from cryptography import x509
@@ -20,9 +22,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from tests.waiting import eventually
-from triton_sam import SAM2TritonClient
+from triton_sam import SAM2TritonClient, SpeculativeSAM2Client
 from triton_sam.client.wire import click_inputs
-from triton_sam.errors import ImageExpired
+from triton_sam.errors import ImageExpired, NotAuthorised, ServerUnreachable
 from triton_sam.logs import REQUESTS_LOG, JsonFormatter
 from triton_sam.models.specs import ModelSpec
 from triton_sam.serving import Ports, RunningServer, ServingOptions, serving
@@ -121,6 +123,29 @@ def test_https_and_wss(running: RunningServer, service: httpx.Client, trust: ssl
     ) as socket:
         socket.send(json.dumps(click | {"id": 1}))
         assert json.loads(socket.recv(timeout=60))["result"]["score"] > 0.5
+
+
+def test_the_clients_over_https_and_wss(
+    running: RunningServer, settings: Settings, photographs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = running.urls["service"]
+    with SAM2TritonClient(address, token=TOKEN) as client, pytest.raises(ServerUnreachable, match="certificate"):
+        client.set_image(photographs / "coffee.png")
+    monkeypatch.setenv("SSL_CERT_FILE", str(settings.tls_certificate))
+    with SAM2TritonClient(address, token=TOKEN) as client:
+        client.set_image(photographs / "coffee.png")
+        expected, _ = client.predict([[365, 290]], [1])
+    with SAM2TritonClient(address) as client, pytest.raises(NotAuthorised, match="requires a token"):
+        client.set_image(photographs / "coffee.png")
+
+    async def hover() -> None:
+        async with SpeculativeSAM2Client(address, token=TOKEN, latest_wins=True) as client:
+            client.set_image(photographs / "coffee.png")
+            found = await client.predict_async([[365, 290]], [1])
+            assert found is not None
+            np.testing.assert_allclose(found[0], expected, atol=1e-3)
+
+    asyncio.run(hover())
 
 
 def test_whoever_does_not_speak_tls_or_does_not_trust_it(running: RunningServer) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import contextlib
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,7 @@ TRIES = 4
 SCENES = 200
 
 
-@pytest.fixture(scope="module", params=SCHEMES)
+@pytest.fixture(scope="module", params=[*SCHEMES, "service"])
 def client(request: pytest.FixtureRequest, vlm_server: RunningServer) -> Iterator[TritonVLMClient]:
     with TritonVLMClient(vlm_server.urls[request.param]) as client:
         yield client
@@ -251,19 +252,25 @@ def test_a_seed_draws_the_same_in_any_company(vlm_server: RunningServer) -> None
         ({"prompt": "x" * 40_000}, TooLarge, "40,000 bytes and 32,768 are allowed"),
         ({"prompt": "x" * 2_000}, InvalidInput, "tokens with its image, and the model reads 1024"),
         ({"image": b"no image"}, InvalidInput, "image"),
-        ({"model_name": "flamingo"}, NotFound, "does not serve flamingo"),
+        ({"model_name": "flamingo"}, NotFound, "does not serve flamingo, but .*llava.*: choose one of these"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
 def test_refusals_are_one_sentence(
-    client: TritonVLMClient, options: dict[str, Any], error: type[TritonSamError], words: str
+    client: TritonVLMClient,
+    options: dict[str, Any],
+    error: type[TritonSamError],
+    words: str,
+    request: pytest.FixtureRequest,
 ) -> None:
     asked = {"model_name": "llava", "image": png(picture(1)), "prompt": "What?", **options}
-    with pytest.raises(error, match=words) as refused:
+    with pytest.raises(error) as refused:
         client.infer(**asked)
     assert type(refused.value) is error
+    if "service" not in request.node.name:  # it has words of its own, and the same kinds of errors
+        assert re.search(words, str(refused.value))
     assert "\n" not in str(refused.value)
-    assert "[" not in str(refused.value), "marks of the wire are taken off"
+    assert not str(refused.value).endswith("]"), "marks of the wire are taken off"
 
 
 def test_the_door_and_the_events_refuse_as_well(vlm_server: RunningServer) -> None:

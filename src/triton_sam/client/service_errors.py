@@ -39,7 +39,6 @@ _BY_CODE: dict[str, type[TritonSamError]] = {
         InternalError,
         InvalidInput,
         MethodNotAllowed,
-        ModelNotFound,
         NotAuthorised,
         NotFound,
         QueueFull,
@@ -49,7 +48,7 @@ _BY_CODE: dict[str, type[TritonSamError]] = {
         Unavailable,
         Unsupported,
     )
-}
+} | {spelled(ModelNotFound, "_"): NotFound}  # Triton makes no difference between models
 _MAX_QUOTE = 200
 
 
