@@ -37,11 +37,12 @@ class HoverSocket:
         self._socket = socket
         self._numbers = itertools.count(1)
         self._pending: dict[int, asyncio.Future[Any]] = {}
+        self._ending = False
         self._reading = asyncio.create_task(self._read())
 
     @property
     def is_open(self) -> bool:
-        return not self._reading.done()
+        return not self._ending
 
     @property
     def is_idle(self) -> bool:
@@ -63,7 +64,7 @@ class HoverSocket:
             raise SocketLost from error
         except asyncio.CancelledError:
             if len(self._pending) == 1:
-                self._reading.cancel()
+                self._end()
             raise
         finally:
             del self._pending[number]
@@ -71,8 +72,12 @@ class HoverSocket:
                 answer.exception()  # or asyncio would log one that arrived too late
 
     async def close(self) -> None:
-        self._reading.cancel()
+        self._end()
         await asyncio.gather(self._reading, return_exceptions=True)
+
+    def _end(self) -> None:
+        self._ending = True
+        self._reading.cancel()
 
     async def _read(self) -> None:
         try:
@@ -82,6 +87,7 @@ class HoverSocket:
         except ValueError as error:
             log.debug("a hover response cannot be read: %s", error)
         finally:
+            self._ending = True
             for answer in self._pending.values():
                 if not answer.done():
                     answer.set_exception(SocketLost())
