@@ -94,7 +94,8 @@ async def busy_decoder(running: RunningServer, picture: Path) -> AsyncIterator[i
         await busy
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
+# Not through the service: fifty connections may take longer than the model is busy. There is a unit test for that.
+@pytest.mark.parametrize("protocol", ["HTTP", "gRPC"])
 def test_fifty_requests_behind_a_busy_model_and_one_is_wanted(
     running: RunningServer, protocol: str, picture: Path, expected: np.ndarray[Any, Any]
 ) -> None:
@@ -105,16 +106,14 @@ def test_fifty_requests_behind_a_busy_model_and_one_is_wanted(
             tasks = await queue_multiple_requests(client, coords, [np.array([1])] * 50, "user_session_1")
             while counters_so_far(running, "sam2")["cache_hits_total"] - before["cache_hits_total"] < 50:
                 await asyncio.sleep(0.01)  # until all fifty are in the server's queue
-            cancelled = client.cancel_session_requests("user_session_1")
-            # Fifty connections to the service take a while, and sessions are served in turn.
-            assert cancelled == 49 or (protocol == "service" and cancelled > 25)
+            assert client.cancel_session_requests("user_session_1") == 49
             result = await wait_for_latest_result(tasks, client, "user_session_1")
             assert_same(result, expected)
             status = client.get_session_status("user_session_1")
-            assert (status.completed, status.cancelled, status.pending) == (50 - cancelled, cancelled, 0)
+            assert (status.completed, status.cancelled, status.pending) == (1, 49, 0)
         grown = growth(running, before)
-        assert grown["decodes_total"] <= 51 - cancelled + others
-        assert grown["cancelled_total"] >= cancelled - 1
+        assert grown["decodes_total"] <= 2 + others
+        assert grown["cancelled_total"] >= 48
 
     run(body())
 
