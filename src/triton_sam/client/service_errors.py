@@ -29,7 +29,7 @@ from triton_sam.errors import (
     spelled,
 )
 
-_BY_CODE: dict[str, type[TritonSamError]] = {
+_BY_CODE: Mapping[str, type[TritonSamError]] = {
     spelled(cls, "_"): cls
     for cls in (
         Cancelled,
