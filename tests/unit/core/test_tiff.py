@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import struct
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -26,6 +27,17 @@ def tiff(values: Pixels, **options: Any) -> bytes:
 
 def deep(*shape: int, top: int = 65535) -> Pixels:
     return RANDOM.integers(0, top + 1, shape, dtype=np.uint16)
+
+
+def packed(values: Pixels, bits: int, order: str) -> bytes:
+    """[H,W] as a TIFF of samples without gaps, written by hand: tifffile swaps some of them in big-endian files."""
+    height, width = values.shape
+    places = np.arange(bits)[::-1]
+    rows = np.packbits((values[:, :, None] >> places & 1).astype(np.uint8).reshape(height, -1), axis=1).tobytes()
+    tags = {256: width, 257: height, 258: bits, 259: 1, 262: 1, 273: 8, 277: 1, 278: height, 279: len(rows)}
+    entries = b"".join(struct.pack(order + "HHII", tag, 4, 1, value) for tag, value in tags.items())
+    head = (b"II" if order == "<" else b"MM") + struct.pack(order + "HI", 42, 8 + len(rows))
+    return head + rows + struct.pack(order + "H", len(tags)) + entries + bytes(4)
 
 
 def grey(values: Pixels) -> Pixels:
@@ -91,12 +103,7 @@ def test_packed_bits(bits: int, order: str) -> None:
     top = 2**bits - 1
     values = RANDOM.integers(0, top, (20, 31), endpoint=True).astype(np.uint8 if bits <= 8 else np.uint16)
     values[0, 0] = top
-    data, packed = tiff(values, bitspersample=bits, byteorder=order), tiff(values, bitspersample=bits, byteorder="<")
-    # The bits of both byte orders are alike; tifffile swaps some when it writes big-endian files.
-    size = 20 * -(-31 * bits // 8)
-    with tifffile.TiffFile(io.BytesIO(data)) as ours, tifffile.TiffFile(io.BytesIO(packed)) as right:
-        start, source = ours.pages.first.dataoffsets[0], right.pages.first.dataoffsets[0]
-    found = decoded(data[:start] + packed[source : source + size] + data[start + size :])
+    found = decoded(packed(values, bits, order))
     assert np.abs(found[:, :, 0] - values * (255 / top)).max() <= 0.5
 
 
@@ -228,11 +235,6 @@ WORKED: dict[str, Callable[[], tuple[bytes, Pixels, float]]] = {
     ),
     "tiles": lambda: (tiff(noise(40, 50), photometric="rgb", tile=(16, 16)), noise(40, 50), 0),
     "several pages": lambda: (_several_pages(), noise(20, 30), 0),
-    "YCbCr": lambda: (
-        saved(Image.fromarray(blocks()).convert("YCbCr"), "TIFF"),
-        np.asarray(Image.fromarray(blocks()).convert("YCbCr").convert("RGB")),
-        3,
-    ),
 }
 
 
