@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,9 @@ import pytest
 from tests.integration.test_service_secured import throw_away_certificate
 from tests.unit.client.memory_server import MemoryServer
 from tests.unit.client.test_through_service import PICTURE, TOKEN, fake_of, service
-from tests.unit.service.helpers import Fake, listening
-from triton_sam import SAM2TritonClient, SpeculativeSAM2Client, queue_multiple_requests
+from tests.unit.service.helpers import Fake, FakeTransport, listening
+from triton_sam import SAM2TritonClient, SpeculativeSAM2Client, queue_multiple_requests, wait_for_latest_result
+from triton_sam.client.wire import Call
 from triton_sam.errors import InvalidInput, NotAuthorised, TritonSamError, Unavailable
 from triton_sam.server.host import free_port
 from triton_sam.service.uvicorn_thread import ServiceThread
@@ -118,27 +118,38 @@ def test_a_cancel_reaches_the_server(latest_wins: bool, fake: Fake, url: str, me
     run(body())
 
 
-def test_fifty_requests_and_one_is_wanted(fake: Fake, url: str, memory: MemoryServer) -> None:
-    async def body() -> None:
+class DropsOne(FakeTransport):
+    """Drops the request that a cancel names, and keeps the others of its session."""
+
+    def _supersede(self, newer: Call) -> None:
+        for held in [held for held in self.held if held.call.parameters["sequence"] == newer.parameters["only"]]:
+            held.cancelled = True
+            self.held.remove(held)
+            held.let_go()
+
+
+def test_fifty_requests_and_one_is_wanted(memory: MemoryServer) -> None:
+    transport = DropsOne(memory.infer)
+
+    async def body(url: str) -> None:
         async with SpeculativeSAM2Client(url) as client:
             client.set_image(PICTURE)
             await client.image_ready()
-            fake.transport.hold()
+            transport.hold()
             points = [[[number, 1]] for number in range(50)]
             tasks = await queue_multiple_requests(client, points, [[1]] * 50, "s")
-            await fake.transport.reached(calls=51)
+            await transport.reached(calls=51)
             assert client.cancel_session_requests("s") == 49
-            await fake.transport.reached(cancels=49)
-            # The fake drops a whole session; what the service has asked for is the numbers.
-            cancelled = {call.parameters["only"] for call in fake.transport.cancels}
-            kept = {call.parameters["sequence"] for call in fake.transport.calls[1:]} - cancelled
+            await transport.reached(cancels=49)
+            transport.release()
+            result = await wait_for_latest_result(tasks, client, "s")
+            assert result is not None
+            assert result[0][0, 0, 0, 0] == 49
             assert [await task for task in tasks[:49]] == [None] * 49
-            assert len(kept) == 1
-            (newest,) = (call for call in fake.transport.calls[1:] if call.parameters["sequence"] in kept)
-            assert json.loads(newest.inputs["prompt_json"][0])["objects"][0]["points"] == [[49.0, 1.0]]
-            assert not tasks[49].done() or await tasks[49] is None
 
-    run(body())
+    with listening(Fake(transport)) as port:
+        run(body(f"http://127.0.0.1:{port}"))
+    assert memory.kinds == ["encode", "click"]
 
 
 def test_an_encode_that_is_not_wanted_any_more_is_cancelled(fake: Fake, url: str, memory: MemoryServer) -> None:
