@@ -6,7 +6,7 @@ import { Contrast } from "../../src/triton_sam/service/static/js/science/contras
 import { Pages, asIn } from "../../src/triton_sam/service/static/js/science/pages.js";
 import { develop } from "../../src/triton_sam/service/static/js/science/rendering.js";
 import { withWindow } from "../../src/triton_sam/service/static/js/science/view.js";
-import { Workshop } from "../../src/triton_sam/service/static/js/science/workshop.js";
+import { RenderWorker } from "../../src/triton_sam/service/static/js/science/render_worker.js";
 import { deferred, settled } from "./helpers.js";
 
 const view = (page = 1, more = {}) => ({
@@ -42,8 +42,8 @@ class FakeApp extends EventTarget {
   }
 }
 
-/** A workshop whose quick looks a test answers. */
-function fakeWorkshop() {
+/** A renderer whose quick looks a test answers. */
+function fakeRenderWorker() {
   const looks = [];
   return {
     looks,
@@ -63,26 +63,26 @@ function fakeWorkshop() {
 function open(context, picture) {
   context.mock.timers.enable({ apis: ["setTimeout"] });
   const app = new FakeApp(picture);
-  const workshop = fakeWorkshop();
+  const renderer = fakeRenderWorker();
   const replaced = [];
-  const contrast = new Contrast(app, { replace: (shown) => replaced.push(shown) }, workshop);
-  return { app, workshop, contrast, replaced };
+  const contrast = new Contrast(app, { replace: (shown) => replaced.push(shown) }, renderer);
+  return { app, renderer, contrast, replaced };
 }
 
 const moved = (contrast, low) => withWindow(contrast.view, 0, { low, high: 900 });
 
 test("while a handle moves, one look at a time is drawn, and the newest wins", async (context) => {
-  const { contrast, workshop, replaced, app } = open(context, { view: view() });
+  const { contrast, renderer, replaced, app } = open(context, { view: view() });
   await contrast.load();
   for (const low of [1, 2, 3, 4]) contrast.preview(moved(contrast, low));
-  assert.deepEqual(workshop.looks.map(({ wanted }) => wanted.windows[0].low), [1]);
-  workshop.looks[0].resolve(bitmap());
+  assert.deepEqual(renderer.looks.map(({ wanted }) => wanted.windows[0].low), [1]);
+  renderer.looks[0].resolve(bitmap());
   await settled();
-  assert.deepEqual(workshop.looks.map(({ wanted }) => wanted.windows[0].low), [1, 4]);
-  workshop.looks[1].resolve(bitmap());
+  assert.deepEqual(renderer.looks.map(({ wanted }) => wanted.windows[0].low), [1, 4]);
+  renderer.looks[1].resolve(bitmap());
   await settled();
   assert.equal(replaced.length, 2);
-  assert.equal(workshop.looks.length, 2);
+  assert.equal(renderer.looks.length, 2);
   assert.deepEqual(app.shown, [], "the model is not asked while a handle moves");
 });
 
@@ -101,12 +101,12 @@ test("the model is given what is shown once the user has rested", async (context
 });
 
 test("a change is kept if another image is opened at once, and is not drawn over it", async (context) => {
-  const { contrast, app, workshop, replaced } = open(context, { view: view() });
+  const { contrast, app, renderer, replaced } = open(context, { view: view() });
   await contrast.load();
   contrast.preview(moved(contrast, 7));
   contrast.settle();
   app.open({ view: view(2) }, "two");
-  workshop.looks[0].resolve(bitmap());
+  renderer.looks[0].resolve(bitmap());
   await settled();
   assert.deepEqual(app.shown.map(([record, { view: stored }]) => [record, stored.windows[0].low]), [["one", 7]]);
   assert.deepEqual(replaced, []);
@@ -128,8 +128,8 @@ test("an ordinary picture has samples when they are asked for, and a view when i
 });
 
 test("samples that cannot be read are said in a sentence", async (context) => {
-  const { contrast, app, workshop } = open(context, { view: view() });
-  workshop.load = () => Promise.reject(new Problem("refused", "this image needs more memory"));
+  const { contrast, app, renderer } = open(context, { view: view() });
+  renderer.load = () => Promise.reject(new Problem("refused", "this image needs more memory"));
   await contrast.load();
   assert.deepEqual(app.said, ["This image needs more memory."]);
   assert.equal(contrast.histograms, null);
@@ -140,7 +140,7 @@ test("all pages get the window of one, in the file's values, and the open page i
   app.items = [1, 2, 3].map((page) => ({ record: `r${page}`, stack: "s", page }));
   app.items.push({ record: "other", stack: "t", page: 1 }, { record: "plain" });
   app.pictures = { r1: { view: view(1) }, r3: { view: view(3) } };
-  const pages = new Pages(app, fakeWorkshop(), async () => "decoded");
+  const pages = new Pages(app, fakeRenderWorker(), async () => "decoded");
   assert.deepEqual(pages.state, { page: 2, count: 3 });
   const texts = [];
   pages.addEventListener("pages", () => texts.push(pages.working));
@@ -165,11 +165,11 @@ test("a window of floats is the same values in pages whose samples mean others",
 
 test("a worker that fails is an error for who waits, and the next task has a new one", async () => {
   const made = [];
-  const workshop = new Workshop(() => (made.push({ postMessage() {} }), made.at(-1)));
-  const waiting = [workshop.load(view()), workshop.quick(view())];
+  const renderer = new RenderWorker(() => (made.push({ postMessage() {} }), made.at(-1)));
+  const waiting = [renderer.load(view()), renderer.quick(view())];
   made[0].onerror();
   for (const one of waiting) await assert.rejects(one, /more memory/);
-  const next = workshop.quick(view());
+  const next = renderer.quick(view());
   assert.equal(made.length, 2);
   made[1].onmessage({ data: { id: 3, result: "bitmap" } });
   assert.equal(await next, "bitmap");

@@ -4,10 +4,10 @@ import test from "node:test";
 import { Expander } from "../../src/triton_sam/service/static/js/science/expand.js";
 import { mayHaveMore } from "../../src/triton_sam/service/static/js/science/file_heads.js";
 import { expanded } from "../../src/triton_sam/service/static/js/science/planes.js";
-import { connection, fakeService, tiff, workshop } from "./science_helpers.js";
+import { connection, fakeService, tiff, renderer } from "./science_helpers.js";
 
 const expander = (service, more = {}) =>
-  new Expander({ service, connection, limits: () => null, confirm: () => true, workshop, ...more });
+  new Expander({ service, connection, limits: () => null, confirm: () => true, renderer, ...more });
 /** @returns {Promise<object[]>} all items; they are made one by one */
 async function itemsOf(expanding) {
   const items = [];

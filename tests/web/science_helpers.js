@@ -1,8 +1,8 @@
-/** What the tests of scientific images share: a workshop without a worker, and a service that has a stack in memory. */
+/** What the tests of scientific images share: a render worker without a worker, and a service that has a stack in memory. */
 import { Problem } from "../../src/triton_sam/service/static/js/net/problems.js";
 import { develop } from "../../src/triton_sam/service/static/js/science/rendering.js";
 
-export const workshop = { develop };
+export const renderer = { develop };
 export const connection = { persist: (ask) => ask() };
 
 /** A file that begins as a TIFF does. */

@@ -12,7 +12,7 @@ import json
 import uuid
 from collections.abc import AsyncGenerator, Callable, Mapping
 from http import HTTPStatus
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from urllib.parse import quote
 
 import numpy.typing as npt
@@ -30,6 +30,9 @@ from triton_sam.client.wire import (
     translate_stream_error,
 )
 from triton_sam.errors import InternalError
+
+if TYPE_CHECKING:
+    import aiohttp
 
 #: Triton 25.06. In older ones a native cancel that coincides with the end of its request can end the whole server.
 _NATIVE_CANCEL_SINCE = (2, 59)
@@ -161,7 +164,13 @@ class HttpAsyncTransport:
 
     async def close(self) -> None:
         if self._session is not None:
-            await self._session.close()
+            await close_session(self._session)
+
+
+async def close_session(session: aiohttp.ClientSession) -> None:
+    """Closes aiohttp's session and its sockets, which the event loop closes in its next turn."""
+    await session.close()
+    await asyncio.sleep(0)
 
 
 def _status_error(status: int, body: bytes, address: Address) -> Exception:

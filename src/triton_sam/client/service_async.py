@@ -17,6 +17,7 @@ from typing import Any
 import numpy.typing as npt
 
 from triton_sam.client import service_calls
+from triton_sam.client.async_transport import close_session
 from triton_sam.client.hover_socket import HoverSockets, SocketLost
 from triton_sam.client.http_connection import tls_context
 from triton_sam.client.service_calls import ServiceRequest
@@ -131,7 +132,7 @@ class ServiceAsyncTransport:
     async def close(self) -> None:
         await self._sockets.close()
         if self._session is not None:
-            await self._session.close()
+            await close_session(self._session)
 
     # -- requests --------------------------------------------------------------------------------------------------
 

@@ -260,7 +260,7 @@ class _Loads(HTMLParser):
 
 _SCRIPT_COMMENTS = re.compile(r"/\*.*?\*/|(?<![:\"'`])//[^\n]*", re.DOTALL)
 _SCRIPT_LOADS = re.compile(
-    r"""(?:\bfrom\s*|\bimport\s*\(?\s*|\bnew\s+URL\s*\(\s*(?=[^,()]*,\s*import\.meta\.url))(["'])(?P<address>[^"'\n]+)\1"""
+    r"""(?:\bfrom\s*|(?<!["'])\bimport\s*\(?\s*|\bnew\s+URL\s*\(\s*(?=[^,()]*,\s*import\.meta\.url))(["'])(?P<address>[^"'\n]+)\1"""
 )
 _STYLE_LOADS = re.compile(r"""(?:url\(\s*|@import\s+)(["']?)(?P<address>[^"')\s]+)\1""")
 _FOREIGN = re.compile(r"(?:https?:)?//[A-Za-z0-9.-]+", re.IGNORECASE)

@@ -14,11 +14,11 @@ export class Contrast extends EventTarget {
   /**
    * @param {import("../app.js").App} app
    * @param {import("../draw/stage.js").Stage} stage
-   * @param {import("./workshop.js").Workshop} workshop that holds the samples of the open image
+   * @param {import("./render_worker.js").RenderWorker} renderer that holds the samples of the open image
    */
-  constructor(app, stage, workshop) {
+  constructor(app, stage, renderer) {
     super();
-    Object.assign(this, { _app: app, _stage: stage, _workshop: workshop });
+    Object.assign(this, { _app: app, _stage: stage, _renderer: renderer });
     /** @type {import("./view.js").View|null} as it is chosen now; null for an ordinary picture whose samples are not read yet */
     this.view = null;
     /** @type {Uint32Array[]|null} of each channel; null until the samples are read */
@@ -72,7 +72,7 @@ export class Contrast extends EventTarget {
     try {
       const view = picture.view ?? (await this._ofOrdinary(picture));
       if (turn !== this._turn) return;
-      const histograms = await this._workshop.load(view);
+      const histograms = await this._renderer.load(view);
       if (turn !== this._turn) return;
       this.view ??= view;
       this.histograms = histograms;
@@ -89,13 +89,13 @@ export class Contrast extends EventTarget {
     const origin = { origin: name, stack: "", page: 1, pages: 1, notFinite: 0 };
     const namesOf = ({ channels }) => (channels < 3 ? null : ["red", "green", "blue", "alpha"].slice(0, channels));
     try {
-      const { samples, ...size } = await this._workshop.split(file);
+      const { samples, ...size } = await this._renderer.split(file);
       const about = { ...size, ...origin, names: namesOf(size), dtype: "uint8", range: { low: 0, high: 255 } };
-      return (await this._workshop.develop(samples, about, false)).view;
+      return (await this._renderer.develop(samples, about, false)).view;
     } catch {
       const { header, body } = await this._app.connection.persist(() => this._app.service.planes(file, 0, 1));
       const about = parseHeader(header);
-      return (await this._workshop.develop(body, { ...about, names: namesOf(about), ...origin }, false)).view;
+      return (await this._renderer.develop(body, { ...about, names: namesOf(about), ...origin }, false)).view;
     }
   }
 
@@ -131,7 +131,7 @@ export class Contrast extends EventTarget {
     this._isLooking = true;
     let { view } = this;
     for (let isNew = true; isNew; ) {
-      const bitmap = await this._workshop.quick(view).catch(() => null);
+      const bitmap = await this._renderer.quick(view).catch(() => null);
       if (turn !== this._turn) return void bitmap?.close();
       if (bitmap) this._stage.replace(bitmap);
       isNew = view !== this.view;
@@ -142,7 +142,7 @@ export class Contrast extends EventTarget {
 
   async _finish({ turn, record, view }) {
     try {
-      const { bitmap, file } = await this._workshop.finish(view);
+      const { bitmap, file } = await this._renderer.finish(view);
       if (view !== this.view && turn === this._turn) return void bitmap.close(); // moved again meanwhile
       // If another image is open by now, this one is stored all the same.
       this._app.project.changePicture(record, { bitmap, file, view });

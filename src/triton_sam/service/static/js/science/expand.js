@@ -13,7 +13,7 @@ import { isPhotograph } from "./channels.js";
 import { headOf, mayHaveMore } from "./file_heads.js";
 import { parseHeader, pageBytes } from "./planes.js";
 import { pageName } from "./view.js";
-import { Workshop } from "./workshop.js";
+import { RenderWorker } from "./render_worker.js";
 
 /** Pages that are added without a question. */
 export const MANY_PAGES = 200;
@@ -32,10 +32,10 @@ export class Expander {
    * @param {() => {max_image_bytes: number}|null} parts.limits of the server, if known
    * @param {(question: string) => boolean|Promise<boolean>} parts.confirm asks the user
    * @param {(done: number, pages: number) => void} [parts.onPage] told after each page
-   * @param {Workshop} [parts.workshop]
+   * @param {RenderWorker} [parts.renderer]
    */
-  constructor({ service, connection, limits, confirm, onPage = () => {}, workshop = new Workshop() }) {
-    Object.assign(this, { service, connection, limits, confirm, onPage, workshop });
+  constructor({ service, connection, limits, confirm, onPage = () => {}, renderer = new RenderWorker() }) {
+    Object.assign(this, { service, connection, limits, confirm, onPage, renderer });
   }
 
   /**
@@ -96,7 +96,7 @@ export class Expander {
       };
       // Slices of a blob stay outside of the page's memory until they are read.
       const samples = body.slice(index * bytes, (index + 1) * bytes);
-      const made = await this.workshop.develop(samples, about, description.bits > 8);
+      const made = await this.renderer.develop(samples, about, description.bits > 8);
       this.onPage(about.page, about.pages);
       yield { name: pageName(about), ...made };
     }

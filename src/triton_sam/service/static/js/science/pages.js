@@ -9,14 +9,14 @@ import { windowOf } from "./window.js";
 
 export class Pages extends EventTarget {
   /**
-   * @param {import("../app.js").App} app @param {import("./workshop.js").Workshop} workshop
+   * @param {import("../app.js").App} app @param {import("./render_worker.js").RenderWorker} renderer
    * @param {(file: Blob) => Promise<ImageBitmap>} [decode] for tests
    */
-  constructor(app, workshop, decode = (file) => createImageBitmap(file)) {
+  constructor(app, renderer, decode = (file) => createImageBitmap(file)) {
     super();
     this._decode = decode;
     this._app = app;
-    this._workshop = workshop;
+    this._renderer = renderer;
     /** What is under way, for the user; empty if nothing. */
     this.working = "";
     for (const event of ["picture", "items"]) app.addEventListener(event, () => this._changed());
@@ -45,7 +45,7 @@ export class Pages extends EventTarget {
         const picture = await project.store.readPicture(record);
         if (!picture?.view) continue;
         const view = asIn(picture.view, chosen);
-        const file = await this._workshop.render(view);
+        const file = await this._renderer.render(view);
         // The user may have opened the page meanwhile.
         const bitmap = record === project.list.current ? await this._decode(file) : null;
         project.changePicture(record, { file, view, bitmap });

@@ -2,7 +2,7 @@
 import { withLevels } from "../draw/levels.js";
 import { Problem } from "../net/problems.js";
 
-export class Workshop {
+export class RenderWorker {
   /** @param {() => Worker} [make] for tests */
   constructor(make = () => new Worker(new URL("./worker.js", import.meta.url), { type: "module" })) {
     this._make = make;
