@@ -29,6 +29,9 @@ pytestmark = pytest.mark.triton
 PROTOCOLS = ("HTTP", "gRPC", "service")
 SPOON = [365, 290]
 HOVERS = 40
+#: Of a request that keeps the decoder busy.
+PROMPTS = 60
+ATTEMPTS = 4
 CANCELS = int(os.environ.get("TRITON_SAM_TEST_CANCELS", "400"))
 
 
@@ -80,9 +83,9 @@ def growth(running: RunningServer, before: dict[str, float]) -> dict[str, float]
 
 
 @asynccontextmanager
-async def busy_decoder(running: RunningServer, picture: Path) -> AsyncIterator[int]:
-    """A decoder that has seconds to do for somebody else; yields how many prompts those are."""
-    objects = [{"points": [[20 + 9 * number, 200]]} for number in range(60)]
+async def busy_decoder(running: RunningServer, picture: Path) -> AsyncIterator[asyncio.Future[Any]]:
+    """A decoder that has seconds to do for somebody else; yields that work."""
+    objects = [{"points": [[20 + 9 * number, 200]]} for number in range(PROMPTS)]
     loop = asyncio.get_running_loop()
     with SAM2TritonClient(running.urls["HTTP"]) as other:
         other.set_image(picture)
@@ -90,7 +93,7 @@ async def busy_decoder(running: RunningServer, picture: Path) -> AsyncIterator[i
         busy = loop.run_in_executor(None, lambda: other.segment(objects=objects, format="rle"))
         while counters_so_far(running, "sam2")["cache_hits_total"] == decodes:  # until it has been let in
             await asyncio.sleep(0.005)
-        yield len(objects)
+        yield busy
         await busy
 
 
@@ -99,21 +102,33 @@ async def busy_decoder(running: RunningServer, picture: Path) -> AsyncIterator[i
 def test_fifty_requests_behind_a_busy_model_and_one_is_wanted(
     running: RunningServer, protocol: str, picture: Path, expected: np.ndarray[Any, Any]
 ) -> None:
-    async def body() -> None:
-        async with speculative(running, protocol, picture) as client, busy_decoder(running, picture) as others:
+    async def attempt() -> bool:
+        """Whether the decoder was busy until the cancel."""
+        async with speculative(running, protocol, picture) as client, busy_decoder(running, picture) as busy:
             before = counters_so_far(running, "sam2")
             coords = [np.array([[100 + number, 200]]) for number in range(49)] + [np.array([SPOON])]
             tasks = await queue_multiple_requests(client, coords, [np.array([1])] * 50, "user_session_1")
             while counters_so_far(running, "sam2")["cache_hits_total"] - before["cache_hits_total"] < 50:
                 await asyncio.sleep(0.01)  # until all fifty are in the server's queue
+            if busy.done():
+                client.cancel_session_requests("user_session_1", keep_latest=False)
+                return False
             assert client.cancel_session_requests("user_session_1") == 49
             result = await wait_for_latest_result(tasks, client, "user_session_1")
             assert_same(result, expected)
             status = client.get_session_status("user_session_1")
             assert (status.completed, status.cancelled, status.pending) == (1, 49, 0)
         grown = growth(running, before)
-        assert grown["decodes_total"] <= 2 + others
+        assert grown["decodes_total"] <= 2 + PROMPTS
         assert grown["cancelled_total"] >= 48
+        return True
+
+    async def body() -> None:
+        # On a busy machine fifty requests may take longer to arrive than the decoder has to do.
+        for _ in range(ATTEMPTS):
+            if await attempt():
+                return
+        pytest.fail("the fifty requests never arrived while the decoder was busy")
 
     run(body())
 
@@ -123,12 +138,12 @@ def test_nothing_is_computed_where_everything_is_cancelled(
     running: RunningServer, protocol: str, picture: Path
 ) -> None:
     async def body() -> None:
-        async with speculative(running, protocol, picture) as client, busy_decoder(running, picture) as others:
+        async with speculative(running, protocol, picture) as client, busy_decoder(running, picture):
             before = counters(running, "sam2")
             tasks = await queue_multiple_requests(client, [[SPOON]] * 20, [[1]] * 20, "s")
             assert client.cancel_session_requests("s", keep_latest=False) == 20
             assert await wait_for_latest_result(tasks, client, "s") is None
-        assert growth(running, before)["decodes_total"] <= others
+        assert growth(running, before)["decodes_total"] <= PROMPTS
 
     run(body())
 
