@@ -162,9 +162,13 @@ export class ContrastPanel {
     const titles = Array.from({ length: channels }, (_, channel) => channelTitle(channel, names));
     const key = titles.join("\n");
     if (this._titled !== key) {
-      const options = (first) => [element("option", { value: first[0] }, first[1]), ...titles.map((title, channel) => element("option", { value: String(channel) }, title))];
-      this._look.replaceChildren(...options([ALL, "Several in colour"]));
-      for (const select of this._colour) select.replaceChildren(...options([NONE, "Nothing"]));
+      const option = (value, title) => element("option", { value: String(value) }, title);
+      this._look.replaceChildren(option(ALL, "Several in colour"), ...titles.map((title, channel) => option(channel, title)));
+      for (const select of this._colour) {
+        // These are narrow: "Channel 12" would be cut off before its number.
+        const short = titles.map((_, channel) => option(channel, names?.[channel]?.trim() || String(channel + 1)));
+        select.replaceChildren(option(NONE, "None"), ...short);
+      }
       this._titled = key;
       this._colours = "colours" in look ? look : { colours: [0, 1, null] };
     }
