@@ -87,7 +87,14 @@ class Day:
         """A new object of a class by its key."""
         self.screen.press("n")
         self.screen.press(CLASS_KEYS[kind])
-        return kind, self.screen.best(self.screen.asked_at(*self.screen.click(x, y)))
+        asked = self.screen.asked_at(*self.screen.click(x, y))
+        self.expect_answer()
+        return kind, self.screen.best(asked)
+
+    def expect_answer(self) -> None:
+        """The active object has its mask: a restarted server has been given the image again."""
+        facts = self.page.locator("#objects > li.active .facts")
+        wait_until(self.page, lambda: "px" in facts.inner_text(), PATIENCE)
 
 
 def add_specks(path: Path) -> None:
@@ -179,15 +186,14 @@ def clicks_outlive_a_restart(day: Day, server: Restartable) -> None:
     day.screen.press("n")
     day.screen.press(CLASS_KEYS[CELL])
     place = day.screen.click(200, 120)
+    day.screen.press("n")
+    wait_until(day.page, lambda: day.screen.is_drawn("marks", *place))  # it is seen that something is waited for
     server.start()
     day.page.locator("#status-connection[data-state=ready]").wait_for(timeout=PATIENCE * 1000)
-    day.page.locator("#objects > li").nth(1).wait_for()
-
-    def is_answered() -> bool:
-        return "px" in day.screen.row("Object 2").locator(".facts").inner_text()
-
-    wait_until(day.page, is_answered, PATIENCE)
-    seen.append((CELL, day.screen.best(day.screen.asked[-1] | {"points": [list(place)], "labels": [1]})))
+    day.page.get_by_label("Name of Object 2", exact=True).click()
+    day.expect_answer()
+    uploaded = day.screen.api.post("/v1/images", files={"image": day.images[4].read_bytes()}).json()
+    seen.append((CELL, day.screen.best(day.screen.asked_at(*place) | {"image_key": uploaded["image_key"]})))
     day.finish_image()
 
 

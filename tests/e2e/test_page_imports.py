@@ -58,6 +58,8 @@ def test_boxes_of_several_images(server: RunningServer, open_page: OpenPage, pho
     expect_open(page, names[0])
     expect_boxes(screen, images[0])
     assert len(screen.asked) == 2, "only the open image's boxes are sent"
+    exported(screen, "All images, in one ZIP", tmp_path)
+    screen.expect_notice("export", f"4 objects have no mask yet and are not in the file. Open {names[1]}, {names[2]}")
     screen.press("PageDown")
     expect_open(page, names[1])
     expect_boxes(screen, images[1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -51,7 +52,8 @@ def test_a_killed_serve_takes_its_processes_along_and_the_next_one_drains(reposi
     ):
         wait_until_serving(process)
         assert not [region for region in left if region.exists()], "a start sweeps what a killed server left"
-        assert [path.name.partition("_")[0] for path in (tmp_path / "run").iterdir()] == [str(process.pid)]
+        kept = sorted(re.split(r"_|-\d+\.json", path.name)[0] for path in (tmp_path / "run").iterdir())
+        assert kept == [str(process.pid), f"server-{process.pid}"], "of folders and records, too"
         everything = family_of(process.pid)
         image = {"image": slow_picture(0)}
         waiting = [pool.submit(client.post, "/v1/images", files=image) for _ in range(FEW)]

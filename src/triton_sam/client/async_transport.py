@@ -34,6 +34,7 @@ from triton_sam.errors import InternalError
 if TYPE_CHECKING:
     import aiohttp
 
+_TLS_CLOSE_SECONDS = 0.25
 #: Triton 25.06. In older ones a native cancel that coincides with the end of its request can end the whole server.
 _NATIVE_CANCEL_SINCE = (2, 59)
 _HEADER_LENGTH = "Inference-Header-Content-Length"
@@ -164,13 +165,17 @@ class HttpAsyncTransport:
 
     async def close(self) -> None:
         if self._session is not None:
-            await close_session(self._session)
+            await close_session(self._session, self._address)
 
 
-async def close_session(session: aiohttp.ClientSession) -> None:
-    """Closes aiohttp's session and its sockets, which the event loop closes in its next turn."""
+async def close_session(session: aiohttp.ClientSession, address: Address) -> None:
+    """Closes aiohttp's session, and lets the event loop close its sockets.
+
+    aiohttp does not wait for these: a plain socket is closed in the loop's next turn, one with TLS after a last
+    exchange with the server, for which aiohttp's documentation has this pause.
+    """
     await session.close()
-    await asyncio.sleep(0)
+    await asyncio.sleep(_TLS_CLOSE_SECONDS if address.tls else 0)
 
 
 def _status_error(status: int, body: bytes, address: Address) -> Exception:

@@ -132,7 +132,7 @@ class ServiceAsyncTransport:
     async def close(self) -> None:
         await self._sockets.close()
         if self._session is not None:
-            await close_session(self._session)
+            await close_session(self._session, self._address)
 
     # -- requests --------------------------------------------------------------------------------------------------
 

@@ -98,8 +98,9 @@ export class HoverPreview extends EventTarget {
   _take(question, answer) {
     this._answers.put(question.imageKey, question.promptKey, answer.candidates);
     this._onAnswer(answer);
-    // The mouse may have moved to a position whose mask was already cached.
-    if (question.number > this._shown) this._show(question, answer.candidates, answer.serverMs);
+    // The mouse may have moved to a position whose mask was already cached, or another image may be open.
+    const isWanted = question.number > this._shown && question.imageKey === this._images.key;
+    if (isWanted) this._show(question, answer.candidates, answer.serverMs);
   }
 
   _show({ thing, promptKey, moved, number }, candidates, serverMs = 0) {

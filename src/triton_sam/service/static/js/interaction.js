@@ -13,7 +13,7 @@ import { shownMasks } from "./core/scene.js";
 import { pixelAt, toImage } from "./core/view.js";
 import { Crosshair } from "./crosshair.js";
 import { FoundBoxes } from "./draw/found_boxes.js";
-import { drawBox, drawBrush } from "./draw/marks.js";
+import { drawBox, drawBrush, drawPrompt } from "./draw/marks.js";
 import { PromptHandles } from "./prompt_handles.js";
 
 /** As in the list of objects. */
@@ -350,6 +350,7 @@ export class Interaction extends EventTarget {
 
   _drawMarks(context, view, unit) {
     this.found.draw(context, view, unit);
+    for (const thing of this._app.document.things) if (documents.isUnseen(thing)) drawPrompt(context, view, thing, unit);
     this.handles.draw(context, view, unit);
     const box = this._box && this._boxOf(this._box);
     if (box) drawBox(context, view, box, "#0b5cc2", unit);

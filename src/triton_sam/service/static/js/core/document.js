@@ -201,6 +201,9 @@ export function promptKey(thing) {
 /** Whether the newest prompt has no response yet. */
 export const isWaiting = (thing) => hasPrompt(thing) && thing.answer?.key !== promptKey(thing);
 
+/** Whether it has a prompt and nothing to show yet. */
+export const isUnseen = (thing) => thing.visible && isWaiting(thing) && !maskOf(thing);
+
 /** The object as it would be after a click here, for a preview. @returns {Thing|null} null if a click does nothing */
 export function hovered(document, point) {
   const after = addPoint(document, point);

@@ -62,6 +62,12 @@ export function drawBox(context, view, box, colour, unit) {
   context.setLineDash([]);
 }
 
+/** What was asked about an object. @param {import("../core/document.js").Thing} thing */
+export function drawPrompt(context, view, { box, points, colour }, unit) {
+  if (box) drawBox(context, view, box, colour, unit);
+  for (const point of points) drawPoint(context, view, point, unit);
+}
+
 /** @param {number} radius original pixels */
 export function drawBrush(context, view, { x, y }, radius, unit) {
   const at = toScreen(view, x, y);

@@ -1,5 +1,5 @@
 /** One ZIP of all images of the list: as annotations for other programs, and as a project file for this page. */
-import { maskOf } from "../core/document.js";
+import { isUnseen, maskOf } from "../core/document.js";
 import { safeFileName, stemOfName, uniqueNames } from "../core/file_names.js";
 import { PROJECT_SETTINGS, withoutBlobs } from "../project/file_format.js";
 import { Archive } from "./archive.js";
@@ -50,22 +50,26 @@ class Writer {
  * @param {boolean} wanted.annotations COCO of all images; label image and GeoJSON of each
  * @param {boolean} wanted.images the image files, for the project file
  * @param {(done: number, total: number) => void} onProgress
- * @returns {Promise<{blob: Blob, unreadable: string[]}>} the ZIP, and the names of images that cannot be read
+ * @returns {Promise<{blob: Blob, unreadable: string[], unseen: Array<{name: string, count: number}>}>} the ZIP, the names of
+ *   images that cannot be read, and how many objects of which images have no mask yet
  */
 export async function everything(app, { annotations, images }, onProgress) {
   const writer = new Writer();
   const items = [...app.items];
   const stems = uniqueNames(items.map(({ name }) => safeFileName(stemOfName(name), "image")));
   const unreadable = [];
+  const unseen = [];
   try {
     for (const [index, item] of items.entries()) {
       const work = await app.project.read(item.record);
       if (work) await writeImage(writer, app, item, work, stems[index], { annotations, images });
       else unreadable.push(item.name);
+      const count = work?.history.present.things.filter(isUnseen).length ?? 0;
+      if (count) unseen.push({ name: item.name, count });
       onProgress(index + 1, items.length);
     }
     const { blob } = await writer.ask("finish", { settings: await projectSettings(app) });
-    return { blob, unreadable };
+    return { blob, unreadable, unseen };
   } finally {
     writer.close();
   }

@@ -181,5 +181,6 @@ function factsOf(thing) {
   const pixels = `${area(mask).toLocaleString("en")} px`;
   if (!best) return thing.base ? `${pixels}, imported` : `${pixels}, by hand`;
   const remark = thing.added || thing.removed || thing.base ? ", edited" : best.score < LOW_SCORE ? ", low" : "";
-  return `${pixels}, score ${best.score.toFixed(2)}${remark}`;
+  const state = documents.isWaiting(thing) ? ", updating" : "";
+  return `${pixels}, score ${best.score.toFixed(2)}${remark}${state}`;
 }

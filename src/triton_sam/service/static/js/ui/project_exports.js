@@ -25,9 +25,9 @@ export function startProjectExports(app) {
     try {
       app.project.saveNow();
       const { everything } = await load();
-      const { blob, unreadable } = await everything(app, wanted, tell);
+      const { blob, unreadable, unseen } = await everything(app, wanted, tell);
       download(blob, `${name}-${today()}.zip`);
-      notice("export", remark(app, unreadable));
+      notice("export", remark(app, wanted, unreadable, unseen));
     } catch (error) {
       notice("export", `The export failed. ${error.message}`);
     }
@@ -42,7 +42,13 @@ export function startProjectExports(app) {
   });
 }
 
-function remark(app, unreadable) {
+/** @returns {string} what is not in the file as the user may think */
+function remark(app, { annotations }, unreadable, unseen) {
   if (unreadable.length) return `Not in the file, because the browser cannot read them: ${unreadable.join(", ")}.`;
+  if (annotations && unseen.length) {
+    const count = unseen.reduce((sum, one) => sum + one.count, 0);
+    const [objects, are] = count === 1 ? ["1 object has", "is"] : [`${count} objects have`, "are"];
+    return `${objects} no mask yet and ${are} not in the file. Open ${unseen.map(({ name }) => name).join(", ")} to get them, and export again.`;
+  }
   return app.document.things.some(isWaiting) ? "Some objects still wait for their masks, and are exported as they were." : "";
 }
