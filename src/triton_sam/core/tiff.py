@@ -17,13 +17,14 @@ from triton_sam.core.deep_pixels import Bytes
 from triton_sam.core.picture_samples import Samples
 from triton_sam.core.tiff_directories import Directories, Directory
 from triton_sam.core.tiff_pages import TiffPage, read_page
-from triton_sam.core.tiff_stacks import Stack, stack_of
+from triton_sam.core.tiff_stacks import Stack, may_have_channels, stack_of
 from triton_sam.core.untrusted import check_pixels
 from triton_sam.errors import InvalidInput
 
 _SIDES_SWAPPED = frozenset({5, 6, 7, 8})
 _SUBDIRECTORIES = 330
 _RGB_NAMES = ("red", "green", "blue")
+_CHOOSE = "choose one: on the page, with --channel on the command line, or set_image(..., channel=0) in Python"
 
 
 class TiffFile:
@@ -109,6 +110,8 @@ class TiffPicture:
     def __init__(self, data: bytes | memoryview, max_pixels: int) -> None:
         self._file = TiffFile(data, max_pixels=max_pixels)
         check_meaning(self._file.first)
+        if may_have_channels(self._file.first) and self._file.stack.channels > 1:
+            raise InvalidInput(f"the TIFF has {self._file.stack.channels} channels, one per page: {_CHOOSE}")
         #: (width, height), upright.
         self.size = self._file.size
 
@@ -120,21 +123,20 @@ class TiffPicture:
 def check_meaning(page: TiffPage) -> None:
     """InvalidInput if the page's channels are not declared as grey or colours, or cannot be decoded."""
     tiff_decoder.check_decodable(page)
-    choose = "choose one: on the page, with --channel on the command line, or set_image(..., channel=0) in Python"
     if page.photometric in (tiff_pages.CMYK, tiff_pages.YCBCR):
         return
     if page.photometric == tiff_pages.RGB:
         if page.samples < 3:
-            raise InvalidInput(f"the TIFF says that it is RGB but has {page.samples} channel(s): {choose}")
+            raise InvalidInput(f"the TIFF says that it is RGB but has {page.samples} channel(s): {_CHOOSE}")
         return
     if page.photometric == tiff_pages.PALETTE:
         if page.samples > 1 or page.bits > 16 or page.kind != "u":
             raise InvalidInput("the TIFF has a palette and several channels or deep samples: write it as RGB")
         return
     if page.photometric not in (tiff_pages.WHITE_IS_ZERO, tiff_pages.BLACK_IS_ZERO, tiff_pages.TRANSPARENCY_MASK):
-        raise InvalidInput(f"the TIFF does not say whether its samples are grey or colours: {choose}")
+        raise InvalidInput(f"the TIFF does not say whether its samples are grey or colours: {_CHOOSE}")
     if page.samples > (2 if _alpha(page) else 1):
-        raise InvalidInput(f"the TIFF has {page.samples} channels that are not declared as colours: {choose}")
+        raise InvalidInput(f"the TIFF has {page.samples} channels that are not declared as colours: {_CHOOSE}")
 
 
 def _refuse_raw_files(directory: Directory) -> None:

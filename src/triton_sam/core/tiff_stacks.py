@@ -71,9 +71,8 @@ def stack_of(directories: Directories, first: TiffPage) -> Stack:
     offsets = directories.chain()
     count = len(offsets)
     plain = Axes("CZT", {"C": 1, "Z": count, "T": 1})
-    raw = first.directory.raw(_DESCRIPTION, _MAX_DESCRIPTION)
-    text = "" if raw is None else raw.split(b"\0", 1)[0].decode("utf-8", "replace")
-    axes = _imagej_axes(text) if text.startswith("ImageJ=") else _ome_axes(text) if "<OME" in text else None
+    text = _description(first)
+    axes = _axes(text)
     if axes is None or first.samples > 1:
         return Stack(directories, first, offsets, plain)
     total = math.prod(axes.sizes.values())
@@ -84,6 +83,21 @@ def stack_of(directories: Directories, first: TiffPage) -> Stack:
     if text.startswith("ImageJ=") and count == 1 and first.compression == 1 and end <= len(directories.data):
         return Stack(directories, first, offsets, axes, first.frame_bytes)
     return Stack(directories, first, offsets, plain)
+
+
+def may_have_channels(first: TiffPage) -> bool:
+    """Whether the first page's metadata, by themselves, say that channels are stored as pages."""
+    axes = _axes(_description(first))
+    return axes is not None and first.samples == 1 and axes.sizes["C"] > 1
+
+
+def _description(first: TiffPage) -> str:
+    raw = first.directory.raw(_DESCRIPTION, _MAX_DESCRIPTION)
+    return "" if raw is None else raw.split(b"\0", 1)[0].decode("utf-8", "replace")
+
+
+def _axes(text: str) -> Axes | None:
+    return _imagej_axes(text) if text.startswith("ImageJ=") else _ome_axes(text) if "<OME" in text else None
 
 
 def _imagej_axes(text: str) -> Axes | None:

@@ -116,6 +116,8 @@ def test_packed_bits(bits: int, order: str) -> None:
         (noise(20, 30)[:, :, :2], {"photometric": "minisblack", "planarconfig": "contig"}, "2 channels"),
         (deep(20, 30, 2), {"photometric": "minisblack", "planarconfig": "contig"}, "2 channels"),
         (deep(2, 20, 30), {"photometric": "minisblack", "planarconfig": "separate"}, "2 channels"),
+        (deep(2, 20, 30), {"metadata": {"axes": "CYX"}, "ome": True}, "2 channels, one per page"),
+        (deep(2, 20, 30), {"metadata": {"axes": "CYX"}, "imagej": True}, "2 channels, one per page"),
         (deep(3, 20, 30), {"photometric": "minisblack", "planarconfig": "separate"}, "3 channels"),
         (deep(20, 30, 5), {"photometric": "minisblack", "planarconfig": "contig"}, "5 channels"),
         (deep(20, 30, 3), {"photometric": "cielab"}, "L.a.b"),
