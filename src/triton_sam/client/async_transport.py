@@ -80,14 +80,7 @@ class HttpAsyncTransport:
 
     def _connected(self) -> Any:
         if self._session is None:
-            import aiohttp
-
-            # No limit on connections: the dispatcher has one, and a cancel must never wait for the request it cancels.
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0, ssl=tls_context() if self._address.tls else True),
-                timeout=aiohttp.ClientTimeout(total=self._timeout),
-                cookie_jar=aiohttp.DummyCookieJar(),
-            )
+            self._session = open_session(self._address, self._timeout)
         return self._session
 
     async def infer(self, call: Call) -> Mapping[str, npt.NDArray[Any]]:
@@ -166,6 +159,18 @@ class HttpAsyncTransport:
     async def close(self) -> None:
         if self._session is not None:
             await close_session(self._session, self._address)
+
+
+def open_session(address: Address, timeout: float) -> aiohttp.ClientSession:
+    """aiohttp's session for an address; inside an event loop."""
+    import aiohttp
+
+    # No limit on connections: the dispatcher has one, and a cancel must never wait for the request it cancels.
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, ssl=tls_context() if address.tls else True),
+        timeout=aiohttp.ClientTimeout(total=timeout),
+        cookie_jar=aiohttp.DummyCookieJar(),
+    )
 
 
 async def close_session(session: aiohttp.ClientSession, address: Address) -> None:

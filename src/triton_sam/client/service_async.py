@@ -17,9 +17,8 @@ from typing import Any
 import numpy.typing as npt
 
 from triton_sam.client import service_calls
-from triton_sam.client.async_transport import close_session
+from triton_sam.client.async_transport import close_session, open_session
 from triton_sam.client.hover_socket import HoverSockets, SocketLost
-from triton_sam.client.http_connection import tls_context
 from triton_sam.client.service_calls import ServiceRequest
 from triton_sam.client.service_chat import COMPLETIONS, ChatPieces, chat_document
 from triton_sam.client.service_errors import error_of
@@ -73,13 +72,7 @@ class ServiceAsyncTransport:
 
     def _connected(self) -> Any:
         if self._session is None:
-            import aiohttp
-
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0, ssl=tls_context() if self._address.tls else True),
-                timeout=aiohttp.ClientTimeout(total=self._timeout),
-                cookie_jar=aiohttp.DummyCookieJar(),
-            )
+            self._session = open_session(self._address, self._timeout)
         return self._session
 
     async def infer(self, call: Call) -> Outputs:
