@@ -63,6 +63,7 @@ class SegmentJob:
         latest_wins: whether it supersedes every older request of its session.
         needs: what its response is made of.
         request_id: the client's id for it, for the log; empty if it has none.
+        only_copied: whether its reply only copies the result, and another process formats it.
     """
 
     reply: SegmentReply
@@ -77,6 +78,7 @@ class SegmentJob:
     received: float = field(default_factory=time.perf_counter)
     timings: dict[str, float] = field(default_factory=dict)
     answered: bool = False
+    only_copied: bool = False
     _rows: list[Row] | None = None
 
     @property
@@ -101,6 +103,8 @@ class SegmentJob:
 
     def is_light(self, decoded: Sequence[Decoded]) -> bool:
         """Whether its response only has to be assembled: nothing to resize, to clean, to compress or to hash."""
+        if self.only_copied:
+            return not self.needs.embedding
         made = all(answer.packed is not None for answer in decoded) or not self.needs.pixels
         few = len(decoded) <= _MAX_LIGHT_OBJECTS and not self.needs.embedding
         is_plain = self.prompt is not None and self.prompt.format in ("bits", "logits") and self.prompt.clean is None
