@@ -23,7 +23,7 @@ from triton_sam.backend.jobs import Metrics, QueueLimits, SegmentJob
 from triton_sam.backend.replies import ModelInfo
 from triton_sam.backend.scheduler import Scheduler
 from triton_sam.core import masks
-from triton_sam.core.geometry import Frame
+from triton_sam.core.geometry import Frame, ResizePolicy
 from triton_sam.core.images import EncodedImage
 from triton_sam.core.prompts import Prompt
 from triton_sam.engines.base import Embedding
@@ -88,8 +88,8 @@ class LocalCore:
         self._metrics = metrics
         self._engine = load_engine(spec, folder, settings)
         self.info = ModelInfo(spec.id, version, self._engine.encoder_numbers)
-        if self._engine.capacity.on_cpu:  # on a GPU masks are resized there
-            masks.full_size(np.zeros((2, 2), np.float32), Frame(2, 2, 2, spec.resize))  # loads OpenCV
+        if self.on_cpu:
+            load_resizing()
         else:
             sys.setswitchinterval(_SWITCH_SECONDS)
         room = self._engine.capacity.cache_bytes
@@ -98,6 +98,11 @@ class LocalCore:
             settings.encode_queue, settings.click_queue, settings.queue_seconds, window=settings.encode_window_ms / 1e3
         )
         self._scheduler = Scheduler(self._engine, self._cache, metrics, limits)
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether masks are resized on the CPU, when a response is built; on a GPU the engine does it."""
+        return self._engine.capacity.on_cpu
 
     @property
     def unanswered(self) -> int:
@@ -198,6 +203,11 @@ class LocalCore:
         tensors = {name: np.zeros(shape, np.float32) for name, shape in outputs.items()}
         tensors[self._spec.encoder.embedding] = array
         return self._engine.adopt(Frame(*prompt.image_size, self._spec.side, self._spec.resize), tensors)
+
+
+def load_resizing() -> None:
+    """Imports OpenCV now instead of with the first response."""
+    masks.full_size(np.zeros((2, 2), np.float32), Frame(2, 2, 2, ResizePolicy.SQUASH))
 
 
 def embedding_hash(array: npt.NDArray[np.float32]) -> str:

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from triton_sam.backend.core import Source
+from triton_sam.backend.core import Source, load_resizing
 from triton_sam.backend.jobs import SegmentJob
 from triton_sam.backend.replies import ModelInfo
 from triton_sam.backend.responder import internal_error
@@ -196,6 +196,8 @@ class DeviceLink:
             channel.close()
             raise SetupError(first.header["text"])
         self.info = ModelInfo(*first.header["info"])
+        if first.header["on_cpu"]:
+            load_resizing()
         with contextlib.suppress(OSError):
             channel.send({"is": "join", "instance": self._instance})
         return channel

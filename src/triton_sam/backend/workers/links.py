@@ -131,7 +131,8 @@ class Links:
                 channel.send({"is": "failed", "text": self._failure})
                 return
             info = self.core.info
-            channel.send({"is": "hello", "info": [info.model_id, info.version, info.encoder]})
+            hello = {"is": "hello", "info": [info.model_id, info.version, info.encoder]}
+            channel.send(hello | {"on_cpu": self.core.on_cpu})
         except OSError:
             return
         link = Link(self, self.core, channel)
