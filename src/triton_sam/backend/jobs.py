@@ -18,6 +18,9 @@ class SegmentReply(Protocol):
     def succeed(self, job: SegmentJob, decoded: list[Decoded]) -> None:
         """Sends the result. It may raise; :meth:`fail` is called then."""
 
+    def flush(self) -> None:
+        """Sends results that :meth:`succeed` may have held back to send several at once; must not raise."""
+
     def fail(self, error: TritonSamError) -> None:
         """Sends the error; must not raise."""
 

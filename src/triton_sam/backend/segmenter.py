@@ -64,6 +64,9 @@ class _TritonReply:
             outputs["embedding"] = self._model.core.embedding_of(job)
         self.send_arrays(outputs)
 
+    def flush(self) -> None:
+        """Triton takes each response at once."""
+
     def send_arrays(self, outputs: dict[str, npt.NDArray[Any]]) -> None:
         size = sum(len(array[0]) if array.dtype == object else array.nbytes for array in outputs.values())
         if size > _SMALL_RESPONSE and size > shutil.disk_usage(SHARED_MEMORY).free // 2:

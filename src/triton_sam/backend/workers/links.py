@@ -7,7 +7,7 @@ import logging
 import socket
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -195,11 +195,11 @@ class Link:
         for reply in waiting:
             reply.gone = True
 
-    def send(self, header: dict[str, Any], parts: list[bytes | memoryview] | None = None) -> None:
+    def send(self, header: dict[str, Any], parts: Sequence[bytes | memoryview] = (), *, hold: bool = False) -> None:
         """Sends a message; one for a Triton process that has ended is dropped."""
         header["load"] = self.core.unanswered
         with contextlib.suppress(OSError):
-            self.channel.send(header, parts or ())
+            self.channel.send(header, parts, hold=hold)
 
     def finish(self, number: int) -> None:
         """Forgets an answered request."""
@@ -282,7 +282,11 @@ class _LinkReply:
         embedding = self._link.core.embedding_of(job) if job.needs.embedding else None
         header, parts = pack_result(job, decoded, embedding)
         self._link.finish(self.number)
-        self._link.send({"is": "result", "number": self.number, "result": header}, parts)
+        self._link.send({"is": "result", "number": self.number, "result": header}, parts, hold=True)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            self._link.channel.flush()
 
     def fail(self, error: TritonSamError) -> None:
         self._link.finish(self.number)

@@ -39,6 +39,8 @@ class Reply:
 
     def fail(self, error: TritonSamError) -> None: ...
 
+    def flush(self) -> None: ...
+
     def is_cancelled(self) -> bool:
         return False
 
