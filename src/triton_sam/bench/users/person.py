@@ -119,9 +119,9 @@ class Person:
         step = self._steps[self._next]
         self._next += 1
         self.begin(begun)
-        if self._ended:
-            return
         now = self._loop.time()
+        if self._ended or now >= self._around.counts[1]:  # a late step would not count and delay the end
+            return
         tally = self._around.tally
         is_counted = self._is_counted(now)
         if is_counted:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
 ANSWERED, SUPERSEDED = "answered", "superseded"
 #: Kinds of errors that no server sends.
 CONNECTION_LOST, UNREACHABLE, NO_ANSWER = "connection_lost", "unreachable", "no_answer"
+_KINDS = ("hovers", "last_hovers", "clicks", "images")
 
 
 class Outcome(NamedTuple):
@@ -84,12 +85,15 @@ class Tally:
         return self.hovers.errors + self.clicks.errors + self.images.errors
 
     def as_json(self) -> dict[str, Any]:
-        return asdict(self)
+        document = {field.name: getattr(self, field.name) for field in fields(self)}
+        for name in _KINDS:
+            actions: Actions = document[name]
+            document[name] = {each.name: getattr(actions, each.name) for each in fields(actions)}
+        return document
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Tally:
-        kinds = ("hovers", "last_hovers", "clicks", "images")
-        actions = {kind: Actions(**{**document[kind], "errors": Counter(document[kind]["errors"])}) for kind in kinds}
+        actions = {name: Actions(**{**document[name], "errors": Counter(document[name]["errors"])}) for name in _KINDS}
         return cls(**{**document, **actions})
 
 
@@ -97,7 +101,7 @@ def merged(tallies: Iterable[Tally]) -> Tally:
     """The tallies of several processes as one."""
     whole = Tally()
     for tally in tallies:
-        for name in ("hovers", "last_hovers", "clicks", "images"):
+        for name in _KINDS:
             getattr(whole, name).merge(getattr(tally, name))
         whole.unsent += tally.unsent
         whole.skipped += tally.skipped
