@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 
 from triton_sam.bench.figures import Figure
 from triton_sam.bench.samples import Series
@@ -12,6 +11,8 @@ from triton_sam.bench.users.tally import Actions, Tally
 
 #: Above this share of a core, a load-generating process may be what is measured.
 BUSY = 0.7
+#: A step that comes later than this (p99, milliseconds) is felt in what the server is asked for.
+LATE = 20.0
 _PERCENTS = (50, 95, 99)
 _MAX_MESSAGE = 160
 
@@ -56,6 +57,11 @@ def notes(load: UsersLoad, generated: Generated) -> list[str]:
         found.append(
             f"WARNING: a load-generating process used {busiest:.0%} of a core, so the generator may be the limit, "
             f"not the server: give more than --processes {len(generated.cpu)}, or leave it more cores"
+        )
+    if _delay(generated) > LATE:
+        found.append(
+            f"WARNING: 1 % of the steps came over {_delay(generated):.0f} ms late, because other programs used the "
+            "generator's cores: run it on another machine, or with fewer --users"
         )
     for kind, message in generated.tally.messages.items():
         found.append(f"first {kind}: {' '.join(message.split())[:_MAX_MESSAGE]}")
@@ -112,12 +118,12 @@ def _listed(errors: Counter[str]) -> str:
 
 def _own_use(generated: Generated) -> list[Figure]:
     each = ", ".join(f"{use:.2f}" for use in generated.cpu)
-    lines = [
-        Figure("CPU of the load generator", max(generated.cpu), "s/s", detail=f"busiest process; each: {each}"),
-    ]
-    late: Sequence[float] = generated.tally.late
-    if late:
-        delays = Series("late", "ms", (tuple(spent * 1e3 for spent in late),))
-        detail = "how late the load generator acted; not in the latencies"
-        lines.append(Figure("delay of the load generator, p99", delays.percentile(99), "ms", detail=detail))
-    return lines
+    lines = [Figure("CPU of the load generator", max(generated.cpu), "s/s", detail=f"busiest process; each: {each}")]
+    detail = "how late it acted; not in the latencies"
+    return [*lines, Figure("delay of the load generator, p99", _delay(generated), "ms", detail=detail)]
+
+
+def _delay(generated: Generated) -> float:
+    """Milliseconds by which 1 % of the steps came late."""
+    late = generated.tally.late
+    return Series("late", "ms", (tuple(spent * 1e3 for spent in late),)).percentile(99) if late else 0.0

@@ -125,6 +125,12 @@ def test_a_busy_generator_and_errors_are_told() -> None:
     assert outcome.notes(UsersLoad(), Generated(Tally(), [0.7])) == []
 
 
+def test_a_generator_that_is_late_is_told() -> None:
+    notes = outcome.notes(UsersLoad(), Generated(Tally(late=[0.03] * 10), [0.1]))
+    assert len(notes) == 1
+    assert notes[0].startswith("WARNING: 1 % of the steps came over 30 ms late")
+
+
 def test_tallies_of_processes_are_added() -> None:
     whole = merged([tally(), Tally.from_json(json.loads(json.dumps(tally().as_json())))])
     assert (whole.hovers.made, whole.hovers.answered, whole.unsent, whole.skipped) == (20, 8, 2, 10)
