@@ -22,11 +22,14 @@ from triton_sam.bench.users.tally import Tally, merged
 from triton_sam.bench.users.worker import SERVICE, Job
 from triton_sam.errors import InternalError, TritonSamError
 
-_WORKER = "triton_sam.bench.users.worker"
 _SOURCES = Path(__file__).parents[3]
+#: The process may have other paths than this one, for example without a PYTHONPATH that was set by hand.
+_WORKER = "import sys; sys.path.append(sys.argv[1]); from triton_sam.bench.users.worker import main; main()"
 #: From the command to the first step: enough for the slowest process to read the command.
 _NOTICE_SECONDS = 0.3
 _START_SECONDS, _SLACK_SECONDS = 60.0, 30.0
+#: A process that is asked to end has so long before it is terminated.
+_END_SECONDS = 1.0
 #: One line holds all latencies of a process.
 _LINE_BYTES = 2**28
 _MOST_PROCESSES = 4
@@ -118,43 +121,45 @@ def generate(load: UsersLoad, site: Site, size: tuple[int, int], first_number: i
 
 
 async def _run(jobs: Sequence[Job]) -> Generated:
-    async with contextlib.AsyncExitStack() as stack:
-        processes = [await _start(job, stack) for job in jobs]
-        job = jobs[0]
+    processes: list[asyncio.subprocess.Process] = []
+    try:
+        for job in jobs:
+            processes.append(await _start())
+            await _write(processes[-1], job.as_json())
         await _lines(processes, _START_SECONDS + job.prepare_seconds)
         begin = time.monotonic() + _NOTICE_SECONDS
         for process in processes:
             await _write(process, {"begin": begin})
         limit = _NOTICE_SECONDS + job.ramp + job.seconds + job.drain_seconds + _SLACK_SECONDS
         results = await _lines(processes, limit)
+    finally:
+        await asyncio.gather(*map(_stop, processes))
     tallies = [Tally.from_json(result["tally"]) for result in results]
     return Generated(merged(tallies), [result["cpu_seconds"] / result["seconds"] for result in results])
 
 
-async def _start(job: Job, stack: contextlib.AsyncExitStack) -> asyncio.subprocess.Process:
-    path = os.pathsep.join(filter(None, (str(_SOURCES), os.environ.get("PYTHONPATH"))))
-    process = await asyncio.create_subprocess_exec(
+async def _start() -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
         sys.executable,
-        "-m",
+        "-c",
         _WORKER,
+        str(_SOURCES),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         limit=_LINE_BYTES,
-        env={**os.environ, "PYTHONPATH": path},
         start_new_session=True,  # Ctrl-C reaches this process only, which then ends the others
     )
-    stack.push_async_callback(_stop, process)
-    await _write(process, job.as_json())
-    return process
 
 
 async def _stop(process: asyncio.subprocess.Process) -> None:
     assert process.stdin is not None
-    process.stdin.close()
-    if process.returncode is None:
+    process.stdin.close()  # the command to end, unless it is in the middle of a run
+    try:
+        await asyncio.wait_for(process.wait(), _END_SECONDS)
+    except asyncio.TimeoutError:
         with contextlib.suppress(ProcessLookupError):
             process.terminate()
-    await process.wait()
+        await process.wait()
 
 
 async def _write(process: asyncio.subprocess.Process, document: dict[str, Any]) -> None:

@@ -80,8 +80,8 @@ def test_a_failure_of_a_process_is_raised() -> None:
 
 
 def test_a_process_that_dies_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("triton_sam.bench.users.generator._WORKER", "triton_sam.no_such_module")
-    with pytest.raises(InternalError, match="ended with code 1"):
+    monkeypatch.setattr("triton_sam.bench.users.generator._WORKER", "raise SystemExit(3)")
+    with pytest.raises(InternalError, match="ended with code 3"):
         let_work(UsersLoad(1, 1.0, TRITON), ("127.0.0.1", 9), "sam2", Pictures(side=64))
 
 
