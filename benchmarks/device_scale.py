@@ -184,6 +184,25 @@ def alone(user: User) -> dict[str, Any]:
     }
 
 
+def breakdown(server: Server, pictures: Pictures, key: str) -> dict[str, float]:
+    """Medians of a click's steps on the server, and of its whole time at the client, in milliseconds."""
+    prompt = {"points": [list(pictures.point(1))], "labels": [1], "format": "bits"}
+    inputs = {"image_key": key.encode(), "prompt_json": json.dumps(prompt).encode()}
+    request = infer_request(server.url, MODEL, inputs, ("result_json", "masks"), session="one")
+    data, connection = base64.b64decode(request.request), Connection("127.0.0.1", server.port)
+    found: dict[str, list[float]] = {}
+    for _ in range(400):
+        begun = time.perf_counter()
+        _, body = connection.send(data, keep_body=True)
+        found.setdefault("client", []).append((time.perf_counter() - begun) * 1e3)
+        text = body[body.index(b'{"image_key"') :]
+        steps = json.loads(text[: text.index(b"]}") + 2])["timings_ms"]
+        for step, spent in steps.items():
+            found.setdefault(step, []).append(spent)
+    connection.close()
+    return {step: round(statistics.median(values), 3) for step, values in found.items()}
+
+
 def crowd(server: Server, pictures: Pictures, keys: list[str]) -> dict[str, Any]:
     """Clicks a second of many clients on several images, images a second of fewer."""
     figures: dict[str, Any] = {}
@@ -263,7 +282,9 @@ def main(arguments: list[str]) -> None:
             say(processes=processes, differing_pixels=bits)
             say(processes=processes, **alone(user))
             keys = [user.new_image() for _ in range(8)]
-            say(processes=processes, **crowd(server, pictures, keys))
+            say(processes=processes, click_steps_ms=breakdown(server, pictures, keys[0]))
+            if CLIENTS:
+                say(processes=processes, **crowd(server, pictures, keys))
         finally:
             server.stop()
 

@@ -87,7 +87,7 @@ class Settings(BaseSettings):
         ge=0,
         le=64,
         description="Triton processes of each segmenter, which read requests and write masks; "
-        "0: by the number of cores for a model on a GPU, else 1",
+        "0: 1 for a model on one device, else by the number of cores",
     )
     torch_dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         default="auto",

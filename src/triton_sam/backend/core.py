@@ -33,7 +33,6 @@ from triton_sam.models.specs import ModelSpec
 from triton_sam.settings import Settings
 
 log = logging.getLogger(__name__)
-#: On a GPU a click takes a millisecond: the thread that reads the next one must not wait 5 ms for Python's lock.
 _SWITCH_SECONDS = 0.0001
 
 
@@ -91,7 +90,7 @@ class LocalCore:
         if self.on_cpu:
             load_resizing()
         else:
-            sys.setswitchinterval(_SWITCH_SECONDS)
+            hurry_threads()
         room = self._engine.capacity.cache_bytes
         self._cache = EmbeddingCache(settings.cache_bytes if room is None else room)
         limits = QueueLimits(
@@ -203,6 +202,11 @@ class LocalCore:
         tensors = {name: np.zeros(shape, np.float32) for name, shape in outputs.items()}
         tensors[self._spec.encoder.embedding] = array
         return self._engine.adopt(Frame(*prompt.image_size, self._spec.side, self._spec.resize), tensors)
+
+
+def hurry_threads() -> None:
+    """On a GPU a click takes a millisecond: a thread must not wait 5 ms for Python's lock."""
+    sys.setswitchinterval(_SWITCH_SECONDS)
 
 
 def load_resizing() -> None:

@@ -15,6 +15,9 @@ log = logging.getLogger(__name__)
 #: How long changes are collected before they are reported to Triton.
 REPORT_SECONDS = 0.05
 
+#: A process that tells Triton about metrics from two threads at once may crash.
+_telling_triton = threading.Lock()
+
 _SEGMENTER_COUNTERS = {
     "encodes": "Images encoded",
     "decodes": "Prompts decoded",
@@ -59,19 +62,27 @@ class TritonMetrics:
         # Families must outlive their metrics.
         self._families: list[Any] = []
         labels = {"model": model, **(labels or {})}
-        self._metrics: dict[str, Any] = {
-            name: self._family(f"triton_sam_{name}_total", text, pb_utils.MetricFamily.COUNTER).Metric(labels=labels)
-            for name, text in counters.items()
-        } | {
-            name: self._family(f"triton_sam_{name}", text, pb_utils.MetricFamily.GAUGE).Metric(labels=labels)
-            for name, text in gauges.items()
-        }
-
+        with _telling_triton:
+            self._metrics: dict[str, Any] = {
+                name: self._family(f"triton_sam_{name}_total", text, pb_utils.MetricFamily.COUNTER).Metric(
+                    labels=labels
+                )
+                for name, text in counters.items()
+            } | {
+                name: self._family(f"triton_sam_{name}", text, pb_utils.MetricFamily.GAUGE).Metric(labels=labels)
+                for name, text in gauges.items()
+            }
         self._counts: Counter[str] = Counter()
         self._levels: dict[str, float] = {}
         self._awake = False
         self._changed = threading.Condition()
-        threading.Thread(target=self._report_loop, name="metrics", daemon=True).start()
+        self._begun = False
+
+    def begin(self) -> None:
+        """Starts to report. Not while a model is initialised: its process may crash then."""
+        if not self._begun:
+            self._begun = True
+            threading.Thread(target=self._report_loop, name="metrics", daemon=True).start()
 
     def _family(self, name: str, description: str, kind: Any) -> Any:
         family = pb_utils.MetricFamily(name=name, description=description, kind=kind)
@@ -107,10 +118,11 @@ class TritonMetrics:
                 counts, self._counts = self._counts, Counter()
                 levels, self._levels = self._levels, {}
             try:
-                for name, amount in counts.items():
-                    self._metrics[name].increment(amount)
-                for name, value in levels.items():
-                    self._metrics[name].set(value)
+                with _telling_triton:
+                    for name, amount in counts.items():
+                        self._metrics[name].increment(amount)
+                    for name, value in levels.items():
+                        self._metrics[name].set(value)
             except Exception:  # an error in a metric must not end this thread
                 log.exception("reporting %s to Triton failed", ", ".join([*counts, *levels]))
 
@@ -128,6 +140,11 @@ class WorkerMetrics:
             for index, device in enumerate(devices)
         ]
         self._cached = [0.0] * len(devices)
+
+    def begin(self) -> None:
+        """Starts to report; see :meth:`TritonMetrics.begin`."""
+        for metrics in (self._model, *self._devices):
+            metrics.begin()
 
     def device_counts(self, index: int, counts: dict[str, int], levels: dict[str, float]) -> None:
         """Counts and gauges of one device, as its worker reports them."""

@@ -43,6 +43,8 @@ from triton_sam.settings import Settings, get_settings
 
 log = logging.getLogger(__name__)
 _LONGEST_REASON = 300
+#: Long enough for Triton to learn that this process is initialised.
+_METRICS_DELAY = 1.0
 _SMALL_RESPONSE = 16 * 1024 * 1024
 
 
@@ -122,6 +124,7 @@ class TritonPythonModel:
         devices = devices_of(folder, settings)
         if instances_of(config) == 1 and len(devices) == 1:
             metrics = TritonMetrics(args["model_name"])
+            metrics.begin()
             self.core = LocalCore(self.spec, folder, args["model_version"], settings, metrics)
             return
         workers = [
@@ -136,9 +139,9 @@ class TritonPythonModel:
             )
             for index, device in enumerate(devices)
         ]
-        self.core = WorkerCore(
-            workers, instance_number(args), WorkerMetrics(args["model_name"], devices), settings.ready_seconds
-        )
+        relayed = WorkerMetrics(args["model_name"], devices)
+        self.core = WorkerCore(workers, instance_number(args), relayed, settings.ready_seconds)
+        threading.Timer(_METRICS_DELAY, relayed.begin).start()
 
     def execute(self, requests: list[Any]) -> None:
         """Passes every request on, or refuses it at once if it is not valid."""

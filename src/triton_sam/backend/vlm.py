@@ -101,6 +101,7 @@ class TritonPythonModel:
         Image.MAX_IMAGE_PIXELS = self._settings.max_image_pixels
         self._checkpoint = parameters.get("checkpoint", "")
         self.metrics = TritonMetrics(self._spec.name, VLM_COUNTERS, {})
+        self.metrics.begin()
         self._flight = InFlightCounter(args["model_name"])
         self._tickets: dict[str, _StreamReply] = {}
         folder = os.environ.get(VLM_DIR_VARIABLE) or str(self._settings.home / "run" / "vlm")

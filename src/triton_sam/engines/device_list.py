@@ -36,9 +36,12 @@ def devices_of(folder: Path, settings: Settings) -> list[str]:
 
 
 def processes_of(folder: Path, settings: Settings) -> int:
-    """The number of Triton processes that parse requests for a model's version."""
+    """The number of Triton processes that read requests for a model's version.
+
+    One process answers a single person fastest; several answer more people, and are needed to feed several GPUs.
+    """
     if settings.processes:
         return settings.processes
-    if devices_of(folder, settings)[0] in (AUTO, "cpu"):
+    if len(devices_of(folder, settings)) == 1:
         return 1
     return max(2, min(_MOST_PROCESSES, len(os.sched_getaffinity(0)) // _CORES_PER_PROCESS))

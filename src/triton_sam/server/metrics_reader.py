@@ -8,6 +8,7 @@ import urllib.request
 from pathlib import Path
 
 from triton_sam.server.process import TritonProcess
+from triton_sam.server.worker_processes import worker_pids
 
 #: Six times the interval at which a model publishes its counters, because a busy machine is late.
 _SETTLE_SECONDS = 0.3
@@ -45,5 +46,6 @@ def resident_bytes(pid: int) -> int:
 
 
 def server_bytes(server: TritonProcess) -> int:
-    """Memory of tritonserver and of its models' processes."""
-    return sum(resident_bytes(pid) for pid in (server.process.pid, *server.model_pids))
+    """Memory of tritonserver, of its models' processes and of their workers."""
+    server_pid = server.process.pid
+    return sum(resident_bytes(pid) for pid in (server_pid, *server.model_pids, *worker_pids(server_pid)))

@@ -87,6 +87,7 @@ class Channel:
 
     def messages(self) -> Iterator[Message]:
         """Messages as they arrive, until the other end closes."""
+        received = memoryview(bytearray(_READ_BYTES))
         buffer, start = bytearray(), 0
         while True:
             while len(buffer) - start >= _FRAME.size:
@@ -95,17 +96,17 @@ class Channel:
                 if len(buffer) < end:
                     break
                 at = start + _FRAME.size
-                yield self._message(buffer[at : at + head], bytes(buffer[at + head : end]))
+                yield self._message(bytes(buffer[at : at + head]), bytes(buffer[at + head : end]))
                 start = end
             del buffer[:start]
             start = 0
             try:
-                received = self._socket.recv(_READ_BYTES)
+                count = self._socket.recv_into(received)
             except OSError:
                 return
-            if not received:
+            if not count:
                 return
-            buffer += received
+            buffer += received[:count]
 
     def close(self) -> None:
         """Ends the connection; the other end's :meth:`messages` ends too."""
@@ -113,7 +114,7 @@ class Channel:
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
-    def _message(self, head: bytes | bytearray, body: bytes) -> Message:
+    def _message(self, head: bytes, body: bytes) -> Message:
         header = marshal.loads(head)
         place = header.pop("slot", None)
         if place is None:

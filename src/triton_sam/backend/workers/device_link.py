@@ -14,10 +14,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from triton_sam.backend.core import Source, load_resizing
+from triton_sam.backend.core import Source, hurry_threads, load_resizing
 from triton_sam.backend.jobs import SegmentJob
 from triton_sam.backend.replies import ModelInfo
 from triton_sam.backend.responder import internal_error
+from triton_sam.backend.workers.cancel_watcher import CancelWatcher
 from triton_sam.backend.workers.channel import Channel, Message, connect
 from triton_sam.backend.workers.options import WorkerOptions
 from triton_sam.backend.workers.wire import pack_job, unpack_error, unpack_result
@@ -28,9 +29,6 @@ _FINISHERS = min(4, max(2, len(os.sched_getaffinity(0)) // 2))
 _RETRY_SECONDS = 0.02
 #: Between two starts of a worker that does not come up.
 _PAUSE_SECONDS = 1.0
-_CANCEL_CHECK_SECONDS = 0.05
-#: Requests that are checked for cancellation in one round: each check is a round trip to Triton.
-_CHECKED_AT_ONCE = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +73,7 @@ class DeviceLink:
         self._first = threading.Event()
         self._failure: str | None = None
         self._thread = threading.Thread(target=self._run, name=f"device-{options.index}", daemon=True)
-        self._watcher = threading.Thread(target=self._watch_cancels, name="cancels", daemon=True)
+        self._watcher = CancelWatcher(self._waiting, lambda number: self.tell({"is": "gone", "number": number}))
 
     @property
     def ready(self) -> bool:
@@ -198,6 +196,8 @@ class DeviceLink:
         self.info = ModelInfo(*first.header["info"])
         if first.header["on_cpu"]:
             load_resizing()
+        else:
+            hurry_threads()
         with contextlib.suppress(OSError):
             channel.send({"is": "join", "instance": self._instance})
         return channel
@@ -297,24 +297,14 @@ class DeviceLink:
                 self._idle.notify_all()
             return job
 
+    def _waiting(self, count: int) -> list[tuple[int, SegmentJob]] | None:
+        """The oldest unanswered requests by number, as soon as there are any; None at the end."""
+        with self._lock:
+            while not self._jobs:
+                if self._closing:
+                    return None
+                self._idle.wait(1.0)
+            return list(itertools.islice(self._jobs.items(), count))
+
     def _lost(self) -> Unavailable:
         return Unavailable(f"{self.options.name} was lost and starts again: send the request again in a moment")
-
-    # -- cancellation by Triton ------------------------------------------------------------------------------
-
-    def _watch_cancels(self) -> None:
-        """Tells the worker about requests whose client has cancelled them in Triton, while they wait."""
-        pause, told = threading.Event(), set[int]()
-        while not self._closing:
-            with self._lock:
-                while not (self._jobs or self._closing):
-                    told.clear()
-                    self._idle.wait(1.0)
-                oldest = time.perf_counter() - _CANCEL_CHECK_SECONDS
-                waiting = itertools.islice(self._jobs.items(), _CHECKED_AT_ONCE)
-                old = [(number, job) for number, job in waiting if job.received < oldest and number not in told]
-            for number, job in old:
-                if job.reply.is_cancelled():
-                    told.add(number)
-                    self.tell({"is": "gone", "number": number})
-            pause.wait(_CANCEL_CHECK_SECONDS)
