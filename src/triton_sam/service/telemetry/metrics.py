@@ -21,12 +21,12 @@ def share_values(folder: Path, process: int) -> None:
     Call it before any metric is created. A process that replaces another of the same number continues its counters.
     """
     os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(folder)
-    values.ValueClass = values.MultiProcessValue(process_identifier=lambda: process)  # type: ignore[misc,assignment]
+    values.ValueClass = values.MultiProcessValue(process_identifier=lambda: process)  # type: ignore[no-untyped-call]
 
 
 def forget_gauges(folder: Path, process: int) -> None:
     """Removes the gauges of a process that has ended; its counters stay."""
-    mark_process_dead(process, str(folder))
+    mark_process_dead(process, str(folder))  # type: ignore[no-untyped-call]
 
 
 class ServiceMetrics:
@@ -41,7 +41,7 @@ class ServiceMetrics:
         self.registry = CollectorRegistry()
         self._exposed = self.registry if folder is None else CollectorRegistry()
         if folder is not None:
-            MultiProcessCollector(self._exposed, str(folder))
+            MultiProcessCollector(self._exposed, str(folder))  # type: ignore[no-untyped-call]
         self.requests = Counter(
             "triton_sam_service_requests_total",
             "Requests answered",
