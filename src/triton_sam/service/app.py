@@ -70,15 +70,7 @@ def create_app(
     metrics = ServiceMetrics(shared.metrics_folder)
     metrics.register(SupervisorCollector(upstream.status))
     access = AccessControl(settings, metrics.callers, buckets=shared.buckets)
-    # A chat request may wait minutes for its model: half of the slots stay free for segmentation.
-    capacity = ServiceCapacity(
-        settings.service_requests,
-        {completions.COMPLETIONS: max(1, settings.service_requests // 2)},
-        # The largest allowed body must fit while no other request is in progress.
-        max_bytes=max(settings.service_body_bytes, settings.max_body_bytes),
-        max_sockets=settings.service_sockets,
-        tally=shared.tally,
-    )
+    capacity = _capacity(settings, shared)
     metrics.register(BodyBytesCollector(lambda: capacity.bytes_held))
     decoding = DecodingSlots(_MAX_DECODING, shared.tally)
     routers = (
@@ -118,6 +110,18 @@ def create_app(
         app.include_router(router)
     _describe_bodies(app, needs_token=access.needs_token)
     return app
+
+
+def _capacity(settings: Settings, shared: SharedState) -> ServiceCapacity:
+    return ServiceCapacity(
+        settings.service_requests,
+        # A chat request may wait minutes for its model: half of the slots stay free for segmentation.
+        {completions.COMPLETIONS: max(1, settings.service_requests // 2)},
+        # The largest allowed body must fit while no other request is in progress.
+        max_bytes=max(settings.service_body_bytes, settings.max_body_bytes),
+        max_sockets=settings.service_sockets,
+        tally=shared.tally,
+    )
 
 
 def _describe_bodies(app: FastAPI, *, needs_token: bool) -> None:
