@@ -116,7 +116,7 @@ class ServiceProcesses:
         self._selector = selectors.DefaultSelector()
         self._pending = PendingCounts()
         self._restart_at: dict[int, float] = {}
-        # Guards the three below. What is read from the supervisor is sent before the lock is released, so that no
+        # Guards the two below. What is read from the supervisor is sent before the lock is released, so that no
         # process gets an old status after a newer one.
         self._lock = threading.Lock()
         self._processes: dict[int, _Process] = {}
@@ -171,12 +171,21 @@ class ServiceProcesses:
 
     def _watch(self) -> None:
         while not self._stopping.is_set():
-            self._handle_messages(_STATUS_SECONDS)
-            self._tell_status()
-            for number, due in list(self._restart_at.items()):
-                if time.monotonic() >= due:
-                    del self._restart_at[number]
-                    self._start(number)
+            try:
+                self._handle_messages(_STATUS_SECONDS)
+                self._tell_status()
+                self._restart()
+            except Exception:
+                if not self._decided.is_set():
+                    raise
+                log.exception("an error of the service's parent process, which continues")
+                self._stopping.wait(_RESTART_SECONDS)
+
+    def _restart(self) -> None:
+        for number in [number for number, due in self._restart_at.items() if time.monotonic() >= due]:
+            self._restart_at[number] = time.monotonic() + _RETRY_SECONDS  # if it cannot even be started
+            self._start(number)
+            del self._restart_at[number]
 
     def _drain(self) -> None:
         """Lets the processes finish their requests. The server may still be lost meanwhile, and they are told."""

@@ -140,8 +140,10 @@ def _serve(channel: Channel, message: Message) -> None:
     server = _Server(uvicorn_config(app, service.host, service.port), channel)
 
     def follow_parent() -> None:
-        while (news := channel.receive()) is not None and "stop" not in news:
-            if "status" in news:
+        while (news := channel.receive()) is not None:
+            if "stop" in news:  # more may follow: the server may be lost while requests are finished
+                server.should_exit = True
+            elif "status" in news:
                 mirror.update(news)
             elif "cancel" in news:
                 siblings.answer(news)

@@ -4,8 +4,8 @@ Counts need no lock: each process writes only its own row, and a total is the su
 first and withdraws if the total is too large, so a limit is never exceeded; at most, two processes that reach for the
 last place at the same moment are both refused. A row of a process that was killed is cleared by the parent.
 
-Rates need a lock, because all processes change the same number. It is a POSIX lock on the bytes of a few buckets: it
-takes a microsecond or two, other buckets do not wait for it, and the kernel releases it if its holder is killed.
+Rates need a lock, because all processes change the same number. It is a POSIX lock on the bytes of a few buckets, held
+for some microseconds: other buckets do not wait for it, and the kernel releases it if its holder is killed.
 """
 
 from __future__ import annotations
