@@ -190,6 +190,15 @@ def test_tls(triton: FakeTriton, tmp_path: Path) -> None:
                 assert client.get(f"https://127.0.0.1:{pool.port}/health").json()["state"] == "ready"
 
 
+def test_every_process_logs_its_requests(triton: FakeTriton, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    ids = [f"request-{number}" for number in range(20)]
+    with service_pool(triton, tmp_path, 2, log_format="json") as pool:
+        for request_id in ids:
+            pool.ask("GET", "/v1/limits", headers={"X-Request-ID": request_id})
+    lines = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
+    assert sorted(line["request_id"] for line in lines if line.get("route") == "/v1/limits") == sorted(ids)
+
+
 def test_a_port_that_is_taken(triton: FakeTriton, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from tests.unit.service import pool_helpers
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Protocol
@@ -31,14 +30,14 @@ class LocalTally:
     """The counts of a service that is one process."""
 
     def __init__(self) -> None:
-        self._counts: Counter[str] = Counter()
+        self._counts: dict[str, int] = {}
 
     def add(self, name: str, number: int) -> int:
-        self._counts[name] += number
-        return self._counts[name]
+        total = self._counts[name] = self._counts.get(name, 0) + number
+        return total
 
     def total(self, name: str) -> int:
-        return self._counts[name]
+        return self._counts.get(name, 0)
 
 
 class ServiceCapacity:
@@ -76,20 +75,27 @@ class ServiceCapacity:
 
     def add(self, path: str, *, working: int = 0, arriving: int = 0) -> None:
         """Adds requests (negative: removes); if that exceeds a limit, raises QueueFull and adds none."""
-        if not self._fits("arriving", arriving, self._max_arriving):
+        if arriving and not self._fits("arriving", arriving, self._max_arriving):
             raise QueueFull(f"{self._max_arriving} requests are already being received: try again in a moment")
+        if working:
+            try:
+                self._add_working(path, working)
+            except QueueFull:
+                self._tally.add("arriving", -arriving)
+                raise
+
+    def _add_working(self, path: str, number: int) -> None:
         part, limit = self._parts.get(path, _NO_PART)
-        if not self._fits(part, working, limit):
-            self._tally.add("arriving", -arriving)
+        if part and not self._fits(part, number, limit):
             raise self._part_is_full(path)
-        if not self._fits("working", working, self._max_requests):
-            self._tally.add("arriving", -arriving)
-            self._fits(part, -working, limit)
+        if not self._fits("working", number, self._max_requests):
+            if part:
+                self._tally.add(part, -number)
             raise self.refusal()
 
     def _fits(self, name: str, number: int, limit: int) -> bool:
         """Adds to one count; if that exceeds its limit, adds nothing and returns false."""
-        if number == 0 or not name or self._tally.add(name, number) <= limit or number < 0:
+        if self._tally.add(name, number) <= limit or number < 0:
             return True
         self._tally.add(name, -number)
         return False
@@ -101,7 +107,8 @@ class ServiceCapacity:
             raise QueueFull(f"the bodies of other requests use {used}: try again in a moment")
 
     def release_bytes(self, nbytes: int) -> None:
-        self._tally.add("bytes", -nbytes)
+        if nbytes:
+            self._tally.add("bytes", -nbytes)
 
     def open_socket(self) -> None:
         """Adds a hover WebSocket; if that exceeds the limit, raises QueueFull and adds none."""
