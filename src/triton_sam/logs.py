@@ -46,6 +46,14 @@ def set_up(settings: Settings) -> None:
     logging.getLogger(REQUESTS_LOG).setLevel(logging.INFO if wanted else logging.WARNING)
 
 
+def set_up_model_log(model: str, settings: Settings) -> None:
+    """Logs of a model's process go to stderr, which is the server's log, in the format of the settings."""
+    handler = logging.StreamHandler(sys.stderr)
+    text = TextFormatter("%(levelname)s %(name)s: %(message)s")
+    handler.setFormatter(JsonFormatter(model=model) if settings.log_format == "json" else text)
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+
+
 class TextFormatter(logging.Formatter):
     """A plain line with the request's id at its end."""
 

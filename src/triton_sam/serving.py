@@ -15,12 +15,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from triton_sam import logs
+from triton_sam.engines.device_list import processes_of
 from triton_sam.errors import ServerError, SetupError
 from triton_sam.installation import install_extra
 from triton_sam.models.specs import ModelSpec
 from triton_sam.models.vlm_specs import VlmSpec
 from triton_sam.models.weights import ProgressContext, silent
 from triton_sam.repository.configs import raw_names
+from triton_sam.repository.model_folders import newest_version
 from triton_sam.repository.segmenters import find_profile_models
 from triton_sam.server import host
 from triton_sam.server.addresses import choose_ports, is_loopback, reach_of
@@ -249,6 +251,7 @@ def _server_options(options: ServingOptions, ports: Ports, *, traced: bool) -> S
         state=settings.home,
         # Of a vision-language model's two names only the streaming one has weights, and raw graphs are an extra.
         needed=(*options.segmenters, *(spec.stream_name for spec in options.vlms.values())),
+        processes=_processes(options),
         host=options.triton_bind,
         http_port=ports.http,
         grpc_port=ports.grpc,
@@ -261,6 +264,26 @@ def _server_options(options: ServingOptions, ports: Ports, *, traced: bool) -> S
         max_request_bytes=settings.max_image_bytes * 4 // 3 + settings.max_prompt_bytes + MIB,
         traces_url=_traces_url(settings) if traced else None,
     )
+
+
+def _processes(options: ServingOptions) -> dict[str, int]:
+    """Triton name -> number of processes, of the segmenters that should have several."""
+    environment = options.environment  # a test's or a bench's own settings
+    settings = options.settings.model_copy(
+        update={
+            name: type(getattr(options.settings, name))(environment[f"TRITON_SAM_{name.upper()}"])
+            for name in ("devices", "processes", "engine", "device")
+            if f"TRITON_SAM_{name.upper()}" in environment
+        }
+    )
+    found: dict[str, int] = {}
+    for name in options.segmenters:
+        folder = options.repository / name
+        version = newest_version(folder)
+        count = 1 if version is None else processes_of(folder / str(version), settings)
+        if count > 1:
+            found[name] = count
+    return found
 
 
 def _service(

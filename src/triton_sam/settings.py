@@ -77,6 +77,18 @@ class Settings(BaseSettings):
         description="runtime of the segmenters; auto: torch if its weights and a GPU are available, else ONNX Runtime",
     )
     device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="device of the segmenters")
+    devices: str = Field(
+        default="",
+        description="devices of each segmenter, separated by commas: numbers of GPUs, or cpu; each has a worker "
+        "process; empty: all GPUs that are visible, or else the CPU",
+    )
+    processes: int = Field(
+        default=0,
+        ge=0,
+        le=64,
+        description="Triton processes of each segmenter, which read requests and write masks; "
+        "0: by the number of cores for a model on a GPU, else 1",
+    )
     torch_dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         default="auto",
         description="precision of the torch encoder; auto: half precision on a GPU, by model, else float32",
@@ -203,6 +215,14 @@ class Settings(BaseSettings):
         description="bytes of all request bodies in memory together; small bodies do not count",
     )
     body_seconds: float = Field(default=30.0, gt=0, description="longest pause while a request's body arrives")
+
+    @field_validator("devices")
+    @classmethod
+    def _check_devices(cls, value: str) -> str:
+        names = [name.strip() for name in value.split(",") if name.strip()]
+        if len({name == "cpu" for name in names}) > 1:
+            raise ValueError("devices are GPUs or the CPU, not both")
+        return ",".join(names)
 
     @field_validator("token", mode="before")
     @classmethod

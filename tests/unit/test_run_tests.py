@@ -55,3 +55,30 @@ def test_a_stage_without_a_single_test_has_failed(runner: dict[str, Any], tmp_pa
     (tmp_path / "test_none.py").write_text("")
     outcome = runner["run"](runner["Stage"]("unit", "tests", pytest=("test_none.py",)))
     assert outcome.failures[0][0] == "no test passed"
+
+
+UNSTEADY = """import pathlib
+
+def test_second_time():
+    seen = pathlib.Path(__file__).with_name("seen")
+    repeated = seen.exists()
+    seen.write_text("")
+    assert repeated
+
+def test_steady(): ...
+"""
+
+
+def test_a_test_that_passes_only_when_repeated_is_named(runner: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "test_some.py").write_text(UNSTEADY)
+    outcome = runner["run"](runner["Stage"]("system", "tests", pytest=("test_some.py",), repeats=True))
+    assert (outcome.result, outcome.passed, outcome.unsteady) == ("passed", 2, ["test_some.py::test_second_time"])
+    text = runner["summary"]("make test", [outcome], 1.0)
+    assert "1 failed and passed when repeated alone" in text
+    assert "test_some.py::test_second_time" in text
+
+
+def test_a_test_that_fails_twice_has_failed(runner: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "test_some.py").write_text("def test_wrong(): assert False\n\ndef test_right(): ...\n")
+    outcome = runner["run"](runner["Stage"]("system", "tests", pytest=("test_some.py",), repeats=True))
+    assert (outcome.result, outcome.unsteady) == ("failed", [])

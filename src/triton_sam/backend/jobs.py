@@ -18,6 +18,9 @@ class SegmentReply(Protocol):
     def succeed(self, job: SegmentJob, decoded: list[Decoded]) -> None:
         """Sends the result. It may raise; :meth:`fail` is called then."""
 
+    def flush(self) -> None:
+        """Sends results that :meth:`succeed` may have held back to send several at once; must not raise."""
+
     def fail(self, error: TritonSamError) -> None:
         """Sends the error; must not raise."""
 
@@ -63,6 +66,7 @@ class SegmentJob:
         latest_wins: whether it supersedes every older request of its session.
         needs: what its response is made of.
         request_id: the client's id for it, for the log; empty if it has none.
+        only_copied: whether its reply only copies the result, and another process formats it.
     """
 
     reply: SegmentReply
@@ -77,6 +81,7 @@ class SegmentJob:
     received: float = field(default_factory=time.perf_counter)
     timings: dict[str, float] = field(default_factory=dict)
     answered: bool = False
+    only_copied: bool = False
     _rows: list[Row] | None = None
 
     @property
@@ -101,6 +106,8 @@ class SegmentJob:
 
     def is_light(self, decoded: Sequence[Decoded]) -> bool:
         """Whether its response only has to be assembled: nothing to resize, to clean, to compress or to hash."""
+        if self.only_copied:
+            return not self.needs.embedding
         made = all(answer.packed is not None for answer in decoded) or not self.needs.pixels
         few = len(decoded) <= _MAX_LIGHT_OBJECTS and not self.needs.embedding
         is_plain = self.prompt is not None and self.prompt.format in ("bits", "logits") and self.prompt.clean is None

@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import triton_python_backend_utils as pb_utils
@@ -26,6 +26,11 @@ _SEGMENTER_COUNTERS = {
     "cache_misses": "Requests whose embedding was not cached",
 }
 _SEGMENTER_GAUGES = {"cache_bytes": "Bytes of cached embeddings"}
+_DEVICE_COUNTERS = {"device_encodes": "Images encoded on a device", "device_decodes": "Prompts decoded on a device"}
+_DEVICE_GAUGES = {
+    "device_cache_bytes": "Bytes of cached embeddings of a device",
+    "device_ready": "Whether the worker of a device has loaded the model: 1 or 0",
+}
 VLM_COUNTERS = {
     "vlm_questions": "Questions that were answered or begun",
     "vlm_batches": "Batches in which they were",
@@ -44,14 +49,16 @@ class TritonMetrics:
         model: str,
         counters: Mapping[str, str] = _SEGMENTER_COUNTERS,
         gauges: Mapping[str, str] = _SEGMENTER_GAUGES,
+        labels: Mapping[str, str] | None = None,
     ) -> None:
         """
         Args:
             counters, gauges: name -> description.
+            labels: besides the model.
         """
         # Families must outlive their metrics.
         self._families: list[Any] = []
-        labels = {"model": model}
+        labels = {"model": model, **(labels or {})}
         self._metrics: dict[str, Any] = {
             name: self._family(f"triton_sam_{name}_total", text, pb_utils.MetricFamily.COUNTER).Metric(labels=labels)
             for name, text in counters.items()
@@ -106,3 +113,38 @@ class TritonMetrics:
                     self._metrics[name].set(value)
             except Exception:  # an error in a metric must not end this thread
                 log.exception("reporting %s to Triton failed", ", ".join([*counts, *levels]))
+
+
+class WorkerMetrics:
+    """Metrics of a model's workers: for each device, and as sums under the names of a model without workers.
+
+    Several processes of a model have these metrics, and Triton adds their counts up. Workers report to the first one.
+    """
+
+    def __init__(self, model: str, devices: Sequence[str]) -> None:
+        self._model = TritonMetrics(model)
+        self._devices = [
+            TritonMetrics(model, _DEVICE_COUNTERS, _DEVICE_GAUGES, {"device": f"{index}:{device}"})
+            for index, device in enumerate(devices)
+        ]
+        self._cached = [0.0] * len(devices)
+
+    def device_counts(self, index: int, counts: dict[str, int], levels: dict[str, float]) -> None:
+        """Counts and gauges of one device, as its worker reports them."""
+        for name, amount in counts.items():
+            self._model.count(name, amount)
+            if f"device_{name}" in _DEVICE_COUNTERS:
+                self._devices[index].count(f"device_{name}", amount)
+        if "cache_bytes" in levels:
+            self._set_cached(index, levels["cache_bytes"])
+
+    def device_changed(self, index: int, ready: bool) -> None:
+        """A device was lost, with its cache, or is back."""
+        self._devices[index].set("device_ready", float(ready))
+        if not ready:
+            self._set_cached(index, 0.0)
+
+    def _set_cached(self, index: int, amount: float) -> None:
+        self._cached[index] = amount
+        self._devices[index].set("device_cache_bytes", amount)
+        self._model.set("cache_bytes", sum(self._cached))

@@ -94,6 +94,10 @@ class Responder:
 
     def finish(self, job: SegmentJob, decoded: list[Decoded]) -> None:
         """Builds and sends a job's response on this thread."""
+        self._build(job, decoded)
+        job.reply.flush()
+
+    def _build(self, job: SegmentJob, decoded: list[Decoded]) -> None:
         try:
             job.reply.succeed(job, decoded)
         except TritonSamError as error:
@@ -128,7 +132,9 @@ class Responder:
 
     def _finish_all(self, answers: list[tuple[SegmentJob, list[Decoded]]]) -> None:
         for job, decoded in answers:
-            self.finish(job, decoded)
+            self._build(job, decoded)
+        for job, _ in answers:
+            job.reply.flush()
 
     def _settle(self, job: SegmentJob) -> bool:
         """Marks a job as answered. Returns False if it was already."""

@@ -105,6 +105,11 @@ class Scheduler:
         """For how long the current encode has been running; 0 if there is none."""
         return self._encodes.encode_seconds
 
+    @property
+    def unanswered(self) -> int:
+        """Number of admitted jobs without a response."""
+        return self._responder.unanswered
+
     def close(self) -> None:
         """Finishes what was admitted, refuses new requests, and ends the workers."""
         with self._lock:

@@ -1,27 +1,16 @@
-"""Shared helpers of the Python models: logging, config parameters, and responses through Triton."""
+"""Shared helpers of the Python models: config parameters, and responses through Triton."""
 
 from __future__ import annotations
 
 import logging
 import os
-import sys
 from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
 from triton_sam.errors import TritonSamError
-from triton_sam.logs import JsonFormatter, TextFormatter
-from triton_sam.settings import Settings
 
 log = logging.getLogger(__name__)
-
-
-def set_up_log(model: str, settings: Settings) -> None:
-    """Logs to stderr, which is the server's log, in the format of the settings."""
-    handler = logging.StreamHandler(sys.stderr)
-    text = TextFormatter("%(levelname)s %(name)s: %(message)s")
-    handler.setFormatter(JsonFormatter(model=model) if settings.log_format == "json" else text)
-    logging.basicConfig(level=logging.INFO, handlers=[handler])
 
 
 def parameters_of(config: dict[str, Any]) -> dict[str, str]:

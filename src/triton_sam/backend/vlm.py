@@ -23,7 +23,7 @@ from triton_sam.backend.vlm_requests import VlmRequest
 from triton_sam.backend.vlm_worker import VlmJob, VlmWorker
 from triton_sam.engines.vlm.base import Ending, Engine
 from triton_sam.errors import InternalError, InvalidInput, TritonSamError
-from triton_sam.logs import about
+from triton_sam.logs import about, set_up_model_log
 from triton_sam.models.vlm_catalog import get_vlm
 from triton_sam.models.vlm_weights import checkpoint_folder, part_folders
 from triton_sam.server.in_flight import VLM_DIR_VARIABLE, InFlightCounter
@@ -94,7 +94,7 @@ class TritonPythonModel:
         parameters = triton_io.parameters_of(json.loads(args["model_config"]))
         try:
             self._settings = get_settings()
-            triton_io.set_up_log(args["model_name"], self._settings)
+            set_up_model_log(args["model_name"], self._settings)
             self._spec = get_vlm(parameters["vlm_id"])
         except TritonSamError as error:
             raise pb_utils.TritonModelException(str(error)) from None

@@ -17,7 +17,7 @@ import triton_python_backend_utils as pb_utils
 
 from triton_sam.backend import triton_io
 from triton_sam.errors import InternalError, QueueFull, TritonSamError, from_status
-from triton_sam.logs import about
+from triton_sam.logs import about, set_up_model_log
 from triton_sam.models.vlm_specs import STREAM_SUFFIX
 from triton_sam.server.in_flight import InFlightCounter
 from triton_sam.settings import get_settings
@@ -35,7 +35,7 @@ class TritonPythonModel:
         self._outputs = [tensor["name"] for tensor in config["output"]]
         self._flight = InFlightCounter(args["model_name"])
         settings = get_settings()
-        triton_io.set_up_log(args["model_name"], settings)
+        set_up_model_log(args["model_name"], settings)
         self._capacity = settings.vlm_queue + settings.vlm_batch * settings.vlm_lanes
         self._pool = ThreadPoolExecutor(self._capacity, thread_name_prefix="vlm-forward")
         self._slots = threading.Semaphore(self._capacity)

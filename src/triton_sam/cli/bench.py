@@ -21,6 +21,13 @@ class Protocol(str, enum.Enum):
     grpc = "gRPC"
 
 
+class Through(str, enum.Enum):
+    """What people's programs speak to."""
+
+    service = "service"
+    triton = "triton"
+
+
 @bench_app.command()
 @with_options
 def encode(options: BenchOptions) -> None:
@@ -88,6 +95,40 @@ def throughput(
 
     load = ThroughputLoad(most, seconds, form, least_clicks, least_images)
     options.run(lambda target: measure_throughput(target, load), environment=load.environment)
+
+
+@bench_app.command()
+@with_options
+def users(
+    options: BenchOptions,
+    users: Annotated[int, typer.Option(min=1, max=4096, help="People at the same time.")] = 100,
+    seconds: Annotated[float, typer.Option(min=1, max=3600, help="How long they work.")] = 30.0,
+    through: Annotated[
+        Through, typer.Option(help="The service's hover WebSocket, or Triton's HTTP.")
+    ] = Through.service,
+    processes: Annotated[int | None, typer.Option(min=1, help="Load-generating ones; default: by cores.")] = None,
+    in_flight: Annotated[
+        int, typer.Option(min=1, help="Hovers of a person in flight, at most: 3 as in the clients, 1 as in the page.")
+    ] = 3,
+    image_every: Annotated[float, typer.Option(min=1, help="Seconds after which a person opens a new image.")] = 60.0,
+    most_p95: Annotated[float | None, typer.Option(help="A bar: milliseconds of the newest hover, p95.")] = None,
+) -> None:
+    """People as they are: hover 20 times a second while moving, pause, click, and a new image every minute.
+
+    Everybody works at the same time, once: --rounds, --samples, --warm-up and --rest have no effect here.
+    """
+    from triton_sam.bench.users.generator import UsersLoad
+    from triton_sam.bench.users.measure import measure_running, measure_users
+    from triton_sam.bench.users.schedule import Behaviour
+
+    load = UsersLoad(
+        users, seconds, through.value, processes, in_flight, Behaviour(image_seconds=image_every), most_p95
+    )
+    if options.url:
+        options.finish(measure_running(options.url[0], options.model, options.image, options.side, load))
+    else:
+        is_service = through is Through.service
+        options.run(lambda target: measure_users(target, load), service=is_service, environment=load.environment)
 
 
 @bench_app.command()

@@ -75,12 +75,13 @@ class BenchOptions:
         measure: Callable[[Target], Result],
         *,
         raw: bool = False,
+        service: bool = False,
         environment: Mapping[str, str] | None = None,
     ) -> None:
         """Opens the server, measures it and publishes the result. See ``open_target`` for ``raw`` and others."""
         from triton_sam.bench.target import open_target
 
-        with open_target(self.target, raw=raw, environment=environment) as target:
+        with open_target(self.target, raw=raw, service=service, environment=environment) as target:
             result = measure(target)
         self.finish(result)
 

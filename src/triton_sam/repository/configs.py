@@ -152,13 +152,22 @@ def renamed(text: str, name: str) -> str:
     return config_text(config)
 
 
-def pinned_json(text: str, version: int) -> str:
-    """A config's text as JSON for a load request, with ``version`` as the only one to load."""
+def load_json(text: str, version: int | None = None, processes: int | None = None) -> str:
+    """A config's text as JSON for a load request.
+
+    Args:
+        version: the only one to load, instead of the newest.
+        processes: of the model, instead of the config's own number.
+    """
     config = _parse(text)
     if config is None:
         raise SetupError("the config of the previous version cannot be read: set the model up again")
-    config.version_policy.Clear()
-    config.version_policy.specific.versions.append(version)
+    if version is not None:
+        config.version_policy.Clear()
+        config.version_policy.specific.versions.append(version)
+    if processes is not None:
+        del config.instance_group[:]
+        config.instance_group.add(count=processes, kind="KIND_CPU")
     return json.dumps(json_format.MessageToDict(config, preserving_proto_field_name=True))
 
 

@@ -31,6 +31,8 @@ class ServerOptions:
     """Folder for logs and run-time files."""
     needed: tuple[str, ...] = ()
     """The start fails if all of these fail to load; empty: all models."""
+    processes: Mapping[str, int] = field(default_factory=dict)
+    """Triton name -> number of its processes, for models that do not have the number of their config."""
     host: str = "127.0.0.1"
     http_port: int = 8000
     grpc_port: int = 8001

@@ -25,12 +25,13 @@ from pathlib import Path
 from typing import Any
 
 from triton_sam.errors import ServerError
-from triton_sam.repository.configs import pinned_json
+from triton_sam.repository.configs import load_json
 from triton_sam.repository.model_folders import ModelState
 from triton_sam.server import host
 from triton_sam.server.command import EXIT_SECONDS, KEY_HEADER, TRACE_FLAG, ServerOptions, command_line, further_flags
 from triton_sam.server.in_flight import IN_FLIGHT_DIR_VARIABLE, VLM_DIR_VARIABLE, requests_in_flight
 from triton_sam.server.launcher import spawn
+from triton_sam.server.worker_processes import worker_pids
 
 log = logging.getLogger(__name__)
 
@@ -59,8 +60,8 @@ class TritonProcess:
     admin_key: str
     models: set[str] = field(default_factory=set)
     """Triton names of the loaded models."""
-    pins: Mapping[str, ModelState] = field(default_factory=dict)
-    """Triton name -> version to load at the start instead of the newest."""
+    pins: Mapping[str, ModelState | None] = field(default_factory=dict)
+    """Triton name -> version of a model that is not loaded as the repository has it; None: its newest one."""
     model_pids: dict[int, str] = field(default_factory=dict)
     """pid of a model's process -> Triton name."""
     retiring: dict[int, str] = field(default_factory=dict)
@@ -86,7 +87,7 @@ class TritonProcess:
         Args:
             pinned: the version and the config to load instead of the newest.
         """
-        config = {} if pinned is None else {"config": pinned_json(pinned.config, pinned.version)}
+        config = self._config_of(model, pinned)
         before = self._retire(model)
         try:
             self._control("load_model", model, **config)
@@ -97,6 +98,15 @@ class TritonProcess:
         self.find_model_pids()
         if before and model not in self.model_pids.values():  # Triton found nothing new
             self._bring_back(before)
+
+    def _config_of(self, model: str, pinned: ModelState | None) -> dict[str, str]:
+        """The config of a load request, if it is not simply that of the repository."""
+        processes = self.options.processes.get(model)
+        if pinned is not None:
+            return {"config": load_json(pinned.config, pinned.version, processes)}
+        if processes is None:
+            return {}
+        return {"config": load_json((self.options.repository / model / "config.pbtxt").read_text(), None, processes)}
 
     def unload(self, model: str) -> None:
         """Unloads a model; the end of its process is no longer a failure from here on."""
@@ -213,8 +223,8 @@ class TritonProcess:
             time.sleep(0.05)
         raise ServerError(f"tritonserver was not ready after {self.options.ready_seconds:.0f} s: see {self.log_path}")
 
-    def _load_pinned(self, name: str, state: ModelState) -> None:
-        """Loads an older version; if that fails, the other models serve, unless there are none."""
+    def _load_pinned(self, name: str, state: ModelState | None) -> None:
+        """Loads a model other than as the repository has it; if that fails, others serve, unless there are none."""
         try:
             self.load(name, state)
         except ServerError as error:
@@ -229,7 +239,7 @@ class TritonProcess:
             self._wait_until_drained()
         self.process.kill()
         self.process.wait()
-        for _, pid in self._own_model_processes():
+        for pid in (*(pid for _, pid in self._own_model_processes()), *worker_pids(self.process.pid)):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         for region in host.SHARED_MEMORY.glob(f"{self.shm_prefix}*"):
@@ -270,7 +280,7 @@ def start(options: ServerOptions, pins: Mapping[str, ModelState] | None = None) 
     Args:
         pins: Triton name -> version to load instead of the newest.
     """
-    pins = pins or {}
+    pinned: dict[str, ModelState | None] = dict.fromkeys(options.processes) | dict(pins or {})
     files = host.find_triton(options.installation)
     host.check_numpy()
     host.check_runtime()
@@ -297,11 +307,11 @@ def start(options: ServerOptions, pins: Mapping[str, ModelState] | None = None) 
     admin_key = secrets.token_urlsafe(24)
     shm_prefix = f"{_SHM_PREFIX}{token}_"
     with log_path.open("wb") as output:
-        at_start = [model for model in options.models if model not in pins]
+        at_start = [model for model in options.models if model not in pinned]
         command = command_line(files, options, at_start, backends, shm_prefix, admin_key)
         environment = _environment(options, runtime, libpython)
         process = spawn([*command, *_known_further_flags(files, options)], environment, output)
-    return TritonProcess(options, process, runtime, log_path, shm_prefix, admin_key, set(options.models), pins)
+    return TritonProcess(options, process, runtime, log_path, shm_prefix, admin_key, set(options.models), pinned)
 
 
 def _environment(options: ServerOptions, runtime: Path, libpython: Path) -> dict[str, str]:

@@ -83,6 +83,8 @@ class Inbox:
     def fail(self, error: TritonSamError) -> None:
         self._answers.put(error)
 
+    def flush(self) -> None: ...
+
     def is_cancelled(self) -> bool:
         return self._gone
 

@@ -193,6 +193,8 @@ def test_a_request_for_an_image_that_was_just_dropped_is_answered(make: MakeSche
     late = Inbox()
 
     class Leaving(Inbox):
+        def flush(self) -> None: ...
+
         def is_cancelled(self) -> bool:
             # The scheduler calls this without its lock: now the other request arrives.
             if late.empty:

@@ -31,6 +31,8 @@ class NoReply:
     def fail(self, error: TritonSamError) -> None:
         raise AssertionError
 
+    def flush(self) -> None: ...
+
     def is_cancelled(self) -> bool:
         return False
 

@@ -200,6 +200,8 @@ def test_a_request_that_waited_too_long_is_refused_and_not_computed(
 
 def test_workers_survive_a_reply_that_raises(make: MakeScheduler) -> None:
     class Hostile(Inbox):
+        def flush(self) -> None: ...
+
         def is_cancelled(self) -> bool:
             raise RuntimeError("the pipe is gone")
 

@@ -20,7 +20,7 @@ from triton_sam.cli import bench
 from triton_sam.cli.bench_options import BenchOptions
 from triton_sam.errors import InvalidInput
 
-COMMANDS = ("encode", "click", "session", "hover", "throughput", "memory", "compare", "server")
+COMMANDS = ("encode", "click", "session", "hover", "throughput", "users", "memory", "compare", "server")
 RUNNER = CliRunner()
 
 

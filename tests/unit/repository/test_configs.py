@@ -16,7 +16,7 @@ from triton_sam.repository.configs import (
     decoder_config,
     encoder_config,
     parameters_of,
-    pinned_json,
+    load_json,
     plain_config,
     raw_names,
     renamed,
@@ -174,11 +174,11 @@ def test_a_new_name() -> None:
 
 def test_a_pinned_version() -> None:
     text = config_text(segmenter_config(SPEC, "sam2"))
-    sent = json.loads(pinned_json(text, 7))
+    sent = json.loads(load_json(text, 7))
     assert sent["version_policy"] == {"specific": {"versions": ["7"]}}
     assert sent["parameters"]["model_id"] == {"string_value": SPEC.id}
     with pytest.raises(SetupError, match="set the model up again"):
-        pinned_json("this is no config {", 7)
+        load_json("this is no config {", 7)
 
 
 @pytest.mark.parametrize("text", ["this is no config {", 'name: "x" no_such_field: 1'])

@@ -1,0 +1,171 @@
+"""Messages between a Triton process and a worker: a header, and bytes that may go through shared memory.
+
+Headers are plain values (dictionaries, lists, strings, numbers) in Python's ``marshal`` format, which takes a tenth of
+the time of JSON. It is only for processes of one installation, and each end checks that the other one is of this user.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import marshal
+import os
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from triton_sam.backend.workers.shared_slots import SharedSlots, new_memory
+
+_FRAME = struct.Struct("<II")
+_READ_BYTES = 256 * 1024
+#: Smaller bodies go through the socket: that is one copy more, and no slot.
+_SMALL = 8 * 1024
+_GREETING = b"slots"
+_CREDENTIALS = struct.Struct("3i")
+
+
+@dataclass(slots=True)
+class Message:
+    """A received message.
+
+    Attributes:
+        header: plain values.
+        body: bytes that follow; empty if there are none. In shared memory until :meth:`release`.
+    """
+
+    header: dict[str, Any]
+    body: bytes | memoryview = b""
+    _free: Callable[[], None] | None = None
+
+    def release(self) -> None:
+        """Gives the body's memory back. It must not be read after that."""
+        if self._free is not None:
+            free, self._free = self._free, None
+            self.body = b""
+            free()
+
+
+class Channel:
+    """One end of a connection. :meth:`send` may be called by any thread, :meth:`messages` by one."""
+
+    def __init__(self, connection: socket.socket, outgoing: SharedSlots, incoming: SharedSlots) -> None:
+        self._socket = connection
+        self._outgoing = outgoing
+        self._incoming = incoming
+        self._send_lock = threading.Lock()
+        self._held: list[bytes | memoryview] = []
+
+    def send(self, header: dict[str, Any], parts: Sequence[bytes | memoryview] = (), *, hold: bool = False) -> None:
+        """Sends a message whose body is ``parts``, one after the other; OSError if the other end is gone.
+
+        Args:
+            hold: keep it until the next :meth:`flush` or :meth:`send`, so that several messages are sent at once.
+        """
+        total = sum(len(part) for part in parts)
+        with self._send_lock:
+            if total > _SMALL:
+                slot = self._outgoing.write(parts)
+                if slot is not None:
+                    header["slot"] = [slot, total]
+                    parts, total = (), 0
+            head = marshal.dumps(header)
+            self._held += (_FRAME.pack(len(head), total), head, *parts)
+            if not hold:
+                self._send_held()
+
+    def flush(self) -> None:
+        """Sends what was held; OSError if the other end is gone."""
+        with self._send_lock:
+            self._send_held()
+
+    def _send_held(self) -> None:
+        if self._held:
+            held, self._held = self._held, []
+            self._socket.sendall(b"".join(held))
+
+    def messages(self) -> Iterator[Message]:
+        """Messages as they arrive, until the other end closes."""
+        buffer, start = bytearray(), 0
+        while True:
+            while len(buffer) - start >= _FRAME.size:
+                head, body = _FRAME.unpack_from(buffer, start)
+                end = start + _FRAME.size + head + body
+                if len(buffer) < end:
+                    break
+                at = start + _FRAME.size
+                yield self._message(buffer[at : at + head], bytes(buffer[at + head : end]))
+                start = end
+            del buffer[:start]
+            start = 0
+            try:
+                received = self._socket.recv(_READ_BYTES)
+            except OSError:
+                return
+            if not received:
+                return
+            buffer += received
+
+    def close(self) -> None:
+        """Ends the connection; the other end's :meth:`messages` ends too."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+    def _message(self, head: bytes | bytearray, body: bytes) -> Message:
+        header = marshal.loads(head)
+        place = header.pop("slot", None)
+        if place is None:
+            return Message(header, body)
+        slot, length = place
+        return Message(header, self._incoming.view(slot, length), lambda: self._incoming.free(slot))
+
+
+def address_of(server: int, model: str, version: str, device: int) -> str:
+    """The address of a worker's socket. It is in Linux's abstract namespace, so there is no file to leave behind.
+
+    Args:
+        server: pid of the tritonserver process.
+        device: index of the device.
+    """
+    return f"\0triton-sam/{server}/{model}/{version}/{device}"
+
+
+def connect(address: str) -> Channel:
+    """Connects to a worker; OSError if none listens."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.connect(address)
+        _check_peer(connection)
+        outgoing, incoming = new_memory(), new_memory()
+        try:
+            socket.send_fds(connection, [_GREETING], [outgoing, incoming])
+        except OSError:
+            os.close(outgoing)
+            os.close(incoming)
+            raise
+        return Channel(connection, SharedSlots(outgoing), SharedSlots(incoming))
+    except BaseException:
+        connection.close()
+        raise
+
+
+def accept(connection: socket.socket) -> Channel:
+    """The worker's end of a connection; OSError if it does not come from a process of this user."""
+    _check_peer(connection)
+    greeting, descriptors, _, _ = socket.recv_fds(connection, len(_GREETING), 2)
+    if greeting != _GREETING or len(descriptors) != 2:
+        for descriptor in descriptors:
+            os.close(descriptor)
+        raise ConnectionError("the other end is no triton-sam process")
+    incoming, outgoing = descriptors
+    return Channel(connection, SharedSlots(outgoing), SharedSlots(incoming))
+
+
+def _check_peer(connection: socket.socket) -> None:
+    """Abstract sockets have no file permissions, so each end checks who the other one is."""
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    user = _CREDENTIALS.unpack(raw)[1]
+    if user not in (os.getuid(), 0):
+        raise PermissionError(f"the other end belongs to user {user}")

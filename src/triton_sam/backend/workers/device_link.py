@@ -1,0 +1,320 @@
+"""A Triton process's connection to the worker of one device; starts the worker, and starts it again if it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from triton_sam.backend.core import Source, load_resizing
+from triton_sam.backend.jobs import SegmentJob
+from triton_sam.backend.replies import ModelInfo
+from triton_sam.backend.responder import internal_error
+from triton_sam.backend.workers.channel import Channel, Message, connect
+from triton_sam.backend.workers.options import WorkerOptions
+from triton_sam.backend.workers.wire import pack_job, unpack_error, unpack_result
+from triton_sam.errors import SetupError, TritonSamError, Unavailable
+
+log = logging.getLogger(__name__)
+_FINISHERS = min(4, max(2, len(os.sched_getaffinity(0)) // 2))
+_RETRY_SECONDS = 0.02
+#: Between two starts of a worker that does not come up.
+_PAUSE_SECONDS = 1.0
+_CANCEL_CHECK_SECONDS = 0.05
+#: Requests that are checked for cancellation in one round: each check is a round trip to Triton.
+_CHECKED_AT_ONCE = 32
+
+
+@dataclass(frozen=True, slots=True)
+class LinkEvents:
+    """What a link reports.
+
+    Attributes:
+        metrics: (index of the device, counts, gauges) of the worker.
+        took: (index of the device, session, sequence number): a session's newest request came to this device.
+        changed: (index of the device, whether it is ready).
+    """
+
+    metrics: Callable[[int, dict[str, int], dict[str, float]], None]
+    took: Callable[[int, str, int | None], None]
+    changed: Callable[[int, bool], None]
+
+
+class DeviceLink:
+    """See the module. Every request that was accepted is answered, also if the worker is lost."""
+
+    def __init__(self, options: WorkerOptions, instance: int, events: LinkEvents) -> None:
+        """
+        Args:
+            instance: number of this Triton process among those of its model.
+        """
+        self.options = options
+        self.info: ModelInfo | None = None
+        self.load = 0
+        """Unanswered requests of the worker, of all Triton processes, when it last sent something."""
+        self._instance = instance
+        self._events = events
+        self._channel: Channel | None = None
+        self._lock = threading.Lock()
+        self._idle = threading.Condition(self._lock)
+        self._numbers = itertools.count(1)
+        self._jobs: dict[int, SegmentJob] = {}
+        self._building = 0
+        self._questions: dict[int, Callable[[Any], None]] = {}
+        self._closing = False
+        self._child: subprocess.Popen[bytes] | None = None
+        self._finishers = ThreadPoolExecutor(_FINISHERS, thread_name_prefix="finish")
+        self._first = threading.Event()
+        self._failure: str | None = None
+        self._thread = threading.Thread(target=self._run, name=f"device-{options.index}", daemon=True)
+        self._watcher = threading.Thread(target=self._watch_cancels, name="cancels", daemon=True)
+
+    @property
+    def ready(self) -> bool:
+        """Whether the worker has loaded the model and is connected."""
+        return self._channel is not None
+
+    def start(self) -> None:
+        """Connects, on a thread of its own."""
+        self._thread.start()
+        self._watcher.start()
+
+    def wait_ready(self, seconds: float) -> None:
+        """Returns when the worker is ready; SetupError with its reason if it cannot load the model."""
+        if not self._first.wait(seconds):
+            raise SetupError(f"{self.options.name} was not ready after {seconds:.0f} s")
+        if self._failure is not None:
+            raise SetupError(self._failure)
+
+    def submit(self, job: SegmentJob, source: Source, *, shared: bool) -> None:
+        """Sends a request to the worker; Unavailable if there is none now.
+
+        Args:
+            shared: whether requests of its session may be on other devices.
+        """
+        header, parts = pack_job(job, source)
+        with self._lock:
+            channel = self._channel
+            if channel is None or self._closing:
+                raise self._lost()
+            number = next(self._numbers)
+            self._jobs[number] = job
+        try:
+            channel.send({"is": "work", "number": number, "shared": shared, "job": header}, parts)
+        except OSError:
+            with self._lock:
+                mine = self._jobs.pop(number, None) is not None
+            if mine:  # otherwise the thread that noticed the loss has answered it
+                raise self._lost() from None
+
+    def ask(self, header: dict[str, Any], done: Callable[[Any], None]) -> None:
+        """Sends a question; ``done`` gets the answer, or None if the worker is lost."""
+        with self._lock:
+            channel = self._channel
+            number = next(self._numbers)
+            if channel is not None:
+                self._questions[number] = done
+        try:
+            if channel is None:
+                raise ConnectionError
+            channel.send(header | {"number": number})
+        except OSError:
+            with self._lock:
+                unanswered = self._questions.pop(number, None) is not None or channel is None
+            if unanswered:
+                done(None)
+
+    def tell(self, header: dict[str, Any]) -> None:
+        """Sends a message that has no answer; it is dropped if the worker is lost."""
+        channel = self._channel
+        if channel is not None:
+            with contextlib.suppress(OSError):
+                channel.send(header)
+
+    def close(self) -> None:
+        """Waits for the answers of all requests, then leaves the worker."""
+        with self._lock:
+            self._closing = True
+            while self._jobs or self._building:
+                self._idle.wait()
+            channel, self._channel = self._channel, None
+            self._idle.notify_all()
+        self._finishers.shutdown(wait=True)
+        if channel is not None:
+            with contextlib.suppress(OSError):
+                channel.send({"is": "goodbye"})
+            channel.close()
+        if self._thread.ident is not None:
+            self._thread.join(_PAUSE_SECONDS)
+
+    # -- the link's thread -----------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._closing:
+            begun = time.monotonic()
+            try:
+                channel = self._connect()
+            except SetupError as error:
+                if not self._first.is_set():
+                    self._failure = str(error)
+                    self._first.set()
+                    return
+                log.error("%s", error)
+                threading.Event().wait(max(0.0, begun + _PAUSE_SECONDS - time.monotonic()))
+                continue
+            if channel is not None:
+                self._serve(channel)
+
+    def _connect(self) -> Channel | None:
+        """A channel to a worker that is ready; None if it ended before that. Starts a worker if none listens."""
+        try:
+            channel = connect(self.options.address)
+        except ConnectionRefusedError:
+            self._start_worker()
+            threading.Event().wait(_RETRY_SECONDS)
+            return None
+        except ConnectionError:  # it is about to end
+            threading.Event().wait(_RETRY_SECONDS)
+            return None
+        except OSError as error:
+            raise SetupError(f"{self.options.name} cannot be reached ({error})") from None
+        self._messages = channel.messages()
+        first = next(self._messages, None)
+        if first is None:  # it died while it loaded
+            channel.close()
+            threading.Event().wait(_RETRY_SECONDS)
+            return None
+        if first.header["is"] == "failed":
+            channel.close()
+            raise SetupError(first.header["text"])
+        self.info = ModelInfo(*first.header["info"])
+        if first.header["on_cpu"]:
+            load_resizing()
+        with contextlib.suppress(OSError):
+            channel.send({"is": "join", "instance": self._instance})
+        return channel
+
+    def _start_worker(self) -> None:
+        if self._child is not None:
+            status = self._child.poll()
+            if status is None:
+                return
+            self._child = None
+            if status != 0 and not self._first.is_set():
+                raise SetupError(f"the worker of {self.options.name} ended with code {status} at its start")
+        self._child = subprocess.Popen(self.options.command, stdin=subprocess.DEVNULL)
+
+    def _serve(self, channel: Channel) -> None:
+        with self._lock:
+            self._channel = channel
+        self._events.changed(self.options.index, True)
+        if self._first.is_set():
+            log.warning("%s serves again", self.options.name)
+        self._first.set()
+        for message in self._messages:
+            try:
+                self._take(message)
+            except Exception:
+                log.exception("a message of %s could not be read", self.options.name)
+                message.release()
+        with self._lock:
+            lost = self._channel is channel
+            self._channel = None
+            jobs, self._jobs = list(self._jobs.values()), {}
+            questions, self._questions = list(self._questions.values()), {}
+            self._idle.notify_all()
+        channel.close()
+        if lost and not self._closing:
+            log.error("the worker of %s was lost with %d requests: it starts again", self.options.name, len(jobs))
+            self._events.changed(self.options.index, False)
+        for job in jobs:
+            job.reply.fail(self._lost())
+        for done in questions:
+            done(None)
+
+    def _take(self, message: Message) -> None:
+        header = message.header
+        self.load = header.get("load", self.load)
+        kind = header["is"]
+        if kind == "result":
+            self._finish(header, message)
+        elif kind == "error":
+            job = self._pop(header["number"])
+            if job is not None:
+                job.reply.fail(unpack_error(header))
+        elif kind == "done":
+            with self._lock:
+                done = self._questions.pop(header["number"], None)
+            if done is not None:
+                done(header["value"])
+        elif kind == "metrics":
+            self._events.metrics(self.options.index, header["counts"], header["levels"])
+        elif kind == "took":
+            self._events.took(self.options.index, header["session"], header["sequence"])
+
+    def _finish(self, header: dict[str, Any], message: Message) -> None:
+        with self._lock:
+            job = self._jobs.pop(header["number"], None)
+            self._building += job is not None
+        if job is None:
+            message.release()
+            return
+        decoded = unpack_result(header["result"], message.body, job)
+
+        def answer() -> None:
+            """Formats and sends the response."""
+            try:
+                job.reply.succeed(job, decoded)
+            except TritonSamError as error:
+                job.reply.fail(error)
+            except Exception as error:
+                job.reply.fail(internal_error("answering", error, [job]))
+            finally:
+                job.embedding = None  # it refers to memory that is used again
+                message.release()
+                with self._lock:
+                    self._building -= 1
+                    self._idle.notify_all()
+
+        nothing_to_build = job.prompt is None and not job.needs.embedding
+        if nothing_to_build or job.is_light(decoded):
+            answer()
+        else:
+            self._finishers.submit(answer)
+
+    def _pop(self, number: int) -> SegmentJob | None:
+        with self._lock:
+            job = self._jobs.pop(number, None)
+            if not self._jobs:
+                self._idle.notify_all()
+            return job
+
+    def _lost(self) -> Unavailable:
+        return Unavailable(f"{self.options.name} was lost and starts again: send the request again in a moment")
+
+    # -- cancellation by Triton ------------------------------------------------------------------------------
+
+    def _watch_cancels(self) -> None:
+        """Tells the worker about requests whose client has cancelled them in Triton, while they wait."""
+        pause, told = threading.Event(), set[int]()
+        while not self._closing:
+            with self._lock:
+                while not (self._jobs or self._closing):
+                    told.clear()
+                    self._idle.wait(1.0)
+                oldest = time.perf_counter() - _CANCEL_CHECK_SECONDS
+                waiting = itertools.islice(self._jobs.items(), _CHECKED_AT_ONCE)
+                old = [(number, job) for number, job in waiting if job.received < oldest and number not in told]
+            for number, job in old:
+                if job.reply.is_cancelled():
+                    told.add(number)
+                    self.tell({"is": "gone", "number": number})
+            pause.wait(_CANCEL_CHECK_SECONDS)

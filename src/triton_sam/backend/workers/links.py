@@ -1,0 +1,332 @@
+"""A worker's side of its connections: takes requests from Triton processes, sends results back."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import threading
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from triton_sam.backend.core import LocalCore
+from triton_sam.backend.jobs import SegmentJob
+from triton_sam.backend.workers.channel import Channel, Message, accept
+from triton_sam.backend.workers.options import WorkerOptions
+from triton_sam.backend.workers.wire import pack_error, pack_result, unpack_job
+from triton_sam.engines.base import Decoded
+from triton_sam.errors import InternalError, TritonSamError
+from triton_sam.logs import about, set_up_model_log
+from triton_sam.models.catalog import get_spec
+from triton_sam.repository.model_folders import served_spec
+from triton_sam.settings import get_settings
+
+log = logging.getLogger(__name__)
+_REPORT_SECONDS = 0.05
+_PLACES_KEPT = 65536
+_SESSIONS_KEPT = 4096
+
+
+class Links:
+    """All connections of a worker, and the core that they share.
+
+    Attributes:
+        farewells: number of Triton processes that ended in order since the last one joined.
+        ended: set if the model cannot be loaded.
+    """
+
+    def __init__(self, options: WorkerOptions) -> None:
+        self.options = options
+        self.core: LocalCore | None = None
+        self.ended = threading.Event()
+        self.farewells = 0
+        self._failure: str | None = None
+        self._loaded = threading.Event()
+        self._lock = threading.Lock()
+        self._links: list[Link] = []
+        self.metrics = _RelayedMetrics(self._report)
+        #: Image key -> index of its device, for keys whose home is this worker.
+        self._places: OrderedDict[str, int] = OrderedDict()
+        #: Sessions whose newest request is here and not on another device.
+        self._own_sessions: OrderedDict[str, None] = OrderedDict()
+
+    @property
+    def count(self) -> int:
+        """Number of connected Triton processes."""
+        return len(self._links)
+
+    def load(self) -> None:
+        """Loads the model; those who have connected are told the result."""
+        options, settings = self.options, get_settings()
+        set_up_model_log(options.model, settings)
+        try:
+            folder = Path(options.folder)
+            spec = served_spec(get_spec(options.model_id), folder)
+            self.core = LocalCore(spec, folder, options.version, settings, self.metrics)
+        except TritonSamError as error:
+            self._failure = str(error)
+        except Exception as error:
+            log.exception("%s does not load", options.name)
+            self._failure = f"{options.name} does not load: {error}"
+        self._loaded.set()
+        if self._failure is not None:
+            self.ended.set()
+
+    def add(self, connection: socket.socket) -> None:
+        """Serves a connection on a thread of its own."""
+        threading.Thread(target=self._serve, args=(connection,), name="link", daemon=True).start()
+
+    def place(self, key: str, wanted: int | None, ready: list[int]) -> int | None:
+        """The device of an image whose home is this worker.
+
+        Args:
+            wanted: the device to take if the image has none that is ready; None only looks.
+        """
+        with self._lock:
+            known = self._places.get(key)
+            if known in ready:
+                self._places.move_to_end(key)
+                return known
+            if wanted is not None:
+                self._places[key] = wanted
+                if len(self._places) > _PLACES_KEPT:
+                    self._places.popitem(last=False)
+            return wanted
+
+    def take_session(self, session: str) -> bool:
+        """Notes that a session's newest request is here. Returns whether it was elsewhere, as far as is known."""
+        with self._lock:
+            if session in self._own_sessions:
+                self._own_sessions.move_to_end(session)
+                return False
+            self._own_sessions[session] = None
+            if len(self._own_sessions) > _SESSIONS_KEPT:
+                self._own_sessions.popitem(last=False)
+            return True
+
+    def release_session(self, session: str) -> None:
+        """Notes that a session's newest request is on another device."""
+        with self._lock:
+            self._own_sessions.pop(session, None)
+
+    def close(self) -> None:
+        """Finishes what was admitted and ends the connections."""
+        if self.core is not None:
+            self.core.close()
+        for link in list(self._links):
+            link.channel.close()
+
+    def _serve(self, connection: socket.socket) -> None:
+        try:
+            channel = accept(connection)
+        except OSError as error:
+            log.warning("a connection was refused: %s", error)
+            connection.close()
+            return
+        self._loaded.wait()
+        try:
+            if self.core is None:
+                channel.send({"is": "failed", "text": self._failure})
+                return
+            info = self.core.info
+            hello = {"is": "hello", "info": [info.model_id, info.version, info.encoder]}
+            channel.send(hello | {"on_cpu": self.core.on_cpu})
+        except OSError:
+            return
+        link = Link(self, self.core, channel)
+        with self._lock:
+            self._links.append(link)
+            self.farewells = 0
+        try:
+            link.run()
+        finally:
+            with self._lock:
+                self._links.remove(link)
+                self.farewells += link.said_goodbye
+            channel.close()
+
+    def _report(self, counts: dict[str, int], levels: dict[str, float]) -> bool:
+        """Sends metrics to one Triton process; False if there is none."""
+        with self._lock:
+            links = sorted(self._links, key=lambda link: link.instance)  # one process sums up all devices
+        for link in links:
+            try:
+                link.channel.send({"is": "metrics", "counts": counts, "levels": levels})
+                return True
+            except OSError:
+                continue
+        return False
+
+
+class Link:
+    """One connection: a Triton process of the model."""
+
+    def __init__(self, links: Links, core: LocalCore, channel: Channel) -> None:
+        self._links = links
+        self.core = core
+        self.channel = channel
+        self.said_goodbye = False
+        self.instance = 0
+        self._lock = threading.Lock()
+        self._waiting: dict[int, _LinkReply] = {}
+        self._kinds: dict[str, Callable[[Message], None]] = {
+            "join": self._join,
+            "work": self._work,
+            "cancel": self._cancel,
+            "ping": self._ping,
+            "gone": self._gone,
+            "place": self._place,
+            "has": self._has,
+            "moved": self._moved,
+            "goodbye": self._goodbye,
+        }
+
+    def run(self) -> None:
+        """Takes messages until the other end closes; what still waits then is dropped."""
+        for message in self.channel.messages():
+            try:
+                self._kinds[message.header["is"]](message)
+            finally:
+                message.release()
+        with self._lock:
+            waiting = list(self._waiting.values())
+        for reply in waiting:
+            reply.gone = True
+
+    def send(self, header: dict[str, Any], parts: Sequence[bytes | memoryview] = (), *, hold: bool = False) -> None:
+        """Sends a message; one for a Triton process that has ended is dropped."""
+        header["load"] = self.core.unanswered
+        with contextlib.suppress(OSError):
+            self.channel.send(header, parts, hold=hold)
+
+    def finish(self, number: int) -> None:
+        """Forgets an answered request."""
+        with self._lock:
+            self._waiting.pop(number, None)
+
+    def _join(self, message: Message) -> None:
+        self.instance = message.header["instance"]
+
+    def _work(self, message: Message) -> None:
+        header = message.header
+        reply = _LinkReply(self, header["number"])
+        with self._lock:
+            self._waiting[reply.number] = reply
+        try:
+            job, source = unpack_job(header["job"], message.body, reply)
+            message.release()
+            session = job.session
+            if session is not None and job.latest_wins and header["shared"] and self._links.take_session(session):
+                self.send({"is": "took", "session": session, "sequence": job.sequence})
+            self.core.submit(job, source)
+        except TritonSamError as error:
+            reply.fail(error)
+        except Exception as error:
+            log.exception("a request could not be read", extra=about(header["job"].get("request", "")))
+            reply.fail(InternalError(f"reading the request failed on the server ({type(error).__name__})"))
+
+    def _cancel(self, message: Message) -> None:
+        header = message.header
+        self.core.cancel(
+            header["session"],
+            header["before"],
+            header["only"],
+            lambda count: self.send({"is": "done", "number": header["number"], "value": count}),
+        )
+
+    def _ping(self, message: Message) -> None:
+        number = message.header["number"]
+
+        def answer(result: dict[str, Any] | TritonSamError) -> None:
+            failed = isinstance(result, TritonSamError)
+            self.send({"is": "done", "number": number, "value": {"failed": str(result)} if failed else result})
+
+        self.core.ping(answer)
+
+    def _gone(self, message: Message) -> None:
+        with self._lock:
+            reply = self._waiting.get(message.header["number"])
+        if reply is not None:
+            reply.gone = True
+
+    def _place(self, message: Message) -> None:
+        header = message.header
+        place = self._links.place(header["key"], header["wanted"], header["ready"])
+        self.send({"is": "done", "number": header["number"], "value": place})
+
+    def _has(self, message: Message) -> None:
+        header = message.header
+        self.send({"is": "done", "number": header["number"], "value": self.core.has(header["name"])})
+
+    def _moved(self, message: Message) -> None:
+        """A newer request of a session went to another device: the older ones here are superseded."""
+        session = message.header["session"]
+        self._links.release_session(session)
+        self.core.cancel(session, message.header["sequence"], None, lambda count: None)
+
+    def _goodbye(self, message: Message) -> None:
+        self.said_goodbye = True
+
+
+class _LinkReply:
+    """Sends the result of one request to the Triton process that formats it."""
+
+    def __init__(self, link: Link, number: int) -> None:
+        self._link = link
+        self.number = number
+        self.gone = False
+
+    def succeed(self, job: SegmentJob, decoded: list[Decoded]) -> None:
+        embedding = self._link.core.embedding_of(job) if job.needs.embedding else None
+        header, parts = pack_result(job, decoded, embedding)
+        self._link.finish(self.number)
+        self._link.send({"is": "result", "number": self.number, "result": header}, parts, hold=True)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            self._link.channel.flush()
+
+    def fail(self, error: TritonSamError) -> None:
+        self._link.finish(self.number)
+        self._link.send({"is": "error", "number": self.number, **pack_error(error)})
+
+    def is_cancelled(self) -> bool:
+        return self.gone
+
+
+class _RelayedMetrics:
+    """Collects counts and gauges and reports them in groups; see :class:`triton_sam.backend.metrics.TritonMetrics`."""
+
+    def __init__(self, report: Callable[[dict[str, int], dict[str, float]], bool]) -> None:
+        self._report = report
+        self._counts: Counter[str] = Counter()
+        self._levels: dict[str, float] = {}
+        self._changed = threading.Condition()
+        threading.Thread(target=self._loop, name="metrics", daemon=True).start()
+
+    def count(self, name: str, amount: int = 1) -> None:
+        with self._changed:
+            self._counts[name] += amount
+            self._changed.notify()
+
+    def set(self, name: str, value: float) -> None:
+        with self._changed:
+            self._levels[name] = value
+            self._changed.notify()
+
+    def _loop(self) -> None:
+        pause = threading.Event()
+        while True:
+            with self._changed:
+                while not (self._counts or self._levels):
+                    self._changed.wait()
+            pause.wait(_REPORT_SECONDS)
+            with self._changed:
+                counts, self._counts = self._counts, Counter()
+                levels, self._levels = self._levels, {}
+            if not self._report(dict(counts), levels):  # nobody is there: kept for the next one
+                with self._changed:
+                    self._counts.update(counts)
+                    self._levels = levels | self._levels

@@ -1,0 +1,80 @@
+"""A worker process: ``python -m triton_sam.backend.workers.process '{"server": ..., ...}'``.
+
+It listens first, so that only one worker exists for a device, and loads the model then. It ends when the last Triton
+process has said goodbye, or when tritonserver has ended.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from triton_sam.backend.workers.options import WorkerOptions
+from triton_sam.engines.device_list import AUTO
+from triton_sam.server.host import process_alive
+
+if TYPE_CHECKING:
+    from triton_sam.backend.workers.links import Links
+
+_POLL_SECONDS = 0.5
+#: After a Triton process was killed, the supervisor loads its model again within seconds: images stay cached so long.
+_LINGER_SECONDS = 15.0
+_BACKLOG = 64
+
+
+def main(arguments: list[str]) -> int:
+    """Serves until nobody needs it."""
+    options = WorkerOptions(**json.loads(arguments[0]))
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listener.bind(options.address)
+    except OSError:  # another one was quicker
+        return 0
+    listener.listen(_BACKLOG)
+    if options.device == "cpu":
+        os.environ["TRITON_SAM_DEVICE"] = "cpu"
+    elif options.device != AUTO:
+        os.environ["CUDA_VISIBLE_DEVICES"] = options.device
+    # Only now what takes seconds to import.
+    from triton_sam.backend.workers.links import Links
+
+    links = Links(options)
+    threading.Thread(target=_accept, args=(listener, links), name="accept", daemon=True).start()
+    links.load()
+    _wait_until_unneeded(options, links)
+    listener.close()  # a worker for a reloaded model may listen from here on
+    links.close()
+    return 0
+
+
+def _accept(listener: socket.socket, links: Links) -> None:
+    while True:
+        try:
+            connection, _ = listener.accept()
+        except OSError:
+            return
+        links.add(connection)
+
+
+def _wait_until_unneeded(options: WorkerOptions, links: Links) -> None:
+    alone_since: float | None = None
+    while True:
+        if links.ended.wait(_POLL_SECONDS) or not process_alive(options.server):
+            return
+        if links.count:
+            alone_since = None
+            continue
+        alone_since = alone_since or time.monotonic()
+        if links.farewells or time.monotonic() - alone_since > _LINGER_SECONDS:
+            return
+
+
+if __name__ == "__main__":
+    status = main(sys.argv[1:])
+    # Threads of libraries must not delay the end: the device's memory is needed by the next worker.
+    os._exit(status)

@@ -1,0 +1,152 @@
+"""The core of a Triton process whose model is computed by worker processes, one for each device."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from triton_sam.backend.core import Source, embedding_hash
+from triton_sam.backend.jobs import SegmentJob
+from triton_sam.backend.replies import ModelInfo
+from triton_sam.backend.workers.device_link import DeviceLink, LinkEvents
+from triton_sam.backend.workers.options import WorkerOptions
+from triton_sam.backend.workers.routing import Router
+from triton_sam.errors import ImageExpired, InternalError, TritonSamError, Unavailable
+
+
+class DeviceMetrics(Protocol):
+    """Takes what workers count."""
+
+    def device_counts(self, index: int, counts: dict[str, int], levels: dict[str, float]) -> None:
+        """Counts and gauges of one device."""
+
+    def device_changed(self, index: int, ready: bool) -> None:
+        """A device was lost, or is back."""
+
+
+class WorkerCore:
+    """See :class:`~triton_sam.backend.core.SegmenterCore`: passes requests to the worker that has their image."""
+
+    def __init__(
+        self, workers: Sequence[WorkerOptions], instance: int, metrics: DeviceMetrics, ready_seconds: float
+    ) -> None:
+        """
+        Args:
+            workers: one for each device.
+            instance: number of this Triton process among those of its model.
+            ready_seconds: how long the workers may take to load the model.
+        """
+        self._metrics = metrics
+        events = LinkEvents(metrics.device_counts, self._session_moved, metrics.device_changed)
+        self._links = [DeviceLink(options, instance, events) for options in workers]
+        self._router = Router(self._links)
+        self._shared = len(self._links) > 1
+        try:
+            for link in self._links:
+                link.start()
+            for link in self._links:
+                link.wait_ready(ready_seconds)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def info(self) -> ModelInfo:
+        """See :class:`~triton_sam.backend.core.SegmenterCore`."""
+        info = self._links[0].info
+        assert info is not None  # known since the first connection
+        return info
+
+    def submit(self, job: SegmentJob, source: Source) -> None:
+        """See :class:`~triton_sam.backend.core.SegmenterCore`."""
+        if not self._shared:
+            self._links[0].submit(job, source, shared=False)
+        elif source.embedding is not None:
+            name = embedding_hash(source.embedding)
+            self._router.find_embedding(name, lambda place: self._send(place, job, source))
+        else:
+            self._router.find(
+                job.image_key, new=source.image is not None, then=lambda place: self._send(place, job, source)
+            )
+
+    def cancel(self, session: str, before: int | None, only: int | None, done: Callable[[int], None]) -> None:
+        """See :class:`~triton_sam.backend.core.SegmenterCore`."""
+        question = {"is": "cancel", "session": session, "before": before, "only": only}
+        self._ask_ready(question, lambda counts: done(sum(count or 0 for count in counts)))
+
+    def ping(self, done: Callable[[dict[str, Any] | TritonSamError], None]) -> None:
+        """See :class:`~triton_sam.backend.core.SegmenterCore`. A device that starts again is no failure."""
+
+        def answered(answers: list[Any]) -> None:
+            known = [answer for answer in answers if answer is not None]
+            failed = [answer["failed"] for answer in known if "failed" in answer]
+            if failed:
+                done(InternalError(failed[0]))
+                return
+            seconds = max((answer["encode_seconds"] for answer in known), default=0.0)
+            done({"encode_seconds": seconds, "devices": self.devices})
+
+        self._ask_ready({"is": "ping"}, answered)
+
+    @property
+    def devices(self) -> list[dict[str, Any]]:
+        """The state of each device, for ``/health``."""
+        return [
+            {
+                "device": link.options.device,
+                "state": "ready" if link.ready else "starting",
+                "in_flight": link.load if link.ready else 0,
+            }
+            for link in self._links
+        ]
+
+    def embedding_of(self, job: SegmentJob) -> npt.NDArray[np.float32]:
+        """See :class:`~triton_sam.backend.core.SegmenterCore`."""
+        assert job.embedding is not None  # it came with the result
+        return job.embedding.array("")
+
+    def close(self) -> None:
+        """See :class:`~triton_sam.backend.core.SegmenterCore`."""
+        for link in self._links:
+            link.close()
+
+    def _send(self, place: int | None, job: SegmentJob, source: Source) -> None:
+        """Submits a job to a device; called by any thread, so that a refusal is an answer."""
+        try:
+            if place is None:
+                raise self._nowhere(job, source)
+            self._links[place].submit(job, source, shared=True)
+        except TritonSamError as error:
+            job.reply.fail(error)
+
+    def _nowhere(self, job: SegmentJob, source: Source) -> TritonSamError:
+        if not self._router.ready or source.image is not None:
+            return Unavailable("no device is ready: send the request again in a moment")
+        return ImageExpired(f"image_key {job.image_key[:40]!r} is unknown here or has expired: send the image again")
+
+    def _session_moved(self, to: int, session: str, sequence: int | None) -> None:
+        for index, link in enumerate(self._links):
+            if index != to:
+                link.tell({"is": "moved", "session": session, "sequence": sequence})
+
+    def _ask_ready(self, question: dict[str, Any], then: Callable[[list[Any]], None]) -> None:
+        """Asks all ready devices, and calls ``then`` with their answers; None for one that was lost meanwhile."""
+        links = [link for link in self._links if link.ready]
+        answers: list[Any] = []
+        lock = threading.Lock()
+        if not links:
+            then([])
+
+        def take(answer: Any) -> None:
+            with lock:
+                answers.append(answer)
+                complete = len(answers) == len(links)
+            if complete:
+                then(answers)
+
+        for link in links:
+            link.ask(dict(question), take)

@@ -1,0 +1,217 @@
+"""Requests, results and errors as headers and bodies of messages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from triton_sam import errors
+from triton_sam.backend.core import Source
+from triton_sam.backend.jobs import Needs, SegmentJob, SegmentReply
+from triton_sam.core.geometry import Frame, ResizePolicy
+from triton_sam.core.mask_cleaning import Cleaning
+from triton_sam.core.prompts import ObjectPrompt, Prompt
+from triton_sam.engines.base import Decoded, FloatArray
+from triton_sam.errors import InternalError, TritonSamError
+
+Header = dict[str, Any]
+Body = list[bytes | memoryview]
+_ERRORS = {
+    cls.__name__: cls for cls in vars(errors).values() if isinstance(cls, type) and issubclass(cls, TritonSamError)
+}
+
+
+@dataclass(frozen=True, eq=False)
+class DistantEmbedding:
+    """An embedding that stays in a worker: its geometry, and its main tensor if that was requested."""
+
+    frame: Frame
+    tensor: FloatArray | None = None
+
+    @property
+    def nbytes(self) -> int:
+        return 0
+
+    def array(self, name: str) -> FloatArray:
+        """[1,256,64,64]; only the tensor that was requested is here."""
+        assert self.tensor is not None
+        return self.tensor
+
+    def framed(self, frame: Frame) -> DistantEmbedding:
+        return DistantEmbedding(frame, self.tensor)
+
+
+# -- requests ----------------------------------------------------------------------------------------------------
+
+
+def pack_job(job: SegmentJob, source: Source) -> tuple[Header, Body]:
+    """A request, without its reply."""
+    body: Body = []
+    header: Header = {
+        "key": job.image_key,
+        "session": job.session,
+        "latest": job.latest_wins,
+        "sequence": job.sequence,
+        "needs": [job.needs.logits, job.needs.pixels, job.needs.embedding],
+        "request": job.request_id,
+        # Linux's monotonic clock is one clock for all processes.
+        "received": job.received,
+    }
+    if source.image is not None:
+        header["image"] = len(source.image)
+        body.append(source.image)
+    if source.embedding is not None:
+        header["embedding"] = list(source.embedding.shape)
+        body.append(_bytes(np.ascontiguousarray(source.embedding, np.float32)))
+    if job.prompt is not None:
+        header["prompt"] = _pack_prompt(job.prompt, body)
+    return header, body
+
+
+def unpack_job(header: Mapping[str, Any], body: bytes | memoryview, reply: SegmentReply) -> tuple[SegmentJob, Source]:
+    """The request of :func:`pack_job`. Nothing of it refers to ``body`` afterwards."""
+    image: bytes | None = None
+    embedding: npt.NDArray[np.float32] | None = None
+    at = 0
+    if "image" in header:
+        at = header["image"]
+        image = bytes(body[:at])
+    if "embedding" in header:
+        embedding, at = _array(body, at, header["embedding"], np.float32)
+        embedding = embedding.copy()
+    prompt = _unpack_prompt(header["prompt"], body, at) if "prompt" in header else None
+    job = SegmentJob(
+        reply,
+        prompt,
+        header["key"],
+        header["session"],
+        header["latest"],
+        needs=Needs(*header["needs"]),
+        sequence=header["sequence"],
+        request_id=header["request"],
+        received=header["received"],
+        only_copied=True,
+    )
+    return job, Source(image, embedding)
+
+
+def _pack_prompt(prompt: Prompt, body: Body) -> Header:
+    objects = []
+    for entry in prompt.objects:
+        mask = None
+        if entry.mask_input is not None:
+            mask = list(entry.mask_input.shape)
+            body.append(_bytes(np.ascontiguousarray(entry.mask_input, np.float32)))
+        box = None if entry.box is None else entry.box.tolist()
+        objects.append([entry.points.tolist(), entry.labels.tolist(), box, mask])
+    return {
+        "objects": objects,
+        "multimask": prompt.multimask,
+        "format": prompt.format,
+        "text": prompt.text,
+        "size": prompt.image_size,
+        "clean": None if prompt.clean is None else [prompt.clean.holes, prompt.clean.islands],
+    }
+
+
+def _unpack_prompt(header: Mapping[str, Any], body: bytes | memoryview, at: int) -> Prompt:
+    objects = []
+    for points, labels, box, shape in header["objects"]:
+        mask = None
+        if shape is not None:
+            mask, at = _array(body, at, shape, np.float32)
+            mask = mask.copy()
+        objects.append(
+            ObjectPrompt(
+                np.array(points, np.float32).reshape(-1, 2),
+                np.array(labels, np.int32),
+                None if box is None else np.array(box, np.float32),
+                mask,
+            )
+        )
+    size, clean = header["size"], header["clean"]
+    return Prompt(
+        tuple(objects),
+        header["multimask"],
+        header["format"],
+        header["text"],
+        None if size is None else (size[0], size[1]),
+        None if clean is None else Cleaning(*clean),
+    )
+
+
+# -- results -----------------------------------------------------------------------------------------------------
+
+
+def pack_result(job: SegmentJob, decoded: Sequence[Decoded], embedding: FloatArray | None) -> tuple[Header, Body]:
+    """A computed job."""
+    assert job.embedding is not None  # jobs without one have failed before
+    frame, body = job.embedding.frame, Body()
+    answers = []
+    for answer in decoded:
+        shapes: list[list[int] | None] = []
+        for array in (answer.logits, answer.packed):
+            shapes.append(None if array is None else list(array.shape))
+            if array is not None:
+                body.append(_bytes(np.ascontiguousarray(array)))
+        answers.append([answer.scores.tolist(), *shapes])
+    header: Header = {
+        "key": job.image_key,
+        "frame": [frame.width, frame.height, frame.side, frame.policy.value],
+        "timings": job.timings,
+        "decoded": answers,
+    }
+    if embedding is not None:
+        header["embedding"] = list(embedding.shape)
+        body.append(_bytes(np.ascontiguousarray(embedding, np.float32)))
+    return header, body
+
+
+def unpack_result(header: Mapping[str, Any], body: bytes | memoryview, job: SegmentJob) -> list[Decoded]:
+    """The results of :func:`pack_result`, and their job with what a response says of it. Arrays refer to ``body``."""
+    at = 0
+    decoded = []
+    for scores, logits_shape, packed_shape in header["decoded"]:
+        logits: FloatArray | None = None
+        packed: npt.NDArray[np.uint8] | None = None
+        if logits_shape is not None:
+            logits, at = _array(body, at, logits_shape, np.float32)
+        if packed_shape is not None:
+            packed, at = _array(body, at, packed_shape, np.uint8)
+        decoded.append(Decoded(np.array(scores, np.float32), logits, packed))
+    tensor: FloatArray | None = None
+    if "embedding" in header:
+        tensor, at = _array(body, at, header["embedding"], np.float32)
+    width, height, side, policy = header["frame"]
+    job.embedding = DistantEmbedding(Frame(width, height, side, ResizePolicy(policy)), tensor)
+    job.image_key = header["key"]
+    job.timings = dict(header["timings"])
+    return decoded
+
+
+# -- errors ------------------------------------------------------------------------------------------------------
+
+
+def pack_error(error: TritonSamError) -> Header:
+    """An error by its class and message."""
+    return {"error": type(error).__name__, "text": str(error)}
+
+
+def unpack_error(header: Mapping[str, Any]) -> TritonSamError:
+    """The error of :func:`pack_error`."""
+    return _ERRORS.get(header["error"], InternalError)(header["text"])
+
+
+def _bytes(array: npt.NDArray[Any]) -> memoryview:
+    return memoryview(array.data).cast("B") if array.size else memoryview(b"")
+
+
+def _array(body: bytes | memoryview, at: int, shape: Sequence[int], dtype: Any) -> tuple[npt.NDArray[Any], int]:
+    """(the array at an offset, the offset after it)."""
+    count = int(np.prod(shape))
+    array = np.frombuffer(body, dtype, count, at).reshape(shape) if count else np.zeros(shape, dtype)
+    return array, at + array.nbytes

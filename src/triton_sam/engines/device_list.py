@@ -1,0 +1,44 @@
+"""Which devices a model uses, without importing torch: a process that only parses requests must stay small."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from triton_sam.models.specs import NETWORK_FILE
+from triton_sam.settings import Settings
+
+#: The device that the engine chooses by itself.
+AUTO = "auto"
+_MOST_PROCESSES = 8
+_CORES_PER_PROCESS = 3
+
+
+def visible_gpus(devices: Path = Path("/dev")) -> list[str]:
+    """Numbers or UUIDs of the GPUs that CUDA will see, in its order."""
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if chosen is not None:
+        names = [name.strip() for name in chosen.split(",")]
+        return names[: names.index("-1")] if "-1" in names else [name for name in names if name]
+    return [str(index) for index in range(len(list(devices.glob("nvidia[0-9]*"))))]
+
+
+def devices_of(folder: Path, settings: Settings) -> list[str]:
+    """The devices of a model's version: GPUs, ``cpu``, or one that its engine chooses.
+
+    Args:
+        folder: of the version, with its graphs or weights.
+    """
+    if settings.devices:
+        return settings.devices.split(",")
+    on_torch = (folder / NETWORK_FILE).is_file() and settings.engine != "onnx" and settings.device != "cpu"
+    return (visible_gpus() if on_torch else []) or [AUTO]
+
+
+def processes_of(folder: Path, settings: Settings) -> int:
+    """The number of Triton processes that parse requests for a model's version."""
+    if settings.processes:
+        return settings.processes
+    if devices_of(folder, settings)[0] in (AUTO, "cpu"):
+        return 1
+    return max(2, min(_MOST_PROCESSES, len(os.sched_getaffinity(0)) // _CORES_PER_PROCESS))

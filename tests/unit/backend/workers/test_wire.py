@@ -1,0 +1,152 @@
+"""Requests and results survive the way to a worker and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from triton_sam import errors
+from triton_sam.backend.core import Source
+from triton_sam.backend.jobs import Needs, SegmentJob
+from triton_sam.backend.workers.wire import (
+    DistantEmbedding,
+    pack_error,
+    pack_job,
+    pack_result,
+    unpack_error,
+    unpack_job,
+    unpack_result,
+)
+from triton_sam.core.geometry import Frame, ResizePolicy
+from triton_sam.core.mask_cleaning import Cleaning
+from triton_sam.core.prompts import ObjectPrompt, Prompt
+from triton_sam.engines.base import Decoded
+from triton_sam.errors import TritonSamError
+
+FINITE = st.floats(-1e6, 1e6, width=32)
+
+
+class Reply:
+    """A reply that nobody uses."""
+
+    def succeed(self, job: SegmentJob, decoded: list[Decoded]) -> None: ...
+
+    def fail(self, error: TritonSamError) -> None: ...
+
+    def flush(self) -> None: ...
+
+    def is_cancelled(self) -> bool:
+        return False
+
+
+def floats(*shape: int) -> st.SearchStrategy[npt.NDArray[np.float32]]:
+    return arrays.arrays(np.float32, shape, elements=FINITE)
+
+
+@st.composite
+def objects(draw: st.DrawFn) -> ObjectPrompt:
+    points = draw(st.integers(0, 3))
+    labels = np.array(draw(st.lists(st.integers(0, 1), min_size=points, max_size=points)), np.int32)
+    box = draw(st.none() | floats(4))
+    mask = draw(st.none() | floats(4, 4))
+    return ObjectPrompt(draw(floats(points, 2)), labels, box, mask)
+
+
+PROMPTS = st.builds(
+    Prompt,
+    st.lists(objects(), min_size=1, max_size=3).map(tuple),
+    st.booleans(),
+    st.sampled_from(["png", "rle", "bits", "logits", "polygon"]),
+    st.none() | st.text(max_size=5),
+    st.none() | st.tuples(st.integers(1, 99), st.integers(1, 99)),
+    st.none() | st.builds(Cleaning, st.integers(0, 9), st.integers(1, 9)),
+)
+
+
+def same(one: Any, other: Any) -> None:
+    if one is None or other is None:
+        assert one is other
+    else:
+        assert one.dtype == other.dtype
+        np.testing.assert_array_equal(one, other)
+
+
+def joined(parts: list[bytes | memoryview]) -> bytes:
+    return b"".join(bytes(part) for part in parts)
+
+
+@given(
+    prompt=st.none() | PROMPTS,
+    image=st.none() | st.binary(max_size=50),
+    embedding=st.none() | floats(1, 2, 3, 3),
+    session=st.none() | st.text(max_size=8),
+    sequence=st.none() | st.integers(0, 2**40),
+    needs=st.builds(Needs, st.booleans(), st.booleans(), st.booleans()),
+)
+def test_requests(
+    prompt: Prompt | None,
+    image: bytes | None,
+    embedding: npt.NDArray[np.float32] | None,
+    session: str | None,
+    sequence: int | None,
+    needs: Needs,
+) -> None:
+    job = SegmentJob(Reply(), prompt, "key", session, True, needs=needs, sequence=sequence, request_id="r")
+    header, parts = pack_job(job, Source(image, embedding))
+    got, source = unpack_job(header, joined(parts), Reply())
+    assert (got.image_key, got.session, got.latest_wins, got.sequence) == ("key", session, True, sequence)
+    assert (got.needs, got.request_id, got.received) == (needs, "r", job.received)
+    assert source.image == image
+    same(source.embedding, embedding)
+    if prompt is None or got.prompt is None:
+        assert got.prompt is prompt
+        return
+    for name in ("multimask", "format", "text", "image_size", "clean"):
+        assert getattr(got.prompt, name) == getattr(prompt, name)
+    for one, other in zip(got.prompt.objects, prompt.objects, strict=True):
+        for name in ("points", "labels", "box", "mask_input"):
+            same(getattr(one, name), getattr(other, name))
+
+
+@given(
+    decoded=st.lists(
+        st.integers(1, 3).flatmap(
+            lambda masks: st.builds(
+                Decoded,
+                floats(masks),
+                st.none() | floats(masks, 4, 4),
+                st.none() | arrays.arrays(np.uint8, (masks, 5, 3)),
+            )
+        ),
+        max_size=3,
+    ),
+    embedding=st.none() | floats(1, 2, 2, 2),
+    policy=st.sampled_from(ResizePolicy),
+)
+def test_results(decoded: list[Decoded], embedding: npt.NDArray[np.float32] | None, policy: ResizePolicy) -> None:
+    job = SegmentJob(Reply(), None, "key", embedding=DistantEmbedding(Frame(30, 20, 16, policy)))
+    job.timings["decode"] = 1.25
+    header, parts = pack_result(job, decoded, embedding)
+    other = SegmentJob(Reply(), None, "")
+    got = unpack_result(header, joined(parts), other)
+    assert (other.image_key, other.timings) == ("key", {"decode": 1.25})
+    assert other.embedding is not None
+    assert other.embedding.frame == Frame(30, 20, 16, policy)
+    if embedding is not None:
+        same(other.embedding.array("any"), embedding)
+    for one, sent in zip(got, decoded, strict=True):
+        for name in ("scores", "logits", "packed"):
+            same(getattr(one, name), getattr(sent, name))
+
+
+@pytest.mark.parametrize("kind", [errors.InvalidInput, errors.ImageExpired, errors.QueueFull, errors.Cancelled])
+def test_errors(kind: type[TritonSamError]) -> None:
+    got = unpack_error(pack_error(kind("what is wrong")))
+    assert type(got) is kind
+    assert got.wire_message == kind("what is wrong").wire_message
