@@ -63,20 +63,26 @@ def process_count(settings: Settings) -> int:
 
 @dataclass(slots=True)
 class _Process:
-    """One process of the pool. ``number`` is the same for the process that replaces it."""
+    """One process of the pool.
 
-    number: int
+    Attributes:
+        number: the same for the process that replaces it; None for the spare one.
+        began: when it was told to serve.
+    """
+
     popen: subprocess.Popen[bytes]
     channel: Channel
-    born: float
+    number: int | None = None
+    began: float = 0.0
     listens: bool = False
 
 
 class ServiceProcesses:
     """Context manager that serves while it is open.
 
-    One thread starts the processes, passes messages between them and restarts those that end; the kernel would end
-    them with this thread. The supervisor's own thread reports a loss.
+    One thread starts the processes, passes messages between them and replaces those that end; the kernel would end
+    them with this thread. The supervisor's own thread reports a loss. A spare process has its modules imported, which
+    takes seconds on a busy machine, and waits to replace another.
     """
 
     def __init__(
@@ -116,6 +122,8 @@ class ServiceProcesses:
         self._selector = selectors.DefaultSelector()
         self._pending = PendingCounts()
         self._restart_at: dict[int, float] = {}
+        self._spare: _Process | None = None
+        self._spare_at = 0.0
         # Guards the two below. What is read from the supervisor is sent before the lock is released, so that no
         # process gets an old status after a newer one.
         self._lock = threading.Lock()
@@ -182,29 +190,42 @@ class ServiceProcesses:
                 self._stopping.wait(_RESTART_SECONDS)
 
     def _restart(self) -> None:
-        for number in [number for number, due in self._restart_at.items() if time.monotonic() >= due]:
-            self._restart_at[number] = time.monotonic() + _RETRY_SECONDS  # if it cannot even be started
+        """Starts what is due: processes in place of others, and then the spare one."""
+        now = time.monotonic()
+        for number in [number for number, due in self._restart_at.items() if now >= due]:
+            self._restart_at[number] = now + _RETRY_SECONDS  # if it cannot even be started
             self._start(number)
             del self._restart_at[number]
+        if self._spare is None and now >= self._spare_at and self._decided.is_set() and not self._restart_at:
+            self._spare_at = now + _RETRY_SECONDS
+            self._spare = self._spawn()
 
     def _drain(self) -> None:
         """Lets the processes finish their requests. The server may still be lost meanwhile, and they are told."""
+        if self._spare is not None:
+            self._spare.popen.kill()
         self._send_all({"stop": True})
         deadline = time.monotonic() + SHUTDOWN_SECONDS + 5
         while self._processes and time.monotonic() < deadline:
             self._handle_messages(_STATUS_SECONDS)
             self._tell_status()
 
-    def _start(self, number: int) -> None:
+    def _spawn(self) -> _Process:
+        """A process that imports its modules and waits for its description."""
         channel, theirs = Channel.pair()
         with theirs:
             command = [sys.executable, "-I", "-c", _CODE, json.dumps(sys.path), str(os.getpid()), str(theirs.fileno())]
             popen = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
-        process = _Process(number, popen, channel, time.monotonic())
+        process = _Process(popen, channel)
         self._selector.register(channel, selectors.EVENT_READ, process)
+        return process
+
+    def _start(self, number: int) -> None:
+        process, self._spare = self._spare or self._spawn(), None
+        process.number, process.began = number, time.monotonic()
         with self._lock:
             self._processes[number] = process
-            channel.send(self._service.message(number, self._upstream.status()))
+            process.channel.send(self._service.message(number, self._upstream.status()))
 
     def _handle_messages(self, seconds: float) -> None:
         for key, _ in self._selector.select(seconds):
@@ -215,13 +236,13 @@ class ServiceProcesses:
                 continue
             if message is None:
                 self._bury(process)
-            else:
-                self._handle(process, message)
+            elif process.number is not None:
+                self._handle(process, process.number, message)
         for (asker, number), cancelled in self._pending.complete().items():
             if asker in self._processes:
                 self._processes[asker].channel.send({"cancelled": cancelled, "number": number})
 
-    def _handle(self, process: _Process, message: Message) -> None:
+    def _handle(self, process: _Process, sender: int, message: Message) -> None:
         if "started" in message:
             process.listens = True
             if sum(other.listens for other in self._processes.values()) == self._service.processes:
@@ -231,34 +252,38 @@ class ServiceProcesses:
                 raise ServerError(message["failed"])
             log.error("a process of the service cannot start: %s", message["failed"])
         elif "cancel" in message:
-            others = {other.number for other in self._processes.values() if other.listens} - {process.number}
-            self._pending.ask((process.number, message["number"]), others)
+            others = {number for number, other in self._processes.items() if other.listens and number != sender}
+            self._pending.ask((sender, message["number"]), others)
             for number in others:
-                self._processes[number].channel.send({**message, "asker": process.number})
+                self._processes[number].channel.send({**message, "asker": sender})
         else:
-            self._pending.answer((message["asker"], message["number"]), process.number, message["cancelled"])
+            self._pending.answer((message["asker"], message["number"]), sender, message["cancelled"])
 
     def _bury(self, process: _Process) -> None:
         """Cleans up after a process that has ended, and plans the next one."""
-        with self._lock:
-            del self._processes[process.number]
         self._selector.unregister(process.channel)
         process.channel.close()
         code = _end(process.popen, kill=not self._stopping.is_set())
-        self._pending.forget(process.number)
-        forget_gauges(self._service.metrics_folder, process.number)
+        number = process.number
+        if number is None:
+            self._spare = None
+            return
+        with self._lock:
+            del self._processes[number]
+        self._pending.forget(number)
+        forget_gauges(self._service.metrics_folder, number)
         if self._limits is not None:
-            self._limits.clear(process.number)
+            self._limits.clear(number)
         if self._stopping.is_set():
             return
         if not self._decided.is_set():
             raise ServerError(f"a process of the service ended with code {code} at its start")
         log.warning("a process of the service ended with code %d: starting another", code)
         pause = _RESTART_SECONDS if process.listens else _RETRY_SECONDS
-        self._restart_at[process.number] = process.born + pause
+        self._restart_at[number] = process.began + pause
 
     def _end_all(self) -> None:
-        for process in self._processes.values():
+        for process in (*self._processes.values(), *([self._spare] if self._spare else [])):
             process.channel.close()
             _end(process.popen, kill=True)
 

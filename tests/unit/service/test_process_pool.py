@@ -136,6 +136,7 @@ def test_a_lost_server_ends_the_requests_of_every_process(triton: FakeTriton, tm
 
 def test_a_process_that_is_killed_is_replaced(triton: FakeTriton, tmp_path: Path) -> None:
     with service_pool(triton, tmp_path, 2, service_requests=8) as pool, ThreadPoolExecutor(8) as threads:
+        spare = spare_pid(pool)
         with triton.held():
             held = [threads.submit(pool.click) for _ in range(8)]
             triton.wait_for(8)
@@ -146,7 +147,7 @@ def test_a_process_that_is_killed_is_replaced(triton: FakeTriton, tmp_path: Path
             eventually(lambda: len(pool.processes.pids) == 2 and victim not in pool.processes.pids, "a new process")
             triton.open.set()
             ends = [click.exception() or click.result().status_code for click in held]
-        assert other in pool.processes.pids
+        assert set(pool.processes.pids) == {other, spare}, "the one that was waiting"
         assert all(end == 200 or isinstance(end, httpx.TransportError) for end in ends)
         assert pool.metric('triton_sam_service_requests_total{method="GET",route="/health",status="200"}') == MANY
         assert pool.metric("triton_sam_service_in_progress") == 1, "its gauges are not: this is /metrics itself"
@@ -155,6 +156,23 @@ def test_a_process_that_is_killed_is_replaced(triton: FakeTriton, tmp_path: Path
             for count in range(8):
                 held.append(threads.submit(pool.click))
                 triton.wait_for(count + 1)  # all places are free again
+
+
+def spare_pid(pool: Pool) -> int:
+    eventually(lambda: pool.processes._spare is not None, "a spare process")
+    assert pool.processes._spare is not None
+    return pool.processes._spare.popen.pid
+
+
+def test_a_spare_process_that_is_killed_changes_nothing(triton: FakeTriton, tmp_path: Path) -> None:
+    with service_pool(triton, tmp_path, 2) as pool:
+        pids = pool.processes.pids
+        os.kill(spare_pid(pool), signal.SIGKILL)
+        eventually(lambda: pool.processes._spare is None, "it is noticed")
+        assert pool.processes.pids == pids
+        os.kill(pids[0], signal.SIGKILL)
+        eventually(lambda: len(pool.processes.pids) == 2 and pids[0] not in pool.processes.pids, "a new process")
+        assert set(pool.statuses("/health")) == {200}
 
 
 def test_a_stop_lets_every_process_finish(triton: FakeTriton, tmp_path: Path) -> None:
