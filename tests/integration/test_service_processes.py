@@ -21,7 +21,7 @@ from PIL import Image
 from tests.analytic import slow_picture
 from tests.waiting import eventually
 from triton_sam.models.specs import ModelSpec
-from triton_sam.server.host import process_alive
+from triton_sam.server.host import process_known
 from triton_sam.serving import Ports, RunningServer, ServingOptions, serving
 from triton_sam.settings import Settings
 
@@ -125,7 +125,7 @@ def test_the_newest_request_of_a_session_wins_wherever_it_arrives(running: Runni
 def test_a_process_that_is_killed_is_replaced(running: RunningServer) -> None:
     victim = min(service_pids())
     os.kill(victim, signal.SIGKILL)
-    eventually(lambda: not process_alive(victim), "it is dead")
+    eventually(lambda: not process_known(victim), "it has ended, with all its threads")
     assert {ask(running, "GET", "/health").status_code for _ in range(MANY)} == {200}, "the others answer"
     eventually(lambda: len(service_pids()) == PROCESSES + 1 and victim not in service_pids(), "a new process")
     assert running.supervisor.status["restarts"] == 0

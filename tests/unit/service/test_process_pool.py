@@ -25,7 +25,7 @@ from tests.unit.service.hover_helpers import hear, hovering, say
 from tests.unit.service.pool_helpers import MANY, Pool, service_pool
 from tests.waiting import eventually
 from triton_sam.errors import ServerError
-from triton_sam.server.host import process_alive
+from triton_sam.server.host import process_alive, process_known
 from triton_sam.service import process_pool
 from triton_sam.settings import Settings
 
@@ -142,7 +142,7 @@ def test_a_process_that_is_killed_is_replaced(triton: FakeTriton, tmp_path: Path
             triton.wait_for(8)
             victim, other = pool.processes.pids
             os.kill(victim, signal.SIGKILL)
-            eventually(lambda: not process_alive(victim), "it is dead")
+            eventually(lambda: not process_known(victim), "it has ended, with all its threads")
             assert set(pool.statuses("/health")) == {200}, "others answer in its place"
             eventually(lambda: len(pool.processes.pids) == 2 and victim not in pool.processes.pids, "a new process")
             triton.open.set()
