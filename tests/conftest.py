@@ -25,6 +25,8 @@ from triton_sam.server.pings import PingPolicy
 from triton_sam.serving import Ports, RunningServer, ServingOptions, serving
 from triton_sam.settings import Settings, get_settings
 
+#: On a machine with many cores too: most tests read the service's log and metrics in their own process.
+os.environ.setdefault("TRITON_SAM_SERVICE_PROCESSES", "1")
 hypothesis_profiles.load()  # before the test modules are imported, which read it
 ServerFactory = Callable[..., AbstractContextManager[RunningServer]]
 #: A repository with a model ``sam2`` that is served instead of one written here: another engine, a GPU.

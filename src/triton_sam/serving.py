@@ -23,7 +23,7 @@ from triton_sam.models.vlm_specs import VlmSpec
 from triton_sam.models.weights import ProgressContext, silent
 from triton_sam.repository.configs import raw_names
 from triton_sam.repository.model_folders import newest_version
-from triton_sam.repository.segmenters import find_profile_models, find_segmenters
+from triton_sam.repository.segmenters import find_profile_models
 from triton_sam.server import host
 from triton_sam.server.addresses import choose_ports, is_loopback, reach_of
 from triton_sam.server.command import ServerOptions
@@ -289,24 +289,29 @@ def _processes(options: ServingOptions) -> dict[str, int]:
 def _service(
     options: ServingOptions, server: ServerOptions, supervisor: Supervisor, port: int
 ) -> contextlib.AbstractContextManager[object]:
-    """The service's thread, in front of a running server."""
+    """The service's thread or processes, in front of a running server."""
     from triton_sam.service.app import create_app
-    from triton_sam.service.upstream import Upstream
+    from triton_sam.service.process_pool import ServiceProcesses, process_count
+    from triton_sam.service.upstream import Upstream, served_segmenters
     from triton_sam.service.uvicorn_thread import ServiceThread
-
-    def segmenters() -> dict[str, ModelSpec]:
-        """Read each time: a newer version, or another default model, may have come since the start."""
-        found = find_segmenters(options.repository)
-        return {name: spec for name, spec in found.items() if name in options.segmenters}
 
     upstream = Upstream(
         status=lambda: supervisor.status,
-        segmenters=segmenters,
+        segmenters=lambda: served_segmenters(options.repository, options.segmenters),
         vlms=lambda: options.vlms,
         triton_url=f"http://{server.reach}:{server.http_port}",
         metrics_url=f"http://{server.reach}:{server.metrics_port}/metrics",
         on_loss=supervisor.on_loss,
     )
+    if process_count(options.settings) > 1:
+        return ServiceProcesses(
+            upstream,
+            options.settings,
+            options.bind,
+            port,
+            repository=options.repository,
+            segmenters=options.segmenters,
+        )
     return ServiceThread(create_app(upstream, options.settings), options.bind, port)
 
 

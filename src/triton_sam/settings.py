@@ -195,6 +195,12 @@ class Settings(BaseSettings):
         description="origins of web pages that may use the service, `https://host`, separated by commas; `*` for all",
     )
     max_body_bytes: int = Field(default=96 * MIB, gt=0, description="largest body of a request to the service")
+    service_processes: int = Field(
+        default=0,
+        ge=0,
+        le=64,
+        description="processes of the service; 0: one for every 4 cores, at least 1 and at most 4",
+    )
     service_requests: int = Field(
         default=256, gt=0, description="requests in flight in the service; at most half of them questions"
     )

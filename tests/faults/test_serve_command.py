@@ -33,11 +33,16 @@ EXIT_WITHIN = 15.0
 DOORS = {"service": "the service", "triton": "Triton's own port"}
 
 
-def test_a_killed_serve_takes_its_processes_along_and_the_next_one_drains(repository: Path, tmp_path: Path) -> None:
-    with serve_command(repository, tmp_path) as process:
+@pytest.mark.parametrize("processes", [1, 3])
+def test_a_killed_serve_takes_its_processes_along_and_the_next_one_drains(
+    repository: Path, tmp_path: Path, processes: int
+) -> None:
+    variables = {"TRITON_SAM_SERVICE_PROCESSES": str(processes)}
+    with serve_command(repository, tmp_path, variables) as process:
         wait_until_serving(process)
         everything = family_of(process.pid)
-        assert len(everything) >= 3, "the service, tritonserver and the model"
+        expected = 3 if processes == 1 else 3 + processes
+        assert len(everything) >= expected, "the service, tritonserver and the model"
         process.kill()
         process.wait(PATIENCE)
         expect_ended(everything)
@@ -46,7 +51,7 @@ def test_a_killed_serve_takes_its_processes_along_and_the_next_one_drains(reposi
     ports = {"service": free_port()}
     address = f"http://127.0.0.1:{ports['service']}"
     with (
-        serve_command(repository, tmp_path, **ports) as process,
+        serve_command(repository, tmp_path, variables, **ports) as process,
         httpx.Client(base_url=address, timeout=PATIENCE, trust_env=False) as client,
         ThreadPoolExecutor(FEW) as pool,
     ):

@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.logging import RichHandler
 from rich.text import Text
 
 from triton_sam import __version__
 from triton_sam.cli import ask, bench, models, segment
 from triton_sam.cli.models import RepositoryOption
 from triton_sam.cli.progress import download_progress
-from triton_sam.console import err, out
+from triton_sam.console import err, log_handler, out
 from triton_sam.errors import TritonSamError
 from triton_sam.settings import get_settings
 
@@ -63,7 +62,7 @@ def _main_options(
     logging.basicConfig(
         level=logging.DEBUG if debug else logging.WARNING,
         format="%(message)s",
-        handlers=[RichHandler(console=err, show_path=False, show_time=False)],
+        handlers=[log_handler()],
         force=True,
     )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from dataclasses import replace
 
 from triton_sam.client.async_transport import AsyncTransport
@@ -35,16 +35,26 @@ _DROPPED = "the request was cancelled or superseded by a newer one of its sessio
 class Dispatcher:
     """Sends requests over one transport, on one event loop. Its methods may be called from any thread."""
 
-    def __init__(self, transport: AsyncTransport, loop: asyncio.AbstractEventLoop, *, max_in_flight: int = 64) -> None:
+    def __init__(
+        self,
+        transport: AsyncTransport,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        max_in_flight: int = 64,
+        namespace: str | None = None,
+        numbers: Iterator[int] | None = None,
+    ) -> None:
         """
         Args:
             max_in_flight: requests that are sent and have no response; more wait here, where cancelling them is free.
+            namespace: of the sessions' names on the server; None: one of its own.
+            numbers: growing ones for the requests. Dispatchers that share a namespace must share their order.
         """
         self._transport = transport
         self._loop = loop
         # Users choose session names: two programs with a "session 1" must not cancel each other's requests.
-        self._namespace = uuid.uuid4().hex[:12]
-        self._book = SessionBook()
+        self._namespace = uuid.uuid4().hex[:12] if namespace is None else namespace
+        self._book = SessionBook(numbers)
         # Used on the loop only:
         self._window = SendWindow(self._book, loop, max_in_flight)
         self._running: dict[Ticket, asyncio.Task[None]] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import itertools
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -70,8 +70,12 @@ class _Session:
 class SessionBook:
     """Numbers requests and keeps track of the pending ones, by session. Thread-safe."""
 
-    def __init__(self) -> None:
-        self._numbers = itertools.count(1)
+    def __init__(self, numbers: Iterator[int] | None = None) -> None:
+        """
+        Args:
+            numbers: growing ones for the requests; None: 1, 2, ...
+        """
+        self._numbers = itertools.count(1) if numbers is None else numbers
         self._lock = threading.Lock()
         self._sessions: dict[str, _Session] = {}
         self._closed = False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
@@ -17,7 +16,7 @@ from triton_sam.core.samples import photograph_folder
 from triton_sam.service import error_responses, schemas
 from triton_sam.service.admission.access_control import AccessControl
 from triton_sam.service.admission.authentication import AuthenticationMiddleware
-from triton_sam.service.admission.capacity import ServiceCapacity
+from triton_sam.service.admission.capacity import DecodingSlots, ServiceCapacity
 from triton_sam.service.admission.concurrency import ConcurrencyMiddleware
 from triton_sam.service.admission.load_shedding import LoadShedder
 from triton_sam.service.admission.paths import DOCS_FILES, SingleSlashes
@@ -33,7 +32,8 @@ from triton_sam.service.routes.preview import preview_router
 from triton_sam.service.routes.sam_service import sam_service_router
 from triton_sam.service.routes.samples import samples_router
 from triton_sam.service.routes.segment import segment_router
-from triton_sam.service.telemetry.metrics import ServiceMetrics
+from triton_sam.service.shared_state import SharedState
+from triton_sam.service.telemetry.metrics import BodyBytesCollector, ServiceMetrics
 from triton_sam.service.telemetry.middleware import TelemetryMiddleware
 from triton_sam.service.telemetry.spans import Tracing
 from triton_sam.service.telemetry.supervisor_metrics import SupervisorCollector
@@ -55,33 +55,31 @@ OpenAI's clients can use `/v1/chat/completions` with the models of `/v1/models`.
 Every error is `{"error": {"code", "message", "type", "param"}}`."""
 
 
-def create_app(upstream: Upstream, settings: Settings, tracing: Tracing | None = None) -> FastAPI:
+def create_app(
+    upstream: Upstream, settings: Settings, tracing: Tracing | None = None, shared: SharedState | None = None
+) -> FastAPI:
     """The application in front of one server; raises SetupError if the tokens file cannot be used.
 
     Args:
         tracing: used instead of the settings', for tests.
+        shared: what the processes of the service share; None for a service of one process.
     """
     tracing = tracing or tracing_of(settings)
-    gateway = Gateway(upstream, settings, tracing)
-    metrics = ServiceMetrics()
-    metrics.registry.register(SupervisorCollector(upstream.status))
-    access = AccessControl(settings, metrics.callers)
-    # A chat request may wait minutes for its model: half of the slots stay free for segmentation.
-    capacity = ServiceCapacity(
-        settings.service_requests,
-        {completions.COMPLETIONS: max(1, settings.service_requests // 2)},
-        # The largest allowed body must fit while no other request is in progress.
-        max_bytes=max(settings.service_body_bytes, settings.max_body_bytes),
-    )
-    metrics.body_bytes.set_function(lambda: capacity.bytes_held)
-    decoding = asyncio.Semaphore(_MAX_DECODING)
+    shared = shared or SharedState()
+    gateway = Gateway(upstream, settings, tracing, shared.siblings)
+    metrics = ServiceMetrics(shared.metrics_folder)
+    metrics.register(SupervisorCollector(upstream.status))
+    access = AccessControl(settings, metrics.callers, buckets=shared.buckets)
+    capacity = _capacity(settings, shared)
+    metrics.register(BodyBytesCollector(lambda: capacity.bytes_held))
+    decoding = DecodingSlots(_MAX_DECODING, shared.tally)
     routers = (
         segment_router(gateway),
-        hover_router(gateway, metrics, access),
+        hover_router(gateway, metrics, access, capacity),
         completions.chat_router(gateway, metrics),
         preview_router(settings, decoding),
         planes_router(settings, decoding),
-        sam_service_router(gateway),
+        sam_service_router(gateway, shared.embedding_models),
         info_router(gateway, metrics, access),
         samples_router(photograph_folder()),
         page_router(),
@@ -103,14 +101,27 @@ def create_app(upstream: Upstream, settings: Settings, tracing: Tracing | None =
         middleware=_middleware(settings, metrics, access, capacity, tracing, routers),
         static_url=DOCS_FILES,
     )
-    # For ServiceThread, which limits connections and sheds load before a request reaches the application.
+    # For uvicorn_config, which limits connections and sheds load before a request reaches the application.
     app.state.settings = settings
+    app.state.tally = shared.tally
     app.state.load_shedder = LoadShedder(capacity, metrics)
     error_responses.install(app)
     for router in routers:
         app.include_router(router)
     _describe_bodies(app, needs_token=access.needs_token)
     return app
+
+
+def _capacity(settings: Settings, shared: SharedState) -> ServiceCapacity:
+    return ServiceCapacity(
+        settings.service_requests,
+        # A chat request may wait minutes for its model: half of the slots stay free for segmentation.
+        {completions.COMPLETIONS: max(1, settings.service_requests // 2)},
+        # The largest allowed body must fit while no other request is in progress.
+        max_bytes=max(settings.service_body_bytes, settings.max_body_bytes),
+        max_sockets=settings.service_sockets,
+        tally=shared.tally,
+    )
 
 
 def _describe_bodies(app: FastAPI, *, needs_token: bool) -> None:

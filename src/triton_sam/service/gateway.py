@@ -20,6 +20,7 @@ from triton_sam.errors import Cancelled, DeadlineExceeded, InternalError, Triton
 from triton_sam.service.admission.backpressure import Backpressure
 from triton_sam.service.error_responses import code_of, public_triton_error
 from triton_sam.service.served_models import EncoderPrecisions, ServedSegmenters, ServedVlms
+from triton_sam.service.siblings import Siblings
 from triton_sam.service.streams import ResponseStream
 from triton_sam.service.telemetry import request_context
 from triton_sam.service.telemetry.spans import NO_SPAN, NO_TRACING, Span, Tracing
@@ -35,7 +36,13 @@ _CLOSE_SECONDS = 5.0
 class Gateway:
     """Sends calls to Triton for all routes. Belongs to the event loop."""
 
-    def __init__(self, upstream: Upstream, settings: Settings, tracing: Tracing = NO_TRACING) -> None:
+    def __init__(
+        self,
+        upstream: Upstream,
+        settings: Settings,
+        tracing: Tracing = NO_TRACING,
+        siblings: Siblings | None = None,
+    ) -> None:
         self.upstream = upstream
         self.settings = settings
         self.tracing = tracing
@@ -44,6 +51,7 @@ class Gateway:
         self.encoder_precisions = EncoderPrecisions(self._describe)
         self._address = Address.parse(upstream.triton_url)
         self._backpressure = Backpressure()
+        self._siblings = siblings or Siblings()
         self._dispatcher: Dispatcher | None = None
         self._transport: AsyncTransport | None = None
         #: Each with its model. A closed stream stays here until its cancel is sent to the server.
@@ -54,7 +62,14 @@ class Gateway:
         """Connects to Triton for the duration of the block."""
         transport = self.upstream.transport or connect_async(self._address, self.settings.service_seconds, {})
         loop = asyncio.get_running_loop()
-        dispatcher = Dispatcher(transport, loop, max_in_flight=_MAX_IN_FLIGHT)
+        siblings = self._siblings
+        dispatcher = Dispatcher(
+            transport,
+            loop,
+            max_in_flight=_MAX_IN_FLIGHT,
+            namespace=siblings.namespace,
+            numbers=siblings.sequence_numbers(),
+        )
         self._dispatcher, self._transport = dispatcher, transport
 
         def abort_lost(reason: str, lost: tuple[str, ...]) -> None:
@@ -64,9 +79,11 @@ class Gateway:
                 loop.call_soon_threadsafe(self._end_streams, error, lost)
 
         unsubscribe = self.upstream.on_loss(abort_lost)
+        siblings.serve_cancels(dispatcher.cancel)
         try:
             yield
         finally:
+            siblings.serve_cancels(None)
             unsubscribe()
             self._dispatcher = self._transport = None
             await self._close_streams()
@@ -157,8 +174,12 @@ class Gateway:
                 helper.cancel()
 
     def cancel(self, session: str) -> int:
-        """Cancels the waiting requests of a session (of :func:`user_session`); returns how many there were."""
+        """Cancels the waiting requests of a session in this process; returns how many there were."""
         return self._running().cancel(session)
+
+    async def cancel_everywhere(self, session: str) -> int:
+        """As :meth:`cancel`, in all processes: the requests of a :func:`user_session` may have reached any of them."""
+        return self.cancel(session) + await self._siblings.cancel(session)
 
     def public(self, error: TritonSamError) -> TritonSamError:
         """An error from Triton without internals."""

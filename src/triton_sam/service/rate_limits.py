@@ -8,6 +8,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from triton_sam.errors import RateLimited
 
@@ -67,6 +68,21 @@ class TokenBucket:
         self._updated = max(self._updated, now)
 
 
+def check_wait(rate: Rate, seconds: float) -> None:
+    """Raises RateLimited if a caller has to wait for its next token."""
+    if seconds > 0:
+        raise RateLimited(
+            f"the rate limit is {rate.per_minute:g} requests per minute: try again in {math.ceil(seconds)} s", seconds
+        )
+
+
+class Buckets(Protocol):
+    """A token bucket for each name."""
+
+    def take(self, name: str, rate: Rate) -> None:
+        """Takes a token of this name's bucket; raises RateLimited if it is empty."""
+
+
 class TokenBuckets:
     """One token bucket for each name. If there are too many, the least recently used are dropped."""
 
@@ -85,11 +101,7 @@ class TokenBuckets:
         wait = bucket.take(now)
         if len(self._buckets) > self._max_buckets:
             self._drop(now)
-        if wait > 0:
-            raise RateLimited(
-                f"the rate limit is {rate.per_minute:g} requests per minute: try again in {math.ceil(wait)} s",
-                wait,
-            )
+        check_wait(rate, wait)
 
     def __len__(self) -> int:
         return len(self._buckets)

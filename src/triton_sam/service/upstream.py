@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from triton_sam.client.async_transport import AsyncTransport
 from triton_sam.models.specs import ModelSpec
 from triton_sam.models.vlm_specs import VlmSpec
+from triton_sam.repository.segmenters import find_segmenters
 
 LossCallback = Callable[[str, tuple[str, ...]], None]
 OnLoss = Callable[[LossCallback], Callable[[], None]]
@@ -44,6 +46,11 @@ class Upstream:
     def missing(self) -> frozenset[str]:
         """Triton names of models that are set up but failed to load."""
         return missing_of(self.status())
+
+
+def served_segmenters(repository: Path, names: Collection[str]) -> dict[str, ModelSpec]:
+    """For ``segmenters``. Read each time: a newer version, or another default model, may have come since the start."""
+    return {name: spec for name, spec in find_segmenters(repository).items() if name in names}
 
 
 def missing_of(status: Mapping[str, object]) -> frozenset[str]:

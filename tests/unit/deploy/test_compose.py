@@ -10,7 +10,7 @@ import yaml
 
 from tests.unit.deploy.tools import COMPOSE_FILES, ROOT, expect_clean, run, tool
 from triton_sam.server.command import EXIT_SECONDS
-from triton_sam.service.uvicorn_thread import _SHUTDOWN_SECONDS
+from triton_sam.service.uvicorn_thread import SHUTDOWN_SECONDS
 from triton_sam.settings import Settings
 
 SERVICES = ("triton", "nginx", "prometheus", "grafana")
@@ -143,7 +143,7 @@ def test_the_service_and_nginx_take_the_same_bodies(file: str) -> None:
 def test_there_is_room_for_tensors_and_time_to_finish(file: str) -> None:
     triton = service(file, "triton")
     assert triton["shm_size"] == "2gb"
-    assert int(triton["stop_grace_period"].rstrip("s")) > _SHUTDOWN_SECONDS + EXIT_SECONDS, (
+    assert int(triton["stop_grace_period"].rstrip("s")) > SHUTDOWN_SECONDS + EXIT_SECONDS, (
         "at worst one after the other"
     )
     assert "weights:/data" in triton["volumes"]

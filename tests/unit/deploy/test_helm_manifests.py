@@ -31,7 +31,7 @@ from triton_sam.cli.app import app
 from triton_sam.models.catalog import CATALOG
 from triton_sam.models.vlm_catalog import VLM_CATALOG
 from triton_sam.server.command import EXIT_SECONDS
-from triton_sam.service.uvicorn_thread import _SHUTDOWN_SECONDS
+from triton_sam.service.uvicorn_thread import SHUTDOWN_SECONDS
 from triton_sam.settings import Settings
 
 pytestmark = pytest.mark.part("deploy")
@@ -247,7 +247,7 @@ def test_what_is_in_flight_may_finish(manifests: list[Manifest]) -> None:
     pod = only(manifests, "StatefulSet")["spec"]["template"]["spec"]
     pause = int(pod["containers"][0]["lifecycle"]["preStop"]["exec"]["command"][-1])
     least = json.loads((CHART / "values.schema.json").read_text())["properties"]["terminationGracePeriodSeconds"]
-    assert pod["terminationGracePeriodSeconds"] > least["minimum"] >= pause + _SHUTDOWN_SECONDS + EXIT_SECONDS
+    assert pod["terminationGracePeriodSeconds"] > least["minimum"] >= pause + SHUTDOWN_SECONDS + EXIT_SECONDS
 
 
 def test_models_are_set_up_before_a_pod_serves(manifests: list[Manifest], example: str) -> None:

@@ -22,7 +22,7 @@ from tests.unit.service.helpers import (
     image_file,
     refusal,
 )
-from triton_sam.service.routes.embedding_text import EmbeddingModels
+from triton_sam.service.routes.embedding_models import EmbeddingModels
 
 IMAGE = {"image": ("a.png", image_file())}
 TEXT = base64.b64encode(EMBEDDING.astype("<f4").tobytes())

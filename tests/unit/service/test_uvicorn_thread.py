@@ -69,7 +69,7 @@ def test_a_stop_does_not_wait_for_what_hangs() -> None:
 def test_requests_that_outlast_the_shutdown_get_a_503(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(uvicorn_thread, "_SHUTDOWN_SECONDS", 0.3)
+    monkeypatch.setattr(uvicorn_thread, "SHUTDOWN_SECONDS", 0.3)
     monkeypatch.setattr(logging.getLogger("uvicorn"), "propagate", True)
     fake = Fake()
     fake.transport.hold()
@@ -88,7 +88,7 @@ def test_requests_that_outlast_the_shutdown_get_a_503(
 def test_an_answer_that_has_begun_is_cut_off_without_a_traceback(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(uvicorn_thread, "_SHUTDOWN_SECONDS", 0.3)
+    monkeypatch.setattr(uvicorn_thread, "SHUTDOWN_SECONDS", 0.3)
     monkeypatch.setattr(logging.getLogger("uvicorn"), "propagate", True)
 
     async def words() -> AsyncIterator[bytes]:

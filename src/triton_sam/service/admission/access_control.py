@@ -8,7 +8,7 @@ from prometheus_client import Counter
 
 from triton_sam.errors import NotAuthorised, RateLimited
 from triton_sam.service.api_tokens import ANONYMOUS, Caller, TokenStore
-from triton_sam.service.rate_limits import Clock, Rate, TokenBuckets, address_name
+from triton_sam.service.rate_limits import Buckets, Clock, Rate, TokenBuckets, address_name
 from triton_sam.settings import Settings
 
 REQUEST, HOVER = "request", "hover"
@@ -23,14 +23,21 @@ def not_authorised() -> NotAuthorised:
 class AccessControl:
     """Authenticates callers and counts their requests against their rate limits. Belongs to the event loop."""
 
-    def __init__(self, settings: Settings, counter: Counter, clock: Clock = time.monotonic) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        counter: Counter,
+        clock: Clock = time.monotonic,
+        buckets: tuple[Buckets, Buckets] | None = None,
+    ) -> None:
         """
         Args:
             counter: with the labels caller, kind and outcome.
+            buckets: of callers and of addresses; None: in the memory of this process.
         """
         self._tokens = TokenStore(settings, clock)
         # Separate, so that a client with many addresses cannot evict the bucket of a token.
-        self._caller_buckets, self._address_buckets = TokenBuckets(clock), TokenBuckets(clock)
+        self._caller_buckets, self._address_buckets = buckets or (TokenBuckets(clock), TokenBuckets(clock))
         self._anonymous_rate = Rate.of(settings.rate, settings.rate_burst) if settings.rate else None
         self._counter = counter
 

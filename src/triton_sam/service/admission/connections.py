@@ -11,6 +11,7 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
+from triton_sam.service.admission.capacity import LocalTally, Tally
 from triton_sam.service.admission.load_shedding import LoadShedder
 
 HEAD_SECONDS = 20.0
@@ -47,10 +48,26 @@ class _StallCheck:
         self._timer = self._loop.call_later(STALL_CHECK_SECONDS, self._check)
 
 
+class ConnectionLimit:
+    """How many connections are open, WebSockets too, against the limits of a process and of the whole service."""
+
+    def __init__(self, of_process: int, of_service: int, tally: Tally | None = None) -> None:
+        self._of_process = of_process
+        self._of_service = of_service
+        self._tally: Tally = tally or LocalTally()
+        self._counted = 0
+
+    def count(self, connections: int) -> bool:
+        """Notes how many this process has now; whether they, or those of all processes, are too many."""
+        total = self._tally.add("connections", connections - self._counted)
+        self._counted = connections
+        return connections > self._of_process or total > self._of_service
+
+
 class HttpProtocol(HttpToolsProtocol):
     """HTTP with a timeout for a request's head, a limit on connections, and load shedding."""
 
-    max_connections = 2048
+    connection_limit = ConnectionLimit(2048, 2048)
     load_shedder: LoadShedder | None = None
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -63,7 +80,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        if len(self.connections) > self.max_connections:  # WebSockets count too
+        if self.connection_limit.count(len(self.connections)):
             transport.abort()
             return
         self._stall_check = _StallCheck(self.loop, transport)
@@ -73,6 +90,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._stop_timers()
         self._unset_keepalive_if_required()  # uvicorn forgets it after a reset
         super().connection_lost(exc)
+        self.connection_limit.count(len(self.connections))
 
     def handle_websocket_upgrade(self) -> None:
         self._stop_timers()  # the WebSocket has its own
@@ -170,13 +188,20 @@ class HttpProtocol(HttpToolsProtocol):
             self._stall_check = None
 
 
-def http_protocol(max_connections: int, load_shedder: LoadShedder | None = None) -> type[HttpProtocol]:
+def http_protocol(limit: ConnectionLimit, load_shedder: LoadShedder | None = None) -> type[HttpProtocol]:
     """An :class:`HttpProtocol` subclass with these values; uvicorn's configuration has no fields for them."""
-    return type("HttpProtocol", (HttpProtocol,), {"max_connections": max_connections, "load_shedder": load_shedder})
+    return type("HttpProtocol", (HttpProtocol,), {"connection_limit": limit, "load_shedder": load_shedder})
+
+
+def socket_protocol(limit: ConnectionLimit) -> type[SocketProtocol]:
+    """As :func:`http_protocol`, for WebSockets."""
+    return type("SocketProtocol", (SocketProtocol,), {"connection_limit": limit})
 
 
 class SocketProtocol(WebSocketsSansIOProtocol):
     """WebSockets that are aborted if their client does not read."""
+
+    connection_limit = ConnectionLimit(2048, 2048)
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -191,6 +216,7 @@ class SocketProtocol(WebSocketsSansIOProtocol):
         if self._stall_check is not None:
             self._stall_check.stop()
         super().connection_lost(exc)
+        self.connection_limit.count(len(self.connections))
 
     def resume_writing(self) -> None:
         if self._stall_check is not None:

@@ -8,7 +8,6 @@ import gzip
 import hashlib
 import math
 import zlib
-from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Any
 
@@ -20,7 +19,6 @@ from triton_sam.service.served_models import ServedSegmenter
 
 _GZIP_SIGNATURE = b"\x1f\x8b"
 _GZIP_WINDOW = 31
-_MAX_REMEMBERED = 512
 
 
 def to_text(embedding: npt.NDArray[Any], *, compress: bool) -> tuple[bytes, str]:
@@ -71,23 +69,6 @@ def to_array(raw: bytes, served: ServedSegmenter) -> npt.NDArray[np.float32]:
 def max_embedding_bytes(served: Iterable[ServedSegmenter]) -> int:
     """The size of the largest raw embedding of these models."""
     return max((4 * math.prod(one.embedding_shape) for one in served), default=0)
-
-
-class EmbeddingModels:
-    """Remembers which model made each of the last embeddings."""
-
-    def __init__(self) -> None:
-        self._names: OrderedDict[str, str] = OrderedDict()
-
-    def remember(self, digest: str, name: str) -> None:
-        self._names[digest] = name
-        self._names.move_to_end(digest)
-        while len(self._names) > _MAX_REMEMBERED:
-            self._names.popitem(last=False)
-
-    def model_of(self, digest: str) -> str | None:
-        """The Triton name of the model; None if unknown."""
-        return self._names.get(digest)
 
 
 def _hash(raw: bytes) -> str:

@@ -17,10 +17,19 @@ from fastapi import APIRouter, WebSocket
 from starlette.websockets import WebSocketDisconnect
 
 from triton_sam.client.dispatch import Outputs
-from triton_sam.errors import Cancelled, Forbidden, InternalError, InvalidInput, NotAuthorised, TritonSamError
+from triton_sam.errors import (
+    Cancelled,
+    Forbidden,
+    InternalError,
+    InvalidInput,
+    NotAuthorised,
+    QueueFull,
+    TritonSamError,
+)
 from triton_sam.service import json_bodies
 from triton_sam.service.admission import authentication
 from triton_sam.service.admission.access_control import HOVER, AccessControl
+from triton_sam.service.admission.capacity import ServiceCapacity
 from triton_sam.service.api_tokens import Caller
 from triton_sam.service.error_responses import error_document, error_response
 from triton_sam.service.gateway import Gateway, json_output
@@ -42,10 +51,11 @@ _CLOSE_SECONDS = 2.0
 _RESULT, _SUPERSEDED, _ERROR = "result", "superseded", "error"
 
 
-def hover_router(gateway: Gateway, metrics: ServiceMetrics, access: AccessControl) -> APIRouter:
+def hover_router(
+    gateway: Gateway, metrics: ServiceMetrics, access: AccessControl, capacity: ServiceCapacity
+) -> APIRouter:
     """The router of ``/v1/hover``."""
     router = APIRouter()
-    open_sockets: set[_HoverSocket] = set()
 
     @router.websocket("/v1/hover")
     async def hover(socket: WebSocket) -> None:
@@ -56,17 +66,17 @@ def hover_router(gateway: Gateway, metrics: ServiceMetrics, access: AccessContro
             return
         offers_subprotocol = authentication.SUBPROTOCOL in socket.scope["subprotocols"]
         await socket.accept(authentication.SUBPROTOCOL if offers_subprotocol else None)
-        if len(open_sockets) >= gateway.settings.service_sockets:
-            await socket.close(TRY_AGAIN_LATER, "too many hover WebSockets are open: try again in a moment")
+        try:
+            capacity.open_socket()
+        except QueueFull as refusal:
+            await socket.close(TRY_AGAIN_LATER, str(refusal))
             return
         address = authentication.client_address(socket.scope)
-        hovering = _HoverSocket(socket, gateway, metrics, _RateLimit(access, caller, address))
-        open_sockets.add(hovering)
         metrics.websockets.inc()
         try:
-            await hovering.run()
+            await _HoverSocket(socket, gateway, metrics, _RateLimit(access, caller, address)).run()
         finally:
-            open_sockets.discard(hovering)
+            capacity.close_socket()
             metrics.websockets.dec()
 
     return router

@@ -13,7 +13,7 @@ from typing import Any
 
 import anyio
 from fastapi import APIRouter
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -75,7 +75,8 @@ def info_router(gateway: Gateway, metrics: ServiceMetrics, access: AccessControl
         responses={**schemas.response_of("For Prometheus", "text/plain"), **schemas.error_responses()},
     )
     async def service_metrics() -> Response:
-        return Response(generate_latest(metrics.registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+        text = await run_in_threadpool(metrics.text) if metrics.is_shared else metrics.text()
+        return Response(text, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     @router.get(
         "/v2/metrics",

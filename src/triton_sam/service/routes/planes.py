@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator
 from dataclasses import asdict
@@ -18,6 +17,7 @@ from triton_sam.core.plane_encoding import EncodedPlanes, encode_planes
 from triton_sam.core.tiff_directories import MAX_PAGES
 from triton_sam.errors import InvalidInput
 from triton_sam.service import schemas
+from triton_sam.service.admission.capacity import DecodingSlots
 from triton_sam.service.forms import read_form
 from triton_sam.settings import Settings
 
@@ -36,7 +36,7 @@ _CHUNK = 2**20
 _MAX_ANSWER_BYTES = 256 * 2**20
 
 
-def planes_router(settings: Settings, slots: asyncio.Semaphore) -> APIRouter:
+def planes_router(settings: Settings, slots: DecodingSlots) -> APIRouter:
     """``/v1/describe`` and ``/v1/planes``; ``slots`` limits how many images are decoded at a time."""
     router = APIRouter(prefix="/v1", tags=["segment"])
 

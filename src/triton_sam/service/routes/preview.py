@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 
 from fastapi import APIRouter
@@ -13,6 +12,7 @@ from starlette.responses import Response
 from triton_sam.core.images import EncodedImage
 from triton_sam.errors import TooLarge
 from triton_sam.service import schemas
+from triton_sam.service.admission.capacity import DecodingSlots
 from triton_sam.service.forms import read_form
 from triton_sam.settings import Settings
 
@@ -22,7 +22,7 @@ _QUALITY = 92
 _MAX_SIDE = 65_500
 
 
-def preview_router(settings: Settings, slots: asyncio.Semaphore) -> APIRouter:
+def preview_router(settings: Settings, slots: DecodingSlots) -> APIRouter:
     """``/v1/preview``; ``slots`` limits how many images are decoded at a time."""
     router = APIRouter(prefix="/v1", tags=["segment"])
 

@@ -19,6 +19,7 @@ from triton_sam.service import json_bodies, schemas
 from triton_sam.service.forms import Form, checked_name, read_form
 from triton_sam.service.gateway import Gateway, json_output, output, user_session
 from triton_sam.service.routes import embedding_text
+from triton_sam.service.routes.embedding_models import EmbeddingModels
 from triton_sam.service.served_models import ServedSegmenter
 from triton_sam.service.triton_calls import checked_prompt, image_call
 from triton_sam.settings import Settings
@@ -92,10 +93,10 @@ _CANCEL_PENDING: dict[str, Any] = {
 }
 
 
-def sam_service_router(gateway: Gateway) -> APIRouter:
+def sam_service_router(gateway: Gateway, embedding_models: EmbeddingModels) -> APIRouter:
     """The router of ``/embedded_model``, ``/from_model``, ``/prediction`` and the routes for their sessions."""
     router = APIRouter(tags=["SAM service"])
-    service = _SamService(gateway)
+    service = _SamService(gateway, embedding_models)
     router.add_api_route("/embedded_model", service.embedded_model, methods=["POST"], **_EMBEDDED_MODEL)
     router.add_api_route("/from_model", service.from_model, methods=["POST"], **_FROM_MODEL)
     router.add_api_route("/prediction", service.prediction, methods=["POST"], **_PREDICTION)
@@ -107,9 +108,9 @@ def sam_service_router(gateway: Gateway) -> APIRouter:
 class _SamService:
     """The handlers. They have no docstrings, because FastAPI would publish them."""
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: Gateway, embedding_models: EmbeddingModels) -> None:
         self._gateway = gateway
-        self._embedding_models = embedding_text.EmbeddingModels()
+        self._embedding_models = embedding_models
 
     async def embedded_model(self, request: Request) -> Response:
         gateway = self._gateway
@@ -120,14 +121,13 @@ class _SamService:
             if image is None:
                 if session is None:
                     raise InvalidInput("the form has no file image: send one, or a session_id to cancel")
-                return _cancel(gateway, session)
+                return await _cancel(gateway, session)
             served = await gateway.segmenters.find(form.name("model_version"))
         call = await run_in_threadpool(lambda: image_call(served, image, None, gateway.settings))
         call = Call(call.model, call.inputs, ("embedding",))
         outputs = await gateway.infer(request, call, session, latest_wins=supersede and session is not None)
         embedding = output(outputs, "embedding")
-        text, digest = await run_in_threadpool(lambda: embedding_text.to_text(embedding, compress=compress))
-        self._embedding_models.remember(digest, served.name)
+        text = await run_in_threadpool(lambda: self._text(embedding, served.name, compress=compress))
         if compress:
             return Response(text, media_type="application/gzip", headers={"Content-Encoding": "gzip"})
         return PlainTextResponse(text)
@@ -142,12 +142,20 @@ class _SamService:
         segmenters = await gateway.segmenters.all()
         served = gateway.segmenters.choose(segmenters, wanted)
         max_bytes = embedding_text.max_embedding_bytes(ServedSegmenter(name, spec) for name, spec in segmenters.items())
-        raw, digest = await run_in_threadpool(lambda: embedding_text.from_text(data, max_bytes))
-        model = self._embedding_models.model_of(digest)
+        raw, model = await run_in_threadpool(lambda: self._embedding(data, max_bytes))
         if wanted is None and model in segmenters:
             served = gateway.segmenters.choose(segmenters, model)
         call = await run_in_threadpool(lambda: _embedding_call(served, raw, fields, gateway.settings))
         return await _png(await gateway.infer(request, call))
+
+    def _text(self, embedding: Any, model: str, *, compress: bool) -> bytes:
+        text, digest = embedding_text.to_text(embedding, compress=compress)
+        self._embedding_models.remember(digest, model)
+        return text
+
+    def _embedding(self, data: bytes, max_bytes: int) -> tuple[bytes, str | None]:
+        raw, digest = embedding_text.from_text(data, max_bytes)
+        return raw, self._embedding_models.model_of(digest)
 
     async def prediction(self, request: Request) -> Response:
         gateway = self._gateway
@@ -165,7 +173,7 @@ class _SamService:
         session = await _session_to_cancel(request)
         if session is None:
             raise InvalidInput("there is no session_id: send it as a form field, in the query or in JSON")
-        return _cancel(self._gateway, session)
+        return await _cancel(self._gateway, session)
 
 
 def _compress(request: Request) -> bool:
@@ -175,8 +183,9 @@ def _compress(request: Request) -> bool:
     return encoding == "compress"
 
 
-def _cancel(gateway: Gateway, session: str) -> JSONResponse:
-    return JSONResponse({"session_id": session, "cancelled": gateway.cancel(user_session(session))})
+async def _cancel(gateway: Gateway, session: str) -> JSONResponse:
+    cancelled = await gateway.cancel_everywhere(user_session(session))
+    return JSONResponse({"session_id": session, "cancelled": cancelled})
 
 
 async def _session_to_cancel(request: Request) -> str | None:

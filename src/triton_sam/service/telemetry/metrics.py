@@ -2,17 +2,46 @@
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, values
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
+from prometheus_client.registry import Collector
 
 #: From a click on a GPU to an encode on a laptop, in seconds.
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0)
 
 
+def share_values(folder: Path, process: int) -> None:
+    """Keeps the values of this process's metrics in files, where other processes add them up.
+
+    Call it before any metric is created. A process that replaces another of the same number continues its counters.
+    """
+    os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(folder)
+    values.ValueClass = values.MultiProcessValue(process_identifier=lambda: process)  # type: ignore[no-untyped-call]
+
+
+def forget_gauges(folder: Path, process: int) -> None:
+    """Removes the gauges of a process that has ended; its counters stay."""
+    mark_process_dead(process, str(folder))  # type: ignore[no-untyped-call]
+
+
 class ServiceMetrics:
     """The metrics of one application, with a registry of their own."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path | None = None) -> None:
+        """
+        Args:
+            folder: of :func:`share_values`; None for a service of one process.
+        """
+        self.is_shared = folder is not None
         self.registry = CollectorRegistry()
+        self._exposed = self.registry if folder is None else CollectorRegistry()
+        if folder is not None:
+            MultiProcessCollector(self._exposed, str(folder))  # type: ignore[no-untyped-call]
         self.requests = Counter(
             "triton_sam_service_requests_total",
             "Requests answered",
@@ -26,11 +55,11 @@ class ServiceMetrics:
             buckets=_BUCKETS,
             registry=self.registry,
         )
-        self.in_progress = Gauge("triton_sam_service_in_progress", "Requests in progress", registry=self.registry)
-        self.body_bytes = Gauge(
-            "triton_sam_service_body_bytes",
-            "Bytes of request bodies in memory, without small ones",
+        self.in_progress = Gauge(
+            "triton_sam_service_in_progress",
+            "Requests in progress",
             registry=self.registry,
+            multiprocess_mode="livesum",
         )
         self.hovers = Counter(
             "triton_sam_service_hovers_total", "Hover messages by outcome", ["outcome"], registry=self.registry
@@ -47,4 +76,31 @@ class ServiceMetrics:
             ["caller", "kind", "outcome"],
             registry=self.registry,
         )
-        self.websockets = Gauge("triton_sam_service_websockets", "Open hover WebSockets", registry=self.registry)
+        self.websockets = Gauge(
+            "triton_sam_service_websockets",
+            "Open hover WebSockets",
+            registry=self.registry,
+            multiprocess_mode="livesum",
+        )
+
+    def register(self, collector: Collector) -> None:
+        """Adds what is not counted here. It must speak for all processes."""
+        self._exposed.register(collector)
+
+    def text(self) -> bytes:
+        """For Prometheus: of all processes. Reads files if there are several, so run it on a thread then."""
+        return generate_latest(self._exposed)
+
+
+class BodyBytesCollector(Collector):
+    """The bytes of request bodies, read at each scrape."""
+
+    def __init__(self, bytes_held: Callable[[], int]) -> None:
+        self._bytes_held = bytes_held
+
+    def collect(self) -> Iterator[Metric]:
+        yield GaugeMetricFamily(
+            "triton_sam_service_body_bytes",
+            "Bytes of request bodies in memory, without small ones",
+            float(self._bytes_held()),
+        )
