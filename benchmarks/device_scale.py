@@ -1,11 +1,11 @@
 """What several Triton processes in front of one worker give on a GPU, against one process that does everything.
 
-usage: python -m benchmarks device-scale FOLDER [PROCESSES ...]
+usage: python -m benchmarks.device_scale FOLDER [PROCESSES ...]
 
 FOLDER holds a model repository with one segmenter whose weights may be missing: random ones are made then. It runs on a
 machine with only numpy, torch and an unpacked Triton (``TRITON`` names its folder), so it starts tritonserver itself
-and needs no tritonclient. 0 processes stands for the arrangement without workers. Each arrangement is started, measured and
-ended in turn; figures are printed as JSON, one line each.
+and needs no tritonclient. 0 processes stands for the arrangement without workers. Each arrangement is started, measured
+and ended in turn; figures are printed as JSON, one line each.
 """
 
 from __future__ import annotations
@@ -219,11 +219,11 @@ def crowd(server: Server, pictures: Pictures, keys: list[str]) -> dict[str, Any]
             used = {name: round(spent - before.get(name, 0.0), 2) for name, spent in cpu_seconds().items()}
             figures[f"clicks_{count}"] = {
                 "rate": round(step.rate, 1),
-                "p50": round(step.percentile(50) * 1e3, 2),
-                "p99": round(step.percentile(99) * 1e3, 2),
-                "refused": getattr(step, "refused", None),
-                "failed": getattr(step, "failed", getattr(step, "errors", None)),
-                "client_cpu_us": round(getattr(step, "cpu_seconds", getattr(step, "client_seconds", 0.0)) * 1e6),
+                "p50": round(step.percentile(50), 2),
+                "p99": round(step.percentile(99), 2),
+                "refused": step.refused,
+                "errors": step.errors,
+                "client_cpu_us": round(step.cpu_seconds * 1e6),
                 "cpu_seconds": used,
                 "wall": round(time.monotonic() - begun, 2),
             }
@@ -245,7 +245,7 @@ def crowd(server: Server, pictures: Pictures, keys: list[str]) -> dict[str, Any]
         clients.wait_until_ready()
         clients.begin(IMAGE_CLIENTS, SECONDS, 1.0)
         step = clients.outcome(IMAGE_CLIENTS, SECONDS)
-        figures[f"images_{IMAGE_CLIENTS}"] = {"rate": round(step.rate, 1), "p50": round(step.percentile(50) * 1e3, 2)}
+        figures[f"images_{IMAGE_CLIENTS}"] = {"rate": round(step.rate, 1), "p50": round(step.percentile(50), 2)}
     return figures
 
 

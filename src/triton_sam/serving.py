@@ -9,13 +9,14 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import logging
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from triton_sam import logs
-from triton_sam.engines.device_list import processes_of
+from triton_sam.engines.device_list import processes_of, visible_gpus
 from triton_sam.errors import ServerError, SetupError
 from triton_sam.installation import install_extra
 from triton_sam.models.specs import ModelSpec
@@ -152,6 +153,8 @@ class ServeRequest:
     triton_bind: str = "127.0.0.1"
     ports: Ports = Ports()
     raw: bool = False
+    gpus: str = ""
+    """Numbers of GPUs, separated by commas; empty: as the settings say."""
     log_level: str = "warning"
 
 
@@ -166,6 +169,7 @@ def serve_models(
     """
     host.check_platform()
     logs.set_up(settings)
+    environment = _devices(request.gpus)
     with progress() as report:
         models = prepare(request.ids, settings, request.repository, report)
     with Interrupts() as interrupts:
@@ -179,10 +183,25 @@ def serve_models(
             ports=request.ports,
             raw=request.raw,
             log_level=request.log_level,
+            environment=environment,
             should_stop=interrupts,
         )
         with serving(options) as running:
             yield running
+
+
+def _devices(gpus: str) -> dict[str, str]:
+    """The variable that gives the server's processes the chosen GPUs; SetupError if they cannot be GPUs."""
+    if not gpus:
+        return {}
+    names = [name.strip() for name in gpus.split(",")]
+    if not all(re.fullmatch(r"\d+|GPU-[\w-]+", name) for name in names):
+        raise SetupError(f"--gpus takes numbers separated by commas, like 0,1, not {gpus!r}")
+    known = visible_gpus()
+    missing = [name for name in names if name.isdigit() and name not in known]
+    if missing:
+        raise SetupError(f"there is no GPU {missing[0]} here: {', '.join(known) or 'no GPU'} can be used")
+    return {"TRITON_SAM_DEVICES": ",".join(names)}
 
 
 @contextlib.contextmanager

@@ -196,7 +196,7 @@ class Settings(BaseSettings):
     )
     max_body_bytes: int = Field(default=96 * MIB, gt=0, description="largest body of a request to the service")
     service_processes: int = Field(
-        default=0,
+        default=1,
         ge=0,
         le=64,
         description="processes of the service; 0: one for every 4 cores, at least 1 and at most 4",

@@ -18,6 +18,9 @@ _OPTIONS = {("shell", True), ("verify", False), ("allow_pickle", True), ("trust_
 #: (file, what) -> why it may stand there.
 ALLOWED = {
     ("src/triton_sam/export/checkpoint.py", "import pickle"): "names the error of torch.load(weights_only=True) only",
+    ("src/triton_sam/backend/workers/channel.py", "import marshal"): (
+        "messages between processes of one server, whose user each end asks the kernel for"
+    ),
     ("src/triton_sam/engines/vlm/remote_code.py", "trust_remote_code=True"): (
         "code of one pinned commit, from a local folder whose files were compared with the Hub's checksums"
     ),

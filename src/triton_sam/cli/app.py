@@ -85,6 +85,9 @@ def serve(
         str, typer.Option(help="Address of Triton itself, which checks nothing: for trusted networks only.")
     ] = "127.0.0.1",
     raw: Annotated[bool, typer.Option("--raw", help="Load the plain encoder and decoder models too.")] = False,
+    gpus: Annotated[
+        str, typer.Option(metavar="0,1", help="GPUs of the segmenters, separated by commas; default: all.")
+    ] = "",
     log_level: Annotated[LogLevel, typer.Option(help="What Triton writes to its log.")] = LogLevel.warning,
 ) -> None:
     """Start Triton, the models and the service; Ctrl-C stops them."""
@@ -97,6 +100,7 @@ def serve(
         triton_bind=triton_host,
         ports=Ports(http_port, grpc_port, metrics_port, service_port),
         raw=raw,
+        gpus=gpus,
         log_level=log_level.value,
     )
     with serve_models(request, get_settings(), download_progress) as running:

@@ -9,7 +9,6 @@ from pathlib import Path
 from triton_sam.client.async_transport import AsyncTransport
 from triton_sam.models.specs import ModelSpec
 from triton_sam.models.vlm_specs import VlmSpec
-from triton_sam.repository.segmenters import find_segmenters
 
 LossCallback = Callable[[str, tuple[str, ...]], None]
 OnLoss = Callable[[LossCallback], Callable[[], None]]
@@ -50,6 +49,8 @@ class Upstream:
 
 def served_segmenters(repository: Path, names: Collection[str]) -> dict[str, ModelSpec]:
     """For ``segmenters``. Read each time: a newer version, or another default model, may have come since the start."""
+    from triton_sam.repository.segmenters import find_segmenters  # needs tritonclient, and the app alone does not
+
     return {name: spec for name, spec in find_segmenters(repository).items() if name in names}
 
 

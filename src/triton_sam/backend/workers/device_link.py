@@ -6,27 +6,26 @@ import contextlib
 import itertools
 import logging
 import os
-import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from triton_sam.backend.core import Source, hurry_threads, load_resizing
+from triton_sam.backend.core import Source
 from triton_sam.backend.jobs import SegmentJob
 from triton_sam.backend.replies import ModelInfo
 from triton_sam.backend.responder import internal_error
 from triton_sam.backend.workers.cancel_watcher import CancelWatcher
-from triton_sam.backend.workers.channel import Channel, Message, connect
+from triton_sam.backend.workers.channel import Channel, Message
+from triton_sam.backend.workers.connecting import WorkerConnector
 from triton_sam.backend.workers.options import WorkerOptions
 from triton_sam.backend.workers.wire import pack_job, unpack_error, unpack_result
 from triton_sam.errors import SetupError, TritonSamError, Unavailable
 
 log = logging.getLogger(__name__)
 _FINISHERS = min(4, max(2, len(os.sched_getaffinity(0)) // 2))
-_RETRY_SECONDS = 0.02
 #: Between two starts of a worker that does not come up.
 _PAUSE_SECONDS = 1.0
 
@@ -58,7 +57,7 @@ class DeviceLink:
         self.info: ModelInfo | None = None
         self.load = 0
         """Unanswered requests of the worker, of all Triton processes, when it last sent something."""
-        self._instance = instance
+        self._connector = WorkerConnector(options, instance)
         self._events = events
         self._channel: Channel | None = None
         self._lock = threading.Lock()
@@ -68,7 +67,6 @@ class DeviceLink:
         self._building = 0
         self._questions: dict[int, Callable[[Any], None]] = {}
         self._closing = False
-        self._child: subprocess.Popen[bytes] | None = None
         self._finishers = ThreadPoolExecutor(_FINISHERS, thread_name_prefix="finish")
         self._first = threading.Event()
         self._failure: str | None = None
@@ -159,7 +157,7 @@ class DeviceLink:
         while not self._closing:
             begun = time.monotonic()
             try:
-                channel = self._connect()
+                connected = self._connector.connect()
             except SetupError as error:
                 if not self._first.is_set():
                     self._failure = str(error)
@@ -168,58 +166,18 @@ class DeviceLink:
                 log.error("%s", error)
                 threading.Event().wait(max(0.0, begun + _PAUSE_SECONDS - time.monotonic()))
                 continue
-            if channel is not None:
-                self._serve(channel)
+            if connected is not None:
+                self.info = connected.info
+                self._serve(connected.channel, connected.messages)
 
-    def _connect(self) -> Channel | None:
-        """A channel to a worker that is ready; None if it ended before that. Starts a worker if none listens."""
-        try:
-            channel = connect(self.options.address)
-        except ConnectionRefusedError:
-            self._start_worker()
-            threading.Event().wait(_RETRY_SECONDS)
-            return None
-        except ConnectionError:  # it is about to end
-            threading.Event().wait(_RETRY_SECONDS)
-            return None
-        except OSError as error:
-            raise SetupError(f"{self.options.name} cannot be reached ({error})") from None
-        self._messages = channel.messages()
-        first = next(self._messages, None)
-        if first is None:  # it died while it loaded
-            channel.close()
-            threading.Event().wait(_RETRY_SECONDS)
-            return None
-        if first.header["is"] == "failed":
-            channel.close()
-            raise SetupError(first.header["text"])
-        self.info = ModelInfo(*first.header["info"])
-        if first.header["on_cpu"]:
-            load_resizing()
-        else:
-            hurry_threads()
-        with contextlib.suppress(OSError):
-            channel.send({"is": "join", "instance": self._instance})
-        return channel
-
-    def _start_worker(self) -> None:
-        if self._child is not None:
-            status = self._child.poll()
-            if status is None:
-                return
-            self._child = None
-            if status != 0 and not self._first.is_set():
-                raise SetupError(f"the worker of {self.options.name} ended with code {status} at its start")
-        self._child = subprocess.Popen(self.options.command, stdin=subprocess.DEVNULL)
-
-    def _serve(self, channel: Channel) -> None:
+    def _serve(self, channel: Channel, messages: Iterator[Message]) -> None:
         with self._lock:
             self._channel = channel
         self._events.changed(self.options.index, True)
         if self._first.is_set():
             log.warning("%s serves again", self.options.name)
         self._first.set()
-        for message in self._messages:
+        for message in messages:
             try:
                 self._take(message)
             except Exception:
