@@ -46,9 +46,9 @@ class Surgery:
             if np.prod(tensor.dims) != before.size:
                 continue
             array = numpy_helper.to_array(tensor)
-            if np.array_equal(array.ravel(), before.ravel()):
+            if _same(array.ravel(), before.ravel()):
                 new = after.reshape(array.shape)
-            elif before.ndim == array.ndim == 2 and np.array_equal(array.T, before):
+            elif before.ndim == array.ndim == 2 and array.T.shape == before.shape and _same(array.T, before):
                 new = np.ascontiguousarray(after.T)
             else:
                 continue
@@ -95,6 +95,11 @@ class Surgery:
         assert nodes
         for node in nodes:
             node.op_type = after
+
+
+def _same(one: Array, other: Array) -> bool:
+    """Constants that are computed, like positions, differ in their last bits between processes and processors."""
+    return np.allclose(one, other, rtol=1e-5, atol=1e-6)
 
 
 @dataclass(frozen=True)
