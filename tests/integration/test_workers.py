@@ -7,12 +7,14 @@ import json
 import os
 import re
 import signal
+import subprocess
+import sys
 import threading
 import time
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import numpy as np
@@ -193,3 +195,54 @@ def test_nothing_is_left_behind(repository: Path, spec: ModelSpec, tmp_path: Pat
         threading.Event().wait(0.05)
     assert not any(process_alive(pid) for pid in pids)
     assert set(Path("/dev/shm").iterdir()) <= before
+
+
+KILLED = """
+import sys
+from pathlib import Path
+from triton_sam.repository.segmenters import find_segmenters
+from triton_sam.serving import Ports, ServingOptions, serving
+from triton_sam.settings import Settings
+repository, home = Path(sys.argv[1]), Path(sys.argv[2])
+environment = dict(word.split("=", 1) for word in sys.argv[3:])
+models = find_segmenters(repository)
+with serving(ServingOptions(repository, models, Settings(home=home), ports=Ports(0, 0, 0, 0), with_service=False,
+                            environment=environment)) as running:
+    print(running.urls["HTTP"], running.supervisor.process.process.pid, flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_killed_serve_leaves_no_process(repository: Path, spec: ModelSpec, tmp_path: Path) -> None:
+    """Also not one that was sending a response when its server died."""
+    wanted = options(repository, spec, tmp_path).environment
+    words = [sys.executable, "-c", KILLED, str(repository), str(tmp_path), *(f"{k}={v}" for k, v in wanted.items())]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        url, server = process.stdout.readline().split()
+        answered = threading.Semaphore(0)
+
+        def click(number: int) -> None:
+            with suppress(TritonSamError), SAM2TritonClient(url) as client:
+                client.set_image(png(fresh_picture(number)))
+                while True:
+                    client.segment(points=[POINT], labels=[1], format="bits")
+                    answered.release()
+
+        with ThreadPoolExecutor(4) as pool:
+            for number in range(950, 954):
+                pool.submit(click, number)
+            for _ in range(20):
+                assert answered.acquire(timeout=60)
+            process.kill()
+        eventually(lambda: not processes_of(tmp_path, int(server)), "the end of all processes")
+
+
+def processes_of(home: Path, server: int) -> list[int]:
+    """Pids of a server's own processes and of its workers."""
+    found = [pid for pid in worker_pids(server) if process_alive(pid)]
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            if f"{home}/run/" in entry.read_text(errors="replace") and process_alive(int(entry.parent.name)):
+                found.append(int(entry.parent.name))
+    return found

@@ -56,6 +56,8 @@ class Channel:
         self._incoming = incoming
         self._send_lock = threading.Lock()
         self._held: list[bytes | memoryview] = []
+        self.peer = _credentials(connection)[0]
+        """The pid of the other end."""
 
     def send(self, header: dict[str, Any], parts: Sequence[bytes | memoryview] = (), *, hold: bool = False) -> None:
         """Sends a message whose body is ``parts``, one after the other; OSError if the other end is gone.
@@ -166,7 +168,13 @@ def accept(connection: socket.socket) -> Channel:
 
 def _check_peer(connection: socket.socket) -> None:
     """Abstract sockets have no file permissions, so each end checks who the other one is."""
-    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    user = _CREDENTIALS.unpack(raw)[1]
+    user = _credentials(connection)[1]
     if user not in (os.getuid(), 0):
         raise PermissionError(f"the other end belongs to user {user}")
+
+
+def _credentials(connection: socket.socket) -> tuple[int, int, int]:
+    """(pid, user, group) of the other end."""
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    pid, user, group = _CREDENTIALS.unpack(raw)
+    return pid, user, group

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -71,6 +72,8 @@ class WorkerConnector:
         return Connected(channel, messages, ModelInfo(*first.header["info"]))
 
     def _start_worker(self) -> None:
+        if os.getppid() != self._options.server:  # tritonserver has ended, and so will this process
+            return
         if self._child is not None:
             status = self._child.poll()
             if status is None:

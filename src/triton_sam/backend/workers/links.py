@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
+import signal
 import socket
 import threading
+import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -25,6 +28,7 @@ from triton_sam.settings import get_settings
 
 log = logging.getLogger(__name__)
 _REPORT_SECONDS = 0.05
+_POLL_SECONDS = 0.1
 _PLACES_KEPT = 65536
 _SESSIONS_KEPT = 4096
 
@@ -110,6 +114,18 @@ class Links:
         """Notes that a session's newest request is on another device."""
         with self._lock:
             self._own_sessions.pop(session, None)
+
+    def kill_peers(self, seconds: float) -> None:
+        """Kills the Triton processes that are still connected after some time; call it when tritonserver has ended.
+
+        One that is sending a response at that moment waits for ever, with Python's lock.
+        """
+        deadline = time.monotonic() + seconds
+        while self._links and time.monotonic() < deadline:
+            self.ended.wait(_POLL_SECONDS)
+        for link in list(self._links):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(link.channel.peer, signal.SIGKILL)
 
     def close(self) -> None:
         """Finishes what was admitted and ends the connections."""

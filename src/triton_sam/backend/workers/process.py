@@ -25,6 +25,8 @@ _POLL_SECONDS = 0.5
 #: After a Triton process was killed, the supervisor loads its model again within seconds: images stay cached so long.
 _LINGER_SECONDS = 15.0
 _BACKLOG = 64
+#: How long the Triton processes of a server that has ended may take to end by themselves.
+_ORPHAN_SECONDS = 5.0
 
 
 def main(arguments: list[str]) -> int:
@@ -48,6 +50,8 @@ def main(arguments: list[str]) -> int:
     links.load()
     _wait_until_unneeded(options, links)
     listener.close()  # a worker for a reloaded model may listen from here on
+    if not process_alive(options.server):
+        links.kill_peers(_ORPHAN_SECONDS)
     links.close()
     return 0
 
