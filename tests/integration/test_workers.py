@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -29,7 +28,7 @@ from triton_sam.client.transport import connect
 from triton_sam.client.wire import Address, Call, click_inputs, text_of, text_tensor
 from triton_sam.errors import ImageExpired, TritonSamError, Unavailable
 from triton_sam.models.specs import ModelSpec
-from triton_sam.server.host import process_alive
+from triton_sam.server.host import SHARED_MEMORY, process_alive
 from triton_sam.server.worker_processes import worker_pids
 from triton_sam.serving import Ports, RunningServer, ServingOptions, serving
 from triton_sam.settings import Settings
@@ -184,17 +183,14 @@ def test_a_killed_worker_costs_one_clear_error_and_comes_back(running: RunningSe
 
 
 def test_nothing_is_left_behind(repository: Path, spec: ModelSpec, tmp_path: Path) -> None:
-    before = set(Path("/dev/shm").iterdir())
     with serving(options(repository, spec, tmp_path)) as running:
-        pids = workers(running)
+        pids, regions = workers(running), f"{running.supervisor.process.shm_prefix}*"
+        assert list(SHARED_MEMORY.glob(regions)), "Triton's own, for its processes"
         assert len(pids) == 2
         with SAM2TritonClient(running.urls["HTTP"]) as client:
             client.set_image(png(Image.new("RGB", (64, 48), "red")))
-    deadline = time.monotonic() + 30
-    while any(process_alive(pid) for pid in pids) and time.monotonic() < deadline:
-        threading.Event().wait(0.05)
-    assert not any(process_alive(pid) for pid in pids)
-    assert set(Path("/dev/shm").iterdir()) <= before
+    eventually(lambda: not any(process_alive(pid) for pid in pids), "the end of the workers")
+    assert not list(SHARED_MEMORY.glob(regions))  # other servers may run beside this test
 
 
 KILLED = """

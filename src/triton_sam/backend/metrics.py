@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 #: How long changes are collected before they are reported to Triton.
 REPORT_SECONDS = 0.05
 
-#: A process that tells Triton about metrics from two threads at once may crash.
+#: Processes that told Triton about metrics from several threads at once have crashed.
 _telling_triton = threading.Lock()
 
 _SEGMENTER_COUNTERS = {
@@ -79,7 +79,7 @@ class TritonMetrics:
         self._begun = False
 
     def begin(self) -> None:
-        """Starts to report. Not while a model is initialised: its process may crash then."""
+        """Starts to report. Not while a model is initialised: processes have crashed then."""
         if not self._begun:
             self._begun = True
             threading.Thread(target=self._report_loop, name="metrics", daemon=True).start()

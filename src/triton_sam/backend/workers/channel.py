@@ -1,7 +1,7 @@
 """Messages between a Triton process and a worker: a header, and bytes that may go through shared memory.
 
-Headers are plain values (dictionaries, lists, strings, numbers) in Python's ``marshal`` format, which takes a tenth of
-the time of JSON. It is only for processes of one installation, and each end checks that the other one is of this user.
+Headers are plain values (dictionaries, lists, strings, numbers) in Python's ``marshal`` format, which is quicker
+than JSON. It is only for processes of one installation, and each end checks that the other one is of this user.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ class SharedSlots:
             self._map[slot] = _BUSY
             at = size.offset + (slot - size.first) * size.bytes
             for part in parts:
-                # numpy copies without Python's lock, which a mask of 200 kB would hold for 30 microseconds.
+                # numpy copies without Python's lock, which other threads need meanwhile.
                 self._bytes[at : at + len(part)] = np.frombuffer(part, np.uint8)
                 at += len(part)
             return slot
