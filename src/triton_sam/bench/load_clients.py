@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from triton_sam.bench.binary_inputs import binary_inputs
 from triton_sam.client.wire import Address
 from triton_sam.errors import InternalError, InvalidInput, Unavailable, from_status
 
@@ -199,14 +200,7 @@ def infer_request(
     address = Address.parse(url)
     if address.grpc or address.tls:
         raise InvalidInput("a load is sent over plain HTTP: give --url http://host:port")
-    described, binary = [], b""
-    for name, data in inputs.items():
-        raw = data if name == "image" else len(data).to_bytes(4, "little") + data
-        kind, shape = ("UINT8", len(data)) if name == "image" else ("BYTES", 1)
-        size = {"binary_data_size": len(raw)}
-        described.append({"name": name, "datatype": kind, "shape": [shape], "parameters": size})
-        last = len(binary) + len(raw) - len(data)
-        binary += raw
+    described, binary = binary_inputs(inputs)
     document = {
         "parameters": {"session_id": session},
         "inputs": described,
@@ -224,6 +218,7 @@ def infer_request(
     ]
     start = "\r\n".join(lines).encode() + head
     parts = urllib.parse.urlsplit(f"//{address.target}")
+    last = len(binary) - len(list(inputs.values())[-1])
     at = len(start) + last + number.start if number is not None else 0
     digits = number.stop - number.start if number is not None else 0
     request = base64.b64encode(start + binary).decode()

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from triton_sam.bench.binary_inputs import binary_inputs
 from triton_sam.errors import InternalError, TritonSamError, from_status, spelled
 
 #: Placeholders: as long in JSON as the fields that replace them, and unlike any real value.
@@ -126,13 +127,7 @@ class TritonMessages:
         self, inputs: Mapping[str, bytes], parameters: Mapping[str, object], outputs: Mapping[str, bool], image: bytes
     ) -> bytes:
         """A request in Triton's binary form; ``outputs``: name -> whether it is returned as binary, not as JSON."""
-        described, binary = [], b""
-        for name, data in inputs.items():
-            raw = data if name == "image" else len(data).to_bytes(4, "little") + data
-            kind, shape = ("UINT8", len(data)) if name == "image" else ("BYTES", 1)
-            size = {"binary_data_size": len(raw)}
-            described.append({"name": name, "datatype": kind, "shape": [shape], "parameters": size})
-            binary += raw
+        described, binary = binary_inputs(inputs)
         wanted = [{"name": name, "parameters": {"binary_data": is_binary}} for name, is_binary in outputs.items()]
         head = json.dumps({"parameters": parameters, "inputs": described, "outputs": wanted}).encode()
         headers = {
