@@ -40,19 +40,17 @@ class Surgery:
                 yield from (attribute.t for attribute in node.attribute if attribute.name == "value")
 
     def replace(self, before: Array, after: Array) -> None:
-        """Replaces all constants with the values of ``before``, transposed or not, by ``after``."""
+        """Replaces all constants with the values of ``before``, in any layout of an exporter, by ``after``."""
         found = 0
         for tensor in self._constants():
             if np.prod(tensor.dims) != before.size:
                 continue
             array = numpy_helper.to_array(tensor)
-            if _same(array.ravel(), before.ravel()):
-                new = after.reshape(array.shape)
-            elif before.ndim == array.ndim == 2 and array.T.shape == before.shape and _same(array.T, before):
-                new = np.ascontiguousarray(after.T)
-            else:
+            new = next((to for at, to in _layouts(before, after) if _same(array.ravel(), at.ravel())), None)
+            if new is None:
                 continue
-            tensor.CopyFrom(numpy_helper.from_array(new.astype(array.dtype), tensor.name))
+            new = new.reshape(array.shape).astype(array.dtype)
+            tensor.CopyFrom(numpy_helper.from_array(new, tensor.name))
             found += 1
         assert found, "the graph does not hold these numbers as they are: damage another weight"
         assert not np.array_equal(before, after)
@@ -95,6 +93,14 @@ class Surgery:
         assert nodes
         for node in nodes:
             node.op_type = after
+
+
+def _layouts(*arrays: Array) -> Iterator[tuple[Array, ...]]:
+    """Arrays as they are; and as exporters store them: matrices transposed, the channels of [1,C,H,W] last."""
+    yield arrays
+    axes = {2: (1, 0), 4: (0, 2, 3, 1)}.get(arrays[0].ndim)
+    if axes is not None:
+        yield tuple(np.ascontiguousarray(array.transpose(axes)) for array in arrays)
 
 
 def _same(one: Array, other: Array) -> bool:
