@@ -66,6 +66,8 @@ def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callabl
     """Starts an engine that compiles with the code of another kind."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")  # restored afterwards: an engine sets both
     monkeypatch.setenv("TRITON_CACHE_DIR", "")
+    plain = compiling.Compilation.__init__
+    monkeypatch.setattr(compiling.Compilation, "__init__", lambda *given: plain(*given, program=("-c", WRITER)))
     made: list[TorchEngine] = []
 
     def start(loaded: Loaded) -> TorchEngine:
@@ -75,8 +77,6 @@ def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callabl
         engine = TorchEngine(SPEC, copy.deepcopy(NETWORK), options)
         engine.warm_up()
         assert engine.readiness.stage is Stage.FULL_SPEED  # nothing is to come yet
-        plain = compiling.Compilation.__init__
-        monkeypatch.setattr(compiling.Compilation, "__init__", lambda *given: plain(*given, program=("-c", WRITER)))
         engine.speed_up(tmp_path / "compiled")
         made.append(engine)
         return engine
