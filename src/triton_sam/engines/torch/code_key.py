@@ -12,11 +12,10 @@ from typing import Any
 
 import torch
 
-import triton_sam
 from triton_sam.models.specs import Architecture, Graphs
 
 _DRIVER = Path("/proc/driver/nvidia/version")
-_PACKAGE = Path(triton_sam.__file__).parent
+_PACKAGE = Path(__file__).parents[2]
 #: Our code that is compiled; between two releases its version stays the same.
 _SOURCES = ("engines/torch", "networks")
 

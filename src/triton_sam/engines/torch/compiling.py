@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import os
 import shutil
@@ -93,6 +94,7 @@ class Compilation:
             if not self._stopped.is_set():
                 log.warning("%s serves on uncompiled, and slower: %s", self._name, reason)
             return
+        gc.freeze()  # modules of the compiler, which stay: no collection needs to look at them
         self.readiness = self._now(Stage.FULL_SPEED)
         log.info("%s is at full speed after %.1f s", self._name, self.readiness.seconds)
 
