@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -104,6 +104,7 @@ class Capacity:
         mixes_images: whether rows of several images in one call are faster than one image after the other.
         on_cpu: whether it runs on the CPU, and so competes for the cores with everything else.
         answers_at_once: whether decoding a row takes less time than waking another thread.
+        overlaps: whether the next call of ``begin`` may come before the result of the last one is taken, and pays.
         cache_bytes: the limit for embeddings in the engine's memory; None if the engine sets no limit.
     """
 
@@ -114,6 +115,7 @@ class Capacity:
     mixes_images: bool = False
     on_cpu: bool = True
     answers_at_once: bool = False
+    overlaps: bool = False
     cache_bytes: int | None = None
 
 
@@ -144,6 +146,9 @@ class Engine(Protocol):
 
     def decode(self, rows: Sequence[Row]) -> list[Decoded]:
         """Rows of any images -> one result each, in order."""
+
+    def begin(self, rows: Sequence[Row]) -> Callable[[], list[Decoded]]:
+        """Starts ``decode`` and returns a function that gives its result and must be called."""
 
 
 def select(logits: FloatArray, scores: FloatArray, *, multimask: bool) -> Decoded:

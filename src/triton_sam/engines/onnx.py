@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -173,6 +173,11 @@ class OnnxEngine:
                 for index, decoded in zip(batch, results, strict=True):
                     answers[index] = decoded
         return [answer for answer in answers if answer is not None]
+
+    def begin(self, rows: Sequence[Row]) -> Callable[[], list[Decoded]]:
+        """See :class:`~triton_sam.engines.base.Engine`. onnxruntime does not return before the end."""
+        decoded = self.decode(rows)
+        return lambda: decoded
 
     def _run(self, rows: Sequence[Row]) -> list[Decoded]:
         names = self.spec.decoder

@@ -24,6 +24,9 @@ _READ_BYTES = 256 * 1024
 _SMALL = 8 * 1024
 _GREETING = b"slots"
 _CREDENTIALS = struct.Struct("3i")
+_TIMEVAL = struct.Struct("ll")
+#: A process that takes nothing for so long hangs, and must not hold up those who send to it.
+_SEND_SECONDS = 30
 
 
 @dataclass(slots=True)
@@ -48,7 +51,7 @@ class Message:
 
 
 class Channel:
-    """One end of a connection. :meth:`send` may be called by any thread, :meth:`messages` by one."""
+    """One end of a connection. :meth:`send` may be called by any thread, :meth:`receive` by one."""
 
     def __init__(self, connection: socket.socket, outgoing: SharedSlots, incoming: SharedSlots) -> None:
         self._socket = connection
@@ -56,6 +59,10 @@ class Channel:
         self._incoming = incoming
         self._send_lock = threading.Lock()
         self._held: list[bytes | memoryview] = []
+        self._received = memoryview(bytearray(_READ_BYTES))
+        #: The beginning of a message that has not arrived completely.
+        self._begun = bytearray()
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _TIMEVAL.pack(_SEND_SECONDS, 0))
         self.peer = _credentials(connection)[0]
         """The pid of the other end."""
 
@@ -85,30 +92,42 @@ class Channel:
     def _send_held(self) -> None:
         if self._held:
             held, self._held = self._held, []
-            self._socket.sendall(b"".join(held))
+            try:
+                self._socket.sendall(b"".join(held))
+            except OSError:
+                self.close()  # a part may have been sent
+                raise
 
     def messages(self) -> Iterator[Message]:
         """Messages as they arrive, until the other end closes."""
-        received = memoryview(bytearray(_READ_BYTES))
-        buffer, start = bytearray(), 0
-        while True:
-            while len(buffer) - start >= _FRAME.size:
-                head, body = _FRAME.unpack_from(buffer, start)
-                end = start + _FRAME.size + head + body
-                if len(buffer) < end:
-                    break
-                at = start + _FRAME.size
-                yield self._message(bytes(buffer[at : at + head]), bytes(buffer[at + head : end]))
-                start = end
-            del buffer[:start]
-            start = 0
-            try:
-                count = self._socket.recv_into(received)
-            except OSError:
-                return
-            if not count:
-                return
-            buffer += received[:count]
+        while (arrived := self.receive()) is not None:
+            yield from arrived
+
+    def receive(self) -> list[Message] | None:
+        """Waits for bytes, and returns the messages that are complete now; None if the other end has closed."""
+        try:
+            count = self._socket.recv_into(self._received)
+        except OSError:
+            return None
+        if not count:
+            return None
+        buffer, start = self._begun, 0
+        buffer += self._received[:count]
+        arrived = []
+        while len(buffer) - start >= _FRAME.size:
+            head, body = _FRAME.unpack_from(buffer, start)
+            end = start + _FRAME.size + head + body
+            if len(buffer) < end:
+                break
+            at = start + _FRAME.size
+            arrived.append(self._message(bytes(buffer[at : at + head]), bytes(buffer[at + head : end])))
+            start = end
+        del buffer[:start]
+        return arrived
+
+    def fileno(self) -> int:
+        """Of the socket, to wait for several channels; -1 after :meth:`close`."""
+        return self._socket.fileno()
 
     def close(self) -> None:
         """Ends the connection; the other end's :meth:`messages` ends too."""

@@ -11,12 +11,14 @@ import threading
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from triton_sam.backend.core import LocalCore
 from triton_sam.backend.jobs import SegmentJob
 from triton_sam.backend.workers.channel import Channel, Message, accept
+from triton_sam.backend.workers.channel_reader import ChannelReader
 from triton_sam.backend.workers.options import WorkerOptions
 from triton_sam.backend.workers.wire import pack_error, pack_result, unpack_job
 from triton_sam.engines.base import Decoded
@@ -51,6 +53,7 @@ class Links:
         self._lock = threading.Lock()
         self._links: list[Link] = []
         self.metrics = _RelayedMetrics(self._report)
+        self._reader = ChannelReader()
         #: Image key -> index of its device, for keys whose home is this worker.
         self._places: OrderedDict[str, int] = OrderedDict()
         #: Sessions whose newest request is here and not on another device.
@@ -79,8 +82,8 @@ class Links:
             self.ended.set()
 
     def add(self, connection: socket.socket) -> None:
-        """Serves a connection on a thread of its own."""
-        threading.Thread(target=self._serve, args=(connection,), name="link", daemon=True).start()
+        """Takes a connection, on a thread of its own until it has said hello."""
+        threading.Thread(target=self._welcome, args=(connection,), name="welcome", daemon=True).start()
 
     def place(self, key: str, wanted: int | None, ready: list[int]) -> int | None:
         """The device of an image whose home is this worker.
@@ -134,7 +137,7 @@ class Links:
         for link in list(self._links):
             link.channel.close()
 
-    def _serve(self, connection: socket.socket) -> None:
+    def _welcome(self, connection: socket.socket) -> None:
         try:
             channel = accept(connection)
         except OSError as error:
@@ -155,13 +158,14 @@ class Links:
         with self._lock:
             self._links.append(link)
             self.farewells = 0
-        try:
-            link.run()
-        finally:
-            with self._lock:
-                self._links.remove(link)
-                self.farewells += link.said_goodbye
-            channel.close()
+        self._reader.add(channel, link.take, partial(self._left, link))
+
+    def _left(self, link: Link) -> None:
+        link.drop_waiting()
+        with self._lock:
+            self._links.remove(link)
+            self.farewells += link.said_goodbye
+        link.channel.close()
 
     def _report(self, counts: dict[str, int], levels: dict[str, float]) -> bool:
         """Sends metrics to one Triton process; False if there is none."""
@@ -199,13 +203,15 @@ class Link:
             "goodbye": self._goodbye,
         }
 
-    def run(self) -> None:
-        """Takes messages until the other end closes; what still waits then is dropped."""
-        for message in self.channel.messages():
-            try:
-                self._kinds[message.header["is"]](message)
-            finally:
-                message.release()
+    def take(self, message: Message) -> None:
+        """Acts on one message."""
+        try:
+            self._kinds[message.header["is"]](message)
+        finally:
+            message.release()
+
+    def drop_waiting(self) -> None:
+        """Drops what still waits: the other end is gone."""
         with self._lock:
             waiting = list(self._waiting.values())
         for reply in waiting:

@@ -24,8 +24,8 @@ from triton_sam.models.specs import Architecture, Graphs, ModelSpec
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-#: Names of steps; an encoder's is followed by the number of images.
-ENCODER, DECODER, PACKING = "encoder-", "decoder", "packing"
+#: Names of steps; the encoder's is followed by the number of images, the decoder's by the number of rows.
+ENCODER, DECODER, PACKING = "encoder-", "decoder-", "packing"
 _NICENESS = 19
 _SET_PARENT_DEATH_SIGNAL = 1  # prctl's PR_SET_PDEATHSIG
 
@@ -113,10 +113,10 @@ def _compiler(request: CompileRequest) -> Callable[[str, Path], None]:
             kernel_packs(device)  # Triton keeps the kernel in its own cache
             (folder / PACKING).touch()
             return
+        count = int(step.rpartition("-")[2])
         module: nn.Module = decoder
-        inputs: tuple[Tensor, ...] = decoder.lone_inputs(device)
+        inputs: tuple[Tensor, ...] = decoder.inputs(count, device)
         if step.startswith(ENCODER):
-            count = int(step.removeprefix(ENCODER))
             module = encoder
             inputs = (torch.zeros(count, 3, spec.side, spec.side, dtype=dtype, device=device),)
         compile_module(module, inputs, request.mode, folder)

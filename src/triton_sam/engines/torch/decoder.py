@@ -172,11 +172,11 @@ class DecoderStep(nn.Module):
         found = self.decoder(rows, points, masks)
         return found.logits, found.best, torch.cat([found.scores, found.choice[:, None].float()], dim=1)
 
-    def lone_inputs(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Rows and points of a single click, the only shape that is worth compiling; zeros."""
+    def inputs(self, count: int, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Rows and points of ``count`` clicks, in the fewest slots; zeros."""
         slots = self.TOKENS - len(self.decoder.own_tokens)
-        rows = torch.zeros(1, self.decoder.layout.length, dtype=self.decoder.dtype, device=device)
-        return rows, torch.zeros(1, slots, 3, device=device)
+        rows = torch.zeros(count, self.decoder.layout.length, dtype=self.decoder.dtype, device=device)
+        return rows, torch.zeros(count, slots, 3, device=device)
 
 
 class _Layer(nn.Module):

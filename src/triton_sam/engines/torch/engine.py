@@ -194,6 +194,7 @@ class TorchEngine:
             mixes_images=True,
             on_cpu=not on_gpu,
             answers_at_once=on_gpu,
+            overlaps=on_gpu,
         )
         decoder = RowDecoder(network, spec.architecture, self.layout).cast(options.device, options.row_dtype)
         # Our own kernels come with the compiled code: to compile them here would delay the start.
@@ -262,8 +263,11 @@ class TorchEngine:
         mode = options.compile_mode or "default"
         switches: dict[str, Callable[[Path], object]] = {
             f"{ENCODER}1": partial(self._use_compiled, 1),
-            DECODER: self.rows.use_compiled,
+            f"{DECODER}1": partial(self.rows.use_compiled, 1),
             **({PACKING: lambda _: self.rows.use_packing_kernel()} if self.rows.packs else {}),
+            **{
+                f"{DECODER}{count}": partial(self.rows.use_compiled, count) for count in self.rows.worth_compiling[::-1]
+            },
             **{f"{ENCODER}{count}": partial(self._use_compiled, count) for count in reversed(self._batches)},
         }
         key = code_key(spec.architecture, spec.graphs, options.device, (options.dtype, options.row_dtype), mode)
@@ -356,6 +360,17 @@ class TorchEngine:
         """See :class:`~triton_sam.engines.base.Engine`."""
         with _out_of_memory_as_unavailable():
             return self.rows.decode(rows)
+
+    def begin(self, rows: Sequence[Row]) -> Callable[[], list[Decoded]]:
+        """See :class:`~triton_sam.engines.base.Engine`."""
+        with _out_of_memory_as_unavailable():
+            result = self.rows.begin(rows)
+
+        def finish() -> list[Decoded]:
+            with _out_of_memory_as_unavailable():
+                return result()
+
+        return finish
 
 
 class _out_of_memory_as_unavailable:  # noqa: N801  (used like a function)
