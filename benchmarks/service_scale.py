@@ -20,12 +20,12 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from benchmarks.device_scale import CLIENTS, MODEL, SECONDS, cpu_seconds, free_port, say
+from benchmarks.device_scale import CLIENTS, MODEL, SECONDS, cpu_seconds, free_port, make_weights, say
 from triton_sam.bench.load_clients import RepeatedRequest, load_clients
 from triton_sam.bench.pictures import Pictures, fresh_numbers, number_at
 
 _IMAGES = 8
-_FORMS = ("rle", "bits")
+_FORMS = tuple(os.environ.get("SCALE_FORMS", "rle,bits").split(","))
 
 
 class Service:
@@ -145,6 +145,7 @@ def users(service: Service, count: int, image: str | None) -> dict[str, Any]:
 
 def main(arguments: list[str]) -> None:
     folder = Path(arguments[0])
+    make_weights(folder)
     image = os.environ.get("SCALE_IMAGE")
     pictures = Pictures(Path(image)) if image else Pictures()
     for processes in [int(text) for text in arguments[1:]] or [1, 4]:
