@@ -12,6 +12,7 @@ import numpy.typing as npt
 from triton_sam.core.geometry import Frame
 from triton_sam.core.images import EncodedImage
 from triton_sam.core.prompts import ObjectPrompt
+from triton_sam.engines.readiness import Readiness
 from triton_sam.models.specs import ModelSpec
 
 #: :attr:`Engine.encoder_numbers` of an encoder whose large matrix products are in 8 bits.
@@ -127,6 +128,10 @@ class Engine(Protocol):
     spec: ModelSpec
     capacity: Capacity
     encoder_numbers: str
+
+    @property
+    def readiness(self) -> Readiness:
+        """How far it is from its full speed; it serves at every stage."""
 
     def prepare(self, image: EncodedImage) -> Any:
         """A file's bytes -> what ``encode`` takes; may run on several threads. InvalidInput if it cannot be decoded."""

@@ -18,6 +18,7 @@ from triton_sam.core.prompts import ObjectPrompt
 from triton_sam.engines.base import Capacity, Decoded, Embedding, FloatArray, HostEmbedding, Row, select
 from triton_sam.engines.inputs import model_points, preprocess
 from triton_sam.engines.priority import CLICK_NICENESS, run_lowered
+from triton_sam.engines.readiness import AT_ONCE
 from triton_sam.errors import SetupError
 from triton_sam.installation import install
 from triton_sam.models.specs import ModelSpec
@@ -105,6 +106,7 @@ class OnnxEngine:
         providers: Sequence[str] = (_CPU,),
     ) -> None:
         self.spec = spec
+        self.readiness = AT_ONCE
         self.encoder_numbers = encoder_numbers
         self._device = None if tuple(providers) == (_CPU,) else "cuda"
         self.capacity = Capacity(rows=max_batch, on_cpu=self._device is None)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import threading
 import weakref
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,17 +15,17 @@ from torch import Tensor
 
 from triton_sam.core.geometry import ResizePolicy
 from triton_sam.engines.base import Decoded, FloatArray, Row
-from triton_sam.engines.torch.decoder import Masks, RowDecoder
+from triton_sam.engines.torch.compiled_steps import is_near, load_compiled
+from triton_sam.engines.torch.decoder import DecoderStep, RowDecoder
 from triton_sam.engines.torch.fetching import DeviceMasks, Fetcher
-from triton_sam.engines.torch.graphs import StepMaker, Steps, bucket
+from triton_sam.engines.torch.graphs import Steps, bucket, new_stream
 from triton_sam.engines.torch.layout import Layout
 from triton_sam.engines.torch.slots import Point, fill_slots, row_points
-from triton_sam.errors import InternalError
+from triton_sam.errors import InternalError, SetupError
 from triton_sam.models.specs import ModelSpec
 
 _ROWS = (1, 2, 4, 8, 16)
-#: Prompt slots plus the decoder's own tokens are a multiple of this, which suits the hardware.
-_TOKENS = 16
+_TOKENS = DecoderStep.TOKENS
 #: How many of these multiples are captured. Longer prompts run without a CUDA graph.
 _CAPTURED = 2
 
@@ -41,15 +42,14 @@ class RowRunner:
         layout: Layout,
         device: torch.device,
         stream: torch.cuda.Stream | None,
-        maker: StepMaker | None = None,
         *,
         capture: bool = True,
     ) -> None:
         self._spec = spec
         self._decoder = decoder
+        self._step = DecoderStep(decoder)
         self._device = device
         self._stream = stream
-        self._maker = maker
         self._capture = capture and stream is not None
         self._lock = threading.Lock()
         own = len(decoder.own_tokens)
@@ -71,14 +71,38 @@ class RowRunner:
         self._fetcher = Fetcher(device)
         #: Created once and entered only under the lock: it remembers the previous stream.
         self._on_stream = torch.cuda.stream(stream)
-        self._steps: dict[Hashable, Steps] = {}
+        self._steps: dict[tuple[int, int, bool], Steps] = {}
         self._pool = torch.cuda.graph_pool_handle() if self._capture else None
+
+    @property
+    def packs(self) -> bool:
+        """Whether masks may be packed by a kernel; it does not support padding."""
+        return self._device.type == "cuda" and self._spec.resize is not ResizePolicy.PAD
+
+    def use_packing_kernel(self) -> None:
+        """Compiles and uses the kernel that packs masks, if it works here."""
+        if self.packs:
+            self._fetcher.warm_up()
+
+    def use_compiled(self, folder: Path) -> None:
+        """Replaces the step of a single click by compiled code, between two runs; SetupError if it is wrong.
+
+        Args:
+            folder: see :func:`~triton_sam.engines.torch.compiled_steps.load_compiled`.
+        """
+        function = load_compiled(folder, self._step, self._device)
+        stream = new_stream(self._device) if self._device.type == "cuda" else None
+        with torch.inference_mode(), torch.cuda.stream(stream):
+            rows, points = self._step.lone_inputs(self._device)
+            rows.normal_()
+            (found, _, facts), (expected, _, known) = function(rows, points), self._step(rows, points)
+            if not is_near((found, facts[:, :-1]), (expected, known[:, :-1])):
+                raise SetupError("the compiled decoder gives other masks")
+        with self._lock, torch.inference_mode():
+            self._steps[1, self._slots[0], False] = self._made(1, self._slots[0], False, function)
 
     def warm_up(self) -> Iterator[str]:
         """Captures every shape. Yields a description of each finished step."""
-        if self._spec.resize is not ResizePolicy.PAD:  # the kernel does not support padding
-            with self._on_stream:
-                self._fetcher.warm_up()
         for masked in (False, True):
             for slots in self._slots:
                 for rows in _ROWS if self._capture else ():
@@ -137,7 +161,7 @@ class RowRunner:
                 sent = self._fetcher.host(count, slots, 3)
                 fill_slots(sent.numpy(), points)
                 given = [self._rows[:count], sent.to(self._device), *([self._masks[:count]] if masked else [])]
-                masks = self._copy_scores(self._function(*given))
+                masks = self._copy_scores(self._step(*given))
             packed = self._fetcher.pixels(masks, rows)
             logits = self._fetcher.logits(masks, rows)
         finally:
@@ -158,32 +182,25 @@ class RowRunner:
     def _steps_for(self, rows: int, slots: int, masked: bool) -> Steps:
         key = (rows, slots, masked)
         if key not in self._steps:
-            placed, sent = self._points[slots][:rows], self._sent[slots][:rows]
-            inputs = [self._rows[:rows], placed, *([self._masks[:rows]] if masked else [])]
-            stream = self._stream if self._capture else None
-            # Compiling takes seconds per shape. It pays for single clicks; batches are bound by arithmetic.
-            lone = key == (1, self._slots[0], False)
-            maker = self._maker if lone and self._maker is not None else StepMaker(self._spec.id)
-            self._steps[key] = maker.make(
-                self._function,
-                inputs,
-                stream,
-                self._pool,
-                ahead=lambda: placed.copy_(sent, non_blocking=True),
-                after=self._copy_scores,
-            )
+            self._steps[key] = self._made(rows, slots, masked, self._step)
         return self._steps[key]
 
-    def _function(self, *inputs: Tensor) -> tuple[Masks, Tensor]:
-        """The decoder's masks, and [R,M+2] scores followed by the choice, in one tensor."""
-        masks = self._decoder(*inputs)
-        return masks, torch.cat([masks.scores, masks.choice[:, None].float()], dim=1)
+    def _made(self, rows: int, slots: int, masked: bool, function: Callable[..., Any]) -> Steps:
+        placed, sent = self._points[slots][:rows], self._sent[slots][:rows]
+        return Steps(
+            function,
+            [self._rows[:rows], placed, *([self._masks[:rows]] if masked else [])],
+            self._stream if self._capture else None,
+            self._pool,
+            ahead=lambda: placed.copy_(sent, non_blocking=True),
+            after=self._copy_scores,
+        )
 
-    def _copy_scores(self, output: tuple[Masks, Tensor]) -> DeviceMasks:
+    def _copy_scores(self, output: tuple[Tensor, ...]) -> DeviceMasks:
         """Starts the copy of scores and choices to the host, and returns the masks on the device."""
-        masks, facts = output
+        logits, best, facts = output
         self._facts[: len(facts)].copy_(facts, non_blocking=True)
-        return DeviceMasks(masks.best[:, None], masks.logits[:, 1:])
+        return DeviceMasks(best[:, None], logits[:, 1:])
 
     def _sent_masks(self, rows: Sequence[Row]) -> Tensor:
         clip, side = self._spec.decoder.mask_clip, self._spec.decoder.mask_side

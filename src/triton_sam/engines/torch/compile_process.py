@@ -1,0 +1,144 @@
+"""The process that compiles an engine's steps: ``python -m`` this module, started by :mod:`.compiling`.
+
+It runs at the lowest priority, dies with its parent, and writes a line for each step to standard output.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+from pydantic import JsonValue, TypeAdapter
+
+from triton_sam.core.geometry import ResizePolicy
+from triton_sam.engines.torch.code_folder import CodeFolder
+from triton_sam.models.specs import Architecture, Graphs, ModelSpec
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+#: Names of steps; an encoder's is followed by the number of images.
+ENCODER, DECODER, PACKING = "encoder-", "decoder", "packing"
+_NICENESS = 19
+_SET_PARENT_DEATH_SIGNAL = 1  # prctl's PR_SET_PDEATHSIG
+
+
+@dataclass(frozen=True, slots=True)
+class CompileRequest:
+    """What to compile.
+
+    Attributes:
+        dtype, row_dtype: names of torch's dtypes, of the encoder and of the rest.
+        mode: of torch.compile.
+        steps: names of steps, in the order in which they are needed.
+        root, key: of the :class:`CodeFolder`.
+    """
+
+    architecture: Architecture
+    graphs: Graphs
+    device: str
+    dtype: str
+    row_dtype: str
+    mode: str
+    steps: tuple[str, ...]
+    root: Path
+    key: dict[str, JsonValue]
+
+    def to_json(self) -> bytes:
+        return _REQUEST.dump_json(self)
+
+
+_REQUEST = TypeAdapter(CompileRequest)
+
+
+def main() -> None:
+    """Reads a request from standard input and compiles what is missing."""
+    _die_with_parent(int(sys.argv[1]))
+    os.nice(_NICENESS)
+    os.umask(0o077)
+    with _own_output() as output:
+        request = _REQUEST.validate_json(sys.stdin.buffer.read())
+        folder = CodeFolder(request.root, request.key)
+        with folder.locked():  # before torch is imported: whoever waits here needs no memory
+            compile_missing(request, folder, lambda step: print(step, file=output, flush=True))
+
+
+def compile_missing(request: CompileRequest, folder: CodeFolder, done: Callable[[str], object]) -> None:
+    """Compiles the steps that another process has not compiled meanwhile; calls ``done`` with each one's name."""
+    missing = []
+    for step in request.steps:
+        if folder.find(step) is None:
+            missing.append(step)
+        else:
+            done(step)
+    if not missing:
+        return
+    compile_step = _compiler(request)
+    for step in missing:
+        with folder.writing(step) as new:
+            compile_step(step, new)
+        done(step)
+
+
+def _compiler(request: CompileRequest) -> Callable[[str, Path], None]:
+    """A function that compiles a step into a folder. The network has random weights: code does not depend on them."""
+    import torch
+
+    from triton_sam.engines.torch.compiled_steps import compile_module
+    from triton_sam.engines.torch.decoder import DecoderStep, RowDecoder
+    from triton_sam.engines.torch.encoder import RowEncoder
+    from triton_sam.engines.torch.layout import Layout
+    from triton_sam.engines.torch.packing import kernel_packs
+    from triton_sam.networks.segmenters import build
+
+    device = torch.device(request.device)
+    dtype, row_dtype = getattr(torch, request.dtype), getattr(torch, request.row_dtype)
+    spec = ModelSpec("", "", "", "", ResizePolicy.SQUASH, request.architecture, request.graphs)
+    layout = Layout.of(spec)
+    if device.type == "cuda":
+        torch.backends.cuda.enable_cudnn_sdp(False)  # as in the engine
+    network = build(spec.architecture, spec.side)
+    decoder = DecoderStep(RowDecoder(network, spec.architecture, layout).cast(device, row_dtype))
+    encoder = RowEncoder(network, spec, layout, row_dtype).cast(device, dtype)
+
+    def compile_step(step: str, folder: Path) -> None:
+        if step == PACKING:
+            kernel_packs(device)  # Triton keeps the kernel in its own cache
+            (folder / PACKING).touch()
+            return
+        module: nn.Module = decoder
+        inputs: tuple[Tensor, ...] = decoder.lone_inputs(device)
+        if step.startswith(ENCODER):
+            count = int(step.removeprefix(ENCODER))
+            module = encoder
+            inputs = (torch.zeros(count, 3, spec.side, spec.side, dtype=dtype, device=device),)
+        compile_module(module, inputs, request.mode, folder)
+
+    return compile_step
+
+
+@contextmanager
+def _own_output() -> Iterator[TextIO]:
+    """Standard output for us alone: what libraries and compilers print goes to standard error."""
+    sys.stdout.flush()
+    with os.fdopen(os.dup(1), "w") as output:
+        os.dup2(2, 1)
+        yield output
+
+
+def _die_with_parent(parent: int) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, int(signal.SIGKILL))
+    if os.getppid() != parent:
+        sys.exit("the server is gone")
+
+
+if __name__ == "__main__":
+    main()
