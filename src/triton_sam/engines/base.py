@@ -145,6 +145,9 @@ class Engine(Protocol):
     def decode(self, rows: Sequence[Row]) -> list[Decoded]:
         """Rows of any images -> one result each, in order."""
 
+    def close(self) -> None:
+        """Ends what it does besides serving; call it after the last request."""
+
 
 def select(logits: FloatArray, scores: FloatArray, *, multimask: bool) -> Decoded:
     """All masks of a graph, or its best one by predicted IoU. [M,h,w] and [M]."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -33,13 +34,12 @@ import json, sys
 from pathlib import Path
 from triton_sam.engines.torch.code_folder import CodeFolder
 
-request = json.load(sys.stdin)
+request = json.loads(sys.stdin.readline())
 folder = CodeFolder(Path(request["root"]), request["key"])
-with folder.locked():
-    for step in request["steps"]:
-        with folder.writing(step) as new:
-            (new / "step").write_text(step)
-        print(step, flush=True)
+for step in request["steps"]:
+    with folder.writing(step) as new:
+        (new / "step").write_text(step)
+    print(step, flush=True)
 """
 
 
@@ -83,8 +83,8 @@ def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callabl
 
     yield start
     for engine in made:
+        engine.close()
         assert engine.compilation is not None
-        engine.compilation.stop()
         assert engine.compilation.wait(60)
 
 
@@ -144,17 +144,26 @@ def test_the_next_start_uses_what_was_kept(started: Callable[[Loaded], TorchEngi
         assert engine.compilation is not None
         assert engine.compilation.wait(60)
         assert engine.readiness.stage is Stage.FULL_SPEED
-        assert (engine.compilation._process is None) == bool(start)
+        assert (engine.compilation._process is None) == bool(start), "only the first one compiles"
     assert np.isfinite(answers(engine, 1)[0]).all()
 
 
-def test_a_folder_that_cannot_be_private(tmp_path: Path, started: Callable[[Loaded], TorchEngine]) -> None:
+def test_a_folder_that_cannot_be_private(
+    tmp_path: Path, started: Callable[[Loaded], TorchEngine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The code is kept in a temporary folder as long as the engine is in use."""
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     (tmp_path / "compiled").symlink_to(tmp_path)
     engine = started(Loaded())
     assert engine.compilation is not None
     assert engine.compilation.wait(60)
     assert engine.readiness.stage is Stage.FULL_SPEED
-    assert not [path for path in tmp_path.iterdir() if path.name != "compiled"]
+    assert [path.name for path in temporary.glob("*/compiled/*/encoder-1")] == ["encoder-1"]
+    engine.close()
+    assert not list(temporary.iterdir())
+    assert {path.name for path in tmp_path.iterdir()} == {"compiled", "temporary"}
 
 
 def test_what_is_not_there_does_not_load(tmp_path: Path) -> None:
