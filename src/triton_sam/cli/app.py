@@ -138,7 +138,7 @@ def demo(
 
 
 def doctor() -> None:
-    """Check this machine: what works, what does not, and how to fix it."""
+    """Check this machine: what works, what does not, and how to fix it. Lists GPUs, and devices of running servers."""
     from triton_sam.cli.doctor import examine
     from triton_sam.cli.findings import FINE, NOTE, OPTIONAL, WRONG
 
