@@ -88,10 +88,12 @@ def _use(devices: Sequence[str], folder: Path, settings: Settings, gpus: Sequenc
         return _labels(devices, gpus)
     if settings.device == "cpu":
         return "none (TRITON_SAM_DEVICE=cpu)"
-    if not visible_gpus():
+    if "CUDA_VISIBLE_DEVICES" in os.environ and not visible_gpus():
         return "none (CUDA_VISIBLE_DEVICES hides them)"
-    more = "" if (folder / NETWORK_FILE).is_file() else ", all if it is set up with `--engine torch`"
-    return f"{_label(own_gpu(), gpus)} if ONNX Runtime has CUDA{more}"
+    first, has_weights = _label(own_gpu(), gpus), (folder / NETWORK_FILE).is_file()
+    if has_weights and settings.engine != "onnx":  # under WSL, where GPUs cannot be counted
+        return first
+    return f"{first} if ONNX Runtime has CUDA{'' if has_weights else ', all if it is set up with `--engine torch`'}"
 
 
 def _labels(devices: Sequence[str], gpus: Sequence[Gpu]) -> str:

@@ -13,6 +13,7 @@ from tests.unit.serving_helpers import SHAPES, SPEC, write_repository
 from triton_sam.cli import doctor
 from triton_sam.cli.doctor import examine
 from triton_sam.cli.findings import FINE, NOTE, OPTIONAL, WRONG, Finding
+from triton_sam.engines import device_list
 from triton_sam.errors import ServerError, SetupError
 from triton_sam.models.catalog import DEFAULT_MODEL, get_spec
 from triton_sam.models.specs import NETWORK_FILE
@@ -217,6 +218,10 @@ def test_the_gpus_of_a_model_without_weights_for_torch(settings: Settings, monke
     write_repository(settings.repository)
     text = "GPU 0 if ONNX Runtime has CUDA, all if it is set up with `--engine torch` by sam2"
     assert found(settings)["GPUs used"] == Finding("GPUs used", FINE, text)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    monkeypatch.setattr(device_list, "visible_gpus", list)  # as under WSL
+    (settings.repository / "sam2" / "1" / NETWORK_FILE).touch()
+    assert found(settings)["GPUs used"] == Finding("GPUs used", FINE, "GPU 0 by sam2")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
     text = "none (CUDA_VISIBLE_DEVICES hides them) by sam2"
     assert found(settings)["GPUs used"] == Finding("GPUs used", FINE, text)

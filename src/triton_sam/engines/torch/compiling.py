@@ -145,7 +145,7 @@ class Compilation:
 
     def _compile(self, missing: Sequence[str], lock: int) -> None:
         left = set(missing)
-        with tempfile.TemporaryFile() as errors, self._folder.scratch() as scratch:
+        with self._folder.scratch() as scratch, tempfile.TemporaryFile(dir=scratch) as errors:
             with self._spawn(errors, scratch, lock) as process:
                 assert process.stdin is not None  # both are pipes
                 assert process.stdout is not None
