@@ -25,7 +25,9 @@ from triton_sam.server.host import process_alive
 
 ROOT = Path(__file__).parents[3]
 STEPS = ("encoder-1", "decoder")
-SECONDS = 60
+SECONDS = 120
+#: Hardly lower than this process's: at the lowest one, a busy machine would let a test wait for minutes.
+NICENESS = min(19, os.getpriority(os.PRIO_PROCESS, 0) + 1)
 
 #: The real process with another compiler, which tells what it has and waits until somebody opens its pipe.
 PATIENT = """
@@ -36,6 +38,7 @@ from triton_sam.engines.torch import compile_process
 def compile_missing(request, folder, done):
     child = subprocess.Popen([sys.executable, "-c", "import threading; threading.Event().wait()"])
     Path(os.environ["TMPDIR"], "of a compiler").touch()
+    (folder.path / ".new-half").mkdir(exist_ok=True)
     report = {
         "pids": [os.getpid(), child.pid],
         "niceness": [os.getpriority(os.PRIO_PROCESS, each) for each in (0, child.pid)],
@@ -68,8 +71,9 @@ compile_process.main()
 PARENT = """
 import sys, threading
 from pathlib import Path
-from tests.unit.torch_engine.test_compile_process import compilation
+from tests.unit.torch_engine.test_compile_process import NICENESS, compilation, compiling
 
+compiling.NICENESS = NICENESS
 made = compilation(Path(sys.argv[1]))
 made.start()
 threading.Event().wait()
@@ -88,6 +92,8 @@ def compilation(root: Path, used: Callable[[Path], object] = lambda _: None) -> 
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    assert compiling.NICENESS == 19
+    monkeypatch.setattr(compiling, "NICENESS", NICENESS)
     monkeypatch.setattr(compiling, "_POLL_SECONDS", 0.02)
     root = tmp_path / "compiled"
     root.mkdir(mode=0o700)
@@ -122,11 +128,11 @@ def test_it_is_out_of_the_way_and_inherits_nothing(root: Path) -> None:
         made.start()
         eventually(lambda: reports(root), "the process runs", SECONDS)
         (report,) = reports(root)
-        assert len(left_in(root)) == 1, "its temporary files"
+        assert len(left_in(root)) == 2, "its temporary files"
         let_go(root)
         assert made.wait(SECONDS)
     assert made.readiness.stage is Stage.FULL_SPEED
-    assert report["niceness"] == [19, 19], "also that of compilers that it starts"
+    assert report["niceness"] == [NICENESS] * 2, "also that of compilers that it starts"
     assert report["sockets"] == 0
     assert not [name for name in report["files of a compiler"] if str(name).endswith(".lock")]
     assert not any(process_alive(pid) for pid in report["pids"])
@@ -168,10 +174,11 @@ def test_a_parent_that_is_killed_leaves_nothing_and_the_next_start_works(root: P
             parent.kill()
     (report,) = reports(root)
     eventually(lambda: not any(process_alive(pid) for pid in report["pids"]), "all have ended", SECONDS)
+    assert left_in(root) == []
     made = compilation(root)
     made.start()
     eventually(lambda: len(reports(root)) == 2, "another process compiles", SECONDS)
     let_go(root)
     assert made.wait(SECONDS)
     assert made.readiness.stage is Stage.FULL_SPEED
-    assert left_in(root) == [], "also nothing of the one that was killed"
+    assert left_in(root) == []

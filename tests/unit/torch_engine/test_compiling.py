@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.export.small import small_spec
+from tests.unit.torch_engine.test_compile_process import NICENESS
 from triton_sam.engines.readiness import Stage
 from triton_sam.engines.torch import compiling
 from triton_sam.engines.torch.code_folder import CodeFolder
@@ -75,7 +76,8 @@ def run(folder: CodeFolder, engine: Engine, script: str = OBEDIENT) -> Compilati
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> CodeFolder:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CodeFolder:
+    monkeypatch.setattr(compiling, "NICENESS", NICENESS)
     return CodeFolder(tmp_path / "compiled", {"gpu": "one"})
 
 

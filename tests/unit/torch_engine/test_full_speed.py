@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from tests.unit.engines.test_onnx import prompt
 from tests.unit.export.small import small_network, small_spec
+from tests.unit.torch_engine.test_compile_process import NICENESS
 from tests.unit.torch_engine.test_engine import close, logits_of, photograph
 from triton_sam.engines.base import Row
 from triton_sam.engines.readiness import Stage
@@ -66,6 +67,7 @@ def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callabl
     """Starts an engine that compiles with the code of another kind."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")  # restored afterwards: an engine sets both
     monkeypatch.setenv("TRITON_CACHE_DIR", "")
+    monkeypatch.setattr(compiling, "NICENESS", NICENESS)
     plain = compiling.Compilation.__init__
     monkeypatch.setattr(compiling.Compilation, "__init__", lambda *given: plain(*given, program=("-c", WRITER)))
     made: list[TorchEngine] = []

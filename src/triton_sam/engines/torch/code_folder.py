@@ -117,9 +117,18 @@ class CodeFolder:
             if not _lock_now(file.fileno()):
                 yield None
                 return
-            for left in self.path.glob(f"{_NEW}*"):  # of a process that was killed: only the lock's holder writes
-                shutil.rmtree(left, ignore_errors=True)
-            yield file.fileno()
+            self.sweep()  # after a holder that was killed
+            try:
+                yield file.fileno()
+            finally:
+                self.sweep()  # after a process of ours that was killed
+
+    def sweep(self) -> None:
+        """Removes what was not finished, whoever began it. Only for the holder of :meth:`lock`."""
+        for new in self.path.glob(f"{_NEW}*"):
+            _remove(new)
+        for old in self.path.glob(f"{_OLD}*"):
+            shutil.rmtree(old, ignore_errors=True)
 
     def remove_stale(self) -> None:
         """Keeps the most recently used keys, this one always, and those that are being compiled."""

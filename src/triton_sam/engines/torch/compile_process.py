@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 #: Names of steps; an encoder's is followed by the number of images.
 ENCODER, DECODER, PACKING = "encoder-", "decoder", "packing"
+#: A file system that does not answer must not keep this process alive; the next one that compiles sweeps too.
+_SWEEP_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,17 +65,20 @@ def main() -> None:
     os.set_inheritable(int(sys.argv[1]), False)  # the lock ends with this process, not with a compiler that it starts
     os.umask(0o077)
     os.setpgid(0, 0)
-    request = sys.stdin.buffer.readline()
-    threading.Thread(target=_end_with_parent, name="parent", daemon=True).start()
+    request = _REQUEST.validate_json(sys.stdin.buffer.readline())
+    folder = CodeFolder(request.root, request.key)
+    threading.Thread(target=_end_with_parent, args=(folder,), name="parent", daemon=True).start()
     with _own_output() as output:
-        asked = _REQUEST.validate_json(request)
-        compile_missing(asked, CodeFolder(asked.root, asked.key), lambda step: print(step, file=output, flush=True))
+        compile_missing(request, folder, lambda step: print(step, file=output, flush=True))
 
 
-def _end_with_parent() -> None:
-    """Kills this process and those that it has started, which the kernel would not do, when the parent ends."""
+def _end_with_parent(folder: CodeFolder) -> None:
+    """When the parent ends, kills this process and those that it has started, which the kernel would not do."""
     while os.read(0, 1):  # not sys.stdin, whose lock would be missed when Python ends
         pass
+    sweeper = threading.Thread(target=folder.sweep, daemon=True)
+    sweeper.start()
+    sweeper.join(_SWEEP_SECONDS)
     os.killpg(os.getpid(), signal.SIGKILL)
 
 

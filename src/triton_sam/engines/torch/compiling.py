@@ -26,7 +26,8 @@ from triton_sam.errors import SetupError, Unavailable
 log = logging.getLogger(__name__)
 _MODULE = "triton_sam.engines.torch.compile_process"
 _TAIL = 4000  # characters of the compiler's output that are logged if it fails
-_NICENESS = 19
+#: The lowest priority.
+NICENESS = 19
 #: Between two looks at what another engine's process has compiled.
 _POLL_SECONDS = 1.0
 
@@ -198,7 +199,7 @@ class Compilation:
                 pass_fds=(lock,),
             )
             with contextlib.suppress(OSError):  # it has ended at once
-                os.setpriority(os.PRIO_PROCESS, self._process.pid, _NICENESS)
+                os.setpriority(os.PRIO_PROCESS, self._process.pid, NICENESS)
             return self._process
 
 
