@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,6 +30,7 @@ from triton_sam.client.wire import Address, Call, click_inputs, text_of, text_te
 from triton_sam.errors import ImageExpired, TritonSamError, Unavailable
 from triton_sam.models.specs import ModelSpec
 from triton_sam.server.host import SHARED_MEMORY, process_alive
+from triton_sam.server.running import ServerRecord
 from triton_sam.server.worker_processes import worker_pids
 from triton_sam.serving import Ports, RunningServer, ServingOptions, serving
 from triton_sam.settings import Settings
@@ -101,6 +103,17 @@ def test_images_are_spread_and_encoded_once_and_masks_are_right(running: Running
     assert min(grown.values()) >= 1, "both devices have encoded"
     assert len(workers(running)) == 2
     assert len(running.supervisor.process.model_pids) == PROCESSES
+
+
+def test_the_state_of_each_device(running: RunningServer) -> None:
+    """In the supervisor's status, and for ``triton-sam doctor``."""
+    eventually(lambda: running.supervisor.status["devices"], "the first answer to a ping")
+    told: dict[str, Any] = {**running.supervisor.status["devices"]}  # type: ignore[dict-item]
+    ports = running.ports
+    record = ServerRecord(running.urls["HTTP"], None, (ports.http, ports.grpc, ports.metrics), {"sam2": "sam2:tiny"})
+    for devices in (told["sam2"], record.devices()["sam2"]):
+        assert [(each["device"], each["state"]) for each in devices] == [("cpu", "ready")] * 2
+        assert [each["engine"]["stage"] for each in devices] == ["full speed"] * 2
 
 
 def test_an_embedding_that_a_client_kept_finds_its_device(running: RunningServer) -> None:

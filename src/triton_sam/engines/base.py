@@ -150,6 +150,9 @@ class Engine(Protocol):
     def begin(self, rows: Sequence[Row]) -> Callable[[], list[Decoded]]:
         """Starts ``decode`` and returns a function that gives its result and must be called."""
 
+    def close(self) -> None:
+        """Ends what it does besides serving; call it after the last request."""
+
 
 def select(logits: FloatArray, scores: FloatArray, *, multimask: bool) -> Decoded:
     """All masks of a graph, or its best one by predicted IoU. [M,h,w] and [M]."""

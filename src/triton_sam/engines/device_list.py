@@ -23,6 +23,11 @@ def visible_gpus(devices: Path = Path("/dev")) -> list[str]:
     return [str(index) for index in range(len(list(devices.glob("nvidia[0-9]*"))))]
 
 
+def own_gpu() -> str:
+    """Number or UUID of the GPU that an engine of this process uses: the first one."""
+    return (visible_gpus() or ["0"])[0]
+
+
 def devices_of(folder: Path, settings: Settings) -> list[str]:
     """The devices of a model's version: GPUs, ``cpu``, or one that its engine chooses.
 

@@ -200,6 +200,9 @@ class OnnxEngine:
         logits, scores = self._run_decoder(embedding, feeds)
         return [select(*pair, multimask=multimask) for pair in zip(logits, scores, strict=True)]
 
+    def close(self) -> None:
+        """See :class:`~triton_sam.engines.base.Engine`: there is nothing to end."""
+
     def _run_decoder(self, embedding: Embedding, feeds: Mapping[str, FloatArray]) -> list[FloatArray]:
         """[logits [B,M,h,w], scores [B,M]]."""
         wanted = [self.spec.decoder.masks, self.spec.decoder.scores]

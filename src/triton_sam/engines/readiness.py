@@ -29,6 +29,10 @@ class Readiness:
     seconds: float = 0.0
     detail: str = ""
 
+    def as_json(self) -> dict[str, str | float]:
+        """For answers to pings, and from there for ``/health``."""
+        return {"stage": self.stage.value, "seconds": self.seconds, "detail": self.detail}
+
 
 #: Of engines that have nothing to compile.
 AT_ONCE = Readiness(Stage.FULL_SPEED)

@@ -27,7 +27,7 @@ def mode(path: Path) -> int:
 
 
 def written(folder: CodeFolder, step: str = STEP, text: str = "code") -> Path:
-    with folder.locked(), folder.writing(step) as new:
+    with folder.lock(), folder.writing(step) as new:
         (new / "code.bin").write_text(text)
     found = folder.find(step)
     assert found is not None
@@ -44,15 +44,17 @@ def test_a_step_is_kept_for_the_next_start_and_for_nobody_else(root: Path) -> No
 
 def test_what_was_not_finished_is_not_there(root: Path) -> None:
     folder = CodeFolder(root, {})
-    with contextlib.suppress(OSError), folder.locked(), folder.writing(STEP) as new:
+    with contextlib.suppress(OSError), folder.lock(), folder.writing(STEP) as new:
         (new / "code.bin").touch()
         raise OSError("full")
     assert folder.find(STEP) is None
-    with folder.locked():
-        left = folder.path / ".new-killed"
-        left.mkdir()
-    with folder.locked():
-        assert not left.exists()
+    left = [folder.path / name for name in (".new-killed", ".old-killed")]
+    for each in left:
+        each.mkdir()
+    with folder.lock():
+        assert not any(each.exists() for each in left)
+        left[0].mkdir()
+    assert not left[0].exists()
 
 
 def test_a_step_is_replaced_as_a_whole(root: Path) -> None:
@@ -121,6 +123,44 @@ def test_only_one_process_compiles_for_a_key(root: Path) -> None:
     folder = CodeFolder(root, {})
     script = "import fcntl, sys; fcntl.flock(open(sys.argv[1], 'w'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
     command = [sys.executable, "-c", script, str(folder.path / ".lock")]
-    with folder.locked():
+    with folder.lock() as lock:
+        assert lock is not None
+        with folder.lock() as second:
+            assert second is None
         assert subprocess.run(command, stderr=subprocess.PIPE, check=False).returncode == 1
     assert subprocess.run(command, check=False).returncode == 0
+
+
+def test_the_lock_is_that_of_the_process_that_inherits_it(root: Path) -> None:
+    """If the engine's process is killed, nobody else compiles before its compiler has ended."""
+    folder = CodeFolder(root, {})
+    with folder.lock() as lock:
+        assert lock is not None
+        heir = subprocess.Popen(
+            [sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE, pass_fds=(lock,)
+        )
+    with heir:
+        with folder.lock() as held:
+            assert held is None
+        heir.kill()
+    with folder.lock() as free:
+        assert free is not None
+
+
+def test_a_replaced_step_has_another_identity(root: Path) -> None:
+    folder = CodeFolder(root, {})
+    assert folder.identity(STEP) is None
+    written(folder)
+    first = folder.identity(STEP)
+    assert first == folder.identity(STEP)
+    written(folder)
+    assert folder.identity(STEP) not in (None, first)
+
+
+def test_a_key_that_is_being_compiled_is_not_removed(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(code_folder, "_KEPT", 1)
+    busy, idle, own = (CodeFolder(root, {"number": number}) for number in range(3))
+    with busy.lock():
+        own.remove_stale()
+    assert {path.name for path in root.iterdir()} == {busy.path.name, own.path.name}
+    assert not idle.path.exists()

@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 
 from tests.unit.export.small import small_spec
+from tests.unit.torch_engine.test_compile_process import NICENESS
 from triton_sam.engines.readiness import Stage
 from triton_sam.engines.torch import compiling
 from triton_sam.engines.torch.code_folder import CodeFolder
 from triton_sam.engines.torch.compile_process import CompileRequest, compile_missing
 from triton_sam.engines.torch.compiling import Compilation
+from triton_sam.errors import Unavailable
 
 pytestmark = pytest.mark.torch
 STEPS = ("encoder-1", "decoder", "encoder-2")
@@ -26,13 +28,12 @@ import json, os, sys
 from pathlib import Path
 from triton_sam.engines.torch.code_folder import CodeFolder
 
-request = json.load(sys.stdin)
+request = json.loads(sys.stdin.readline())
 folder = CodeFolder(Path(request["root"]), request["key"])
-with folder.locked():
-    for step in request["steps"]:
-        with folder.writing(step) as new:
-            (new / "code.bin").write_text("new")
-        print(step, flush=True)
+for step in request["steps"]:
+    with folder.writing(step) as new:
+        (new / "code.bin").write_text("new")
+    print(step, flush=True)
 """
 #: Manages one step.
 FAILING = OBEDIENT.replace("print(step, flush=True)", "print(step, flush=True); sys.exit('no compiler\\nis here')")
@@ -45,12 +46,13 @@ class Engine:
     def __init__(self) -> None:
         self.used: dict[str, list[str]] = {step: [] for step in STEPS}
         self.refused: set[tuple[str, str]] = set()
+        self.error: Exception = RuntimeError("it gives other masks")
 
     def switch(self, step: str) -> Callable[[Path], None]:
         def use(folder: Path) -> None:
             code = (folder / "code.bin").read_text()
             if (step, code) in self.refused:
-                raise RuntimeError("it gives other masks")
+                raise self.error
             self.used[step].append(code)
 
         return use
@@ -74,13 +76,14 @@ def run(folder: CodeFolder, engine: Engine, script: str = OBEDIENT) -> Compilati
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> CodeFolder:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CodeFolder:
+    monkeypatch.setattr(compiling, "NICENESS", NICENESS)
     return CodeFolder(tmp_path / "compiled", {"gpu": "one"})
 
 
 def keep(folder: CodeFolder, *steps: str) -> None:
     for step in steps:
-        with folder.locked(), folder.writing(step) as new:
+        with folder.lock(), folder.writing(step) as new:
             (new / "code.bin").write_text("kept")
 
 
@@ -112,6 +115,16 @@ def test_only_what_is_missing_or_damaged_is_compiled(folder: CodeFolder) -> None
     engine.refused.add(("decoder", "kept"))
     assert run(folder, engine).readiness.stage is Stage.FULL_SPEED
     assert engine.used == {"encoder-1": ["kept"], "decoder": ["new"], "encoder-2": ["new"]}
+
+
+def test_code_for_which_there_is_no_memory_now_is_kept(folder: CodeFolder) -> None:
+    keep(folder, *STEPS)
+    engine = Engine()
+    engine.refused.add(("decoder", "kept"))
+    engine.error = Unavailable("no memory is left")
+    made = run(folder, engine, DEAD)
+    assert (made.readiness.stage, made.readiness.detail) == (Stage.UNCOMPILED, "no memory is left")
+    assert folder.find("decoder") is not None
 
 
 @pytest.mark.parametrize(("script", "told"), [(FAILING, "is here"), (DEAD, "failed")])

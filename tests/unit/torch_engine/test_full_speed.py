@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 
 from tests.unit.engines.test_onnx import prompt
 from tests.unit.export.small import small_network, small_spec
+from tests.unit.torch_engine.test_compile_process import NICENESS
 from tests.unit.torch_engine.test_engine import close, logits_of, photograph
 from triton_sam.engines.base import Row
 from triton_sam.engines.readiness import Stage
@@ -33,13 +35,12 @@ import json, sys
 from pathlib import Path
 from triton_sam.engines.torch.code_folder import CodeFolder
 
-request = json.load(sys.stdin)
+request = json.loads(sys.stdin.readline())
 folder = CodeFolder(Path(request["root"]), request["key"])
-with folder.locked():
-    for step in request["steps"]:
-        with folder.writing(step) as new:
-            (new / "step").write_text(step)
-        print(step, flush=True)
+for step in request["steps"]:
+    with folder.writing(step) as new:
+        (new / "step").write_text(step)
+    print(step, flush=True)
 """
 
 
@@ -66,6 +67,7 @@ def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callabl
     """Starts an engine that compiles with the code of another kind."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")  # restored afterwards: an engine sets both
     monkeypatch.setenv("TRITON_CACHE_DIR", "")
+    monkeypatch.setattr(compiling, "NICENESS", NICENESS)
     plain = compiling.Compilation.__init__
     monkeypatch.setattr(compiling.Compilation, "__init__", lambda *given: plain(*given, program=("-c", WRITER)))
     made: list[TorchEngine] = []
@@ -83,8 +85,8 @@ def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callabl
 
     yield start
     for engine in made:
+        engine.close()
         assert engine.compilation is not None
-        engine.compilation.stop()
         assert engine.compilation.wait(60)
 
 
@@ -148,17 +150,26 @@ def test_the_next_start_uses_what_was_kept(started: Callable[[Loaded], TorchEngi
         assert engine.compilation is not None
         assert engine.compilation.wait(60)
         assert engine.readiness.stage is Stage.FULL_SPEED
-        assert (engine.compilation._process is None) == bool(start)
+        assert (engine.compilation._process is None) == bool(start), "only the first one compiles"
     assert np.isfinite(answers(engine, 1)[0]).all()
 
 
-def test_a_folder_that_cannot_be_private(tmp_path: Path, started: Callable[[Loaded], TorchEngine]) -> None:
+def test_a_folder_that_cannot_be_private(
+    tmp_path: Path, started: Callable[[Loaded], TorchEngine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The code is kept in a temporary folder as long as the engine is in use."""
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     (tmp_path / "compiled").symlink_to(tmp_path)
     engine = started(Loaded())
     assert engine.compilation is not None
     assert engine.compilation.wait(60)
     assert engine.readiness.stage is Stage.FULL_SPEED
-    assert not [path for path in tmp_path.iterdir() if path.name != "compiled"]
+    assert [path.name for path in temporary.glob("*/compiled/*/encoder-1")] == ["encoder-1"]
+    engine.close()
+    assert not list(temporary.iterdir())
+    assert {path.name for path in tmp_path.iterdir()} == {"compiled", "temporary"}
 
 
 def test_what_is_not_there_does_not_load(tmp_path: Path) -> None:

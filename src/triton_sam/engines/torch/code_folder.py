@@ -22,6 +22,8 @@ from triton_sam.errors import SetupError
 
 log = logging.getLogger(__name__)
 _PRIVATE = 0o700
+#: Others can add nothing any more, and if this process is killed now, the next one empties the folder again.
+_CLOSING = 0o711
 #: Sub-folders that are kept, the most recently used ones: several models, and one or two versions of each.
 _KEPT = 12
 _KEY_LENGTH = 20
@@ -74,41 +76,79 @@ class CodeFolder:
             return None
         return place
 
+    def identity(self, step: str) -> tuple[int, int] | None:
+        """Tells a compiled step from one that replaces it; None if there is none."""
+        try:
+            found = (self.path / step).stat()
+        except OSError:
+            return None
+        return found.st_ino, found.st_mtime_ns
+
     @contextlib.contextmanager
     def writing(self, step: str) -> Iterator[Path]:
-        """An empty folder; it becomes the step's if nothing is raised. Only inside :meth:`locked`."""
-        new = Path(tempfile.mkdtemp(prefix=_NEW, dir=self.path))
-        try:
+        """An empty folder; it becomes the step's if nothing is raised. Only for the holder of :meth:`lock`."""
+        with self.scratch() as new:
             yield new
             for file in new.iterdir():
                 file.chmod(0o600)
             _remove(self.path / step)  # one that does not load
             new.rename(self.path / step)
+
+    @contextlib.contextmanager
+    def scratch(self) -> Iterator[Path]:
+        """An empty folder, removed afterwards; if its process is killed, by the next holder of :meth:`lock`."""
+        new = Path(tempfile.mkdtemp(prefix=_NEW, dir=self.path))
+        try:
+            yield new
         finally:
             shutil.rmtree(new, ignore_errors=True)
 
     def remove(self, step: str) -> None:
-        """Removes a step that does not load."""
+        """Removes a step that does not load. Only for the holder of :meth:`lock`."""
         _remove(self.path / step)
 
     @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
-        """Waits until no other process compiles for this key; the kernel frees the lock if its holder dies."""
+    def lock(self) -> Iterator[int | None]:
+        """The descriptor of the lock, which one process at a time has; None if another one compiles for this key.
+
+        A process that inherits the descriptor shares the lock. The kernel frees it when the last of them has ended.
+        """
         with (self.path / _LOCK_FILE).open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            for left in self.path.glob(f"{_NEW}*"):  # of a process that was killed: only the lock's holder writes
-                shutil.rmtree(left, ignore_errors=True)
-            yield
+            if not _lock_now(file.fileno()):
+                yield None
+                return
+            self.sweep()  # after a holder that was killed
+            try:
+                yield file.fileno()
+            finally:
+                self.sweep()  # after a process of ours that was killed
+
+    def sweep(self) -> None:
+        """Removes what was not finished, whoever began it. Only for the holder of :meth:`lock`."""
+        for new in self.path.glob(f"{_NEW}*"):
+            _remove(new)
+        for old in self.path.glob(f"{_OLD}*"):
+            shutil.rmtree(old, ignore_errors=True)
 
     def remove_stale(self) -> None:
-        """Keeps the most recently used keys, this one always."""
+        """Keeps the most recently used keys, this one always, and those that are being compiled."""
         with contextlib.suppress(OSError):  # another process removes them too
             for left in self.root.glob(f"{_OLD}*"):
                 shutil.rmtree(left, ignore_errors=True)
             others = [each for each in self.root.iterdir() if each.is_dir() and each != self.path]
             others.sort(key=lambda each: each.stat().st_mtime, reverse=True)
             for stale in others[_KEPT - 1 :]:
-                _remove(stale)
+                with (stale / _LOCK_FILE).open("w") as file:
+                    if _lock_now(file.fileno()):
+                        _remove(stale)
+
+
+def _lock_now(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _remove(folder: Path) -> None:
@@ -130,14 +170,27 @@ def _make_private(folder: Path) -> None:
     folder.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
     found = folder.lstat()
     if found.st_uid == os.geteuid() and not stat.S_ISLNK(found.st_mode) and _open_to_others(found):
+        _empty(folder)
+    _check_private(folder)
+
+
+def _empty(folder: Path) -> None:
+    """Empties a folder that is open to others, and closes it. Of several processes that start now, one does it."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if not _open_to_others(os.fstat(descriptor)):
+            return
         log.info("%s was open to other users: what is in it is removed", folder)
+        os.fchmod(descriptor, _CLOSING)
         for each in folder.iterdir():
             if each.is_dir() and not each.is_symlink():
                 shutil.rmtree(each, ignore_errors=True)
             else:
                 each.unlink(missing_ok=True)
-        folder.chmod(_PRIVATE)
-    _check_private(folder)
+        os.fchmod(descriptor, _PRIVATE)
+    finally:
+        os.close(descriptor)
 
 
 def _check_private(path: Path) -> None:

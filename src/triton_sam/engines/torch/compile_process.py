@@ -1,14 +1,15 @@
 """The process that compiles an engine's steps: ``python -m`` this module, started by :mod:`.compiling`.
 
-It runs at the lowest priority, dies with its parent, and writes a line for each step to standard output.
+It reads a request from standard input and writes a line for each step to standard output. When standard input ends, as
+it does when the parent ends in whatever way, it ends with everything that it has started.
 """
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 
 #: Names of steps; the encoder's is followed by the number of images, the decoder's by the number of rows.
 ENCODER, DECODER, PACKING = "encoder-", "decoder-", "packing"
-_NICENESS = 19
-_SET_PARENT_DEATH_SIGNAL = 1  # prctl's PR_SET_PDEATHSIG
+#: A file system that does not answer must not keep this process alive; the next one that compiles sweeps too.
+_SWEEP_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,23 +52,34 @@ class CompileRequest:
     root: Path
     key: dict[str, JsonValue]
 
-    def to_json(self) -> bytes:
-        return _REQUEST.dump_json(self)
+    def to_line(self) -> bytes:
+        """As the process reads it."""
+        return _REQUEST.dump_json(self) + b"\n"
 
 
 _REQUEST = TypeAdapter(CompileRequest)
 
 
 def main() -> None:
-    """Reads a request from standard input and compiles what is missing."""
-    _die_with_parent(int(sys.argv[1]))
-    os.nice(_NICENESS)
+    """Compiles what is missing. The argument is the descriptor of the folder's lock, which this process shares."""
+    os.set_inheritable(int(sys.argv[1]), False)  # the lock ends with this process, not with a compiler that it starts
     os.umask(0o077)
+    os.setpgid(0, 0)
+    request = _REQUEST.validate_json(sys.stdin.buffer.readline())
+    folder = CodeFolder(request.root, request.key)
+    threading.Thread(target=_end_with_parent, args=(folder,), name="parent", daemon=True).start()
     with _own_output() as output:
-        request = _REQUEST.validate_json(sys.stdin.buffer.read())
-        folder = CodeFolder(request.root, request.key)
-        with folder.locked():  # before torch is imported: whoever waits here needs no memory
-            compile_missing(request, folder, lambda step: print(step, file=output, flush=True))
+        compile_missing(request, folder, lambda step: print(step, file=output, flush=True))
+
+
+def _end_with_parent(folder: CodeFolder) -> None:
+    """When the parent ends, kills this process and those that it has started, which the kernel would not do."""
+    while os.read(0, 1):  # not sys.stdin, whose lock would be missed when Python ends
+        pass
+    sweeper = threading.Thread(target=folder.sweep, daemon=True)
+    sweeper.start()
+    sweeper.join(_SWEEP_SECONDS)
+    os.killpg(os.getpid(), signal.SIGKILL)
 
 
 def compile_missing(request: CompileRequest, folder: CodeFolder, done: Callable[[str], object]) -> None:
@@ -131,13 +143,6 @@ def _own_output() -> Iterator[TextIO]:
     with os.fdopen(os.dup(1), "w") as output:
         os.dup2(2, 1)
         yield output
-
-
-def _die_with_parent(parent: int) -> None:
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, int(signal.SIGKILL))
-    if os.getppid() != parent:
-        sys.exit("the server is gone")
 
 
 if __name__ == "__main__":

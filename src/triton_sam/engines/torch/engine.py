@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import gc
 import io
 import logging
 import os
-import shutil
-import tempfile
 import threading
 import time
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -28,6 +26,7 @@ from triton_sam.core.geometry import Frame
 from triton_sam.core.images import EncodedImage
 from triton_sam.core.prompts import ObjectPrompt
 from triton_sam.engines.base import Capacity, Decoded, Embedding, FloatArray, Row
+from triton_sam.engines.device_list import own_gpu
 from triton_sam.engines.readiness import AT_ONCE, Readiness
 from triton_sam.engines.torch.code_folder import CodeFolder
 from triton_sam.engines.torch.code_key import code_key
@@ -44,6 +43,7 @@ from triton_sam.engines.torch.pictures import PictureReader
 from triton_sam.errors import InternalError, InvalidInput, SetupError, Unavailable
 from triton_sam.models.specs import ModelSpec
 from triton_sam.networks.segmenters import build
+from triton_sam.scratch import scratch_folder
 from triton_sam.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -52,6 +52,9 @@ _TOO_SLOW = 20.0
 _BATCHES = (1, 2, 4, 8)
 #: The GPU's JPEG decoder works on one file at a time; several threads keep it busy.
 _PREPARERS = 4
+#: Of folders for compiled code that cannot be kept.
+_SCRATCH = "triton-sam-compiled-"
+_CLOSE_SECONDS = 10.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,6 +206,7 @@ class TorchEngine:
             options.device, options.dtype, kernels=self._kernels
         )
         self.compilation: Compilation | None = None
+        self._until_closed = contextlib.ExitStack()
         self._reader = PictureReader(spec, options.device, options.dtype, gpu_jpeg=options.gpu_jpeg)
         self._encode_lock = threading.Lock()
         self._threads = threading.local()
@@ -275,17 +279,24 @@ class TorchEngine:
             folder = CodeFolder(root, key)
         except SetupError as error:
             log.warning("%s compiles again at each start: %s", spec.id, error)
-            own = tempfile.mkdtemp(prefix="triton-sam-")
-            weakref.finalize(self, shutil.rmtree, own, ignore_errors=True)
-            folder = CodeFolder(Path(own), key)
+            folder = CodeFolder(self._until_closed.enter_context(scratch_folder(_SCRATCH)) / "compiled", key)
         os.environ.update(cache_variables(folder))
         dtype, row_dtype = (str(each).removeprefix("torch.") for each in (options.dtype, options.row_dtype))
         request = CompileRequest(
             spec.architecture, spec.graphs, str(options.device), dtype, row_dtype, mode, (), folder.root, folder.key
         )
         begun = time.perf_counter() if started is None else started
-        self.compilation = Compilation(spec.id, folder, request, switches, begun)
+        name = f"{spec.id} on GPU {own_gpu()}" if options.device.type == "cuda" else spec.id
+        checked = {step: partial(_switch, use) for step, use in switches.items()}
+        self.compilation = Compilation(name, folder, request, checked, begun)
         self.compilation.start()
+
+    def close(self) -> None:
+        """See :class:`~triton_sam.engines.base.Engine`. A step that is being replaced is waited for."""
+        if self.compilation is not None:
+            self.compilation.stop()
+            self.compilation.wait(_CLOSE_SECONDS)
+        self._until_closed.close()
 
     def _use_compiled(self, count: int, folder: Path) -> None:
         """Replaces the encoder for ``count`` images by compiled code, between two runs; SetupError if it is wrong."""
@@ -297,7 +308,7 @@ class TorchEngine:
             if not is_near(function(pixels)[:1], self._encoder(pixels)[:1]):
                 raise SetupError(f"the compiled encoder for {count} images gives other embeddings")
         with self._encode_lock:
-            self._encodes[count] = self._captured(count, function)
+            self._encodes[count] = self._captured(count, function).instead_of(self._encodes[count])
             if stream is not None:
                 torch.cuda.empty_cache()  # the comparison's memory: the embedding cache counts on it
 
@@ -371,6 +382,15 @@ class TorchEngine:
                 return result()
 
         return finish
+
+
+def _switch(use: Callable[[Path], object], folder: Path) -> None:
+    """Uses a folder of compiled code; Unavailable if that does not fit into the GPU's memory now."""
+    try:
+        use(folder)
+    except torch.cuda.OutOfMemoryError:
+        torch.cuda.empty_cache()
+        raise Unavailable("the GPU has no memory left for compiled code") from None
 
 
 class _out_of_memory_as_unavailable:  # noqa: N801  (used like a function)

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from triton_sam.errors import SetupError
+
 log = logging.getLogger(__name__)
 _WARM_UPS = 3
 
@@ -56,6 +58,12 @@ class Steps:
             except RuntimeError as error:  # it synchronises with the host in the middle
                 log.warning("a step runs without a CUDA graph, and slower: %s", str(error).partition("\n")[0])
             stream.synchronize()
+
+    def instead_of(self, other: Steps) -> Steps:
+        """Itself, to replace ``other``; SetupError if only that one could be captured."""
+        if self._graph is None and other._graph is not None:
+            raise SetupError("compiled code could not be captured as a CUDA graph")
+        return self
 
     def run(self) -> Any:
         """Starts the function on the current stream and returns its output buffers."""
