@@ -35,6 +35,19 @@ def devices_of(folder: Path, settings: Settings) -> list[str]:
     return (visible_gpus() if on_torch else []) or [AUTO]
 
 
+def use_device(device: str, settings: Settings) -> Settings:
+    """Makes this process compute on one device; call it before torch or ONNX Runtime look for GPUs.
+
+    Returns:
+        The settings to load the engine with.
+    """
+    if device == "cpu":
+        return settings.model_copy(update={"device": "cpu"})
+    if device != AUTO:
+        os.environ["CUDA_VISIBLE_DEVICES"] = device
+    return settings
+
+
 def processes_of(folder: Path, settings: Settings) -> int:
     """The number of Triton processes that read requests for a model's version.
 

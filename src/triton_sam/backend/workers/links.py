@@ -24,7 +24,7 @@ from triton_sam.errors import InternalError, TritonSamError
 from triton_sam.logs import about, set_up_model_log
 from triton_sam.models.catalog import get_spec
 from triton_sam.repository.model_folders import served_spec
-from triton_sam.settings import get_settings
+from triton_sam.settings import Settings
 
 log = logging.getLogger(__name__)
 _REPORT_SECONDS = 0.05
@@ -61,9 +61,9 @@ class Links:
         """Number of connected Triton processes."""
         return len(self._links)
 
-    def load(self) -> None:
+    def load(self, settings: Settings) -> None:
         """Loads the model; those who have connected are told the result."""
-        options, settings = self.options, get_settings()
+        options = self.options
         set_up_model_log(options.model, settings)
         try:
             folder = Path(options.folder)
