@@ -10,7 +10,8 @@ from triton_sam.settings import Settings
 
 #: The device that the engine chooses by itself.
 AUTO = "auto"
-_MOST_PROCESSES = 8
+#: Triton processes of a model without a setting; the Helm chart has this number too, for the size of /dev/shm.
+MOST_PROCESSES = 8
 _CORES_PER_PROCESS = 3
 
 
@@ -57,4 +58,4 @@ def processes_of(folder: Path, settings: Settings) -> int:
         return settings.processes
     if len(devices_of(folder, settings)) == 1:
         return 1
-    return max(2, min(_MOST_PROCESSES, len(os.sched_getaffinity(0)) // _CORES_PER_PROCESS))
+    return max(2, min(MOST_PROCESSES, len(os.sched_getaffinity(0)) // _CORES_PER_PROCESS))
