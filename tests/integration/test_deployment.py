@@ -75,9 +75,7 @@ def test_every_metric_that_is_asked_for_is_exported(running: RunningServer) -> N
     there = exported(running.urls["metrics"]) | exported(running.urls["service"] + "/metrics")
     asked = named()
     assert len(asked) > 20
-    assert asked - there == (GPU_METRICS | DEVICE_METRICS) & asked, (
-        "those of GPUs"
-    )
+    assert asked - there == (GPU_METRICS | DEVICE_METRICS) & asked, "those of GPUs"
 
 
 def test_queue_time_and_turns_grow_with_requests(running: RunningServer) -> None:
