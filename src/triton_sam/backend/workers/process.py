@@ -47,6 +47,7 @@ def main(arguments: list[str]) -> int:
     threading.Thread(target=_accept, args=(listener, links), name="accept", daemon=True).start()
     links.load(settings)
     _wait_until_unneeded(options, links)
+    links.wait_greeted()
     listener.close()  # a worker for a reloaded model may listen from here on
     if not process_alive(options.server):
         links.kill_peers(_ORPHAN_SECONDS)
