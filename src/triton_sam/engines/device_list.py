@@ -10,7 +10,8 @@ from triton_sam.settings import Settings
 
 #: The device that the engine chooses by itself.
 AUTO = "auto"
-_MOST_PROCESSES = 8
+#: Triton processes of a model without a setting; the Helm chart has this number too, for the size of /dev/shm.
+MOST_PROCESSES = 8
 _CORES_PER_PROCESS = 3
 
 
@@ -40,6 +41,19 @@ def devices_of(folder: Path, settings: Settings) -> list[str]:
     return (visible_gpus() if on_torch else []) or [AUTO]
 
 
+def use_device(device: str, settings: Settings) -> Settings:
+    """Makes this process compute on one device; call it before torch or ONNX Runtime look for GPUs.
+
+    Returns:
+        The settings to load the engine with.
+    """
+    if device == "cpu":
+        return settings.model_copy(update={"device": "cpu"})
+    if device != AUTO:
+        os.environ["CUDA_VISIBLE_DEVICES"] = device
+    return settings
+
+
 def processes_of(folder: Path, settings: Settings) -> int:
     """The number of Triton processes that read requests for a model's version.
 
@@ -49,4 +63,4 @@ def processes_of(folder: Path, settings: Settings) -> int:
         return settings.processes
     if len(devices_of(folder, settings)) == 1:
         return 1
-    return max(2, min(_MOST_PROCESSES, len(os.sched_getaffinity(0)) // _CORES_PER_PROCESS))
+    return max(2, min(MOST_PROCESSES, len(os.sched_getaffinity(0)) // _CORES_PER_PROCESS))

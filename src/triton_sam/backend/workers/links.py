@@ -27,11 +27,13 @@ from triton_sam.errors import InternalError, TritonSamError
 from triton_sam.logs import about, set_up_model_log
 from triton_sam.models.catalog import get_spec
 from triton_sam.repository.model_folders import served_spec
-from triton_sam.settings import get_settings
+from triton_sam.settings import Settings
 
 log = logging.getLogger(__name__)
 _REPORT_SECONDS = 0.05
 _POLL_SECONDS = 0.1
+#: Of a worker that ends.
+_GREETING_SECONDS = 2.0
 _PLACES_KEPT = 65536
 _SESSIONS_KEPT = 4096
 #: Many threads share Python's lock here, and give it up by themselves often enough. Forced to hand it over ten times as
@@ -56,6 +58,9 @@ class Links:
         self._loaded = threading.Event()
         self._lock = threading.Lock()
         self._links: list[Link] = []
+        self._ungreeted = 0
+        self._told = False
+        self._greeted = threading.Condition(self._lock)
         self.metrics = _RelayedMetrics(self._report)
         self._reader = ChannelReader()
         #: Image key -> index of its device, for keys whose home is this worker.
@@ -68,9 +73,9 @@ class Links:
         """Number of connected Triton processes."""
         return len(self._links)
 
-    def load(self) -> None:
+    def load(self, settings: Settings) -> None:
         """Loads the model; those who have connected are told the result."""
-        options, settings = self.options, get_settings()
+        options = self.options
         set_up_model_log(options.model, settings)
         try:
             folder = Path(options.folder)
@@ -89,6 +94,8 @@ class Links:
 
     def add(self, connection: socket.socket) -> None:
         """Takes a connection, on a thread of its own until it has said hello."""
+        with self._lock:
+            self._ungreeted += 1
         threading.Thread(target=self._welcome, args=(connection,), name="welcome", daemon=True).start()
 
     def place(self, key: str, wanted: int | None, ready: list[int]) -> int | None:
@@ -124,6 +131,16 @@ class Links:
         with self._lock:
             self._own_sessions.pop(session, None)
 
+    def wait_greeted(self) -> None:
+        """Waits, for a short time, until nobody who has connected waits to know whether the model was loaded.
+
+        If it was not, somebody will connect: the Triton process that started this worker.
+        """
+        with self._greeted:
+            self._greeted.wait_for(
+                lambda: not self._ungreeted and (self._told or self._failure is None), _GREETING_SECONDS
+            )
+
     def kill_peers(self, seconds: float) -> None:
         """Kills the Triton processes that are still connected after some time; call it when tritonserver has ended.
 
@@ -145,26 +162,17 @@ class Links:
 
     def _welcome(self, connection: socket.socket) -> None:
         try:
-            channel = accept(connection)
-        except OSError as error:
-            log.warning("a connection was refused: %s", error)
-            connection.close()
+            link = self._greet(connection)
+        finally:
+            with self._greeted:
+                self._ungreeted -= 1
+                self._greeted.notify_all()
+        if link is None:
             return
-        self._loaded.wait()
-        try:
-            if self.core is None:
-                channel.send({"is": "failed", "text": self._failure})
-                return
-            info = self.core.info
-            hello = {"is": "hello", "info": [info.model_id, info.version, info.encoder]}
-            channel.send(hello | {"on_cpu": self.core.on_cpu})
-        except OSError:
-            return
-        link = Link(self, self.core, channel)
         with self._lock:
             self._links.append(link)
             self.farewells = 0
-        self._reader.add(channel, link.take, partial(self._left, link))
+        self._reader.add(link.channel, link.take, partial(self._left, link))
 
     def _left(self, link: Link) -> None:
         link.drop_waiting()
@@ -172,6 +180,28 @@ class Links:
             self._links.remove(link)
             self.farewells += link.said_goodbye
         link.channel.close()
+
+    def _greet(self, connection: socket.socket) -> Link | None:
+        """Tells a Triton process whether the model was loaded; None if it was not, or if the process is gone."""
+        try:
+            channel = accept(connection)
+        except OSError as error:
+            log.warning("a connection was refused: %s", error)
+            connection.close()
+            return None
+        self._loaded.wait()
+        try:
+            if self.core is not None:
+                info = self.core.info
+                hello = {"is": "hello", "info": [info.model_id, info.version, info.encoder]}
+                channel.send(hello | {"on_cpu": self.core.on_cpu})
+                return Link(self, self.core, channel)
+            channel.send({"is": "failed", "text": self._failure})
+            self._told = True
+        except OSError as error:
+            log.warning("a Triton process was gone before the model was loaded: %s", error)
+        channel.close()
+        return None
 
     def _report(self, counts: dict[str, int], levels: dict[str, float]) -> bool:
         """Sends metrics to one Triton process; False if there is none."""
