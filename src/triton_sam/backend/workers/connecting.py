@@ -69,6 +69,8 @@ class WorkerConnector:
         with contextlib.suppress(OSError):
             channel.send({"is": "join", "instance": self._instance})
         self._served = True
+        if self._child is not None and self._child.poll() is not None:  # another process's worker was quicker
+            self._child = None
         return Connected(channel, messages, ModelInfo(*first.header["info"]))
 
     def _start_worker(self) -> None:

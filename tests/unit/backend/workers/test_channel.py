@@ -117,6 +117,34 @@ def test_the_end_of_one_side_ends_the_other(ends: tuple[Channel, Channel]) -> No
         far.send({"is": "result"}, [b"x" * 1000])
 
 
+def test_a_message_that_may_be_dropped_never_blocks(ends: tuple[Channel, Channel]) -> None:
+    near, far = ends
+    for _ in range(10_000):  # more than a socket holds
+        near.send_if_free({"is": "alive"})
+    near.end()
+    arrived = [message.header for message in far.messages()]
+    assert 0 < len(arrived) < 10_000
+    assert all(header == {"is": "alive"} for header in arrived), "each one whole"
+
+
+def test_the_end_of_a_connection_releases_a_sender(ends: tuple[Channel, Channel]) -> None:
+    near, _ = ends
+    refused: list[OSError] = []
+
+    def send() -> None:
+        try:
+            near.send({"is": "work"}, [bytes(2 * LARGEST)])  # too large for a slot, and nobody reads
+        except OSError as error:
+            refused.append(error)
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    eventually(near._send_lock.locked, "the sender")
+    near.end()
+    sender.join(60)
+    assert len(refused) == 1
+
+
 def test_a_stranger_is_refused() -> None:
     one, other = socket.socketpair()
     with one, other:
