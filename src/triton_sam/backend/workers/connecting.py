@@ -69,8 +69,6 @@ class WorkerConnector:
         with contextlib.suppress(OSError):
             channel.send({"is": "join", "instance": self._instance})
         self._served = True
-        if self._child is not None and self._child.poll() is not None:  # another process's worker was quicker
-            self._child = None
         return Connected(channel, messages, ModelInfo(*first.header["info"]))
 
     def _start_worker(self) -> None:
@@ -83,4 +81,7 @@ class WorkerConnector:
             self._child = None
             if status != 0 and not self._served:
                 raise SetupError(f"the worker of {self._options.name} ended with code {status} at its start")
-        self._child = subprocess.Popen(self._options.command, stdin=subprocess.DEVNULL)
+        child = subprocess.Popen(self._options.command, stdin=subprocess.DEVNULL)
+        # Its end is not left to the next start: another Triton process's worker may be quicker then.
+        threading.Thread(target=child.wait, name="reaper", daemon=True).start()
+        self._child = child
