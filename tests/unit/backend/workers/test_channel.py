@@ -6,14 +6,20 @@ import os
 import socket
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.waiting import eventually
+from triton_sam.backend.core import Source
+from triton_sam.backend.jobs import SegmentJob, SegmentReply
 from triton_sam.backend.workers.channel import Channel, accept, address_of, connect
+from triton_sam.backend.workers.links import Link
 from triton_sam.backend.workers.shared_slots import SIZES, SharedSlots, new_memory
+from triton_sam.backend.workers.wire import pack_job
 
 LARGEST = SIZES[-1][0]
 SLOTS = sum(count for _, count in SIZES)
@@ -143,6 +149,17 @@ def test_the_end_of_a_connection_releases_a_sender(ends: tuple[Channel, Channel]
     near.end()
     sender.join(60)
     assert len(refused) == 1
+
+
+def test_a_worker_says_that_it_is_alive_while_it_computes(ends: tuple[Channel, Channel]) -> None:
+    near, far = ends
+    core: Any = SimpleNamespace(unanswered=2, submit=lambda job, source: None)  # two requests that are not done
+    links: Any = None
+    threading.Thread(target=Link(links, core, far).run, daemon=True).start()
+    header, parts = pack_job(SegmentJob(cast("SegmentReply", None), None, "key"), Source(b"image"))
+    near.send({"is": "work", "number": 1, "shared": False, "job": header}, parts)
+    near.send_if_free({"is": "alive"})
+    assert next(near.messages()).header == {"is": "alive", "load": 2}
 
 
 def test_a_stranger_is_refused() -> None:
