@@ -9,7 +9,6 @@ import json
 import os
 import signal
 import statistics
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.annotators import Annotators
+from tests.faults.annotators import Annotators, Seen
 from tests.faults.figures import record
 from tests.faults.helpers import expect_ended, open_files, processes_of, status_field, zombies_of
 from tests.server_readings import work_by_device, workers_of
@@ -33,10 +32,8 @@ PROCESSES = 3
 DEVICES = ("cpu", "cpu")
 ANNOTATORS = 6
 KILL_EVERY = 5.0
-#: Generous: a worker loads within seconds, and two cores are shared by all.
-BACK_WITHIN = 60.0
-#: Kills until pools, arenas and caches have their size.
-WARM_UP_KILLS = 6
+#: Generous: a worker loads within seconds, and a machine may be busy with other things.
+BACK_WITHIN = 120.0
 GROWTH_MB, FILES_MORE, THREADS_MORE = 60, 12, 6
 #: Embeddings that a device keeps, so that its cache is soon full.
 CACHED = 8
@@ -76,10 +73,12 @@ def states(running: RunningServer) -> list[str]:
     return [device["state"] for device in json.loads(reply["outputs"][0]["data"][0])["devices"]]
 
 
-def seconds_until_both_serve(running: RunningServer, device: int, killed: set[int], until: float) -> float | None:
-    """Seconds until the device has a new worker and all Triton processes use both devices; None if ``until`` passes."""
-    begun, steady, since, pause = time.monotonic(), 0, 0.0, threading.Event()
-    while time.monotonic() < until:
+def until_both_serve(running: RunningServer, device: int, killed: set[int]) -> float:
+    """Waits until the device has a new worker and all Triton processes use both devices; the time of that."""
+    steady, since = 0, 0.0
+
+    def serve() -> bool:
+        nonlocal steady, since
         is_back = any(index == device and pid not in killed for pid, index in workers_of(running).items())
         asked = time.monotonic()
         if is_back and states(running) == ["ready"] * len(DEVICES):
@@ -87,10 +86,10 @@ def seconds_until_both_serve(running: RunningServer, device: int, killed: set[in
             steady += 1
         else:
             steady = 0
-        if steady == 2 * PROCESSES:  # each process has answered
-            return since - begun
-        pause.wait(0.02)
-    return None
+        return steady == 2 * PROCESSES  # each process has answered
+
+    eventually(serve, "both devices", patience=BACK_WITHIN)
+    return since
 
 
 @dataclass
@@ -114,9 +113,10 @@ class Sizes:
 
     @staticmethod
     def growth(samples: list[float] | list[int]) -> float:
-        """Between the medians of the samples' first third and of their last."""
-        third = max(1, len(samples) // 3)
-        return statistics.median(samples[-third:]) - statistics.median(samples[:third])
+        """After the warm-up, between the medians of the first third and of the last."""
+        warm = samples[len(samples) // 4 :]
+        third = max(1, len(warm) // 3)
+        return statistics.median(warm[-third:]) - statistics.median(warm[:third])
 
 
 def _megabytes(pid: int) -> float:
@@ -126,44 +126,28 @@ def _megabytes(pid: int) -> float:
 
 @dataclass
 class Kills:
-    """A worker is killed every few seconds, the devices in turn."""
+    """A worker is killed every few seconds, the devices in turn; not before both serve again and give right answers."""
 
     running: RunningServer
+    seen: Seen
     back: list[float] = field(default_factory=list)
     """Seconds until both devices served again."""
-    count: int = 0
     sizes: Sizes = field(default_factory=Sizes)
+    seconds: float = 0.0
 
     def go_on(self, seconds: float) -> None:
         """Kills until the time is up; returns when both devices serve."""
         begun = time.monotonic()
-        for turn in range(int(seconds // KILL_EVERY)):
-            device, last = turn % len(DEVICES), turn + 1 == int(seconds // KILL_EVERY)
-            due = begun + (turn + 1) * KILL_EVERY
-            victims = self._kill(device)
-            self.count += 1
-            back = seconds_until_both_serve(
-                self.running, device, victims, time.monotonic() + BACK_WITHIN if last else due
-            )
-            if back is not None:
-                self.back.append(back)
-                if self.count > WARM_UP_KILLS:
-                    self.sizes.look(self.running)
-            assert back is not None or not last, "both devices serve in the end"
-            time.sleep(max(0.0, due - time.monotonic()))  # the rhythm of the kills
-
-    def _kill(self, device: int) -> set[int]:
-        """Kills the worker of a device, also one that still loads; its pids, if several race for the device."""
-        victims: set[int] = set()
-
-        def found() -> bool:
-            victims.update(pid for pid, index in workers_of(self.running).items() if index == device)
-            return bool(victims)
-
-        eventually(found, f"a worker of device {device}")
-        for victim in victims:
-            os.kill(victim, signal.SIGKILL)
-        return victims
+        while time.monotonic() < begun + seconds:
+            device, killed, right = len(self.back) % len(DEVICES), time.monotonic(), self.seen.answers["right"]
+            victims = {pid for pid, index in workers_of(self.running).items() if index == device}
+            for victim in victims:
+                os.kill(victim, signal.SIGKILL)
+            self.back.append(until_both_serve(self.running, device, victims) - killed)
+            eventually(lambda right=right: self.seen.answers["right"] >= right + ANNOTATORS, "right masks")  # type: ignore[misc]
+            self.sizes.look(self.running)
+            time.sleep(max(0.0, killed + KILL_EVERY - time.monotonic()))  # the rhythm of the kills
+        self.seconds = time.monotonic() - begun
 
 
 def share(before: dict[str, float], after: dict[str, float]) -> dict[str, int]:
@@ -175,23 +159,25 @@ def test_a_worker_killed_every_few_seconds(running: RunningServer) -> None:
     process = running.supervisor.process
     triton, stubs = process.process.pid, set(process.model_pids)
     before = {kind: work_by_device(running, kind) for kind in ("encodes", "decodes")}
-    kills = Kills(running)
     with Annotators(running, ANNOTATORS) as annotators:
+        seen = annotators.seen
+        eventually(lambda: seen.answers["right"] >= ANNOTATORS, "right masks")
+        kills = Kills(running, seen)
         kills.go_on(SECONDS)
-    seen, sizes = annotators.seen, kills.sizes
+    sizes = kills.sizes
     shares = {kind: share(before[kind], work_by_device(running, kind)) for kind in before}
     eventually(lambda: zombies_of(triton) == [], "the end of zombies")
     bar = f"<= {BACK_WITHIN:g}"
     figures: dict[str, tuple[object, str]] = {
-        "kills": (kills.count, ""),
+        "kills": (len(kills.back), ""),
+        "seconds between kills": (round(kills.seconds / len(kills.back), 1), ""),
         "answers": (dict(seen.answers), ""),
         "wrong, unclear or missing answers": (sum(seen.faults.values()), "0"),
         "slowest answer, s": (round(seen.slowest, 2), ""),
         "images encoded by each device": (shares["encodes"], ""),
         "prompts decoded by each device": (shares["decodes"], ""),
-        "both devices again before the next kill": (f"{len(kills.back)} of {kills.count}", ""),
         "both devices again, s (median)": (round(statistics.median(kills.back), 2), ""),
-        "both devices again, s (worst of these)": (round(max(kills.back), 2), bar),
+        "both devices again, s (worst)": (round(max(kills.back), 2), bar),
         "growth of Triton's processes, MB": (round(sizes.growth(sizes.memory), 1), f"<= {GROWTH_MB}"),
         "a worker's memory, MB: first and last": (f"{sizes.workers[0]:.0f}, {sizes.workers[-1]:.0f}", ""),
         "more files, more threads": (
@@ -200,12 +186,12 @@ def test_a_worker_killed_every_few_seconds(running: RunningServer) -> None:
         ),
         "restarts of Triton": (running.supervisor.status["restarts"], "0"),
     }
-    record(
-        "devices-kills", f"kill -9 of one of two workers every {KILL_EVERY:g} s for {SECONDS:g} s, under load", figures
-    )
+    fault = f"kill -9 of one of two workers every {KILL_EVERY:g} s for {SECONDS:g} s, under load"
+    record("devices-kills", fault, figures)
     print("\n".join(f"{what}: {value} {bar}" for what, (value, bar) in figures.items()))  # noqa: T201
     assert not seen.faults, seen.faults
-    assert seen.answers["right"] > seen.answers["told"] > 0
+    assert seen.answers["told"] > 0
+    assert len(kills.back) >= 3, "enough to compare the beginning with the end"
     assert all(min(each.values()) > 0 for each in shares.values()), "both devices have worked"
     assert (process.process.pid, set(process.model_pids)) == (triton, stubs), "Triton goes on as it was"
     assert running.supervisor.status["restarts"] == 0
@@ -228,7 +214,7 @@ def test_a_worker_that_hangs(running: RunningServer) -> None:
         os.kill(victim, signal.SIGSTOP)
         eventually(lambda: not process_alive(victim), "the end of the worker that hangs")
         noticed = time.monotonic() - stopped
-        assert seconds_until_both_serve(running, 1, {victim}, time.monotonic() + BACK_WITHIN) is not None
+        until_both_serve(running, 1, {victim})
         after = answers["right"]
         eventually(lambda: answers["right"] >= after + 10 * ANNOTATORS, "right masks again")
     seen = annotators.seen
