@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
 import threading
-import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
@@ -22,7 +20,7 @@ import pytest
 from PIL import Image
 
 from tests.analytic import assert_mask, fresh_picture, png, slow_picture
-from tests.server_readings import counters
+from tests.server_readings import counters, work_by_device, workers_of
 from tests.waiting import eventually
 from triton_sam import SAM2TritonClient, SpeculativeSAM2Client
 from triton_sam.client.transport import connect
@@ -60,29 +58,17 @@ def running(repository: Path, spec: ModelSpec, tmp_path_factory: pytest.TempPath
         yield running
 
 
-def workers(running: RunningServer) -> list[int]:
-    return [pid for pid in worker_pids(running.supervisor.process.process.pid) if process_alive(pid)]
-
-
 def kill_workers(running: RunningServer) -> None:
     """Kills the workers and waits for new ones."""
-    victims = workers(running)
+    victims = list(workers_of(running))
     for victim in victims:
         os.kill(victim, signal.SIGKILL)
     eventually(lambda: not any(process_alive(pid) for pid in victims), "the end of the workers")
-    eventually(lambda: len(workers(running)) == 2, "two new workers")
-
-
-def encodes_by_device(running: RunningServer) -> dict[str, float]:
-    """Device -> number of images that it has encoded."""
-    with urllib.request.urlopen(running.urls["metrics"], timeout=30) as response:
-        page = response.read().decode()
-    lines = re.findall(r'triton_sam_device_encodes_total\{[^}]*device="([^"]+)"[^}]*\} (\S+)', page)
-    return {device: float(value) for device, value in lines}
+    eventually(lambda: len(workers_of(running)) == 2, "two new workers")
 
 
 def test_images_are_spread_and_encoded_once_and_masks_are_right(running: RunningServer) -> None:
-    before, shares = counters(running, "sam2"), encodes_by_device(running)
+    before, shares = counters(running, "sam2"), work_by_device(running, "encodes")
     pictures = [fresh_picture(number) for number in range(900, 912)]
 
     def use(which: int) -> None:
@@ -98,10 +84,10 @@ def test_images_are_spread_and_encoded_once_and_masks_are_right(running: Running
         list(pool.map(use, range(3 * len(pictures))))
     after = counters(running, "sam2")
     assert after["encodes_total"] - before["encodes_total"] == len(pictures), "each image is encoded once"
-    grown = {device: count - shares[device] for device, count in encodes_by_device(running).items()}
+    grown = {device: count - shares[device] for device, count in work_by_device(running, "encodes").items()}
     assert set(grown) == {"0:cpu", "1:cpu"}
     assert min(grown.values()) >= 1, "both devices have encoded"
-    assert len(workers(running)) == 2
+    assert len(workers_of(running)) == 2
     assert len(running.supervisor.process.model_pids) == PROCESSES
 
 
@@ -197,7 +183,7 @@ def test_a_killed_worker_costs_one_clear_error_and_comes_back(running: RunningSe
 
 def test_nothing_is_left_behind(repository: Path, spec: ModelSpec, tmp_path: Path) -> None:
     with serving(options(repository, spec, tmp_path)) as running:
-        pids, regions = workers(running), f"{running.supervisor.process.shm_prefix}*"
+        pids, regions = list(workers_of(running)), f"{running.supervisor.process.shm_prefix}*"
         assert list(SHARED_MEMORY.glob(regions)), "Triton's own, for its processes"
         assert len(pids) == 2
         with SAM2TritonClient(running.urls["HTTP"]) as client:

@@ -85,7 +85,9 @@ class _TritonReply:
         self._send(triton_io.refusal(error))
 
     def is_cancelled(self) -> bool:
-        return triton_io.is_cancelled(self._sender)
+        # Not of an answered request: Triton has freed what the question refers to, and would crash.
+        with self._lock:
+            return not self._sent and triton_io.is_cancelled(self._sender)
 
     def _send(self, response: Any) -> None:
         with self._lock:

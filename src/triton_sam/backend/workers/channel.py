@@ -65,6 +65,10 @@ class Channel:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _TIMEVAL.pack(_SEND_SECONDS, 0))
         self.peer = _credentials(connection)[0]
         """The pid of the other end."""
+        self.reads = 0
+        """How often something has arrived."""
+        self.listening = False
+        """Whether :meth:`receive` waits for the other end; not while its caller works on a message."""
 
     def send(self, header: dict[str, Any], parts: Sequence[bytes | memoryview] = (), *, hold: bool = False) -> None:
         """Sends a message whose body is ``parts``, one after the other; OSError if the other end is gone.
@@ -79,10 +83,22 @@ class Channel:
                 if slot is not None:
                     header["slot"] = [slot, total]
                     parts, total = (), 0
-            head = marshal.dumps(header)
-            self._held += (_FRAME.pack(len(head), total), head, *parts)
+            self._held += (*_frame(header, total), *parts)
             if not hold:
                 self._send_held()
+
+    def send_if_free(self, header: dict[str, Any]) -> None:
+        """Sends a small message unless that would block: somebody else is sending, or the other end does not read."""
+        if not self._send_lock.acquire(blocking=False):
+            return
+        try:
+            if not self._held:
+                # The kernel takes less than a page of a Unix stream whole or not at all.
+                self._socket.send(b"".join(_frame(header, 0)), socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            pass
+        finally:
+            self._send_lock.release()
 
     def flush(self) -> None:
         """Sends what was held; OSError if the other end is gone."""
@@ -95,7 +111,7 @@ class Channel:
             try:
                 self._socket.sendall(b"".join(held))
             except OSError:
-                self.close()  # a part may have been sent
+                self.end()  # a part may have been sent
                 raise
 
     def messages(self) -> Iterator[Message]:
@@ -105,10 +121,13 @@ class Channel:
 
     def receive(self) -> list[Message] | None:
         """Waits for bytes, and returns the messages that are complete now; None if the other end has closed."""
+        self.listening = True
         try:
             count = self._socket.recv_into(self._received)
         except OSError:
             return None
+        self.listening = False
+        self.reads += 1
         if not count:
             return None
         buffer, start = self._begun, 0
@@ -129,10 +148,14 @@ class Channel:
         """Of the socket, to wait for several channels; -1 after :meth:`close`."""
         return self._socket.fileno()
 
-    def close(self) -> None:
-        """Ends the connection; the other end's :meth:`messages` ends too."""
+    def end(self) -> None:
+        """Ends the connection: :meth:`messages` ends on both sides, and threads that block in :meth:`send` go on."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Ends the connection and frees it."""
+        self.end()
         self._socket.close()
 
     def _message(self, head: bytes, body: bytes) -> Message:
@@ -142,6 +165,12 @@ class Channel:
             return Message(header, body)
         slot, length = place
         return Message(header, self._incoming.view(slot, length), lambda: self._incoming.free(slot))
+
+
+def _frame(header: dict[str, Any], body: int) -> tuple[bytes, bytes]:
+    """What precedes a body of so many bytes."""
+    head = marshal.dumps(header)
+    return _FRAME.pack(len(head), body), head
 
 
 def address_of(server: int, model: str, version: str, device: int) -> str:

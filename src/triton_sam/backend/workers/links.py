@@ -232,6 +232,7 @@ class Link:
             "work": self._work,
             "cancel": self._cancel,
             "ping": self._ping,
+            "alive": self._alive,
             "gone": self._gone,
             "place": self._place,
             "has": self._has,
@@ -302,6 +303,10 @@ class Link:
             self.send({"is": "done", "number": number, "value": {"failed": str(result)} if failed else result})
 
         self.core.ping(answer)
+
+    def _alive(self, message: Message) -> None:
+        """Answered by this thread, which computes nothing that takes long; a ping goes through the decoder."""
+        self.send({"is": "alive"})
 
     def _gone(self, message: Message) -> None:
         with self._lock:

@@ -42,7 +42,7 @@ class WorkerCore:
             ready_seconds: how long the workers may take to load the model.
         """
         self._metrics = metrics
-        events = LinkEvents(metrics.device_counts, self._session_moved, metrics.device_changed)
+        events = LinkEvents(metrics.device_counts, self._session_moved, self._device_changed)
         self._links = [DeviceLink(options, instance, events) for options in workers]
         self._router = Router(self._links)
         self._shared = len(self._links) > 1
@@ -133,6 +133,11 @@ class WorkerCore:
         for index, link in enumerate(self._links):
             if index != to:
                 link.tell({"is": "moved", "session": session, "sequence": sequence})
+
+    def _device_changed(self, index: int, ready: bool) -> None:
+        if not ready:
+            self._router.forget(index)
+        self._metrics.device_changed(index, ready)
 
     def _ask_ready(self, question: dict[str, Any], then: Callable[[dict[int, Any]], None]) -> None:
         """Asks all ready devices, and calls ``then`` with index -> answer; None for one that was lost meanwhile."""

@@ -6,14 +6,20 @@ import os
 import socket
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.waiting import eventually
+from triton_sam.backend.core import Source
+from triton_sam.backend.jobs import SegmentJob, SegmentReply
 from triton_sam.backend.workers.channel import Channel, accept, address_of, connect
+from triton_sam.backend.workers.links import Link
 from triton_sam.backend.workers.shared_slots import SIZES, SharedSlots, new_memory
+from triton_sam.backend.workers.wire import pack_job
 
 LARGEST = SIZES[-1][0]
 SLOTS = sum(count for _, count in SIZES)
@@ -115,6 +121,45 @@ def test_the_end_of_one_side_ends_the_other(ends: tuple[Channel, Channel]) -> No
     assert list(far.messages()) == []
     with pytest.raises(BrokenPipeError):
         far.send({"is": "result"}, [b"x" * 1000])
+
+
+def test_a_message_that_may_be_dropped_never_blocks(ends: tuple[Channel, Channel]) -> None:
+    near, far = ends
+    for _ in range(10_000):  # more than a socket holds
+        near.send_if_free({"is": "alive"})
+    near.end()
+    arrived = [message.header for message in far.messages()]
+    assert 0 < len(arrived) < 10_000
+    assert all(header == {"is": "alive"} for header in arrived), "each one whole"
+
+
+def test_the_end_of_a_connection_releases_a_sender(ends: tuple[Channel, Channel]) -> None:
+    near, _ = ends
+    refused: list[OSError] = []
+
+    def send() -> None:
+        try:
+            near.send({"is": "work"}, [bytes(2 * LARGEST)])  # too large for a slot, and nobody reads
+        except OSError as error:
+            refused.append(error)
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    eventually(near._send_lock.locked, "the sender")
+    near.end()
+    sender.join(60)
+    assert len(refused) == 1
+
+
+def test_a_worker_says_that_it_is_alive_while_it_computes(ends: tuple[Channel, Channel]) -> None:
+    near, far = ends
+    core: Any = SimpleNamespace(unanswered=2, submit=lambda job, source: None)  # two requests that are not done
+    links: Any = None
+    threading.Thread(target=Link(links, core, far).run, daemon=True).start()
+    header, parts = pack_job(SegmentJob(cast("SegmentReply", None), None, "key"), Source(b"image"))
+    near.send({"is": "work", "number": 1, "shared": False, "job": header}, parts)
+    near.send_if_free({"is": "alive"})
+    assert next(near.messages()).header == {"is": "alive", "load": 2}
 
 
 def test_a_stranger_is_refused() -> None:
