@@ -228,6 +228,5 @@ def test_a_worker_that_hangs(running: RunningServer) -> None:
     record("devices-hang", "SIGSTOP of one of two workers, under load", figures)
     print("\n".join(f"{what}: {value} {bar}" for what, (value, bar) in figures.items()))  # noqa: T201
     assert not seen.faults, seen.faults
-    assert seen.answers["told"] > 0
     assert (process.process.pid, set(process.model_pids)) == (triton, stubs), "Triton goes on as it was"
     assert running.supervisor.status["restarts"] == 0
