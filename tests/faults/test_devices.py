@@ -176,6 +176,7 @@ def test_a_worker_killed_every_few_seconds(running: RunningServer) -> None:
         "slowest answer, s": (round(seen.slowest, 2), ""),
         "images encoded by each device": (shares["encodes"], ""),
         "prompts decoded by each device": (shares["decodes"], ""),
+        "the whole server's start, s": (round(running.ready_seconds, 1), ""),
         "both devices again, s (median)": (round(statistics.median(kills.back), 2), ""),
         "both devices again, s (worst)": (round(max(kills.back), 2), bar),
         "growth of Triton's processes, MB": (round(sizes.growth(sizes.memory), 1), f"<= {GROWTH_MB}"),
