@@ -176,6 +176,7 @@ def test_a_worker_killed_every_few_seconds(running: RunningServer) -> None:
         "slowest answer, s": (round(seen.slowest, 2), ""),
         "images encoded by each device": (shares["encodes"], ""),
         "prompts decoded by each device": (shares["decodes"], ""),
+        "the whole server's start, s": (round(running.ready_seconds, 1), ""),
         "both devices again, s (median)": (round(statistics.median(kills.back), 2), ""),
         "both devices again, s (worst)": (round(max(kills.back), 2), bar),
         "growth of Triton's processes, MB": (round(sizes.growth(sizes.memory), 1), f"<= {GROWTH_MB}"),
@@ -228,6 +229,5 @@ def test_a_worker_that_hangs(running: RunningServer) -> None:
     record("devices-hang", "SIGSTOP of one of two workers, under load", figures)
     print("\n".join(f"{what}: {value} {bar}" for what, (value, bar) in figures.items()))  # noqa: T201
     assert not seen.faults, seen.faults
-    assert seen.answers["told"] > 0
     assert (process.process.pid, set(process.model_pids)) == (triton, stubs), "Triton goes on as it was"
     assert running.supervisor.status["restarts"] == 0

@@ -215,7 +215,8 @@ def test_the_newest_hover_of_twenty_mice_is_answered(running: RunningServer, pro
     async def body() -> None:
         async with speculative(running, protocol, picture) as client:
             before = counters(running, "sam2")
-            load = HoverLoad(size=Image.open(picture).size)
+            with Image.open(picture) as opened:
+                load = HoverLoad(size=opened.size)
             outcome = await hover(client, load)
             executed, last = growth(running, before)["decodes_total"], sorted(outcome.last_seconds)
             figures = f"{executed:.0f} of {outcome.requested} executed, {outcome.pending} pending"
