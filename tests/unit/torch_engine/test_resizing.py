@@ -88,7 +88,7 @@ class _Kernel:
     ) -> Tensor:
         self.calls += 1
         policy = ResizePolicy.SQUASH if height == width == side else ResizePolicy.PAD
-        made = resized(picture, Frame(picture.shape[2], picture.shape[1], side, policy), normal, dtype)
+        made = resized(picture, Frame(picture.shape[2], picture.shape[1], side, policy), normal, dtype).contiguous()
         made.view(-1)[: self._wrong] += self._steps * normal[0, 0]
         return made
 
