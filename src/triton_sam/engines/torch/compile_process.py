@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 #: Names of steps; the encoder's is followed by the number of images, the decoder's by the number of rows.
-ENCODER, DECODER, PACKING = "encoder-", "decoder-", "packing"
+ENCODER, DECODER, PACKING, RESIZING = "encoder-", "decoder-", "packing", "resizing"
 #: A file system that does not answer must not keep this process alive; the next one that compiles sweeps too.
 _SWEEP_SECONDS = 1.0
 
@@ -108,6 +108,7 @@ def _compiler(request: CompileRequest) -> Callable[[str, Path], None]:
     from triton_sam.engines.torch.encoder import RowEncoder
     from triton_sam.engines.torch.layout import Layout
     from triton_sam.engines.torch.packing import kernel_packs
+    from triton_sam.engines.torch.resizing import kernel_resizes, normal_of
     from triton_sam.networks.segmenters import build
 
     device = torch.device(request.device)
@@ -120,10 +121,16 @@ def _compiler(request: CompileRequest) -> Callable[[str, Path], None]:
     decoder = DecoderStep(RowDecoder(network, spec.architecture, layout).cast(device, row_dtype))
     encoder = RowEncoder(network, spec, layout, row_dtype).cast(device, dtype)
 
+    # Triton keeps these in its own cache.
+    kernels: dict[str, Callable[[], object]] = {
+        PACKING: lambda: kernel_packs(device),
+        RESIZING: lambda: kernel_resizes(normal_of(request.architecture, device), dtype),
+    }
+
     def compile_step(step: str, folder: Path) -> None:
-        if step == PACKING:
-            kernel_packs(device)  # Triton keeps the kernel in its own cache
-            (folder / PACKING).touch()
+        if step in kernels:
+            kernels[step]()
+            (folder / step).touch()
             return
         count = int(step.rpartition("-")[2])
         module: nn.Module = decoder

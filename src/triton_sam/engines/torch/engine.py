@@ -30,7 +30,7 @@ from triton_sam.engines.device_list import own_gpu
 from triton_sam.engines.readiness import AT_ONCE, Readiness
 from triton_sam.engines.torch.code_folder import CodeFolder
 from triton_sam.engines.torch.code_key import code_key
-from triton_sam.engines.torch.compile_process import DECODER, ENCODER, PACKING, CompileRequest
+from triton_sam.engines.torch.compile_process import DECODER, ENCODER, PACKING, RESIZING, CompileRequest
 from triton_sam.engines.torch.compiled_steps import is_near, load_compiled
 from triton_sam.engines.torch.compiling import Compilation, cache_variables
 from triton_sam.engines.torch.decoder import RowDecoder
@@ -233,6 +233,7 @@ class TorchEngine:
             self._encodes[count] = self._captured(count, self._encoder)
             self._log_progress(where, f"encoder for {count} of {self._batches[-1]} images at a time", started)
         if self._kernels:
+            self._reader.use_kernel()
             self.rows.use_packing_kernel()
         for step in self.rows.warm_up():
             self._log_progress(where, step, started)
@@ -269,6 +270,7 @@ class TorchEngine:
             f"{ENCODER}1": partial(self._use_compiled, 1),
             f"{DECODER}1": partial(self.rows.use_compiled, 1),
             **({PACKING: lambda _: self.rows.use_packing_kernel()} if self.rows.packs else {}),
+            **({RESIZING: lambda _: self._reader.use_kernel()} if self._reader.may_use_kernel else {}),
             **{
                 f"{DECODER}{count}": partial(self.rows.use_compiled, count) for count in self.rows.worth_compiling[::-1]
             },
