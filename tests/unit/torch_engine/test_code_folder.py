@@ -57,6 +57,19 @@ def test_what_was_not_finished_is_not_there(root: Path) -> None:
     assert not left[0].exists()
 
 
+def test_libraries_of_a_compiler_that_was_killed_are_not_loaded(root: Path) -> None:
+    folder = CodeFolder(root, {})
+    folder.inductor.mkdir()
+    with folder.lock():
+        pass
+    assert folder.inductor.exists()
+    with contextlib.suppress(SetupError), folder.lock():
+        raise SetupError("compiling failed")
+    assert folder.inductor.exists(), "those who use it may still read it"
+    with folder.lock():
+        assert not folder.inductor.exists()
+
+
 def test_a_step_is_replaced_as_a_whole(root: Path) -> None:
     folder = CodeFolder(root, {})
     written(folder, text="damaged")

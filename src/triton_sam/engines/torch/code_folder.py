@@ -63,6 +63,11 @@ class CodeFolder:
         """Where torch and Triton keep their own files of this key."""
         return self.path / _CACHE
 
+    @property
+    def inductor(self) -> Path:
+        """The cache of Inductor, whose linkers write libraries in place."""
+        return self.cache / "inductor"
+
     def find(self, step: str) -> Path | None:
         """The folder of a compiled step; None if there is none, or if another user could have written it."""
         place = self.path / step
@@ -113,15 +118,21 @@ class CodeFolder:
 
         A process that inherits the descriptor shares the lock. The kernel frees it when the last of them has ended.
         """
-        with (self.path / _LOCK_FILE).open("w") as file:
+        with (self.path / _LOCK_FILE).open("a+") as file:
             if not _lock_now(file.fileno()):
                 yield None
                 return
-            self.sweep()  # after a holder that was killed
+            file.seek(0)
+            if file.read():  # the last holder was killed, or has killed its compilers: they may have left half a file
+                shutil.rmtree(self.inductor, ignore_errors=True)
+            self.sweep()
+            file.write("compiling")
+            file.flush()
             try:
                 yield file.fileno()
             finally:
-                self.sweep()  # after a process of ours that was killed
+                self.sweep()
+            file.truncate(0)
 
     def sweep(self) -> None:
         """Removes what was not finished, whoever began it. Only for the holder of :meth:`lock`."""
@@ -138,7 +149,7 @@ class CodeFolder:
             others = [each for each in self.root.iterdir() if each.is_dir() and each != self.path]
             others.sort(key=lambda each: each.stat().st_mtime, reverse=True)
             for stale in others[_KEPT - 1 :]:
-                with (stale / _LOCK_FILE).open("w") as file:
+                with (stale / _LOCK_FILE).open("a") as file:
                     if _lock_now(file.fileno()):
                         _remove(stale)
 

@@ -215,7 +215,7 @@ def _kill_all(process: subprocess.Popen[bytes]) -> None:
 def cache_variables(folder: CodeFolder) -> dict[str, str]:
     """Environment variables that keep the caches of torch and Triton in a folder."""
     return {
-        "TORCHINDUCTOR_CACHE_DIR": str(folder.cache / "inductor"),
+        "TORCHINDUCTOR_CACHE_DIR": str(folder.inductor),
         "TRITON_CACHE_DIR": str(folder.cache / "triton"),
     }
 
