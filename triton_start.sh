@@ -2,6 +2,7 @@
 # usage: triton_start.sh [auto|docker|embedded]      starts Triton and the service in the background, waits, says where
 #   auto: in NVIDIA's container where a Docker engine answers, else the embedded server; a GPU is used where one is found
 #   HTTP_PORT (8000), GRPC_PORT (8001), METRICS_PORT (8002), SERVICE_PORT (8080): where they listen on this machine
+#   TRITON_SAM_DEVICES (every GPU): GPUs of the segmenters, like 0,1; cpu: none of them
 #   READY_SECONDS (1200): how long to wait; the first start downloads weights, and builds the image in Docker
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -15,6 +16,7 @@ fail() {
 }
 
 has_gpu() { nvidia-smi -L >/dev/null 2>&1; }
+wants_gpu() { [[ ${TRITON_SAM_DEVICES:-} != cpu* ]] && has_gpu; }
 has_docker() { docker info >/dev/null 2>&1 && docker compose version >/dev/null 2>&1; }
 docker_has_gpu() { docker info --format '{{json .Runtimes}} {{json .CDISpecDirs}}' 2>/dev/null | grep -q nvidia; }
 
@@ -30,6 +32,17 @@ check_ports() {
             fail "port ${!name} is taken: stop what uses it, or choose another with $name=..."
         fi
     done
+}
+
+check_devices() {
+    local chosen=${TRITON_SAM_DEVICES:-} there name
+    there=$(nvidia-smi -L 2>/dev/null | sed -n 's/^GPU \([0-9]*\):.*/\1/p' | paste -sd,) || true
+    for name in ${chosen//,/ }; do
+        if [[ $name =~ ^[0-9]+$ && ,$there, != *,$name,* ]]; then
+            fail "TRITON_SAM_DEVICES=$chosen names GPU $name, but this machine has ${there:-none}"
+        fi
+    done
+    if wants_gpu; then say "GPUs to use: ${chosen:-all}"; fi
 }
 
 # wait_until_ready ALIVE LOG: ALIVE is a command that fails when there is nothing left to wait for, LOG shows why
@@ -53,9 +66,9 @@ wait_until_ready() {
 # shellcheck disable=SC2317,SC2329
 start_docker() {
     local file=docker-compose-cpu.yml
-    if has_gpu && docker_has_gpu; then
+    if wants_gpu && docker_has_gpu; then
         file=docker-compose.yml
-    elif has_gpu; then
+    elif wants_gpu; then
         say "a GPU is here but Docker cannot use it: install NVIDIA's container toolkit; going on with the processor"
     fi
     say "starting NVIDIA's container ($file)"
@@ -80,7 +93,7 @@ start_embedded() {
     state=${TRITON_SAM_HOME:-${XDG_CACHE_HOME:-$HOME/.cache}/triton-sam}/logs
     mkdir -p "$state"
     log=$state/start-$SERVICE_PORT.log
-    if has_gpu; then say "a GPU is here: starting the embedded server"; else say "no GPU: starting the embedded server"; fi
+    if wants_gpu; then say "starting the embedded server"; else say "no GPU: starting the embedded server"; fi
     # A session of its own: it goes on when this terminal is closed.
     setsid "$here/scripts/run_triton.sh" >"$log" 2>&1 </dev/null &
     pid=$!
@@ -94,7 +107,7 @@ mode=${1:-auto}
 case $mode in
     auto | docker | embedded) ;;
     *)
-        sed -n 's/^# \{0,1\}//; 2,5p' "${BASH_SOURCE[0]}" >&2
+        sed -n 's/^# \{0,1\}//; 2,6p' "${BASH_SOURCE[0]}" >&2
         [[ $mode == -h || $mode == --help ]] && exit 0
         exit 2
         ;;
@@ -110,6 +123,7 @@ if [ "$mode" = auto ]; then
 fi
 command -v curl >/dev/null || fail "curl is not installed, which the wait needs: install it (Debian: apt-get install curl)"
 check_ports
+check_devices
 "start_$mode"
 scheme=http
 [ "$mode" = docker ] || [ -z "${TRITON_SAM_TLS_CERTIFICATE:-}" ] || scheme=https

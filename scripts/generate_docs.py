@@ -233,7 +233,7 @@ def vlm_table() -> str:
 
 
 def faults_table() -> str:
-    """The measurements of the parts faults, overload, soak and mutations, by fault."""
+    """The measurements of the parts faults, devices, overload, soak and mutations, by fault."""
     rows = ["| fault or load | what | measured | must hold |", "|---|---|---|---|"]
     for path in sorted(FAULTS.glob("*.json")):
         document = json.loads(path.read_text())

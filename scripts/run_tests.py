@@ -130,6 +130,7 @@ _NEEDS: dict[str, tuple[tuple[tuple[str, ...], ...], dict[str, str]]] = {
         (("python", "-m", "pytest", "tests/unit", "-m", "hypothesis", "-q", "-n", str(max(2, CORES))),),
         _LONG | _MANY_EXAMPLES,
     ),
+    "devices": ((), _LONG),
     "faults": ((), _LONG),
     "overload": ((("bash", "scripts/install_deploy_tools.sh"),), _LONG),
     "soak": ((), _LONG),

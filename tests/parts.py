@@ -10,6 +10,7 @@ PARTS = {
     "bench": "that every bench runs, and GPU kernels in an interpreter",
     "clones": "a fresh clone on every Python, the light client with numpy 1 and 2, the notebook",
     "mutations": "ten thousand mutated requests, and property tests with many examples",
+    "devices": "several devices acted out on CPUs, and four Triton processes: kills, hangs, hovers, a newer version",
     "faults": "kills, damage, drains and hostile input in every combination and in full length",
     "overload": "ten times capacity, crowds at HAProxy, two servers behind it",
     "full-size": "every model exported at its full size with random weights: hours, and up to 20 GiB of memory",

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
+import re
+import urllib.request
+from pathlib import Path
 
 from triton_sam.server import metrics_reader
+from triton_sam.server.host import process_alive
+from triton_sam.server.worker_processes import WORKER_MODULE, worker_pids
 from triton_sam.serving import RunningServer
 
 
@@ -26,3 +33,22 @@ def server_bytes(running: RunningServer) -> int:
 def own_bytes() -> int:
     """Memory of this process."""
     return metrics_reader.resident_bytes(os.getpid())
+
+
+def workers_of(running: RunningServer) -> dict[int, int]:
+    """pid of each worker process -> index of its device. A worker that has lost the race for a device ends soon."""
+    found = {}
+    for pid in worker_pids(running.supervisor.process.process.pid):
+        with contextlib.suppress(OSError, ValueError):  # it has ended
+            words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+            if process_alive(pid):
+                found[pid] = int(json.loads(words[words.index(WORKER_MODULE) + 1])["index"])
+    return found
+
+
+def work_by_device(running: RunningServer, kind: str) -> dict[str, float]:
+    """Device (``0:cpu``) -> its ``encodes`` or ``decodes`` so far."""
+    with urllib.request.urlopen(running.urls["metrics"], timeout=30) as response:
+        page = response.read().decode()
+    lines = re.findall(rf'triton_sam_device_{kind}_total\{{[^}}]*device="([^"]+)"[^}}]*\}} (\S+)', page)
+    return {device: float(value) for device, value in lines}

@@ -70,7 +70,7 @@ class Settings(BaseSettings):
     ready_seconds: float = Field(
         default=900.0,
         gt=0,
-        description="how long a server may take to start; torch compiles for minutes at the first start",
+        description="how long a server may take to start; weights may be read from a slow disk",
     )
     engine: Literal["auto", "torch", "onnx"] = Field(
         default="auto",
@@ -95,8 +95,8 @@ class Settings(BaseSettings):
     )
     torch_compile: Literal["auto", "off", "default", "max-autotune"] = Field(
         default="auto",
-        description="mode of torch.compile; auto: default on a GPU, off on a CPU; max-autotune searches for the best "
-        "kernels for many minutes at the first load",
+        description="mode of torch.compile, which runs beside the server while it serves uncompiled; auto: default on "
+        "a GPU, off on a CPU; max-autotune searches for the best kernels for many minutes at the first start",
     )
     gpu_jpeg: bool = Field(
         default=True,

@@ -22,6 +22,18 @@ if TYPE_CHECKING:
     from tests.unit.export.small import Small, SmallFactory
 
 ExportTrial = Callable[[str], Path]
+#: Triton processes of a model in the part ``devices``, with a worker behind them.
+_MANY_PROCESSES = 4
+
+
+@pytest.fixture(
+    scope="module",
+    params=[1, pytest.param(_MANY_PROCESSES, marks=pytest.mark.part("devices"))],
+    ids=lambda count: f"{count}-processes",
+)
+def processes(request: pytest.FixtureRequest) -> int:
+    """How many Triton processes a model has: for tests of what must be the same with one and with several."""
+    return int(request.param)
 
 
 @pytest.fixture(scope="session")

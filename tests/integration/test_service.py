@@ -24,6 +24,7 @@ from PIL import Image
 from testkit.slow_senders import slow_senders
 from tests.analytic import assert_mask, expected_mask, slow_picture
 from tests.server_readings import counters
+from tests.waiting import eventually
 from triton_sam.core.masks import decode
 from triton_sam.core.rle import from_rle
 from triton_sam.serving import RunningServer
@@ -164,6 +165,9 @@ def test_what_older_guides_call(service: httpx.Client) -> None:
     assert "nv_inference_request_success" in service.get("/v2/metrics").text
     assert "triton_sam_service_requests_total" in service.get("/metrics").text
     assert service.get("/health").json()["state"] == "ready"
+    eventually(lambda: service.get("/health").json()["devices"], "the first answer to a ping")
+    (device,) = service.get("/health").json()["devices"]["sam2"]
+    assert (device["device"], device["state"], device["engine"]["stage"]) == ("cpu", "ready", "full speed")
 
 
 def test_hover_over_a_socket(running: RunningServer, image_key: str, spoon: np.ndarray[Any, Any]) -> None:

@@ -9,7 +9,7 @@ import asyncio
 import os
 import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,10 @@ import pytest
 from PIL import Image
 
 from tests.analytic import expected_logits, png, slow_picture, slowed
+from tests.conftest import ServerFactory
 from tests.server_readings import counters, counters_so_far, own_bytes, server_bytes
 from triton_sam import SAM2TritonClient, SpeculativeSAM2Client, queue_multiple_requests, wait_for_latest_result
+from triton_sam.bench.hover import HoverLoad, hover
 from triton_sam.client.speculative import Prediction
 from triton_sam.errors import InvalidInput
 from triton_sam.serving import RunningServer
@@ -36,8 +38,12 @@ CANCELS = int(os.environ.get("TRITON_SAM_TEST_CANCELS", "400"))
 
 
 @pytest.fixture(scope="module")
-def running(server: RunningServer) -> RunningServer:
-    return server
+def running(request: pytest.FixtureRequest, start_server: ServerFactory, processes: int) -> Iterator[RunningServer]:
+    if processes == 1:
+        yield request.getfixturevalue("server")
+        return
+    with start_server(processes=str(processes)) as several:
+        yield several
 
 
 @pytest.fixture(scope="module")
@@ -130,6 +136,7 @@ def test_fifty_requests_behind_a_busy_model_and_one_is_wanted(
             status = client.get_session_status("user_session_1")
             assert (status.completed, status.cancelled, status.pending) == (1, 49, 0)
         grown = growth(running, before)
+        print(f"{grown['decodes_total'] - requests * PROMPTS:.0f} of 50 decoded over {protocol}")  # noqa: T201
         assert grown["decodes_total"] <= 2 + requests * PROMPTS
         assert grown["cancelled_total"] >= 48
         return True
@@ -196,6 +203,25 @@ def test_mice_that_move_faster_than_the_server_decodes(running: RunningServer, p
             else:
                 assert grown["decodes_total"] == answered, "what is computed is shown"
             assert grown["decodes_total"] < 6 * HOVERS / 2
+
+    run(body())
+
+
+@pytest.mark.part("devices")
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_the_newest_hover_of_twenty_mice_is_answered(running: RunningServer, protocol: str, picture: Path) -> None:
+    """As ``triton-sam bench hover``: twenty sessions, a hundred hovers each."""
+
+    async def body() -> None:
+        async with speculative(running, protocol, picture) as client:
+            before = counters(running, "sam2")
+            with Image.open(picture) as opened:
+                load = HoverLoad(size=opened.size)
+            outcome = await hover(client, load)
+            executed, last = growth(running, before)["decodes_total"], sorted(outcome.last_seconds)
+            figures = f"{executed:.0f} of {outcome.requested} executed, {outcome.pending} pending"
+            print(f"hovers over {protocol}: {len(last)} newest answered, {figures}, last {last[-1]:.2f} s")  # noqa: T201
+            assert (len(last), outcome.pending) == (load.sessions, 0)
 
     run(body())
 

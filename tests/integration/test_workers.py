@@ -5,23 +5,22 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
 import threading
-import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from tests.analytic import assert_mask, fresh_picture, png, slow_picture
-from tests.server_readings import counters
+from tests.server_readings import counters, work_by_device, workers_of
 from tests.waiting import eventually
 from triton_sam import SAM2TritonClient, SpeculativeSAM2Client
 from triton_sam.client.transport import connect
@@ -29,6 +28,7 @@ from triton_sam.client.wire import Address, Call, click_inputs, text_of, text_te
 from triton_sam.errors import ImageExpired, TritonSamError, Unavailable
 from triton_sam.models.specs import ModelSpec
 from triton_sam.server.host import SHARED_MEMORY, process_alive
+from triton_sam.server.running import ServerRecord
 from triton_sam.server.worker_processes import worker_pids
 from triton_sam.serving import Ports, RunningServer, ServingOptions, serving
 from triton_sam.settings import Settings
@@ -58,29 +58,17 @@ def running(repository: Path, spec: ModelSpec, tmp_path_factory: pytest.TempPath
         yield running
 
 
-def workers(running: RunningServer) -> list[int]:
-    return [pid for pid in worker_pids(running.supervisor.process.process.pid) if process_alive(pid)]
-
-
 def kill_workers(running: RunningServer) -> None:
     """Kills the workers and waits for new ones."""
-    victims = workers(running)
+    victims = list(workers_of(running))
     for victim in victims:
         os.kill(victim, signal.SIGKILL)
     eventually(lambda: not any(process_alive(pid) for pid in victims), "the end of the workers")
-    eventually(lambda: len(workers(running)) == 2, "two new workers")
-
-
-def encodes_by_device(running: RunningServer) -> dict[str, float]:
-    """Device -> number of images that it has encoded."""
-    with urllib.request.urlopen(running.urls["metrics"], timeout=30) as response:
-        page = response.read().decode()
-    lines = re.findall(r'triton_sam_device_encodes_total\{[^}]*device="([^"]+)"[^}]*\} (\S+)', page)
-    return {device: float(value) for device, value in lines}
+    eventually(lambda: len(workers_of(running)) == 2, "two new workers")
 
 
 def test_images_are_spread_and_encoded_once_and_masks_are_right(running: RunningServer) -> None:
-    before, shares = counters(running, "sam2"), encodes_by_device(running)
+    before, shares = counters(running, "sam2"), work_by_device(running, "encodes")
     pictures = [fresh_picture(number) for number in range(900, 912)]
 
     def use(which: int) -> None:
@@ -96,11 +84,22 @@ def test_images_are_spread_and_encoded_once_and_masks_are_right(running: Running
         list(pool.map(use, range(3 * len(pictures))))
     after = counters(running, "sam2")
     assert after["encodes_total"] - before["encodes_total"] == len(pictures), "each image is encoded once"
-    grown = {device: count - shares[device] for device, count in encodes_by_device(running).items()}
+    grown = {device: count - shares[device] for device, count in work_by_device(running, "encodes").items()}
     assert set(grown) == {"0:cpu", "1:cpu"}
     assert min(grown.values()) >= 1, "both devices have encoded"
-    assert len(workers(running)) == 2
+    assert len(workers_of(running)) == 2
     assert len(running.supervisor.process.model_pids) == PROCESSES
+
+
+def test_the_state_of_each_device(running: RunningServer) -> None:
+    """In the supervisor's status, and for ``triton-sam doctor``."""
+    eventually(lambda: running.supervisor.status["devices"], "the first answer to a ping")
+    told: dict[str, Any] = {**running.supervisor.status["devices"]}  # type: ignore[dict-item]
+    ports = running.ports
+    record = ServerRecord(running.urls["HTTP"], None, (ports.http, ports.grpc, ports.metrics), {"sam2": "sam2:tiny"})
+    for devices in (told["sam2"], record.devices()["sam2"]):
+        assert [(each["device"], each["state"]) for each in devices] == [("cpu", "ready")] * 2
+        assert [each["engine"]["stage"] for each in devices] == ["full speed"] * 2
 
 
 def test_an_embedding_that_a_client_kept_finds_its_device(running: RunningServer) -> None:
@@ -184,7 +183,7 @@ def test_a_killed_worker_costs_one_clear_error_and_comes_back(running: RunningSe
 
 def test_nothing_is_left_behind(repository: Path, spec: ModelSpec, tmp_path: Path) -> None:
     with serving(options(repository, spec, tmp_path)) as running:
-        pids, regions = workers(running), f"{running.supervisor.process.shm_prefix}*"
+        pids, regions = list(workers_of(running)), f"{running.supervisor.process.shm_prefix}*"
         assert list(SHARED_MEMORY.glob(regions)), "Triton's own, for its processes"
         assert len(pids) == 2
         with SAM2TritonClient(running.urls["HTTP"]) as client:

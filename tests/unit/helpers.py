@@ -55,14 +55,15 @@ class Served:
 class FileServer:
     """Files on a loopback port of its own.
 
-    ``requests`` lists (path, Range header or None) of each GET as it came, ``heads`` the paths of each HEAD, and
-    ``authorizations`` what came with either.
+    ``requests`` lists (path, Range header or None) of each GET as it came, ``heads`` the paths of each HEAD,
+    ``authorizations`` what came with either, and ``posts`` (path, body) of each POST, which is answered as a GET.
     """
 
     def __init__(self) -> None:
         self.files: dict[str, Served] = {}
         self.requests: list[tuple[str, str | None]] = []
         self.heads: list[str] = []
+        self.posts: list[tuple[str, bytes]] = []
         self.authorizations: list[tuple[str, str | None]] = []
         owner = self
 
@@ -72,6 +73,10 @@ class FileServer:
 
             def do_HEAD(self) -> None:
                 owner.answer_head(self)
+
+            def do_POST(self) -> None:
+                owner.posts.append((self.path, self.rfile.read(int(self.headers["Content-Length"]))))
+                owner.answer(self)
 
             def log_message(self, *_: object) -> None:
                 pass

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from triton_sam.engines.device_list import devices_of, processes_of, visible_gpus
+from triton_sam.engines.device_list import devices_of, processes_of, use_device, visible_gpus
 from triton_sam.errors import SetupError
 from triton_sam.models.specs import NETWORK_FILE
 from triton_sam.serving import ServeRequest, serve_models
@@ -43,6 +43,18 @@ def test_a_model_on_torch_uses_all_gpus(monkeypatch: pytest.MonkeyPatch, folder:
     assert devices_of(folder, Settings(devices="1")) == ["1"]
     assert processes_of(folder, Settings(devices="1")) == 1
     assert processes_of(folder, Settings(devices="1", processes=4)) == 4
+
+
+@pytest.mark.parametrize(
+    ("device", "visible", "kind"),
+    [("1", "1", "auto"), ("GPU-ab", "GPU-ab", "auto"), ("auto", "2,1", "auto"), ("cpu", "2,1", "cpu")],
+)
+def test_a_process_sees_the_device_that_it_shall_use(
+    monkeypatch: pytest.MonkeyPatch, device: str, visible: str, kind: str
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,1")
+    assert use_device(device, Settings()).device == kind
+    assert visible_gpus() == visible.split(",")
 
 
 @pytest.mark.parametrize("settings", [{"engine": "onnx"}, {"device": "cpu"}])

@@ -27,6 +27,7 @@ from triton_sam.core.geometry import Frame, ResizePolicy
 from triton_sam.core.images import EncodedImage
 from triton_sam.core.prompts import Prompt
 from triton_sam.engines.base import Embedding
+from triton_sam.engines.device_list import own_gpu
 from triton_sam.engines.loading import load_engine
 from triton_sam.errors import InternalError, InvalidInput, TritonSamError
 from triton_sam.models.specs import ModelSpec
@@ -63,7 +64,11 @@ class SegmenterCore(Protocol):
         """See :meth:`Scheduler.cancel_session`; calls ``done`` with the number of cancelled requests."""
 
     def ping(self, done: Callable[[dict[str, Any] | TritonSamError], None]) -> None:
-        """Calls ``done`` from the decode worker, with ``encode_seconds`` of the present encode, or with an error."""
+        """Calls ``done`` from the decode worker, with an error or with:
+
+        ``encode_seconds`` of the present encode, and ``devices``, each with its name (``device``), ``state`` (``ready``
+        or ``starting``), requests ``in_flight``, and ``engine``, the readiness of its engine (None while it starts).
+        """
 
     def embedding_of(self, job: SegmentJob) -> npt.NDArray[np.float32]:
         """[1,256,64,64] of an answered job's image."""
@@ -104,6 +109,11 @@ class LocalCore:
         return self._engine.capacity.on_cpu
 
     @property
+    def device(self) -> str:
+        """``cpu``, or the number or UUID of a GPU."""
+        return "cpu" if self.on_cpu else own_gpu()
+
+    @property
     def unanswered(self) -> int:
         """Number of admitted requests without a response."""
         return self._scheduler.unanswered
@@ -125,11 +135,13 @@ class LocalCore:
         done(self._scheduler.cancel_session(session, before=before, only=only))
 
     def ping(self, done: Callable[[dict[str, Any] | TritonSamError], None]) -> None:
-        """See :class:`SegmenterCore`."""
+        """See :class:`SegmenterCore`. Also has ``engine``, the readiness of its one engine."""
 
         def answer() -> None:
             if self._scheduler.alive:
-                done({"encode_seconds": self._scheduler.encode_seconds})
+                engine = self._engine.readiness.as_json()
+                device = {"device": self.device, "state": "ready", "in_flight": self.unanswered, "engine": engine}
+                done({"encode_seconds": self._scheduler.encode_seconds, "engine": engine, "devices": [device]})
             else:
                 done(InternalError("a worker has ended"))
 
@@ -149,6 +161,7 @@ class LocalCore:
     def close(self) -> None:
         """See :class:`SegmenterCore`."""
         self._scheduler.close()
+        self._engine.close()
 
     def _submit_image(self, job: SegmentJob, image: bytes) -> None:
         settings = self._settings

@@ -11,16 +11,26 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 from triton_sam.backend.jobs import SegmentJob
 from triton_sam.backend.responder import Responder, SafeMetrics, internal_error
 from triton_sam.backend.single_user import SingleUserDetector
 from triton_sam.core.fair_queue import FairQueue
-from triton_sam.engines.base import Decoded, Engine
+from triton_sam.engines.base import Decoded, Engine, Row
 from triton_sam.engines.priority import CLICK_NICENESS, lower_this_thread
 from triton_sam.errors import Unavailable
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Run:
+    """Jobs that are being decoded."""
+
+    batch: list[SegmentJob]
+    started: float
+    result: Callable[[], list[Decoded]]
 
 
 class DecodeWorker:
@@ -95,23 +105,31 @@ class DecodeWorker:
             self._low_priority.shutdown(wait=True)
 
     def _loop(self) -> None:
+        running: _Run | None = None
         while True:
             with self._lock:
-                while not (self.queue or self._pings or self._closing):
+                while not (self.queue or self._pings or self._closing or running):
                     self._ready.wait()
                 pings, self._pings = self._pings, []
-                batch = self._next_batch() if self.queue else []
-                self._decoding = bool(batch)
-                if not batch and not pings:
+                batch = self._next_batch() if self._may_begin(running) else []
+                self._decoding = bool(batch or running)
+                if not (batch or pings or running):
                     return
             for callback in pings:
                 try:
                     callback()
                 except Exception:
                     log.exception("a ping could not be answered")
-            self._decode(batch)
-            self._decoding = False
-            pings, batch = [], []  # an idle worker keeps nothing alive
+            begun = self._begin(batch)
+            for run in (running, begun):
+                if run is not None and (run is running or not self._engine.capacity.overlaps):
+                    self._end(run)
+            running = begun if self._engine.capacity.overlaps else None
+            pings, batch, begun = [], [], None  # an idle worker keeps nothing alive
+
+    def _may_begin(self, running: _Run | None) -> bool:
+        """Whether to take a batch now. While another one is decoded, only if it is full: it may still grow."""
+        return bool(self.queue) and (running is None or len(self.queue) >= self._engine.capacity.rows)
 
     def _next_batch(self) -> list[SegmentJob]:
         """The next job, and others that fit into the same call of the decoder."""
@@ -131,38 +149,56 @@ class DecodeWorker:
 
     def _decode(self, batch: list[SegmentJob]) -> None:
         """Decodes jobs; each is answered, also if the engine raises."""
-        try:
-            self._decode_batch(batch)
-        except Exception as error:
-            reported = error if isinstance(error, Unavailable) else internal_error("decoding", error, batch)
-            left = [job for job in batch if not job.answered]
-            if len(left) > 1 and reported is not error:
-                for job in left:  # one job may be the cause: it must not fail the others
-                    self._decode([job])
-            else:
-                for job in left:
-                    self._responder.fail(job, reported)
+        run = self._begin(batch)
+        if run is not None:
+            self._end(run)
 
-    def _decode_batch(self, batch: list[SegmentJob]) -> None:
-        batch = self._responder.still_wanted(batch)
-        if not batch:
-            return
-        started = time.perf_counter()
-        for job in batch:
-            job.timings["queue"] = (started - job.received) * 1e3 - sum(job.timings.values())
-        self._metrics.count_waits([job.timings["queue"] for job in batch])
-        rows = [row for job in batch for row in job.rows()]
-        decode = self._engine.decode
-        decoded = decode(rows) if self._low_priority is None else self._low_priority.submit(decode, rows).result()
-        self._metrics.count("decodes", len(decoded))
-        for job in batch:
-            job.mark("decode", started)
-        light: list[tuple[SegmentJob, list[Decoded]]] = []
-        for job in batch:
-            count = len(job.rows())
-            mine, decoded = decoded[:count], decoded[count:]
-            if job.is_light(mine):
-                light.append((job, mine))
-            else:
-                self._responder.finish_later(job, mine)
-        self._responder.finish_light(light)
+    def _begin(self, batch: list[SegmentJob]) -> _Run | None:
+        """Starts to decode jobs; None if none is left to decode. If the engine raises, they are answered."""
+        try:
+            batch = self._responder.still_wanted(batch)
+            if not batch:
+                return None
+            started = time.perf_counter()
+            for job in batch:
+                job.timings["queue"] = (started - job.received) * 1e3 - sum(job.timings.values())
+            self._metrics.count_waits([job.timings["queue"] for job in batch])
+            return _Run(batch, started, self._start([row for job in batch for row in job.rows()]))
+        except Exception as error:
+            self._failed(batch, error)
+            return None
+
+    def _start(self, rows: list[Row]) -> Callable[[], list[Decoded]]:
+        if self._low_priority is not None:
+            return self._low_priority.submit(self._engine.decode, rows).result
+        return self._engine.begin(rows)
+
+    def _end(self, run: _Run) -> None:
+        """Answers the jobs of a run."""
+        try:
+            decoded = run.result()
+            self._metrics.count("decodes", len(decoded))
+            for job in run.batch:
+                job.mark("decode", run.started)
+            light: list[tuple[SegmentJob, list[Decoded]]] = []
+            for job in run.batch:
+                count = len(job.rows())
+                mine, decoded = decoded[:count], decoded[count:]
+                if job.is_light(mine):
+                    light.append((job, mine))
+                else:
+                    self._responder.finish_later(job, mine)
+            self._responder.finish_light(light)
+        except Exception as error:
+            self._failed(run.batch, error)
+
+    def _failed(self, batch: list[SegmentJob], error: Exception) -> None:
+        """Answers the jobs of a batch that failed, or decodes each alone: one may be the cause."""
+        reported = error if isinstance(error, Unavailable) else internal_error("decoding", error, batch)
+        left = [job for job in batch if not job.answered]
+        if len(left) > 1 and reported is not error:
+            for job in left:
+                self._decode([job])
+        else:
+            for job in left:
+                self._responder.fail(job, reported)

@@ -23,8 +23,8 @@ from triton_sam.engines.base import Decoded
 #: The outputs of a request that lists none. Triton then requests all, and JSON of a million floats is useless.
 DEFAULT_OUTPUTS = frozenset({"result_json", "image_key", "scores"})
 ALL_OUTPUTS = DEFAULT_OUTPUTS | {"masks", "low_res_logits", "embedding"}
-#: Built from a mask's pixels; the others are built from the logits.
-_PIXEL_FORMS = frozenset({"png", "polygon", "bits"})
+#: Built from a mask's pixels. RLE is too where the engine has made them: else it may be built from the logits.
+_PIXEL_FORMS = frozenset({"png", "polygon", "bits", "rle"})
 
 
 def needs_of(prompt: Prompt, wanted: Set[str]) -> Needs:
@@ -94,7 +94,9 @@ def build_reply(
             if pixels is not None and "masks" in wanted:
                 packed.append(pixels.packed)
             if "result_json" in wanted:
-                uses_logits = answer.logits is not None and not _is_from_pixels(form, clean)
+                # An outline is followed in the logits if nobody has made the pixels.
+                follows = form == "rle" and clean is None and answer.packed is None
+                uses_logits = follows or not _is_from_pixels(form, clean)
                 logits = _logits(answer)[which] if uses_logits else None
                 body = _entry(form, logits, pixels, job.embedding.frame, wanted)
                 entries.append(body | {"score": float(score), "object": index})
@@ -108,12 +110,13 @@ def build_reply(
 
 
 class _Pixels:
-    """One full-size mask, in the form that the engine returned, and in the other one if it is needed."""
+    """One full-size mask, in the form that the engine returned, and in others if they are needed."""
 
     def __init__(self, answer: Decoded, which: int, frame: Frame, clean: Cleaning | None) -> None:
         self._frame = frame
         self._packed = None if answer.packed is None else answer.packed[which]
-        self._full = masks.full_size(_logits(answer)[which], frame) if self._packed is None else None
+        self._full: BoolArray | None = None
+        self._logits = _logits(answer)[which] if self._packed is None else None
         if clean is not None:
             self._full, self._packed = clean_mask(self.full, clean), None
 
@@ -128,7 +131,10 @@ class _Pixels:
     def full(self) -> BoolArray:
         """[H,W]."""
         if self._full is None:
-            self._full = masks.unpack_bits(self.packed[None], self._frame.width)[0]
+            if self._logits is not None:
+                self._full = masks.full_size(self._logits, self._frame)
+            else:
+                self._full = masks.unpack_bits(self.packed[None], self._frame.width)[0]
         return self._full
 
 
@@ -151,6 +157,8 @@ def _entry(
         assert pixels is not None
         if form == "bits":
             return head | {"data": base64.b64encode(pixels.packed.tobytes()).decode("ascii")}
+        if form == "rle":
+            return masks.packed_rle(pixels.packed, frame.width)
         return masks.encode(pixels.full, form)
     if form == "rle":
         return masks.full_size_rle(logits, frame)

@@ -30,7 +30,7 @@ from triton_sam.backend.workers.options import WorkerOptions
 from triton_sam.backend.workers.remote_core import WorkerCore
 from triton_sam.core.prompts import Prompt, PromptLimits, parse_prompt
 from triton_sam.engines.base import Decoded
-from triton_sam.engines.device_list import devices_of
+from triton_sam.engines.device_list import devices_of, use_device
 from triton_sam.errors import InternalError, InvalidInput, TritonSamError, Unavailable
 from triton_sam.installation import install
 from triton_sam.logs import LogRateLimit, about, set_up_model_log
@@ -85,7 +85,9 @@ class _TritonReply:
         self._send(triton_io.refusal(error))
 
     def is_cancelled(self) -> bool:
-        return triton_io.is_cancelled(self._sender)
+        # Not of an answered request: Triton has freed what the question refers to, and would crash.
+        with self._lock:
+            return not self._sent and triton_io.is_cancelled(self._sender)
 
     def _send(self, response: Any) -> None:
         with self._lock:
@@ -125,6 +127,8 @@ class TritonPythonModel:
         if instances_of(config) == 1 and len(devices) == 1:
             metrics = TritonMetrics(args["model_name"])
             metrics.begin()
+            if settings.devices:  # without them the engine's own choice is the same
+                settings = use_device(devices[0], settings)
             self.core = LocalCore(self.spec, folder, args["model_version"], settings, metrics)
             return
         workers = [

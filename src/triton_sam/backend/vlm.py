@@ -72,9 +72,10 @@ class _StreamReply:
         self._cancelled = True
 
     def is_gone(self) -> bool:
-        if not (self._cancelled or self.ended):
-            self._cancelled = triton_io.is_cancelled(self._sender)
-        return self._cancelled or self.ended
+        with self._lock:  # Triton would crash if it were asked about a request that has ended
+            if not (self._cancelled or self.ended):
+                self._cancelled = triton_io.is_cancelled(self._sender)
+            return self._cancelled or self.ended
 
     def _send(self, response: Any, *, last: bool) -> None:
         with self._lock:

@@ -138,8 +138,9 @@ def demo(
 
 
 def doctor() -> None:
-    """Check this machine: what works, what does not, and how to fix it."""
-    from triton_sam.cli.doctor import FINE, NOTE, OPTIONAL, WRONG, examine
+    """Check this machine: what works, what does not, and how to fix it. Lists GPUs, and devices of running servers."""
+    from triton_sam.cli.doctor import examine
+    from triton_sam.cli.findings import FINE, NOTE, OPTIONAL, WRONG
 
     colours = {FINE: "green", NOTE: "yellow", WRONG: "red", OPTIONAL: "dim"}
     wrong = 0

@@ -9,8 +9,9 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
+from triton_sam.cli.doctor_devices import QUERY, describe_machine, describe_running, describe_use, read_gpus
+from triton_sam.cli.findings import FINE, NOTE, OPTIONAL, WRONG, Finding
 from triton_sam.errors import TritonSamError
 from triton_sam.installation import install, install_extra, missing_module
 from triton_sam.models.catalog import DEFAULT_MODEL
@@ -25,22 +26,7 @@ from triton_sam.server import host
 from triton_sam.server.running import ServerRecord, find_running, running_models
 from triton_sam.settings import Settings
 
-FINE, NOTE, WRONG, OPTIONAL = "fine", "note", "wrong", "-"
 _PORTS = (("http", 8000), ("grpc", 8001), ("metrics", 8002), ("service", 8080))
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One line of the report.
-
-    Attributes:
-        state: fine; note (worth knowing, and nothing that is set up suffers); wrong (it hinders what is set up); or
-            optional, for what is not installed and not needed.
-    """
-
-    name: str
-    state: str
-    text: str
 
 
 def examine(settings: Settings) -> Iterator[Finding]:
@@ -53,7 +39,11 @@ def examine(settings: Settings) -> Iterator[Finding]:
     else:
         yield Finding("Python", FINE, _python_text())
         missing.append(f"the server (this is the client alone; to serve here: {install_extra('server,service')})")
-    yield _device()
+    gpus = read_gpus(_run(*QUERY))
+    yield describe_machine(gpus)
+    if _serves_here(settings, facts):
+        yield from describe_use(settings, gpus)
+        yield from describe_running(running)
     for finding in (_torch(), _docker(), _npm(facts)):
         if finding.state == OPTIONAL:
             missing.append(finding.text)
@@ -130,13 +120,6 @@ def _run(*command: str) -> str | None:
     except (OSError, subprocess.SubprocessError):
         return ""
     return done.stdout.strip()
-
-
-def _device() -> Finding:
-    found = _run("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader")
-    if not found:
-        return Finding("device", FINE, f"the CPU, {os.cpu_count()} cores (no NVIDIA GPU found)")
-    return Finding("device", FINE, found.replace("\n", "; "))
 
 
 def _torch() -> Finding:

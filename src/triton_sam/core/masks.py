@@ -21,7 +21,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from triton_sam.core.geometry import Frame, ResizePolicy
-from triton_sam.core.rle import BoolArray, from_rle, rle, rle_of_logits
+from triton_sam.core.rle import BoolArray, from_rle, rle, rle_of_bits, rle_of_logits
 from triton_sam.errors import InvalidInput, SetupError
 from triton_sam.installation import install_extra
 
@@ -65,6 +65,11 @@ def full_size_rle(logits: npt.NDArray[np.float32], frame: Frame) -> dict[str, An
     if frame.width * frame.height < _LARGE or frame.height < 2 * inner.shape[0]:
         return head | {"data": rle(full_size(logits, frame))}
     return head | {"data": rle_of_logits(inner, frame.height, frame.width)}
+
+
+def packed_rle(packed: npt.NDArray[np.uint8], width: int) -> dict[str, Any]:
+    """The JSON form of a mask as COCO RLE, from its rows in packed bits, [H,ceil(W/8)] uint8."""
+    return {"encoding": "rle", "width": width, "height": len(packed), "data": rle_of_bits(packed, width)}
 
 
 def _unpadded(logits: npt.NDArray[np.float32], frame: Frame) -> npt.NDArray[np.float32]:

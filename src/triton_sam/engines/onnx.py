@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from triton_sam.core.prompts import ObjectPrompt
 from triton_sam.engines.base import Capacity, Decoded, Embedding, FloatArray, HostEmbedding, Row, select
 from triton_sam.engines.inputs import model_points, preprocess
 from triton_sam.engines.priority import CLICK_NICENESS, run_lowered
+from triton_sam.engines.readiness import AT_ONCE
 from triton_sam.errors import SetupError
 from triton_sam.installation import install
 from triton_sam.models.specs import ModelSpec
@@ -105,6 +106,7 @@ class OnnxEngine:
         providers: Sequence[str] = (_CPU,),
     ) -> None:
         self.spec = spec
+        self.readiness = AT_ONCE
         self.encoder_numbers = encoder_numbers
         self._device = None if tuple(providers) == (_CPU,) else "cuda"
         self.capacity = Capacity(rows=max_batch, on_cpu=self._device is None)
@@ -172,6 +174,11 @@ class OnnxEngine:
                     answers[index] = decoded
         return [answer for answer in answers if answer is not None]
 
+    def begin(self, rows: Sequence[Row]) -> Callable[[], list[Decoded]]:
+        """See :class:`~triton_sam.engines.base.Engine`. onnxruntime does not return before the end."""
+        decoded = self.decode(rows)
+        return lambda: decoded
+
     def _run(self, rows: Sequence[Row]) -> list[Decoded]:
         names = self.spec.decoder
         embedding, multimask = rows[0].embedding, rows[0].multimask
@@ -192,6 +199,9 @@ class OnnxEngine:
             feeds[names.multimask] = np.array([multimask], np.float32)
         logits, scores = self._run_decoder(embedding, feeds)
         return [select(*pair, multimask=multimask) for pair in zip(logits, scores, strict=True)]
+
+    def close(self) -> None:
+        """See :class:`~triton_sam.engines.base.Engine`: there is nothing to end."""
 
     def _run_decoder(self, embedding: Embedding, feeds: Mapping[str, FloatArray]) -> list[FloatArray]:
         """[logits [B,M,h,w], scores [B,M]]."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import logging
+import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from triton_sam.errors import ServerError
+from triton_sam.server.ping_message import PING, DeviceState, read_answer
 from triton_sam.server.process import TritonProcess
 
 log = logging.getLogger(__name__)
@@ -18,6 +19,8 @@ class PingPolicy:
     """When a model that is alive but silent counts as hung. Seconds, except ``missed``."""
 
     every: float = 5.0
+    first: float = 0.2
+    """Until the first round, which tells the devices of each model; ``every`` if that is less."""
     timeout: float = 15.0
     missed: int = 3
     """Rounds of pings in a row that must fail."""
@@ -28,7 +31,8 @@ class Pinger:
     """Pings the models of a running server in rounds. :meth:`run` is the loop of its thread.
 
     Attributes:
-        missed: rounds in a row in which a model did not answer; the supervisor sets it back after a restart.
+        missed: rounds in a row in which a model did not answer.
+        devices: model -> the state of its devices when it last answered.
     """
 
     def __init__(
@@ -48,6 +52,8 @@ class Pinger:
         """
         self.policy = policy
         self.missed = 0
+        self.devices: dict[str, tuple[DeviceState, ...]] = {}
+        self._lock = threading.Lock()
         self._process = process
         self._models = models
         self._is_serving = is_serving
@@ -58,23 +64,41 @@ class Pinger:
         """Whether the policy calls the server hung."""
         return self.missed >= self.policy.missed
 
+    def begin_anew(self) -> None:
+        """Forgets what an earlier server process has answered."""
+        with self._lock:
+            self.missed = 0
+            self.devices = {}
+
     def run(self) -> None:
         """Pings until the supervisor stops."""
-        while not self._is_stopping(self.policy.every):
+        pause = min(self.policy.first, self.policy.every)
+        while not self._is_stopping(pause):
+            pause = self.policy.every
             if not self._is_serving():
                 continue
-            healthy = all(ping(self._process(), model, self.policy) for model in self._models())
+            healthy = self._ping_all()
             if self._is_serving():  # a ping into a recovery says nothing
                 self.missed = 0 if healthy else self.missed + 1
 
+    def _ping_all(self) -> bool:
+        """Whether all models answer; ends at the first that does not."""
+        for model in self._models():
+            process = self._process()
+            devices = ping(process, model, self.policy)
+            if devices is None:
+                return False
+            with self._lock:
+                if self._process() is process:  # not of a server that has been replaced meanwhile
+                    self.devices = {**self.devices, model: devices}
+        return True
 
-def ping(process: TritonProcess, model: str, policy: PingPolicy) -> bool:
-    """Whether the model's click worker answers and its encoder has not hung."""
-    body = {"inputs": [], "outputs": [{"name": "result_json"}], "parameters": {"ping": True}}
+
+def ping(process: TritonProcess, model: str, policy: PingPolicy) -> tuple[DeviceState, ...] | None:
+    """The state of a model's devices; None if its click worker does not answer, or its encoder has hung."""
     try:
-        reply = process.post(f"/v2/models/{model}/infer", body, policy.timeout)
-        answer = json.loads(reply["outputs"][0]["data"][0])
-        return float(answer["encode_seconds"]) < policy.longest_encode
-    except (OSError, ValueError, LookupError, TypeError, ServerError) as error:
+        answer = read_answer(process.post(f"/v2/models/{model}/infer", PING, policy.timeout))
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, ServerError) as error:
         log.warning("%s did not answer a ping: %s", model, error)
-        return False
+        return None
+    return answer.devices if answer.encode_seconds < policy.longest_encode else None

@@ -16,7 +16,9 @@ from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
 
+from triton_sam.models.vlm_catalog import is_vlm
 from triton_sam.repository.availability import RunningModels
+from triton_sam.server.ping_message import PING, DeviceState, read_answer
 
 _ASK_SECONDS = 2.0
 _NAMES = "server-*.json"
@@ -52,6 +54,16 @@ class ServerRecord:
     def served(self) -> dict[str, str]:
         """Id -> address of the models that respond now; Triton is asked."""
         return {model_id: self.url for name, model_id in self.models.items() if _is_ready(self.triton_url, name)}
+
+    def devices(self) -> dict[str, tuple[DeviceState, ...]]:
+        """Triton name -> the state of its devices now, of the segmenters that respond."""
+        found = {}
+        for name, model_id in self.models.items():
+            if not is_vlm(model_id) and _is_ready(self.triton_url, name):
+                devices = _devices_of(self.triton_url, name)
+                if devices:
+                    found[name] = devices
+        return found
 
 
 @contextlib.contextmanager
@@ -120,3 +132,14 @@ def _is_ready(triton_url: str, name: str) -> bool:
             return bool(response.status == 200)
     except (OSError, ValueError, HTTPException):
         return False
+
+
+def _devices_of(triton_url: str, name: str) -> tuple[DeviceState, ...]:
+    """The devices in a segmenter's answer to a ping; none if it does not answer."""
+    body, headers = json.dumps(PING).encode(), {"Content-Type": "application/json"}
+    request = urllib.request.Request(f"{triton_url}/v2/models/{name}/infer", data=body, headers=headers)
+    try:
+        with _without_proxy.open(request, timeout=_ASK_SECONDS) as response:
+            return read_answer(json.load(response)).devices
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, HTTPException):
+        return ()

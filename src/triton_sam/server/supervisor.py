@@ -92,11 +92,17 @@ class Supervisor:
 
     @property
     def status(self) -> dict[str, object]:
-        """A copy of the present status, with the versions that serve and the problems of models that do not."""
+        """A copy of the present status.
+
+        With the versions that serve, the problems of models that do not, and the devices of each segmenter, as its last
+        answer to a ping has them.
+        """
+        missing = self._updates.missing
         return asdict(self._status) | {
             "versions": dict(self._updates.versions),
             "problems": dict(self._updates.problems),
-            "missing": tuple(sorted(self._updates.missing)),
+            "missing": tuple(sorted(missing)),
+            "devices": {name: found for name, found in self._pinger.devices.items() if name not in missing},
         }
 
     @property
@@ -195,7 +201,7 @@ class Supervisor:
         self._updates.note_failures(self._process.failed)
         self._updates.note_versions(self._process)
         self._status.state = "ready"
-        self._pinger.missed = 0
+        self._pinger.begin_anew()
 
     def _watch(self) -> None:
         failure = find_failure(self.process, self._pinger)

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import logging
 import os
 import selectors
-import shutil
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 
 from triton_sam.errors import ServerError
+from triton_sam.scratch import scratch_folder
 from triton_sam.service.process_channel import (
     Channel,
     Message,
@@ -44,8 +42,7 @@ _STATUS_SECONDS = 0.05
 #: From one start of a process to the next, at least; longer if it could not start, which must not take a core.
 _RESTART_SECONDS = 0.5
 _RETRY_SECONDS = 10.0
-_FOLDER = "triton-sam-service-"
-_ALIVE = "alive"
+FOLDER_PREFIX = "triton-sam-service-"
 #: Isolated, so that no file of the present folder is imported; then with the modules of this process.
 _CODE = """
 import json, sys
@@ -158,7 +155,7 @@ class ServiceProcesses:
             with contextlib.ExitStack() as stack:
                 # Bound but not listening: it keeps the port while processes come and go.
                 stack.enter_context(listening_socket(self._service.host, self._service.port))
-                self._service = replace(self._service, folder=str(stack.enter_context(_private_folder())))
+                self._service = replace(self._service, folder=str(stack.enter_context(scratch_folder(FOLDER_PREFIX))))
                 self._service.metrics_folder.mkdir()
                 self._service.embeddings_folder.mkdir()
                 self._limits = SharedLimits(self._service.limits_file, self._service.processes)
@@ -328,20 +325,3 @@ def _end(popen: subprocess.Popen[bytes], *, kill: bool) -> int:
     except subprocess.TimeoutExpired:
         popen.kill()
         return popen.wait()
-
-
-@contextlib.contextmanager
-def _private_folder() -> Iterator[Path]:
-    """A folder of this process alone; those of processes that were killed are removed first."""
-    for old in Path(tempfile.gettempdir()).glob(f"{_FOLDER}*"):
-        with contextlib.suppress(OSError), (old / _ALIVE).open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # held as long as its process runs
-            shutil.rmtree(old)
-    folder = Path(tempfile.mkdtemp(prefix=f".{_FOLDER}"))
-    try:
-        with (folder / _ALIVE).open("wb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH)
-            folder = folder.rename(folder.with_name(folder.name[1:]))  # only now others may look whether it is locked
-            yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)

@@ -85,12 +85,32 @@ class SampleRow(BaseModel):
     file: str = Field(description="file name for the image")
 
 
+class EngineReadiness(BaseModel):
+    """How far an engine is from its full speed; it serves at every stage."""
+
+    stage: Literal["uncompiled", "compiling", "full speed"]
+    seconds: float = Field(description="when the stage began, from the start of loading")
+    detail: str = Field(description="why it stays at this stage; empty if it goes on, or has arrived")
+
+
+class DeviceRow(BaseModel):
+    """One device of a model."""
+
+    device: str = Field(description="number or UUID of a GPU, `cpu`, or `auto` before the engine has chosen")
+    state: Literal["ready", "starting"]
+    in_flight: int = Field(description="requests that it has and has not answered")
+    engine: EngineReadiness | None = Field(description="null while it starts")
+
+
 class Health(BaseModel):
     """The supervisor's status."""
 
     model_config = ConfigDict(extra="allow")
 
     state: str = Field(description="ready, starting, recovering, stopping, stopped or failed")
+    devices: dict[str, list[DeviceRow]] = Field(
+        default={}, description="segmenter, by Triton name -> its devices, a few seconds old"
+    )
 
 
 class DescribeAnswer(BaseModel):

@@ -33,6 +33,7 @@ def make(engine: GatedEngine, counts: Counts) -> Iterator[MakeScheduler]:
 
     yield build
     engine.encode_gate.set()
+    engine.begin_gate.set()
     engine.decode_gate.set()
     for scheduler in made:
         scheduler.close()

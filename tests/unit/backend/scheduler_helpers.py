@@ -37,6 +37,9 @@ class GatedEngine:
         self.encode_gate.set()
         self.decode_gate.set()
         self.encode_arrived, self.decode_arrived = threading.Event(), threading.Event()
+        self.begin_gate, self.begin_arrived = threading.Event(), threading.Event()
+        self.begin_gate.set()
+        self.begun: list[int] = []
         self.encodes = 0
         self.batches: list[int] = []
         self.encode_batches: list[int] = []
@@ -65,6 +68,12 @@ class GatedEngine:
             raise self.failure
         # The result carries the prompt, so that a test sees whether results were mixed up.
         return [Decoded(np.ones(1, np.float32), np.full((1, 2, 2), row.prompt.points[0, 0])) for row in rows]
+
+    def begin(self, rows: Sequence[Row]) -> Callable[[], list[Decoded]]:
+        self.begun.append(len(rows))
+        self.begin_arrived.set()
+        assert self.begin_gate.wait(PATIENCE)
+        return lambda: self.decode(rows)
 
 
 class Inbox:

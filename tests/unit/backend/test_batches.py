@@ -206,3 +206,36 @@ def test_a_request_for_an_image_that_was_just_dropped_is_answered(make: MakeSche
     scheduler.submit_image(SegmentJob(leaving, None, "same"), image())
     assert isinstance(leaving.get(), Cancelled)
     assert expect_answer(late) == []
+
+
+@pytest.mark.parametrize(("waiting", "begun"), [(4, [1, 2]), (1, [1])])
+def test_a_full_batch_is_begun_while_another_one_is_decoded(
+    make: MakeScheduler, engine: Preparing, waiting: int, begun: list[int]
+) -> None:
+    scheduler = make(rows=2)
+    engine.capacity = dataclasses.replace(engine.capacity, overlaps=True, mixes_images=True)
+    engine.begin_gate.clear()
+    engine.decode_gate.clear()
+    shared = embedding()
+    inboxes = [click(scheduler, Inbox(), shared)]
+    assert engine.begin_arrived.wait(PATIENCE)
+    inboxes += [click(scheduler, Inbox(), shared) for _ in range(waiting)]
+    engine.begin_gate.set()
+    assert engine.decode_arrived.wait(PATIENCE), "the first one is waited for"
+    assert engine.begun == begun, "only a full batch is taken early: the other one may still grow"
+    engine.decode_gate.set()
+    for inbox in inboxes:
+        expect_answer(inbox)
+    assert sum(engine.begun) == 1 + waiting
+
+
+def test_each_overlapping_batch_gets_its_own_results(make: MakeScheduler, engine: Preparing) -> None:
+    scheduler = make(rows=2)
+    engine.capacity = dataclasses.replace(engine.capacity, overlaps=True, mixes_images=True)
+    engine.decode_gate.clear()
+    inboxes = [click(scheduler, Inbox(), embedding(), x=number) for number in range(9)]
+    engine.decode_gate.set()
+    for number, inbox in enumerate(inboxes):
+        (decoded,) = expect_answer(inbox)
+        assert decoded.logits is not None
+        assert (decoded.logits == number).all()

@@ -246,13 +246,19 @@ def test_without_cleaning_the_response_says_nothing_of_it() -> None:
     assert "clean" not in result_of(build_reply(job("rle"), answers(1, 1), WHO, {"result_json"}))
 
 
-def test_a_cleaned_rle_needs_pixels_and_no_logits() -> None:
+@pytest.mark.parametrize("clean", [None, Cleaning(5, 5)])
+def test_an_rle_needs_pixels_and_no_logits(clean: Cleaning | None) -> None:
     """An engine on a GPU may then leave the logits there."""
-    plain, cleaned = job("rle").prompt, cleaned_job("rle", Cleaning(5, 5)).prompt
-    assert plain is not None
-    assert cleaned is not None
-    assert needs_of(plain, {"result_json"}) == Needs(logits=True, pixels=False)
-    assert needs_of(cleaned, {"result_json"}) == Needs(logits=False, pixels=True)
+    assert needs_of(Prompt((POINT,), format="rle", clean=clean), {"result_json"}) == Needs(logits=False, pixels=True)
+
+
+def test_an_rle_is_made_of_packed_bits_or_of_logits() -> None:
+    (answer,) = answers(1, 1)
+    of_logits = result_of(build_reply(job("rle"), [answer], WHO, {"result_json"}))
+    packed = build_reply(job("bits"), [answer], WHO, {"masks"})["masks"]
+    of_bits = result_of(build_reply(job("rle"), [Decoded(answer.scores, None, packed)], WHO, {"result_json"}))
+    assert of_bits["mask"] == of_logits["mask"]
+    assert of_bits["mask"]["data"]["counts"]
 
 
 def test_cleaning_is_not_done_on_the_thread_of_the_decoder() -> None:

@@ -13,7 +13,7 @@ from tests.unit.cli.helpers import assert_one_sentence, run_main, run_process
 from triton_sam import __version__
 from triton_sam.cli import app, models
 from triton_sam.cli import doctor as doctor_module
-from triton_sam.cli.doctor import FINE, NOTE, WRONG, Finding
+from triton_sam.cli.findings import FINE, NOTE, WRONG, Finding
 from triton_sam.cli.progress import download_progress
 from triton_sam.errors import ServerError, SetupError
 from triton_sam.models.catalog import DEFAULT_MODEL

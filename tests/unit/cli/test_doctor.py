@@ -11,9 +11,12 @@ import pytest
 
 from tests.unit.serving_helpers import SHAPES, SPEC, write_repository
 from triton_sam.cli import doctor
-from triton_sam.cli.doctor import FINE, NOTE, OPTIONAL, WRONG, Finding, examine
+from triton_sam.cli.doctor import examine
+from triton_sam.cli.findings import FINE, NOTE, OPTIONAL, WRONG, Finding
+from triton_sam.engines import device_list
 from triton_sam.errors import ServerError, SetupError
 from triton_sam.models.catalog import DEFAULT_MODEL, get_spec
+from triton_sam.models.specs import NETWORK_FILE
 from triton_sam.models.vlm_weights import VlmStore
 from triton_sam.models.weights import WeightStore
 from triton_sam.repository import availability
@@ -29,6 +32,7 @@ CHECKS = {
     "packages": "check_runtime",
     "shared memory": "check_shared_memory",
 }
+TWO_GPUS = "0, GPU-aa11, NVIDIA H200, 143771 MiB\n1, GPU-bb22, NVIDIA H200, 143771 MiB"
 PORTS = ("port 8000", "port 8001", "port 8002", "port 8080")
 
 
@@ -59,6 +63,11 @@ def found(settings: Settings) -> dict[str, Finding]:
     findings = list(examine(settings))
     assert len({finding.name for finding in findings}) == len(findings)
     return {finding.name: finding for finding in findings}
+
+
+def device(name: str, stage: str, seconds: float = 0.0, detail: str = "", in_flight: int = 0) -> dict[str, object]:
+    engine = {"stage": stage, "seconds": seconds, "detail": detail}
+    return {"device": name, "state": "ready", "in_flight": in_flight, "engine": engine}
 
 
 def without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,6 +150,7 @@ def test_ones_own_server_is_fine(settings: Settings, monkeypatch: pytest.MonkeyP
     taken(monkeypatch, 8000, 8001, 8002, 8080)
     write_repository(settings.repository)
     monkeypatch.setattr(ServerRecord, "served", lambda record: dict.fromkeys(record.models.values(), record.url))
+    monkeypatch.setattr(ServerRecord, "devices", lambda _record: {})
     record = ServerRecord("http://127.0.0.1:8000", "http://127.0.0.1:8080", (8000, 8001, 8002, 8080), {"sam2": SPEC.id})
     with recorded(settings.home, record):
         report = found(settings)
@@ -166,7 +176,8 @@ def test_this_python() -> None:
 @pytest.mark.parametrize(
     ("answer", "text"),
     [
-        ("H200, 143771 MiB\nH200, 143771 MiB", "H200, 143771 MiB; H200, 143771 MiB"),
+        (TWO_GPUS, "GPU 0: NVIDIA H200, 143771 MiB; GPU 1: NVIDIA H200, 143771 MiB"),
+        ("something else", "the CPU, "),
         ("", "the CPU, "),
         (None, "the CPU, "),
     ],
@@ -175,6 +186,89 @@ def test_the_device(answer: str | None, text: str, settings: Settings, monkeypat
     monkeypatch.setattr(doctor, "_run", lambda *_: answer)
     assert found(settings)["device"].state == FINE
     assert found(settings)["device"].text.startswith(text)
+
+
+@pytest.fixture
+def two_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(doctor, "_run", lambda *_: TWO_GPUS)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,GPU-bb")
+
+
+@pytest.mark.usefixtures("two_gpus")
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({}, "GPU 0, GPU 1 by sam2"),
+        ({"devices": "1"}, "GPU 1 by sam2"),
+        ({"devices": "cpu,cpu"}, "cpu by sam2"),
+        ({"engine": "onnx"}, "GPU 0 if ONNX Runtime has CUDA by sam2"),
+        ({"device": "cpu"}, "none (TRITON_SAM_DEVICE=cpu) by sam2"),
+    ],
+)
+def test_the_gpus_that_serve_would_use(changes: dict[str, str], text: str, settings: Settings) -> None:
+    write_repository(settings.repository)
+    (settings.repository / "sam2" / "1" / NETWORK_FILE).touch()
+    assert found(settings.model_copy(update=changes))["GPUs used"] == Finding("GPUs used", FINE, text)
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_the_gpus_of_a_model_without_weights_for_torch(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "GPU 0, GPU 1 by models that are set up with `--engine torch`"
+    assert found(settings)["GPUs used"] == Finding("GPUs used", FINE, text)
+    write_repository(settings.repository)
+    text = "GPU 0 if ONNX Runtime has CUDA, all if it is set up with `--engine torch` by sam2"
+    assert found(settings)["GPUs used"] == Finding("GPUs used", FINE, text)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    monkeypatch.setattr(device_list, "visible_gpus", list)  # as under WSL
+    (settings.repository / "sam2" / "1" / NETWORK_FILE).touch()
+    assert found(settings)["GPUs used"] == Finding("GPUs used", FINE, "GPU 0 by sam2")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    text = "none (CUDA_VISIBLE_DEVICES hides them) by sam2"
+    assert found(settings)["GPUs used"] == Finding("GPUs used", FINE, text)
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_a_gpu_that_is_not_there(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = settings.model_copy(update={"devices": "1,7"})
+    text = "there is no GPU 7 here: change TRITON_SAM_DEVICES"
+    assert found(wanted)["GPUs used"] == Finding("GPUs used", WRONG, text)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,GPU-cc")
+    text = "there is no GPU GPU-cc here: change CUDA_VISIBLE_DEVICES"
+    assert found(settings)["GPUs used"] == Finding("GPUs used", WRONG, text)
+    monkeypatch.setattr(doctor, "_run", lambda *_: None)
+    assert found(wanted)["GPUs used"].text == "there is no GPU 1, 7 here: change TRITON_SAM_DEVICES"
+    assert "GPUs used" not in found(settings)
+
+
+@pytest.mark.parametrize(
+    ("devices", "state", "text"),
+    [
+        (
+            [device("0", "full speed", 31.5), device("1", "compiling", 4.0, in_flight=3)],
+            FINE,
+            "GPU 0: at full speed 31.5 s after its start, 0 in flight; "
+            "GPU 1: serves uncompiled while another process compiles, 3 in flight",
+        ),
+        ([device("cpu", "full speed")], FINE, "cpu: at full speed, 0 in flight"),
+        ([device("0", "uncompiled")], FINE, "GPU 0: serves uncompiled, loads compiled code, 0 in flight"),
+        (
+            [device("0", "uncompiled", 9.0, "no compiler")],
+            NOTE,
+            "GPU 0: serves uncompiled, and slower: no compiler, 0 in flight",
+        ),
+        ([{"device": "1", "state": "starting", "in_flight": 0, "engine": None}], NOTE, "GPU 1: starting"),
+    ],
+)
+def test_the_devices_of_a_running_server(
+    devices: list[dict[str, object]], state: str, text: str, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ServerRecord, "served", lambda record: dict.fromkeys(record.models.values(), record.url))
+    monkeypatch.setattr(ServerRecord, "devices", lambda _record: {"sam2": tuple(devices)})
+    first, second = (ServerRecord(f"http://127.0.0.1:{port}", None, (port,), {"sam2": SPEC.id}) for port in (81, 82))
+    with recorded(settings.home, first):
+        assert found(settings)["sam2 now"] == Finding("sam2 now", state, text)
+        with recorded(settings.home, second):
+            assert {"sam2 at 81", "sam2 at 82"} <= set(found(settings))
 
 
 @pytest.mark.parametrize(

@@ -19,5 +19,7 @@ def whole_imagecodecs() -> None:
     with suppress(ImportError):
         package = importlib.import_module("imagecodecs")
         for module in pkgutil.iter_modules(package.__path__):
+            if module.name == "__main__":  # a program: it would read this one's command line, and end it
+                continue
             with suppress(ImportError):
                 importlib.import_module(f"imagecodecs.{module.name}")

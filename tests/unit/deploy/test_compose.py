@@ -142,7 +142,8 @@ def test_the_service_and_nginx_take_the_same_bodies(file: str) -> None:
 @pytest.mark.parametrize("file", COMPOSE_FILES)
 def test_there_is_room_for_tensors_and_time_to_finish(file: str) -> None:
     triton = service(file, "triton")
-    assert triton["shm_size"] == "2gb"
+    assert defaults(triton["shm_size"]) == {"docker-compose.yml": "4gb", "docker-compose-cpu.yml": "2gb"}[file]
+    assert filled(triton["shm_size"], SHM_SIZE="8gb") == "8gb"
     assert int(triton["stop_grace_period"].rstrip("s")) > SHUTDOWN_SECONDS + EXIT_SECONDS, (
         "at worst one after the other"
     )
@@ -163,9 +164,31 @@ def test_the_two_files_differ_in_the_device_alone() -> None:
     gpu, cpu = (compose(file) for file in COMPOSE_FILES)
     gpu_triton, cpu_triton = gpu["services"].pop("triton"), cpu["services"].pop("triton")
     assert gpu == cpu
-    devices = gpu_triton.pop("deploy")["resources"]["reservations"]["devices"]
-    assert devices == [{"driver": "nvidia", "count": 1, "capabilities": ["gpu"]}]
+    del gpu_triton["deploy"]
+    for name in ("TRITON_SAM_DEVICES", "CUDA_VISIBLE_DEVICES"):
+        del gpu_triton["environment"][name]
     assert cpu_triton["environment"].pop("TRITON_SAM_DEVICE") == "cpu"
     for triton in (gpu_triton, cpu_triton):
-        del triton["image"], triton["build"], triton["environment"]["TRITON_SAM_CACHE_BYTES"]
+        del triton["image"], triton["build"], triton["shm_size"], triton["environment"]["TRITON_SAM_CACHE_BYTES"]
     assert gpu_triton == cpu_triton
+
+
+def test_all_gpus_are_used_or_those_that_are_chosen() -> None:
+    triton = service("docker-compose.yml", "triton")
+    (device,) = triton["deploy"]["resources"]["reservations"]["devices"]
+    count = device.pop("count")
+    assert device == {"driver": "nvidia", "capabilities": ["gpu"]}
+    assert (defaults(count), filled(count, GPU_COUNT="2")) == ("all", "2")
+    chosen = triton["environment"]["TRITON_SAM_DEVICES"]
+    assert Settings(devices=defaults(chosen)).devices == ""
+    assert Settings(devices=filled(chosen, TRITON_SAM_DEVICES="0, 3")).devices == "0,3"
+    assert triton["environment"]["CUDA_VISIBLE_DEVICES"] is None, "set to nothing, it would hide every GPU"
+
+
+@pytest.mark.parametrize("file", COMPOSE_FILES)
+def test_processes_are_the_programs_own_choice_unless_set(file: str) -> None:
+    environment = service(file, "triton")["environment"]
+    for name in ("processes", "service_processes"):
+        variable = f"TRITON_SAM_{name.upper()}"
+        assert int(defaults(environment[variable])) == Settings.model_fields[name].default
+        assert filled(environment[variable], **{variable: "4"}) == "4"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 from typing import Any
@@ -78,9 +79,14 @@ def test_settings_exist(guide: str) -> None:
 
 
 def test_metrics_exist() -> None:
-    models = (ROOT / "src" / "triton_sam" / "backend" / "metrics.py").read_text()
-    counted = {f"triton_sam_{name}_total" for name in re.findall(r'^    "([a-z_]+)": "', models, re.MULTILINE)}
-    gauges = {f"triton_sam_{name}" for name in re.findall(r'{"([a-z_]+)": "', models)}
+    models = ast.parse((ROOT / "src" / "triton_sam" / "backend" / "metrics.py").read_text())
+    tables = {
+        node.targets[0].id: ast.literal_eval(node.value)
+        for node in models.body
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and isinstance(node.value, ast.Dict)
+    }
+    counted = {f"triton_sam_{key}_total" for name in tables if name.endswith("COUNTERS") for key in tables[name]}
+    gauges = {f"triton_sam_{key}" for name in tables if name.endswith("GAUGES") for key in tables[name]}
     service = (ROOT / "src" / "triton_sam" / "service" / "telemetry" / "metrics.py").read_text()
     own = set(re.findall(r'"(triton_sam_service_[a-z_]+)"', service))
     known = counted | gauges | own | {f"{name}_bucket" for name in own}

@@ -10,9 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from triton_sam.settings import Settings
+
 pytestmark = pytest.mark.part("deploy")
 
 UNIT = Path(__file__).resolve().parents[3] / "deploy" / "systemd" / "triton-sam.service"
+
+
+VARIABLES = UNIT.with_name("environment")
 
 
 def settings() -> dict[str, str]:
@@ -71,3 +76,14 @@ def test_what_it_promises() -> None:
     assert unit["ProtectSystem"] == "strict"
     assert unit["CapabilityBoundingSet"] == ""
     assert not re.search(r"TOKEN=\S*[A-Za-z0-9]{8}", UNIT.read_text()), "a token must not stand in a unit"
+
+
+def test_the_file_of_settings_names_settings_and_how_to_choose_gpus() -> None:
+    """With each line that is only proposed, as a user turns it on."""
+    lines = re.findall(r"^#?([A-Z_]+)=(\S+)$", VARIABLES.read_text(), re.MULTILINE)
+    given = {name.removeprefix("TRITON_SAM_").lower(): value for name, value in lines}
+    assert given.pop("cuda_visible_devices") == given["devices"] == "0,1"
+    assert {"devices", "processes", "service_processes", "cache_bytes"} == set(given) <= set(Settings.model_fields)
+    Settings.model_validate(given)
+    assert settings()["EnvironmentFile"] == "-/etc/triton-sam/environment"
+    assert int(settings()["TasksMax"]) >= 16384

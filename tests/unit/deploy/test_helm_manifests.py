@@ -28,6 +28,7 @@ from tests.unit.deploy.helm_render import (
 )
 from tests.unit.deploy.tools import COMPOSE_FILES, ROOT
 from triton_sam.cli.app import app
+from triton_sam.engines.device_list import MOST_PROCESSES
 from triton_sam.models.catalog import CATALOG
 from triton_sam.models.vlm_catalog import VLM_CATALOG
 from triton_sam.server.command import EXIT_SECONDS
@@ -99,7 +100,7 @@ def test_writable_folders_are_mounted(manifests: list[Manifest]) -> None:
     server = only(manifests, "StatefulSet")["spec"]["template"]["spec"]
     assert {"name": "shared-memory", "mountPath": "/dev/shm"} in server["containers"][0]["volumeMounts"]
     volumes = {volume["name"]: volume for volume in server["volumes"]}
-    assert volumes["shared-memory"]["emptyDir"] == {"medium": "Memory", "sizeLimit": "1Gi"}
+    assert volumes["shared-memory"]["emptyDir"]["medium"] == "Memory"
 
 
 def test_each_pod_has_data_of_its_own(manifests: list[Manifest]) -> None:
@@ -230,10 +231,27 @@ def test_a_gpu_is_asked_for_where_there_shall_be_one(manifests: list[Manifest], 
         assert "tolerations" not in pod
         assert only(manifests, "ConfigMap")["data"]["TRITON_SAM_DEVICE"] == "cpu"
     else:
-        assert limits["nvidia.com/gpu"] == 1
-        assert limits["memory"] == "16Gi"
+        gpus = 2 if example == "everything" else 1
+        assert limits["nvidia.com/gpu"] == gpus
+        assert limits["memory"] == f"{16 * gpus}Gi"
+        assert pod["containers"][0]["resources"]["requests"] == {"cpu": str(4 * gpus), "memory": f"{8 * gpus}Gi"}
         assert pod["nodeSelector"] == {"nvidia.com/gpu.present": "true"}
         assert pod["tolerations"][0]["key"] == "nvidia.com/gpu"
+
+
+def shared_memory(manifests: list[Manifest]) -> str:
+    volumes = only(manifests, "StatefulSet")["spec"]["template"]["spec"]["volumes"]
+    (size,) = (volume["emptyDir"]["sizeLimit"] for volume in volumes if volume["name"] == "shared-memory")
+    return str(size)
+
+
+def test_shared_memory_grows_with_the_processes_of_each_segmenter(tmp_path: Path) -> None:
+    assert shared_memory(render(tmp_path, "-f", str(EXAMPLES["gpu"]))) == "1Gi"
+    two_models = 2 * (MOST_PROCESSES - 1) * 256  # the number of a pod's processes is not known before it runs
+    assert shared_memory(everything(tmp_path)) == f"{1024 + two_models}Mi"
+    chosen = render(tmp_path, "--set", "auth.anonymous=true,gpus=4", "--set-string", "settings.PROCESSES=3")
+    assert shared_memory(chosen) == f"{1024 + 2 * 256}Mi"
+    assert only(chosen, "ConfigMap")["data"]["TRITON_SAM_PROCESSES"] == "3"
 
 
 def test_pods_are_spread(manifests: list[Manifest]) -> None:

@@ -66,6 +66,10 @@ def test_the_way_to_the_collector_is_the_exporters() -> None:
         (["--set", "auth.anonymous=true,models.segmenters={sam2}"], "models.segmenters"),
         (["--set", "auth.anonymous=true,storage.accessModes={ReadWriteMany}"], "storage.accessModes"),
         (["--set", "auth.anonymous=true,sharedRepository.path=../other"], "sharedRepository.path"),
+        (["--set", "auth.anonymous=true,gpus=0"], "gpus"),
+        (["--set", "auth.anonymous=true,gpus=2,gpu.enabled=false"], "gpu.enabled is false"),
+        (["--set", "auth.anonymous=true,gpus=2,models.engine=onnx"], "uses one GPU of 2"),
+        (["--set", "auth.anonymous=true,gpus=2,resources.requests.cpu=0.5"], "resources.requests.cpu is 0.5"),
         (["--set", "auth.anonymous=true", "--kube-version", "1.26.0"], "kubeVersion"),
     ],
 )

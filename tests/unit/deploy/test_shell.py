@@ -115,25 +115,44 @@ def test_build_image(words: list[str], file: str, tmp_path: Path) -> None:
     assert run(ROOT / "scripts" / "build_image.sh", "tpu", PATH=path).returncode == 2
 
 
+def false_smi(folder: Path, gpus: int) -> None:
+    """An ``nvidia-smi`` in front of the one that this machine may have; without a GPU it fails."""
+    smi = folder / "nvidia-smi"
+    listed = "".join(f"echo 'GPU {number}: NVIDIA H200 (UUID: GPU-{number})'\n" for number in range(gpus))
+    smi.write_text(f"#!/bin/sh\n{listed or 'exit 9'}\n")
+    smi.chmod(0o755)
+
+
 @pytest.mark.parametrize(
-    ("gpu", "runtimes", "file"),
+    ("gpus", "runtimes", "chosen", "file"),
     [
-        (True, "nvidia runc", "docker-compose.yml"),
-        (True, "runc", "docker-compose-cpu.yml"),
-        (False, "nvidia", "docker-compose-cpu.yml"),
+        (2, "nvidia runc", "", "docker-compose.yml"),
+        (2, "nvidia", "1, 0", "docker-compose.yml"),
+        (2, "nvidia", "GPU-0", "docker-compose.yml"),
+        (2, "nvidia", "cpu", "docker-compose-cpu.yml"),
+        (1, "runc", "", "docker-compose-cpu.yml"),
+        (0, "nvidia", "", "docker-compose-cpu.yml"),
     ],
 )
-def test_the_start_with_docker_finds_the_gpu(
-    gpu: bool, runtimes: str, file: str, tmp_path: Path, free_ports: dict[str, str]
+def test_the_start_with_docker_finds_the_gpus(
+    gpus: int, runtimes: str, chosen: str, file: str, tmp_path: Path, free_ports: dict[str, str]
 ) -> None:
     path = false_docker(tmp_path / "bin", runtimes)
-    smi = tmp_path / "bin" / "nvidia-smi"  # before one that this machine may have
-    smi.write_text(f"#!/bin/sh\nexit {0 if gpu else 9}\n")
-    smi.chmod(0o755)
-    told = run(ROOT / "triton_start.sh", PATH=path, READY_SECONDS="0", **free_ports)
+    false_smi(tmp_path / "bin", gpus)
+    told = run(ROOT / "triton_start.sh", PATH=path, READY_SECONDS="0", TRITON_SAM_DEVICES=chosen, **free_ports)
+    assert ("GPUs to use: " + (chosen or "all") in told.stdout) == (gpus > 0 and chosen != "cpu")
     assert f"compose -f {ROOT / file} up --detach --build triton" in told.stdout
     assert told.returncode == 1, "the imitated engine starts nothing, and that is told"
     assert "ended before it was ready" in told.stderr
+
+
+@pytest.mark.parametrize(("gpus", "there"), [(2, "0,1"), (0, "none")])
+def test_a_gpu_that_is_not_there(gpus: int, there: str, tmp_path: Path, free_ports: dict[str, str]) -> None:
+    path = false_docker(tmp_path / "bin", "nvidia")
+    false_smi(tmp_path / "bin", gpus)
+    told = run(ROOT / "triton_start.sh", PATH=path, TRITON_SAM_DEVICES="0,2" if gpus else "2", **free_ports)
+    assert told.returncode == 1
+    assert told.stderr.endswith(f" names GPU 2, but this machine has {there}\n")
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.small_decoder import GRAPHS, SmallDecoder
 from triton_sam.cli import doctor
-from triton_sam.cli.doctor import NOTE, Finding
+from triton_sam.cli.findings import NOTE, Finding
 from triton_sam.models.catalog import get_spec
 from triton_sam.models.specs import CPU_DECODER_FILE, DECODER_FILE, ENCODER_FILE, GRAPHS_FILE, graphs_to_json
 from triton_sam.repository.cpu_notes import DECODER_NOTE, ENCODER_NOTE, read_note, write_note

@@ -16,7 +16,7 @@ from triton_sam.server.pings import PingPolicy
 WAIT = 20.0
 MODEL_PID = 4711
 #: No ping in the time that a test takes.
-NO_PINGS = PingPolicy(every=1000.0)
+NO_PINGS = PingPolicy(every=1000.0, first=1000.0)
 
 
 class FakeProcess:
@@ -90,4 +90,4 @@ class FakeServers:
 def status_of(**changes: object) -> dict[str, object]:
     """The status of a server that serves."""
     quiet = {"state": "ready", "restarts": 0, "reloads": 0, "reason": "", "lost": ()}
-    return {**quiet, "versions": {"sam2": "1", "other": "1"}, "problems": {}, "missing": (), **changes}
+    return {**quiet, "versions": {"sam2": "1", "other": "1"}, "problems": {}, "missing": (), "devices": {}, **changes}

@@ -6,7 +6,7 @@ import queue
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,8 +15,12 @@ import pytest
 from tests.unit.server.supervisor_helpers import MODEL_PID, WAIT, FakeServers, status_of
 from triton_sam.server import pings, process, supervisor
 from triton_sam.server.command import ServerOptions
+from triton_sam.server.ping_message import DeviceState
 from triton_sam.server.pings import PingPolicy
 from triton_sam.server.supervisor import Supervisor
+
+Devices = tuple[DeviceState, ...] | None
+GPU = ({"device": "0", "state": "ready", "in_flight": 1, "engine": {"stage": "compiling", "seconds": 4.5}},)
 
 
 def test_missed_pings_restart_the_server(
@@ -24,9 +28,9 @@ def test_missed_pings_restart_the_server(
 ) -> None:
     asked: list[tuple[int, str]] = []
 
-    def ping(_process: object, model: str, _policy: PingPolicy) -> bool:
+    def ping(_process: object, model: str, _policy: PingPolicy) -> Devices:
         asked.append((len(servers.processes), model))
-        return len(servers.processes) > 1
+        return () if len(servers.processes) > 1 else None
 
     monkeypatch.setattr(pings, "ping", ping)
     with Supervisor(options, ("sam2",), PingPolicy(every=0.002, missed=3)) as supervised:
@@ -43,18 +47,19 @@ def test_a_ping_that_is_answered_forgives_those_before(
     servers: FakeServers, options: ServerOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done = threading.Event()
-    answers = iter([False, False, True] * 10)
+    answers: Iterator[Devices] = iter([None, None, GPU] * 10)
 
-    def ping(_process: object, _model: str, _policy: PingPolicy) -> bool:
-        answer = next(answers, None)
-        if answer is None:
+    def ping(_process: object, _model: str, _policy: PingPolicy) -> Devices:
+        answer = next(answers, ())
+        if answer == ():
             done.set()
-        return answer is not False
+            return GPU
+        return answer
 
     monkeypatch.setattr(pings, "ping", ping)
     with Supervisor(options, ("sam2",), PingPolicy(every=0.002, missed=3)) as supervised:
         assert done.wait(WAIT)
-        assert supervised.status == status_of()
+        assert supervised.status == status_of(devices={"sam2": GPU})
     assert len(servers.processes) == 1
 
 
@@ -73,9 +78,9 @@ def test_only_a_server_that_serves_is_pinged(
 
 
 def test_a_ping_into_a_recovery_does_not_count(options: ServerOptions, monkeypatch: pytest.MonkeyPatch) -> None:
-    def ping(_process: object, _model: str, _policy: PingPolicy) -> bool:
+    def ping(_process: object, _model: str, _policy: PingPolicy) -> Devices:
         supervised._status.state = "recovering"
-        return False
+        return None
 
     monkeypatch.setattr(pings, "ping", ping)
     supervised = Supervisor(options, ("sam2",))
@@ -87,7 +92,7 @@ def test_a_ping_into_a_recovery_does_not_count(options: ServerOptions, monkeypat
     assert supervised._pinger.missed == 0
 
 
-def is_answered(options: ServerOptions, monkeypatch: pytest.MonkeyPatch, urlopen: Callable[..., Any]) -> bool:
+def answered(options: ServerOptions, monkeypatch: pytest.MonkeyPatch, urlopen: Callable[..., Any]) -> Devices:
     """A ping through a real TritonProcess whose HTTP calls go to ``urlopen``."""
     monkeypatch.setattr(process._without_proxy, "open", urlopen)
     nowhere = options.state / "nowhere"
@@ -110,13 +115,18 @@ def answer_of(document: object) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize(
-    ("document", "healthy"),
-    [({"encode_seconds": 0}, True), ({"encode_seconds": 599.9}, True), ({"encode_seconds": 600.0}, False), ({}, False)],
+    ("document", "devices"),
+    [
+        ({"encode_seconds": 0}, ()),
+        ({"encode_seconds": 599.9, "devices": [*GPU]}, GPU),
+        ({"encode_seconds": 600.0, "devices": [*GPU]}, None),
+        ({}, None),
+        ([], None),
+        ({"encode_seconds": 0, "devices": [7]}, None),
+    ],
 )
-def test_a_ping(
-    document: dict[str, float], healthy: bool, options: ServerOptions, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert is_answered(options, monkeypatch, answer_of(document)) is healthy
+def test_a_ping(document: object, devices: Devices, options: ServerOptions, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert answered(options, monkeypatch, answer_of(document)) == devices
 
 
 @pytest.mark.parametrize(
@@ -126,13 +136,13 @@ def test_a_ping_that_is_not_answered(error: Exception, options: ServerOptions, m
     def urlopen(*_: object, **__: object) -> None:
         raise error
 
-    assert is_answered(options, monkeypatch, urlopen) is False
+    assert answered(options, monkeypatch, urlopen) is None
 
 
 @pytest.mark.parametrize("body", [b"", b"no JSON", b"[]", b'{"outputs": []}', b'{"outputs": [{"data": [7]}]}'])
 def test_a_ping_whose_answer_is_nonsense(body: bytes, options: ServerOptions, monkeypatch: pytest.MonkeyPatch) -> None:
     """Never an exception: it would end the pinging thread, and nobody would notice a hung model again."""
-    assert is_answered(options, monkeypatch, lambda *_, **__: io.BytesIO(body)) is False
+    assert answered(options, monkeypatch, lambda *_, **__: io.BytesIO(body)) is None
 
 
 def test_a_ping_that_is_cut_off(options: ServerOptions, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,7 +151,7 @@ def test_a_ping_that_is_cut_off(options: ServerOptions, monkeypatch: pytest.Monk
     def urlopen(*_: object, **__: object) -> None:
         raise http.client.BadStatusLine("half a line")
 
-    assert is_answered(options, monkeypatch, urlopen) is False
+    assert answered(options, monkeypatch, urlopen) is None
 
 
 def test_a_model_that_does_not_load_is_reported_and_not_pinged(
@@ -150,9 +160,9 @@ def test_a_model_that_does_not_load_is_reported_and_not_pinged(
     """Or the missing answers would restart the server that serves all the others."""
     pinged: queue.Queue[str] = queue.Queue()
 
-    def ping(_process: object, model: str, _policy: PingPolicy) -> bool:
+    def ping(_process: object, model: str, _policy: PingPolicy) -> Devices:
         pinged.put(model)
-        return True
+        return ()
 
     monkeypatch.setattr(pings, "ping", ping)
     servers.on_start = lambda started: started.failed.update({"other": "decoder.onnx is damaged"})
@@ -169,7 +179,7 @@ def test_a_dead_process_is_not_pinged_before_its_death_is_noticed(
 ) -> None:
     """Triton never answers what comes to a dead process, and keeps it as a zombie."""
     pinged: queue.Queue[str] = queue.Queue()
-    monkeypatch.setattr(pings, "ping", lambda _process, model, _policy: not pinged.put(model))
+    monkeypatch.setattr(pings, "ping", lambda _process, model, _policy: pinged.put(model) or ())
     monkeypatch.setattr(supervisor, "_WATCH_SECONDS", 10 * WAIT)
     with Supervisor(options, ("sam2", "other"), PingPolicy(every=0.001)):
         assert {pinged.get(timeout=WAIT) for _ in range(4)} == {"sam2", "other"}
@@ -180,3 +190,31 @@ def test_a_dead_process_is_not_pinged_before_its_death_is_noticed(
         while others < 2:  # the first of them ends the round in progress
             others += pinged.get(timeout=WAIT) == "other"
         assert {pinged.get(timeout=WAIT) for _ in range(5)} == {"other"}
+
+
+def test_the_devices_of_an_earlier_process_are_forgotten(
+    servers: FakeServers, options: ServerOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = threading.Event()
+
+    def ping(_process: object, _model: str, _policy: PingPolicy) -> Devices:
+        if len(servers.processes) > 1:
+            return None
+        told.set()
+        return GPU
+
+    monkeypatch.setattr(pings, "ping", ping)
+    with Supervisor(options, ("sam2",), PingPolicy(every=0.002, missed=10**6)) as supervised:
+        assert told.wait(WAIT)
+        servers.processes[0].alive = False
+        assert servers.recovered.get(timeout=WAIT)["restarts"] == 1
+        assert supervised.status["devices"] == {}
+
+
+def test_the_first_round_is_soon(options: ServerOptions) -> None:
+    """The devices are known when somebody looks at a server that has just started."""
+    pauses: list[float] = []
+    supervised = Supervisor(options, ("sam2",), PingPolicy(every=5.0, first=0.2))
+    supervised._pinger._is_stopping = lambda seconds: bool(pauses.append(seconds)) or len(pauses) == 3
+    supervised._pinger.run()
+    assert pauses == [0.2, 5.0, 5.0]

@@ -80,7 +80,27 @@ def test_triton_is_asked_what_it_serves_now(server: FileServer) -> None:
     assert running_models([mine]) == RunningModels(os.getpid(), {"sam2:tiny": "http://127.0.0.1:8080"})
 
 
+DEVICE = {"device": "1", "state": "ready", "in_flight": 0, "engine": {"stage": "full speed", "seconds": 31.5}}
+
+
+def ping_reply(answer: object) -> bytes:
+    return json.dumps({"outputs": [{"name": "result_json", "data": [json.dumps(answer)]}]}).encode()
+
+
+def test_segmenters_are_asked_for_their_devices(server: FileServer) -> None:
+    """Those that respond; a vision-language model knows no ping."""
+    for name in ("sam2", "sam1", "shapes_stream"):
+        server.add(f"/v2/models/{name}/ready", b"")
+    server.add("/v2/models/sam2/infer", ping_reply({"encode_seconds": 0, "devices": [DEVICE]}))
+    server.add("/v2/models/sam1/infer", b"nonsense")
+    models = {"sam2": "sam2:tiny", "sam1": "sam1:mobile", "gone": "sam3", "shapes_stream": "vlm:shapes"}
+    assert record(triton_url=server.url, models=models).devices() == {"sam2": (DEVICE,)}
+    assert [path for path, _ in server.posts] == ["/v2/models/sam2/infer", "/v2/models/sam1/infer"]
+    assert json.loads(server.posts[0][1])["parameters"] == {"ping": True}
+
+
 def test_nobody_answers(server: FileServer) -> None:
     url = server.url
+    assert record(triton_url=url).devices() == {}
     assert record(triton_url=url).served() == {}
     assert running_models([]) == RunningModels()

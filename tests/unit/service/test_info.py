@@ -12,6 +12,7 @@ from tests.unit.service.helpers import CLICK, SEGMENTERS, Fake, ask, client_of, 
 from triton_sam import __version__
 from triton_sam.models.catalog import DEFAULT_MODEL, get_spec
 from triton_sam.server.host import free_port
+from triton_sam.service import schemas
 from triton_sam.service.app import create_app
 from triton_sam.service.served_models import choose
 from triton_sam.service.upstream import Upstream
@@ -32,6 +33,18 @@ def test_health_otherwise(state: str) -> None:
     answer = ask("GET", "/health", fake)
     assert answer.status_code == 503
     assert answer.json() == fake.backend.status()
+
+
+def test_health_has_the_devices_of_each_model() -> None:
+    """As the document describes them; without a token where one is needed only the state is told."""
+    engine = {"stage": "compiling", "seconds": 4.5, "detail": ""}
+    ready = {"device": "0", "state": "ready", "in_flight": 3, "engine": engine}
+    lost = {"device": "1", "state": "starting", "in_flight": 0, "engine": None}
+    fake = Fake(more_status={"devices": {"sam2": (ready, lost), "sam1": ()}})
+    told = ask("GET", "/health", fake).json()
+    assert told["devices"] == {"sam2": [ready, lost], "sam1": []}
+    assert schemas.Health.model_validate(told).model_dump()["devices"] == told["devices"]
+    assert ask("GET", "/health", fake, settings={"token": "a token for this test"}).json() == {"state": "ready"}
 
 
 def test_health_is_asked_every_time() -> None:

@@ -25,6 +25,7 @@ from tests.unit.service.hover_helpers import hear, hovering, say
 from tests.unit.service.pool_helpers import MANY, Pool, service_pool
 from tests.waiting import eventually
 from triton_sam.errors import ServerError
+from triton_sam.scratch import scratch_folder
 from triton_sam.server.host import process_alive, process_known
 from triton_sam.service import process_pool
 from triton_sam.settings import Settings
@@ -256,9 +257,9 @@ def test_processes_end_with_their_parent_and_the_next_start_cleans_up(triton: Fa
         parent.kill()
     eventually(lambda: not any(process_alive(pid) for pid in pids), "the processes have ended")
     assert Path(folder).exists()
-    with process_pool._private_folder() as mine:
+    with scratch_folder(process_pool.FOLDER_PREFIX) as mine:
         assert not Path(folder).exists()
-        with process_pool._private_folder():
+        with scratch_folder(process_pool.FOLDER_PREFIX):
             assert mine.exists(), "that of a running process is left alone"
     assert not mine.exists()
 

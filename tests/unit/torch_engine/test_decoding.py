@@ -16,7 +16,7 @@ from triton_sam.engines.inputs import listed_points, model_points
 from triton_sam.engines.torch import fetching
 from triton_sam.engines.torch.decoder import ABSENT, NOT_A_POINT
 from triton_sam.engines.torch.engine import TorchEngine
-from triton_sam.engines.torch.graphs import StepMaker
+from triton_sam.engines.torch.graphs import Steps
 from triton_sam.engines.torch.slots import fill_slots, row_points
 
 pytestmark = pytest.mark.torch
@@ -137,9 +137,7 @@ def test_steps_go_ahead_and_after() -> None:
         told.copy_(outputs)
         return outputs, "told"
 
-    steps = StepMaker("a model").make(
-        lambda value: value + 1, [given], None, ahead=lambda: given.copy_(sent), after=after
-    )
+    steps = Steps(lambda value: value + 1, [given], None, ahead=lambda: given.copy_(sent), after=after)
     for number in (3.0, 4.0):
         sent.fill_(number)
         outputs, word = steps.run()

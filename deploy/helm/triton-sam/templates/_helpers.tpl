@@ -67,6 +67,66 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 {{- end }}
 
+{{/* Values that would leave GPUs idle are refused: nobody would notice. */}}
+{{- define "triton-sam.checkGpus" -}}
+{{- if gt (int .Values.gpus) 1 }}
+{{- if not .Values.gpu.enabled }}
+{{- fail (printf "gpus is %d, but gpu.enabled is false: turn one of them off" (int .Values.gpus)) }}
+{{- end }}
+{{- $onnx := and .Values.models.setup (has .Values.models.engine (list "onnx" "auto")) }}
+{{- if and $onnx .Values.models.segmenters (not .Values.settings.DEVICES) }}
+{{- fail (printf "models.engine is %s, which uses one GPU of %d: set it to torch, or name the GPUs in settings.DEVICES" .Values.models.engine (int .Values.gpus)) }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* Triton processes of each segmenter, at most: without the setting, several GPUs have up to 8, by the node's cores. */}}
+{{- define "triton-sam.processes" -}}
+{{- $set := int (default "0" .Values.settings.PROCESSES) }}
+{{- if $set }}{{ $set }}{{ else }}{{ ternary 8 1 (gt (int .Values.gpus) 1) }}{{ end }}
+{{- end }}
+
+{{/* A quantity like 4Gi in Mi. */}}
+{{- define "triton-sam.mebibytes" -}}
+{{- $units := dict "Mi" 1 "Gi" 1024 "Ti" 1048576 }}
+{{- mul (regexFind "^[0-9]+" .) (get $units (regexFind "[A-Z]i$" .)) }}
+{{- end }}
+
+{{- define "triton-sam.sharedMemory" -}}
+{{- $further := mul (sub (include "triton-sam.processes" . | int) 1) (len .Values.models.segmenters) }}
+{{- if $further }}
+{{- $each := include "triton-sam.mebibytes" .Values.storage.sharedMemoryPerProcess }}
+{{- add (include "triton-sam.mebibytes" .Values.storage.sharedMemory) (mul $further $each) }}Mi
+{{- else }}
+{{- .Values.storage.sharedMemory }}
+{{- end }}
+{{- end }}
+
+{{/* The server's resources: what values say of one GPU, times the GPUs, and the GPUs themselves. */}}
+{{- define "triton-sam.resources" -}}
+{{- $gpus := int .Values.gpus }}
+{{- $resources := deepCopy .Values.resources }}
+{{- if gt $gpus 1 }}
+{{- range $kind := list "requests" "limits" }}
+{{- $total := dict }}
+{{- range $name, $amount := get $resources $kind }}
+{{- $text := toString $amount }}
+{{- if not (regexMatch "^[0-9]+([mkMGT]|[KMGT]i)?$" $text) }}
+{{- fail (printf "resources.%s.%s is %s: with several GPUs it is multiplied and must be a whole number with a unit, like 1536Mi" $kind $name $text) }}
+{{- end }}
+{{- $_ := set $total $name (printf "%d%s" (mul (regexFind "^[0-9]+" $text) $gpus) (regexReplaceAll "^[0-9]+" $text "")) }}
+{{- end }}
+{{- if $total }}
+{{- $_ := set $resources $kind $total }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- if .Values.gpu.enabled }}
+{{- $_ := set $resources "limits" (merge (dict .Values.gpu.resource $gpus) (default (dict) $resources.limits)) }}
+{{- end }}
+{{- toYaml $resources }}
+{{- end }}
+
 {{- define "triton-sam.repositoryArguments" -}}
 {{- if .Values.sharedRepository.existingClaim }}
 - --model-repository

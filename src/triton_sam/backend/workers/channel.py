@@ -24,6 +24,9 @@ _READ_BYTES = 256 * 1024
 _SMALL = 8 * 1024
 _GREETING = b"slots"
 _CREDENTIALS = struct.Struct("3i")
+_TIMEVAL = struct.Struct("ll")
+#: A process that takes nothing for so long hangs, and must not hold up those who send to it.
+_SEND_SECONDS = 30
 
 
 @dataclass(slots=True)
@@ -48,7 +51,7 @@ class Message:
 
 
 class Channel:
-    """One end of a connection. :meth:`send` may be called by any thread, :meth:`messages` by one."""
+    """One end of a connection. :meth:`send` may be called by any thread, :meth:`receive` by one."""
 
     def __init__(self, connection: socket.socket, outgoing: SharedSlots, incoming: SharedSlots) -> None:
         self._socket = connection
@@ -56,8 +59,16 @@ class Channel:
         self._incoming = incoming
         self._send_lock = threading.Lock()
         self._held: list[bytes | memoryview] = []
+        self._received = memoryview(bytearray(_READ_BYTES))
+        #: The beginning of a message that has not arrived completely.
+        self._begun = bytearray()
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _TIMEVAL.pack(_SEND_SECONDS, 0))
         self.peer = _credentials(connection)[0]
         """The pid of the other end."""
+        self.reads = 0
+        """How often something has arrived."""
+        self.listening = False
+        """Whether :meth:`receive` waits for the other end; not while its caller works on a message."""
 
     def send(self, header: dict[str, Any], parts: Sequence[bytes | memoryview] = (), *, hold: bool = False) -> None:
         """Sends a message whose body is ``parts``, one after the other; OSError if the other end is gone.
@@ -72,10 +83,22 @@ class Channel:
                 if slot is not None:
                     header["slot"] = [slot, total]
                     parts, total = (), 0
-            head = marshal.dumps(header)
-            self._held += (_FRAME.pack(len(head), total), head, *parts)
+            self._held += (*_frame(header, total), *parts)
             if not hold:
                 self._send_held()
+
+    def send_if_free(self, header: dict[str, Any]) -> None:
+        """Sends a small message unless that would block: somebody else is sending, or the other end does not read."""
+        if not self._send_lock.acquire(blocking=False):
+            return
+        try:
+            if not self._held:
+                # The kernel takes less than a page of a Unix stream whole or not at all.
+                self._socket.send(b"".join(_frame(header, 0)), socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            pass
+        finally:
+            self._send_lock.release()
 
     def flush(self) -> None:
         """Sends what was held; OSError if the other end is gone."""
@@ -85,35 +108,54 @@ class Channel:
     def _send_held(self) -> None:
         if self._held:
             held, self._held = self._held, []
-            self._socket.sendall(b"".join(held))
+            try:
+                self._socket.sendall(b"".join(held))
+            except OSError:
+                self.end()  # a part may have been sent
+                raise
 
     def messages(self) -> Iterator[Message]:
         """Messages as they arrive, until the other end closes."""
-        received = memoryview(bytearray(_READ_BYTES))
-        buffer, start = bytearray(), 0
-        while True:
-            while len(buffer) - start >= _FRAME.size:
-                head, body = _FRAME.unpack_from(buffer, start)
-                end = start + _FRAME.size + head + body
-                if len(buffer) < end:
-                    break
-                at = start + _FRAME.size
-                yield self._message(bytes(buffer[at : at + head]), bytes(buffer[at + head : end]))
-                start = end
-            del buffer[:start]
-            start = 0
-            try:
-                count = self._socket.recv_into(received)
-            except OSError:
-                return
-            if not count:
-                return
-            buffer += received[:count]
+        while (arrived := self.receive()) is not None:
+            yield from arrived
 
-    def close(self) -> None:
-        """Ends the connection; the other end's :meth:`messages` ends too."""
+    def receive(self) -> list[Message] | None:
+        """Waits for bytes, and returns the messages that are complete now; None if the other end has closed."""
+        self.listening = True
+        try:
+            count = self._socket.recv_into(self._received)
+        except OSError:
+            return None
+        self.listening = False
+        self.reads += 1
+        if not count:
+            return None
+        buffer, start = self._begun, 0
+        buffer += self._received[:count]
+        arrived = []
+        while len(buffer) - start >= _FRAME.size:
+            head, body = _FRAME.unpack_from(buffer, start)
+            end = start + _FRAME.size + head + body
+            if len(buffer) < end:
+                break
+            at = start + _FRAME.size
+            arrived.append(self._message(bytes(buffer[at : at + head]), bytes(buffer[at + head : end])))
+            start = end
+        del buffer[:start]
+        return arrived
+
+    def fileno(self) -> int:
+        """Of the socket, to wait for several channels; -1 after :meth:`close`."""
+        return self._socket.fileno()
+
+    def end(self) -> None:
+        """Ends the connection: :meth:`messages` ends on both sides, and threads that block in :meth:`send` go on."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Ends the connection and frees it."""
+        self.end()
         self._socket.close()
 
     def _message(self, head: bytes, body: bytes) -> Message:
@@ -123,6 +165,12 @@ class Channel:
             return Message(header, body)
         slot, length = place
         return Message(header, self._incoming.view(slot, length), lambda: self._incoming.free(slot))
+
+
+def _frame(header: dict[str, Any], body: int) -> tuple[bytes, bytes]:
+    """What precedes a body of so many bytes."""
+    head = marshal.dumps(header)
+    return _FRAME.pack(len(head), body), head
 
 
 def address_of(server: int, model: str, version: str, device: int) -> str:

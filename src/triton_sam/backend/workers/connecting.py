@@ -81,4 +81,7 @@ class WorkerConnector:
             self._child = None
             if status != 0 and not self._served:
                 raise SetupError(f"the worker of {self._options.name} ended with code {status} at its start")
-        self._child = subprocess.Popen(self._options.command, stdin=subprocess.DEVNULL)
+        child = subprocess.Popen(self._options.command, stdin=subprocess.DEVNULL)
+        # Its end is not left to the next start: another Triton process's worker may be quicker then.
+        threading.Thread(target=child.wait, name="reaper", daemon=True).start()
+        self._child = child

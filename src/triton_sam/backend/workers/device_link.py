@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import logging
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ from triton_sam.backend.responder import internal_error
 from triton_sam.backend.workers.cancel_watcher import CancelWatcher
 from triton_sam.backend.workers.channel import Channel, Message
 from triton_sam.backend.workers.connecting import WorkerConnector
+from triton_sam.backend.workers.hang_watcher import HangWatcher
 from triton_sam.backend.workers.options import WorkerOptions
 from triton_sam.backend.workers.wire import pack_job, unpack_error, unpack_result
 from triton_sam.errors import SetupError, TritonSamError, Unavailable
@@ -55,8 +57,7 @@ class DeviceLink:
         """
         self.options = options
         self.info: ModelInfo | None = None
-        self.load = 0
-        """Unanswered requests of the worker, of all Triton processes, when it last sent something."""
+        self._reported_load = 0
         self._connector = WorkerConnector(options, instance)
         self._events = events
         self._channel: Channel | None = None
@@ -72,16 +73,23 @@ class DeviceLink:
         self._failure: str | None = None
         self._thread = threading.Thread(target=self._run, name=f"device-{options.index}", daemon=True)
         self._watcher = CancelWatcher(self._waiting, lambda number: self.tell({"is": "gone", "number": number}))
+        self._hang_watcher = HangWatcher(self._owing, self._kill)
 
     @property
     def ready(self) -> bool:
         """Whether the worker has loaded the model and is connected."""
         return self._channel is not None
 
+    @property
+    def load(self) -> int:
+        """Unanswered requests of the worker: of all Triton processes when it last sent something, or of this one."""
+        return max(self._reported_load, len(self._jobs))
+
     def start(self) -> None:
         """Connects, on a thread of its own."""
         self._thread.start()
         self._watcher.start()
+        self._hang_watcher.start()
 
     def wait_ready(self, seconds: float) -> None:
         """Returns when the worker is ready; SetupError with its reason if it cannot load the model."""
@@ -143,6 +151,7 @@ class DeviceLink:
                 self._idle.wait()
             channel, self._channel = self._channel, None
             self._idle.notify_all()
+        self._hang_watcher.stop()
         self._finishers.shutdown(wait=True)
         if channel is not None:
             with contextlib.suppress(OSError):
@@ -172,6 +181,7 @@ class DeviceLink:
 
     def _serve(self, channel: Channel, messages: Iterator[Message]) -> None:
         with self._lock:
+            self._reported_load = 0
             self._channel = channel
         self._events.changed(self.options.index, True)
         if self._first.is_set():
@@ -200,7 +210,7 @@ class DeviceLink:
 
     def _take(self, message: Message) -> None:
         header = message.header
-        self.load = header.get("load", self.load)
+        self._reported_load = header.get("load", self._reported_load)
         kind = header["is"]
         if kind == "result":
             self._finish(header, message)
@@ -263,6 +273,18 @@ class DeviceLink:
                     return None
                 self._idle.wait(1.0)
             return list(itertools.islice(self._jobs.items(), count))
+
+    def _owing(self) -> Channel | None:
+        """The connection if the worker owes answers on it."""
+        with self._lock:
+            return self._channel if self._jobs or self._questions else None
+
+    def _kill(self, channel: Channel) -> None:
+        """Ends a worker that hangs; the link's thread answers its requests and starts another one."""
+        log.error("the worker of %s does not respond: it is killed", self.options.name)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(channel.peer, signal.SIGKILL)
+        channel.end()  # a process that waits for a driver cannot even be killed
 
     def _lost(self) -> Unavailable:
         return Unavailable(f"{self.options.name} was lost and starts again: send the request again in a moment")

@@ -15,8 +15,9 @@ import time
 from typing import TYPE_CHECKING
 
 from triton_sam.backend.workers.options import WorkerOptions
-from triton_sam.engines.device_list import AUTO
+from triton_sam.engines.device_list import use_device
 from triton_sam.server.host import process_alive
+from triton_sam.settings import get_settings
 
 if TYPE_CHECKING:
     from triton_sam.backend.workers.links import Links
@@ -38,17 +39,15 @@ def main(arguments: list[str]) -> int:
     except OSError:  # another one was quicker
         return 0
     listener.listen(_BACKLOG)
-    if options.device == "cpu":
-        os.environ["TRITON_SAM_DEVICE"] = "cpu"
-    elif options.device != AUTO:
-        os.environ["CUDA_VISIBLE_DEVICES"] = options.device
+    settings = use_device(options.device, get_settings())
     # Only now what takes seconds to import.
     from triton_sam.backend.workers.links import Links
 
     links = Links(options)
     threading.Thread(target=_accept, args=(listener, links), name="accept", daemon=True).start()
-    links.load()
+    links.load(settings)
     _wait_until_unneeded(options, links)
+    links.wait_greeted()
     listener.close()  # a worker for a reloaded model may listen from here on
     if not process_alive(options.server):
         links.kill_peers(_ORPHAN_SECONDS)

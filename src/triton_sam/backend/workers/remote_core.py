@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -41,7 +42,7 @@ class WorkerCore:
             ready_seconds: how long the workers may take to load the model.
         """
         self._metrics = metrics
-        events = LinkEvents(metrics.device_counts, self._session_moved, metrics.device_changed)
+        events = LinkEvents(metrics.device_counts, self._session_moved, self._device_changed)
         self._links = [DeviceLink(options, instance, events) for options in workers]
         self._router = Router(self._links)
         self._shared = len(self._links) > 1
@@ -76,33 +77,33 @@ class WorkerCore:
     def cancel(self, session: str, before: int | None, only: int | None, done: Callable[[int], None]) -> None:
         """See :class:`~triton_sam.backend.core.SegmenterCore`."""
         question = {"is": "cancel", "session": session, "before": before, "only": only}
-        self._ask_ready(question, lambda counts: done(sum(count or 0 for count in counts)))
+        self._ask_ready(question, lambda counts: done(sum(count or 0 for count in counts.values())))
 
     def ping(self, done: Callable[[dict[str, Any] | TritonSamError], None]) -> None:
         """See :class:`~triton_sam.backend.core.SegmenterCore`. A device that starts again is no failure."""
 
-        def answered(answers: list[Any]) -> None:
-            known = [answer for answer in answers if answer is not None]
-            failed = [answer["failed"] for answer in known if "failed" in answer]
+        def answered(answers: dict[int, Any]) -> None:
+            known = {index: answer for index, answer in answers.items() if answer is not None}
+            failed = [answer["failed"] for answer in known.values() if "failed" in answer]
             if failed:
                 done(InternalError(failed[0]))
                 return
-            seconds = max((answer["encode_seconds"] for answer in known), default=0.0)
-            done({"encode_seconds": seconds, "devices": self.devices})
+            seconds = max((answer["encode_seconds"] for answer in known.values()), default=0.0)
+            done({"encode_seconds": seconds, "devices": self._devices(known)})
 
         self._ask_ready({"is": "ping"}, answered)
 
-    @property
-    def devices(self) -> list[dict[str, Any]]:
-        """The state of each device, for ``/health``."""
-        return [
-            {
-                "device": link.options.device,
-                "state": "ready" if link.ready else "starting",
-                "in_flight": link.load if link.ready else 0,
-            }
-            for link in self._links
-        ]
+    def _devices(self, answers: Mapping[int, dict[str, Any]]) -> list[dict[str, Any]]:
+        """The state of each device.
+
+        Args:
+            answers: index of the device -> its worker's answer to a ping; workers that have none start again.
+        """
+        found = []
+        for index, link in enumerate(self._links):
+            lost = {"device": link.options.device, "state": "starting", "in_flight": 0, "engine": None}
+            found.append(answers[index]["devices"][0] if index in answers else lost)
+        return found
 
     def embedding_of(self, job: SegmentJob) -> npt.NDArray[np.float32]:
         """See :class:`~triton_sam.backend.core.SegmenterCore`."""
@@ -133,20 +134,25 @@ class WorkerCore:
             if index != to:
                 link.tell({"is": "moved", "session": session, "sequence": sequence})
 
-    def _ask_ready(self, question: dict[str, Any], then: Callable[[list[Any]], None]) -> None:
-        """Asks all ready devices, and calls ``then`` with their answers; None for one that was lost meanwhile."""
-        links = [link for link in self._links if link.ready]
-        answers: list[Any] = []
+    def _device_changed(self, index: int, ready: bool) -> None:
+        if not ready:
+            self._router.forget(index)
+        self._metrics.device_changed(index, ready)
+
+    def _ask_ready(self, question: dict[str, Any], then: Callable[[dict[int, Any]], None]) -> None:
+        """Asks all ready devices, and calls ``then`` with index -> answer; None for one that was lost meanwhile."""
+        links = {index: link for index, link in enumerate(self._links) if link.ready}
+        answers: dict[int, Any] = {}
         lock = threading.Lock()
         if not links:
-            then([])
+            then({})
 
-        def take(answer: Any) -> None:
+        def take(index: int, answer: Any) -> None:
             with lock:
-                answers.append(answer)
+                answers[index] = answer
                 complete = len(answers) == len(links)
             if complete:
                 then(answers)
 
-        for link in links:
-            link.ask(dict(question), take)
+        for index, link in links.items():
+            link.ask(dict(question), partial(take, index))

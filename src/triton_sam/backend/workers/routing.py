@@ -71,10 +71,11 @@ class Router:
         """Calls ``then`` with the device that has an embedding by its hash, or with the least loaded one."""
         self._ask_all(name, lambda place: then(self.least_loaded() if place is None else place))
 
-    def forget(self, key: str) -> None:
-        """Drops what is known about an image that its device does not have any more."""
+    def forget(self, place: int) -> None:
+        """Drops what is known of a lost device: others may have its images meanwhile, and the home knows which."""
         with self._lock:
-            self._places.pop(key, None)
+            for key in [key for key, device in self._places.items() if device == place]:
+                del self._places[key]
 
     def _ask_all(self, name: str, then: Callable[[int | None], None]) -> None:
         """Asks every device for an image. The home of an image may have been lost, and its list with it."""

@@ -157,6 +157,28 @@ class RowDecoder(nn.Module):
         return Masks(logits, scores, choice, best)
 
 
+class DecoderStep(nn.Module):
+    """The decoder with the outputs that are needed after it, in a plain tuple, as compilers take it."""
+
+    #: Prompt slots plus the decoder's own tokens are a multiple of this, which suits the hardware.
+    TOKENS = 16
+
+    def __init__(self, decoder: RowDecoder) -> None:
+        super().__init__()
+        self.decoder = decoder
+
+    def forward(self, rows: Tensor, points: Tensor, masks: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """[R,M+1,h,w] logits, [R,h,w] the best mask, and [R,M+2] scores followed by the choice, in one tensor."""
+        found = self.decoder(rows, points, masks)
+        return found.logits, found.best, torch.cat([found.scores, found.choice[:, None].float()], dim=1)
+
+    def inputs(self, count: int, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Rows and points of ``count`` clicks, in the fewest slots; zeros."""
+        slots = self.TOKENS - len(self.decoder.own_tokens)
+        rows = torch.zeros(count, self.decoder.layout.length, dtype=self.decoder.dtype, device=device)
+        return rows, torch.zeros(count, slots, 3, device=device)
+
+
 class _Layer(nn.Module):
     """One two-way block: tokens among themselves, tokens to image, tokens alone, image to tokens."""
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+import queue
 import threading
 import weakref
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,19 +17,45 @@ from torch import Tensor
 
 from triton_sam.core.geometry import ResizePolicy
 from triton_sam.engines.base import Decoded, FloatArray, Row
-from triton_sam.engines.torch.decoder import Masks, RowDecoder
+from triton_sam.engines.torch.compiled_steps import is_near, load_compiled
+from triton_sam.engines.torch.decoder import DecoderStep, RowDecoder
 from triton_sam.engines.torch.fetching import DeviceMasks, Fetcher
-from triton_sam.engines.torch.graphs import StepMaker, Steps, bucket
+from triton_sam.engines.torch.graphs import Steps, bucket, new_stream
 from triton_sam.engines.torch.layout import Layout
 from triton_sam.engines.torch.slots import Point, fill_slots, row_points
-from triton_sam.errors import InternalError
+from triton_sam.errors import InternalError, SetupError
 from triton_sam.models.specs import ModelSpec
 
 _ROWS = (1, 2, 4, 8, 16)
-#: Prompt slots plus the decoder's own tokens are a multiple of this, which suits the hardware.
-_TOKENS = 16
+_TOKENS = DecoderStep.TOKENS
 #: How many of these multiples are captured. Longer prompts run without a CUDA graph.
 _CAPTURED = 2
+#: Runs that may be under way at a time: one is on the device, the next one is filled, another thread may begin a third.
+_RUNS = 3
+
+
+class _HostBuffers:
+    """Prompts on their way to the device and scores on their way back, for one run at a time.
+
+    They are zeroed, because graphs must be captured with labels that the decoder knows.
+    """
+
+    def __init__(self, rows: int, slots: Sequence[int], facts: int, *, pinned: bool) -> None:
+        self.sent = {count: torch.zeros(rows, count, 3, pin_memory=pinned) for count in slots}
+        self.sent_arrays: dict[int, FloatArray] = {count: sent.numpy() for count, sent in self.sent.items()}
+        self.facts = torch.zeros(rows, facts, pin_memory=pinned)
+        self.facts_array: FloatArray = self.facts.numpy()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Run:
+    """A run under way. It keeps the embeddings that the device reads."""
+
+    rows: Sequence[Row]
+    buffers: _HostBuffers
+    logits: list[Any]
+    packed: list[Any]
+    done: torch.cuda.Event | None
 
 
 class RowRunner:
@@ -41,15 +70,14 @@ class RowRunner:
         layout: Layout,
         device: torch.device,
         stream: torch.cuda.Stream | None,
-        maker: StepMaker | None = None,
         *,
         capture: bool = True,
     ) -> None:
         self._spec = spec
         self._decoder = decoder
+        self._step = DecoderStep(decoder)
         self._device = device
         self._stream = stream
-        self._maker = maker
         self._capture = capture and stream is not None
         self._lock = threading.Lock()
         own = len(decoder.own_tokens)
@@ -60,25 +88,53 @@ class RowRunner:
         self._rows = torch.zeros(self.MOST_ROWS, layout.length, dtype=decoder.dtype, device=device)
         self._masks = torch.zeros(self.MOST_ROWS, 1, side, side, device=device)
         self._points = {count: torch.zeros(self.MOST_ROWS, count, 3, device=device) for count in self._slots}
-        # Prompts and scores have fixed buffers on the host too, because graphs copy from and to fixed addresses. A run
-        # ends after its copies, and the next one starts after it, so one of each is enough. They are zeroed, because
-        # graphs must be captured with labels that the decoder knows.
-        pinned = device.type == "cuda"
-        self._sent = {count: torch.zeros(self.MOST_ROWS, count, 3, pin_memory=pinned) for count in self._slots}
-        self._sent_arrays: dict[int, FloatArray] = {count: sent.numpy() for count, sent in self._sent.items()}
-        self._facts = torch.zeros(self.MOST_ROWS, decoder.mask_count + 1, pin_memory=pinned)
-        self._facts_array: FloatArray = self._facts.numpy()
+        pinned, facts = device.type == "cuda", decoder.mask_count + 1
+        #: Of single rows: the graph copies from and to them, in one launch with everything else.
+        self._lone = _HostBuffers(1, self._slots, facts, pinned=pinned)
+        self._buffers: queue.SimpleQueue[_HostBuffers] = queue.SimpleQueue()
+        for _ in range(_RUNS):
+            self._buffers.put(_HostBuffers(self.MOST_ROWS, self._slots, facts, pinned=pinned))
         self._fetcher = Fetcher(device)
         #: Created once and entered only under the lock: it remembers the previous stream.
         self._on_stream = torch.cuda.stream(stream)
-        self._steps: dict[Hashable, Steps] = {}
+        self._steps: dict[tuple[int, int, bool], Steps] = {}
         self._pool = torch.cuda.graph_pool_handle() if self._capture else None
+
+    @property
+    def packs(self) -> bool:
+        """Whether masks may be packed by a kernel; it does not support padding."""
+        return self._device.type == "cuda" and self._spec.resize is not ResizePolicy.PAD
+
+    def use_packing_kernel(self) -> None:
+        """Compiles and uses the kernel that packs masks, if it works here."""
+        if self.packs:
+            self._fetcher.warm_up()
+
+    @property
+    def worth_compiling(self) -> Sequence[int]:
+        """Numbers of rows whose steps gain by compiling. On a GPU a batch of 16 takes half the time."""
+        return _ROWS if self._device.type == "cuda" else _ROWS[:1]
+
+    def use_compiled(self, count: int, folder: Path) -> None:
+        """Replaces the step of ``count`` clicks by compiled code, between two runs; SetupError if it is wrong.
+
+        Args:
+            folder: see :func:`~triton_sam.engines.torch.compiled_steps.load_compiled`.
+        """
+        function = load_compiled(folder, self._step, self._device)
+        stream = new_stream(self._device) if self._device.type == "cuda" else None
+        with torch.inference_mode(), torch.cuda.stream(stream):
+            rows, points = self._step.inputs(count, self._device)
+            rows.normal_()
+            (found, _, facts), (expected, _, known) = function(rows, points), self._step(rows, points)
+            if not is_near((found, facts[:, :-1]), (expected, known[:, :-1])):
+                raise SetupError(f"the compiled decoder for {count} rows gives other masks")
+        with self._lock, torch.inference_mode():
+            shape = count, self._slots[0], False
+            self._steps[shape] = self._made(*shape, function).instead_of(self._steps_for(*shape))
 
     def warm_up(self) -> Iterator[str]:
         """Captures every shape. Yields a description of each finished step."""
-        if self._spec.resize is not ResizePolicy.PAD:  # the kernel does not support padding
-            with self._on_stream:
-                self._fetcher.warm_up()
         for masked in (False, True):
             for slots in self._slots:
                 for rows in _ROWS if self._capture else ():
@@ -88,22 +144,42 @@ class RowRunner:
 
     def decode(self, rows: Sequence[Row]) -> list[Decoded]:
         """Rows of any images and prompts -> one result each, in order."""
+        points, groups = self._grouped(rows)
+        with self._lock, torch.inference_mode(), self._on_stream:
+            if len(groups) == 1 and len(rows) <= self.MOST_ROWS:
+                return self._finished(self._started(rows, points, *next(iter(groups))))
+            answers: dict[int, Decoded] = {}
+            for kind, indices in groups.items():
+                for start in range(0, len(indices), self.MOST_ROWS):
+                    batch = indices[start : start + self.MOST_ROWS]
+                    run = self._started([rows[i] for i in batch], [points[i] for i in batch], *kind)
+                    answers.update(zip(batch, self._finished(run), strict=True))
+            return [answers[index] for index in range(len(rows))]
+
+    def begin(self, rows: Sequence[Row]) -> Callable[[], list[Decoded]]:
+        """Starts :meth:`decode` and returns a function that waits for its result, which must be called.
+
+        The next rows may be begun before that, so that the device goes from one run to the next. Rows that are no plain
+        batch are decoded at once.
+        """
+        points, groups = self._grouped(rows)
+        (slots, masked), *others = groups
+        if others or masked or not 1 < len(rows) <= self.MOST_ROWS or slots not in self._slots:
+            decoded = self.decode(rows)
+            return lambda: decoded
+        with self._lock, torch.inference_mode(), self._on_stream:
+            run = self._started(rows, points, slots, masked)
+        return lambda: self._finished(run)
+
+    def _grouped(self, rows: Sequence[Row]) -> tuple[list[list[Point]], dict[tuple[int, bool], list[int]]]:
+        """The points of each row; and (slots, whether masks are prompts) -> indices of rows that fit into one run."""
         padded = self._decoder.has_features
         points = [row_points(row, always_padded=padded) for row in rows]
         groups: dict[tuple[int, bool], list[int]] = {}
         for index, row in enumerate(rows):
             kind = self._slots_for(len(points[index])), row.prompt.mask_input is not None
             groups.setdefault(kind, []).append(index)
-        with self._lock, torch.inference_mode(), self._on_stream:
-            if len(groups) == 1 and len(rows) <= self.MOST_ROWS:
-                return self._run(rows, points, *next(iter(groups)))
-            answers: dict[int, Decoded] = {}
-            for kind, indices in groups.items():
-                for start in range(0, len(indices), self.MOST_ROWS):
-                    batch = indices[start : start + self.MOST_ROWS]
-                    decoded = self._run([rows[i] for i in batch], [points[i] for i in batch], *kind)
-                    answers.update(zip(batch, decoded, strict=True))
-            return [answers[index] for index in range(len(rows))]
+        return points, groups
 
     def _slots_for(self, points: int) -> int:
         """The smallest number of slots that holds this many points."""
@@ -124,66 +200,83 @@ class RowRunner:
             for index in moving:
                 self._loaded[index] = weakref.ref(wanted[index])
 
-    def _run(self, rows: Sequence[Row], points: Sequence[Sequence[Point]], slots: int, masked: bool) -> list[Decoded]:
+    def _started(self, rows: Sequence[Row], points: Sequence[Sequence[Point]], slots: int, masked: bool) -> _Run:
+        """Starts a run, under the lock and on the stream. :meth:`_finished` must follow."""
         count = bucket(len(rows), _ROWS)
+        buffers = self._lone if count == 1 else self._buffers.get()
         try:
             self._place(rows)
             if masked:
                 self._masks[: len(rows)].copy_(self._sent_masks(rows), non_blocking=True)
             if slots in self._slots:
-                fill_slots(self._sent_arrays[slots][:count], points)
-                masks = self._steps_for(count, slots, masked).run()
+                fill_slots(buffers.sent_arrays[slots][:count], points)
+                masks = self._run_steps(count, slots, masked, buffers)
             else:
                 sent = self._fetcher.host(count, slots, 3)
                 fill_slots(sent.numpy(), points)
                 given = [self._rows[:count], sent.to(self._device), *([self._masks[:count]] if masked else [])]
-                masks = self._copy_scores(self._function(*given))
+                masks = self._copy_scores(self._step(*given), buffers)
             packed = self._fetcher.pixels(masks, rows)
             logits = self._fetcher.logits(masks, rows)
-        finally:
-            self.wait()  # pending work uses memory that is reused when this returns
-        return self._answers(rows, logits, packed)
+            done = None if self._stream is None else self._stream.record_event()
+        except BaseException:
+            self.wait()  # pending work uses the buffers
+            self._give_back(buffers)
+            raise
+        return _Run(rows, buffers, logits, packed, done)
 
-    def _answers(self, rows: Sequence[Row], logits: list[Any], packed: list[Any]) -> list[Decoded]:
-        facts = self._facts_array[: len(rows)].copy()  # the next run overwrites it
+    def _finished(self, run: _Run) -> list[Decoded]:
+        """Waits for a run and returns its results."""
+        try:
+            if run.done is not None:
+                run.done.synchronize()
+            facts = run.buffers.facts_array[: len(run.rows)].copy()  # a later run overwrites it
+        finally:
+            self._give_back(run.buffers)
         if not math.isfinite(facts.sum()):
             raise InternalError("the decoder overflows its precision: set TRITON_SAM_TORCH_DTYPE=float32 on the server")
         found = []
-        for index, (row, choice) in enumerate(zip(rows, facts[:, -1].tolist(), strict=True)):
+        for index, (row, choice) in enumerate(zip(run.rows, facts[:, -1].tolist(), strict=True)):
             place = int(choice)
             scores = facts[index, 1:-1] if row.multimask else facts[index, place : place + 1]
-            found.append(Decoded(scores, logits[index], packed[index]))
+            found.append(Decoded(scores, run.logits[index], run.packed[index]))
         return found
+
+    def _give_back(self, buffers: _HostBuffers) -> None:
+        if buffers is not self._lone:
+            self._buffers.put(buffers)
+
+    def _run_steps(self, rows: int, slots: int, masked: bool, buffers: _HostBuffers) -> DeviceMasks:
+        steps = self._steps_for(rows, slots, masked)
+        if buffers is not self._lone:
+            self._points[slots][:rows].copy_(buffers.sent[slots][:rows], non_blocking=True)
+            return self._copy_scores(steps.run(), buffers)
+        masks: DeviceMasks = steps.run()
+        return masks
 
     def _steps_for(self, rows: int, slots: int, masked: bool) -> Steps:
         key = (rows, slots, masked)
         if key not in self._steps:
-            placed, sent = self._points[slots][:rows], self._sent[slots][:rows]
-            inputs = [self._rows[:rows], placed, *([self._masks[:rows]] if masked else [])]
-            stream = self._stream if self._capture else None
-            # Compiling takes seconds per shape. It pays for single clicks; batches are bound by arithmetic.
-            lone = key == (1, self._slots[0], False)
-            maker = self._maker if lone and self._maker is not None else StepMaker(self._spec.id)
-            self._steps[key] = maker.make(
-                self._function,
-                inputs,
-                stream,
-                self._pool,
-                ahead=lambda: placed.copy_(sent, non_blocking=True),
-                after=self._copy_scores,
-            )
+            self._steps[key] = self._made(rows, slots, masked, self._step)
         return self._steps[key]
 
-    def _function(self, *inputs: Tensor) -> tuple[Masks, Tensor]:
-        """The decoder's masks, and [R,M+2] scores followed by the choice, in one tensor."""
-        masks = self._decoder(*inputs)
-        return masks, torch.cat([masks.scores, masks.choice[:, None].float()], dim=1)
+    def _made(self, rows: int, slots: int, masked: bool, function: Callable[..., Any]) -> Steps:
+        placed, sent = self._points[slots][:rows], self._lone.sent[slots]
+        lone = rows == 1
+        return Steps(
+            function,
+            [self._rows[:rows], placed, *([self._masks[:rows]] if masked else [])],
+            self._stream if self._capture else None,
+            self._pool,
+            ahead=(lambda: placed.copy_(sent, non_blocking=True)) if lone else None,
+            after=(lambda output: self._copy_scores(output, self._lone)) if lone else None,
+        )
 
-    def _copy_scores(self, output: tuple[Masks, Tensor]) -> DeviceMasks:
+    def _copy_scores(self, output: tuple[Tensor, ...], buffers: _HostBuffers) -> DeviceMasks:
         """Starts the copy of scores and choices to the host, and returns the masks on the device."""
-        masks, facts = output
-        self._facts[: len(facts)].copy_(facts, non_blocking=True)
-        return DeviceMasks(masks.best[:, None], masks.logits[:, 1:])
+        logits, best, facts = output
+        buffers.facts[: len(facts)].copy_(facts, non_blocking=True)
+        return DeviceMasks(best[:, None], logits[:, 1:])
 
     def _sent_masks(self, rows: Sequence[Row]) -> Tensor:
         clip, side = self._spec.decoder.mask_clip, self._spec.decoder.mask_side

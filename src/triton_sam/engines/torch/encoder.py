@@ -22,8 +22,8 @@ class RowEncoder(nn.Module):
         self._kept_in = dtype
         self.eval().requires_grad_(False)
 
-    def cast(self, device: torch.device, dtype: torch.dtype) -> RowEncoder:
-        """Moves it to a device and a dtype.
+    def cast(self, device: torch.device, dtype: torch.dtype, *, kernels: bool = True) -> RowEncoder:
+        """Moves it to a device and a dtype; ``kernels`` as in :meth:`HieraTrunk.settle`.
 
         Buffers that are not in the checkpoint keep their dtype: they hold positions and angles (SAM 3's rotations), for
         which half precision is too coarse.
@@ -38,7 +38,7 @@ class RowEncoder(nn.Module):
         for module, name, buffer in exact:
             module._buffers[name] = buffer.to(device)
         if isinstance(self.encoder, HieraEncoder):
-            self.encoder.trunk.settle(device, dtype)
+            self.encoder.trunk.settle(device, dtype, kernels=kernels)
         return self
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor]:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import gc
 import io
 import logging
 import os
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,16 +26,24 @@ from triton_sam.core.geometry import Frame
 from triton_sam.core.images import EncodedImage
 from triton_sam.core.prompts import ObjectPrompt
 from triton_sam.engines.base import Capacity, Decoded, Embedding, FloatArray, Row
+from triton_sam.engines.device_list import own_gpu
+from triton_sam.engines.readiness import AT_ONCE, Readiness
+from triton_sam.engines.torch.code_folder import CodeFolder
+from triton_sam.engines.torch.code_key import code_key
+from triton_sam.engines.torch.compile_process import DECODER, ENCODER, PACKING, RESIZING, CompileRequest
+from triton_sam.engines.torch.compiled_steps import is_near, load_compiled
+from triton_sam.engines.torch.compiling import Compilation, cache_variables
 from triton_sam.engines.torch.decoder import RowDecoder
 from triton_sam.engines.torch.decoding import RowRunner
 from triton_sam.engines.torch.devices import choose_device, choose_dtypes, room_for_cache, slowness
 from triton_sam.engines.torch.encoder import RowEncoder
-from triton_sam.engines.torch.graphs import StepMaker, Steps, bucket, new_stream
+from triton_sam.engines.torch.graphs import Steps, bucket, new_stream
 from triton_sam.engines.torch.layout import Layout
 from triton_sam.engines.torch.pictures import PictureReader
 from triton_sam.errors import InternalError, InvalidInput, SetupError, Unavailable
 from triton_sam.models.specs import ModelSpec
 from triton_sam.networks.segmenters import build
+from triton_sam.scratch import scratch_folder
 from triton_sam.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -41,6 +52,9 @@ _TOO_SLOW = 20.0
 _BATCHES = (1, 2, 4, 8)
 #: The GPU's JPEG decoder works on one file at a time; several threads keep it busy.
 _PREPARERS = 4
+#: Of folders for compiled code that cannot be kept.
+_SCRATCH = "triton-sam-compiled-"
+_CLOSE_SECONDS = 10.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +94,7 @@ class TorchOptions:
     Attributes:
         dtype: of the encoder.
         row_dtype: of cached embeddings and of the decoder.
-        compile_mode: torch.compile's mode for the encoder; None does not compile.
+        compile_mode: torch.compile's mode for what :meth:`TorchEngine.speed_up` compiles; None if it is never called.
         encode_batch: maximum number of images in one run.
         graphs: capture CUDA graphs, on a GPU.
         gpu_jpeg: decode JPEGs on the GPU if it can.
@@ -98,22 +112,12 @@ class TorchOptions:
 def load_torch_engine(spec: ModelSpec, weights: Path, settings: Settings) -> TorchEngine:
     """Builds a model from its weights file and warms it up. Logs every step.
 
-    The embedding cache gets the remaining GPU memory, ``settings.cache_bytes`` at most.
+    It returns an engine that serves uncompiled, and compiles while it serves: see its ``readiness``. The embedding
+    cache gets the remaining GPU memory, ``settings.cache_bytes`` at most.
     """
-    # Compiled and tuned kernels are cached there for the next start.
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(settings.home / "compiled"))
-    device = choose_device(settings)
-    mode = settings.torch_compile
-    if mode == "auto":
-        mode = "default" if device.type == "cuda" else "off"
-    options = TorchOptions(
-        device,
-        *choose_dtypes(settings, device, spec),
-        compile_mode=None if mode == "off" else mode,
-        encode_batch=settings.encode_batch if device.type == "cuda" else 1,
-        graphs=settings.torch_graphs,
-        gpu_jpeg=settings.gpu_jpeg,
-    )
+    started = time.perf_counter()
+    options = choose_options(spec, settings)
+    device = options.device
     times = slowness(options.dtype, device)
     if times > _TOO_SLOW:
         log.warning(
@@ -143,7 +147,29 @@ def load_torch_engine(spec: ModelSpec, weights: Path, settings: Settings) -> Tor
     if room < settings.cache_bytes:
         log.warning("%s caches only %.0f MiB of embeddings: the GPU has no more free memory", spec.id, room / 2**20)
     engine.capacity = dataclasses.replace(engine.capacity, cache_bytes=room)
+    if options.compile_mode is not None:
+        # Loading compiled code creates many objects, and so starts collections. One of everything that is loaded by now
+        # would hold Python's lock for 0.2 to 0.4 s.
+        gc.collect()
+        gc.freeze()
+        engine.speed_up(settings.home / "compiled", started)
     return engine
+
+
+def choose_options(spec: ModelSpec, settings: Settings) -> TorchOptions:
+    """The options for a model on this machine."""
+    device = choose_device(settings)
+    mode = settings.torch_compile
+    if mode == "auto":
+        mode = "default" if device.type == "cuda" else "off"
+    return TorchOptions(
+        device,
+        *choose_dtypes(settings, device, spec),
+        compile_mode=None if mode == "off" else mode,
+        encode_batch=settings.encode_batch if device.type == "cuda" else 1,
+        graphs=settings.torch_graphs,
+        gpu_jpeg=settings.gpu_jpeg,
+    )
 
 
 class TorchEngine:
@@ -171,9 +197,16 @@ class TorchEngine:
             mixes_images=True,
             on_cpu=not on_gpu,
             answers_at_once=on_gpu,
+            overlaps=on_gpu,
         )
         decoder = RowDecoder(network, spec.architecture, self.layout).cast(options.device, options.row_dtype)
-        self._encoder = RowEncoder(network, spec, self.layout, options.row_dtype).cast(options.device, options.dtype)
+        # Our own kernels come with the compiled code: to compile them here would delay the start.
+        self._kernels = options.compile_mode is None
+        self._encoder = RowEncoder(network, spec, self.layout, options.row_dtype).cast(
+            options.device, options.dtype, kernels=self._kernels
+        )
+        self.compilation: Compilation | None = None
+        self._until_closed = contextlib.ExitStack()
         self._reader = PictureReader(spec, options.device, options.dtype, gpu_jpeg=options.gpu_jpeg)
         self._encode_lock = threading.Lock()
         self._threads = threading.local()
@@ -181,21 +214,27 @@ class TorchEngine:
         clicks = new_stream(options.device, priority=-1) if on_gpu else None
         side = spec.side
         self._pixels = torch.zeros(self._batches[-1], 3, side, side, dtype=options.dtype, device=options.device)
-        self._maker = StepMaker(spec.id, options.compile_mode)
         self._encodes: dict[int, Steps] = {}
         self._encode_pool = torch.cuda.graph_pool_handle() if on_gpu else None
-        self.rows = RowRunner(spec, decoder, self.layout, options.device, clicks, self._maker, capture=options.graphs)
+        self.rows = RowRunner(spec, decoder, self.layout, options.device, clicks, capture=options.graphs)
 
     # -- loading ---------------------------------------------------------------------------------------------
 
+    @property
+    def readiness(self) -> Readiness:
+        return AT_ONCE if self.compilation is None else self.compilation.readiness
+
     def warm_up(self) -> None:
-        """Compiles and captures everything that a request may need."""
+        """Captures everything that a request may need, uncompiled."""
         started = time.perf_counter()
         device = self._options.device
         where = torch.cuda.get_device_name(device) if device.type == "cuda" else "the CPU"
         for count in reversed(self._batches):  # the largest one allocates the memory that all share
-            self._encodes[count] = self._captured_encoder(count)
+            self._encodes[count] = self._captured(count, self._encoder)
             self._log_progress(where, f"encoder for {count} of {self._batches[-1]} images at a time", started)
+        if self._kernels:
+            self._reader.use_kernel()
+            self.rows.use_packing_kernel()
         for step in self.rows.warm_up():
             self._log_progress(where, step, started)
         if device.type == "cuda":
@@ -215,9 +254,65 @@ class TorchEngine:
     def _log_progress(self, where: str, what: str, started: float) -> None:
         log.info("%s on %s: %s ready after %.1f s", self.spec.id, where, what, time.perf_counter() - started)
 
-    def _captured_encoder(self, count: int) -> Steps:
+    def _captured(self, count: int, function: Callable[..., Any]) -> Steps:
         stream = self._encode_stream if self._options.graphs else None
-        return self._maker.make(self._encoder, [self._pixels[:count]], stream, self._encode_pool)
+        return Steps(function, [self._pixels[:count]], stream, self._encode_pool)
+
+    def speed_up(self, root: Path, started: float | None = None) -> None:
+        """Starts to replace steps by compiled code, which is kept in ``root``; returns at once.
+
+        Args:
+            started: time.perf_counter() when loading began, for the log and ``readiness``.
+        """
+        options, spec = self._options, self.spec
+        mode = options.compile_mode or "default"
+        switches: dict[str, Callable[[Path], object]] = {
+            f"{ENCODER}1": partial(self._use_compiled, 1),
+            f"{DECODER}1": partial(self.rows.use_compiled, 1),
+            **({PACKING: lambda _: self.rows.use_packing_kernel()} if self.rows.packs else {}),
+            **({RESIZING: lambda _: self._reader.use_kernel()} if self._reader.may_use_kernel else {}),
+            **{
+                f"{DECODER}{count}": partial(self.rows.use_compiled, count) for count in self.rows.worth_compiling[::-1]
+            },
+            **{f"{ENCODER}{count}": partial(self._use_compiled, count) for count in reversed(self._batches)},
+        }
+        key = code_key(spec.architecture, spec.graphs, options.device, (options.dtype, options.row_dtype), mode)
+        try:
+            folder = CodeFolder(root, key)
+        except SetupError as error:
+            log.warning("%s compiles again at each start: %s", spec.id, error)
+            folder = CodeFolder(self._until_closed.enter_context(scratch_folder(_SCRATCH)) / "compiled", key)
+        os.environ.update(cache_variables(folder))
+        dtype, row_dtype = (str(each).removeprefix("torch.") for each in (options.dtype, options.row_dtype))
+        request = CompileRequest(
+            spec.architecture, spec.graphs, str(options.device), dtype, row_dtype, mode, (), folder.root, folder.key
+        )
+        begun = time.perf_counter() if started is None else started
+        name = f"{spec.id} on GPU {own_gpu()}" if options.device.type == "cuda" else spec.id
+        checked = {step: partial(_switch, use) for step, use in switches.items()}
+        self.compilation = Compilation(name, folder, request, checked, begun)
+        self.compilation.start()
+
+    def close(self) -> None:
+        """See :class:`~triton_sam.engines.base.Engine`. A step that is being replaced is waited for."""
+        if self.compilation is not None:
+            self.compilation.stop()
+            self.compilation.wait(_CLOSE_SECONDS)
+        self._until_closed.close()
+
+    def _use_compiled(self, count: int, folder: Path) -> None:
+        """Replaces the encoder for ``count`` images by compiled code, between two runs; SetupError if it is wrong."""
+        device, side = self._options.device, self.spec.side
+        function = load_compiled(folder, self._encoder, device)
+        stream = new_stream(device) if device.type == "cuda" else None
+        with torch.inference_mode(), torch.cuda.stream(stream):
+            pixels = torch.randn(count, 3, side, side, device=device).to(self._options.dtype)
+            if not is_near(function(pixels)[:1], self._encoder(pixels)[:1]):
+                raise SetupError(f"the compiled encoder for {count} images gives other embeddings")
+        with self._encode_lock:
+            self._encodes[count] = self._captured(count, function).instead_of(self._encodes[count])
+            if stream is not None:
+                torch.cuda.empty_cache()  # the comparison's memory: the embedding cache counts on it
 
     # -- encoding --------------------------------------------------------------------------------------------
 
@@ -278,6 +373,26 @@ class TorchEngine:
         """See :class:`~triton_sam.engines.base.Engine`."""
         with _out_of_memory_as_unavailable():
             return self.rows.decode(rows)
+
+    def begin(self, rows: Sequence[Row]) -> Callable[[], list[Decoded]]:
+        """See :class:`~triton_sam.engines.base.Engine`."""
+        with _out_of_memory_as_unavailable():
+            result = self.rows.begin(rows)
+
+        def finish() -> list[Decoded]:
+            with _out_of_memory_as_unavailable():
+                return result()
+
+        return finish
+
+
+def _switch(use: Callable[[Path], object], folder: Path) -> None:
+    """Uses a folder of compiled code; Unavailable if that does not fit into the GPU's memory now."""
+    try:
+        use(folder)
+    except torch.cuda.OutOfMemoryError:
+        torch.cuda.empty_cache()
+        raise Unavailable("the GPU has no memory left for compiled code") from None
 
 
 class _out_of_memory_as_unavailable:  # noqa: N801  (used like a function)

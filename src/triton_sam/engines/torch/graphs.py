@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from triton_sam.errors import SetupError
+
 log = logging.getLogger(__name__)
 _WARM_UPS = 3
 
@@ -44,8 +46,8 @@ class Steps:
         self.outputs: Any = None
         if stream is None:
             return
-        with torch.cuda.stream(stream):
-            for _ in range(_WARM_UPS):  # compiles, and lets libraries initialise before the capture
+        with torch.inference_mode(), torch.cuda.stream(stream):
+            for _ in range(_WARM_UPS):  # loads kernels, and lets libraries initialise before the capture
                 self._called()
             stream.synchronize()
             graph = torch.cuda.CUDAGraph()
@@ -56,6 +58,12 @@ class Steps:
             except RuntimeError as error:  # it synchronises with the host in the middle
                 log.warning("a step runs without a CUDA graph, and slower: %s", str(error).partition("\n")[0])
             stream.synchronize()
+
+    def instead_of(self, other: Steps) -> Steps:
+        """Itself, to replace ``other``; SetupError if only that one could be captured."""
+        if self._graph is None and other._graph is not None:
+            raise SetupError("compiled code could not be captured as a CUDA graph")
+        return self
 
     def run(self) -> Any:
         """Starts the function on the current stream and returns its output buffers."""
@@ -70,44 +78,6 @@ class Steps:
             self._ahead()
         outputs = self._function(*self._inputs)
         return outputs if self._after is None else self._after(outputs)
-
-
-class StepMaker:
-    """Creates the steps of one model, compiled if that is requested and works."""
-
-    def __init__(self, name: str, mode: str | None = None) -> None:
-        """
-        Args:
-            name: of the model, for the log.
-            mode: of torch.compile; None compiles nothing.
-        """
-        self._name = name
-        self._mode = "max-autotune-no-cudagraphs" if mode == "max-autotune" else mode
-
-    def make(
-        self,
-        function: Callable[..., Any],
-        inputs: Sequence[Tensor],
-        stream: torch.cuda.Stream | None,
-        pool: Any = None,
-        ahead: Callable[[], object] | None = None,
-        after: Callable[[Any], Any] | None = None,
-    ) -> Steps:
-        """See :class:`Steps`. Only the function is compiled, not the copies from and to the host."""
-        with torch.inference_mode():
-            if self._mode is not None:
-                try:
-                    compiled = torch.compile(function, mode=self._mode, dynamic=False, fullgraph=True)
-                    steps = Steps(compiled, inputs, stream, pool, ahead, after)
-                    if stream is None:  # not run yet, so not compiled yet
-                        steps.run()
-                    return steps
-                except torch.cuda.OutOfMemoryError:
-                    raise
-                except Exception as error:  # no compiler on this machine, or torch cannot compile this network
-                    log.warning("%s runs uncompiled, and slower", self._name, exc_info=error)
-                    self._mode = None  # it would fail for other sizes too
-            return Steps(function, inputs, stream, pool, ahead, after)
 
 
 def bucket(count: int, sizes: Sequence[int]) -> int:

@@ -38,10 +38,15 @@ class HieraTrunk(nn.Module):
         self.blocks = nn.ModuleList(_Block(block) for block in backbone.blocks)
         self.ends = frozenset(backbone.stage_ends)
 
-    def settle(self, device: torch.device, dtype: torch.dtype) -> None:
-        """Chooses the fastest implementations for a device; call it before anything is compiled."""
+    def settle(self, device: torch.device, dtype: torch.dtype, *, kernels: bool = True) -> None:
+        """Chooses the fastest implementations for a device; call it before anything is compiled.
+
+        Args:
+            kernels: also our own kernels, whose compilation takes seconds.
+        """
         blocks = [block for block in self.modules() if isinstance(block, _Block)]
-        by_kernel = kernel_attends(device, dtype, dict.fromkeys(block.kind for block in blocks if block.window))
+        kinds = dict.fromkeys(block.kind for block in blocks if block.window)
+        by_kernel = kernels and kernel_attends(device, dtype, kinds)
         for block in blocks:
             block.by_kernel = by_kernel
             block.joins_gelu = joins_gelu(block.activation, device, dtype)

@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from triton_sam.core.geometry import Frame
 from triton_sam.core.images import EncodedImage
+from triton_sam.engines.torch.resizing import kernel_resizes, normal_of, resized, resized_by_kernel
 from triton_sam.models.specs import ModelSpec
-from triton_sam.networks.segmenters import normalisation
 
 log = logging.getLogger(__name__)
 
@@ -25,8 +24,8 @@ class PictureReader:
         self._spec = spec
         self._device = device
         self._dtype = dtype
-        mean, std = (value.to(device) for value in normalisation(spec.architecture))
-        self._scale, self._shift = 1 / (255 * std), mean / std
+        self._normal = normal_of(spec.architecture, device)
+        self._by_kernel = False
         # The GPU upsamples the colour of most JPEGs by repeating it, Pillow by blending: some masks differ visibly.
         self._decode_jpeg = gpu_jpeg_decoder(device) if gpu_jpeg else None
 
@@ -36,22 +35,19 @@ class PictureReader:
         frame = Frame(picture.shape[2], picture.shape[1], self._spec.side, self._spec.resize)
         return frame, self.fit(picture, frame)
 
+    @property
+    def may_use_kernel(self) -> bool:
+        return self._device.type == "cuda"
+
+    def use_kernel(self) -> None:
+        """Compiles and uses the kernel that resizes, if it works here; from the next picture on."""
+        if self.may_use_kernel:
+            self._by_kernel = kernel_resizes(self._normal, self._dtype)
+
     def fit(self, picture: Tensor, frame: Frame) -> Tensor:
         """[3,H,W] uint8 on the device -> [3,side,side], normalised; padding is zero."""
-        width, height = frame.resized
-        pixels = picture[None].float()
-        if picture.shape[1:] != (height, width):
-            # One axis after the other, rounded after each: the same pixels as Pillow, which the references and the
-            # other engines use. Small objects change with a difference of one in 255. Pillow starts with the vertical
-            # axis if that shrinks much more.
-            rows_first = picture.shape[1] > max(height, 1.1 * height * picture.shape[2] / width)
-            first = (height, picture.shape[2]) if rows_first else (picture.shape[1], width)
-            for size in (first, (height, width)):
-                pixels = (functional.interpolate(pixels, size, mode="bilinear", antialias=True) + 0.5).floor()
-        pixels = pixels[0] * self._scale - self._shift
-        if (height, width) != (frame.side, frame.side):
-            pixels = functional.pad(pixels, (0, frame.side - width, 0, frame.side - height))
-        return pixels.to(self._dtype)
+        given = resized_by_kernel(picture, frame, self._normal, self._dtype) if self._by_kernel else None
+        return resized(picture, frame, self._normal, self._dtype) if given is None else given
 
     def _picture(self, image: EncodedImage) -> Tensor:
         """[3,H,W] uint8 on the device."""

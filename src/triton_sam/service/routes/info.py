@@ -50,6 +50,8 @@ def info_router(gateway: Gateway, metrics: ServiceMetrics, access: AccessControl
     async def health(request: Request) -> JSONResponse:
         """200 while masks are served, otherwise 503 with the reason. Also the versions, and why no newer one is used.
 
+        `devices` has those of each model: state, requests in flight, and whether the engine is at full speed yet.
+
         If the service has API tokens, a request without one gets the state only.
         """
         status = dict(gateway.upstream.status())

@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import os
+import queue
 import socket
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.waiting import eventually
-from triton_sam.backend.workers.channel import Channel, accept, address_of, connect
+from triton_sam.backend.core import Source
+from triton_sam.backend.jobs import SegmentJob, SegmentReply
+from triton_sam.backend.workers.channel import Channel, Message, accept, address_of, connect
+from triton_sam.backend.workers.channel_reader import ChannelReader
+from triton_sam.backend.workers.links import Link
 from triton_sam.backend.workers.shared_slots import SIZES, SharedSlots, new_memory
+from triton_sam.backend.workers.wire import pack_job
 
 LARGEST = SIZES[-1][0]
 SLOTS = sum(count for _, count in SIZES)
 
 
-@pytest.fixture
-def ends() -> Iterator[tuple[Channel, Channel]]:
+def connected_ends() -> tuple[Channel, Channel]:
     """(the Triton process's end, the worker's end)."""
     address = address_of(os.getpid(), f"test-{threading.get_ident()}", "1", 0)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -30,6 +37,12 @@ def ends() -> Iterator[tuple[Channel, Channel]]:
     connection, _ = listener.accept()
     far = accept(connection)
     listener.close()
+    return near, far
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[Channel, Channel]]:
+    near, far = connected_ends()
     yield near, far
     near.close()
     far.close()
@@ -115,6 +128,70 @@ def test_the_end_of_one_side_ends_the_other(ends: tuple[Channel, Channel]) -> No
     assert list(far.messages()) == []
     with pytest.raises(BrokenPipeError):
         far.send({"is": "result"}, [b"x" * 1000])
+
+
+def test_a_message_that_may_be_dropped_never_blocks(ends: tuple[Channel, Channel]) -> None:
+    near, far = ends
+    for _ in range(10_000):  # more than a socket holds
+        near.send_if_free({"is": "alive"})
+    near.end()
+    arrived = [message.header for message in far.messages()]
+    assert 0 < len(arrived) < 10_000
+    assert all(header == {"is": "alive"} for header in arrived), "each one whole"
+
+
+def test_the_end_of_a_connection_releases_a_sender(ends: tuple[Channel, Channel]) -> None:
+    near, _ = ends
+    refused: list[OSError] = []
+
+    def send() -> None:
+        try:
+            near.send({"is": "work"}, [bytes(2 * LARGEST)])  # too large for a slot, and nobody reads
+        except OSError as error:
+            refused.append(error)
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    eventually(near._send_lock.locked, "the sender")
+    near.end()
+    sender.join(60)
+    assert len(refused) == 1
+
+
+def test_a_worker_says_that_it_is_alive_while_it_computes(ends: tuple[Channel, Channel]) -> None:
+    near, far = ends
+    core: Any = SimpleNamespace(unanswered=2, submit=lambda job, source: None)  # two requests that are not done
+    links: Any = None
+    ChannelReader().add(far, Link(links, core, far).take, lambda: None)
+    header, parts = pack_job(SegmentJob(cast("SegmentReply", None), None, "key"), Source(b"image"))
+    near.send({"is": "work", "number": 1, "shared": False, "job": header}, parts)
+    near.send_if_free({"is": "alive"})
+    assert next(near.messages()).header == {"is": "alive", "load": 2}
+
+
+def test_one_thread_reads_several_channels_until_they_end() -> None:
+    reader = ChannelReader()
+    pairs = [connected_ends() for _ in range(3)]
+    taken: queue.Queue[tuple[int, Any]] = queue.Queue()
+    for number, (_, far) in enumerate(pairs):
+
+        def take(message: Message, number: int = number) -> None:
+            if message.header["is"] == "bad":
+                raise ValueError
+            taken.put((number, message.header["value"]))
+
+        reader.add(far, take, lambda number=number: taken.put((number, "ended")))  # type: ignore[misc]
+    for number, (near, _) in enumerate(pairs):
+        near.send({"is": "bad"})
+        near.send({"is": "work", "value": number * 10})
+        assert taken.get(timeout=60) == (number, number * 10), "an error costs one message only"
+    pairs[1][0].close()
+    assert taken.get(timeout=60) == (1, "ended")
+    pairs[2][0].send({"is": "work", "value": 7})
+    assert taken.get(timeout=60) == (2, 7)
+    for near, far in pairs:
+        near.close()
+        far.close()
 
 
 def test_a_stranger_is_refused() -> None:

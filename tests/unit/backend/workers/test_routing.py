@@ -99,3 +99,19 @@ def test_an_image_is_found_after_the_list_of_its_home_is_lost() -> None:
     links[1].cached.add(key)
     links[0] = FakeLink(0)  # a new worker knows nothing
     assert find(Router(links), key) == 1
+
+
+def test_an_image_that_moved_while_its_device_was_lost_is_found_where_it_is() -> None:
+    """A process that knew the old place asks again, and does not send its clicks to an empty cache."""
+    links: list[Any] = [FakeLink(index) for index in range(3)]
+    one, other = Router(links), Router(links)
+    key = next(key for key in KEYS if home_of(key, range(3)) == 0)
+    links[0].load = links[2].load = 1
+    assert find(one, key, new=True) == find(other, key) == 1
+    links[1].ready = False
+    for router in (one, other):
+        router.forget(1)
+    links[2].load = 0
+    assert find(other, key, new=True) == 2
+    links[1].ready = True
+    assert find(one, key) == find(other, key) == 2

@@ -1,0 +1,156 @@
+"""The process that compiles an engine's steps: ``python -m`` this module, started by :mod:`.compiling`.
+
+It reads a request from standard input and writes a line for each step to standard output. When standard input ends, as
+it does when the parent ends in whatever way, it ends with everything that it has started.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+from pydantic import JsonValue, TypeAdapter
+
+from triton_sam.core.geometry import ResizePolicy
+from triton_sam.engines.torch.code_folder import CodeFolder
+from triton_sam.models.specs import Architecture, Graphs, ModelSpec
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+#: Names of steps; the encoder's is followed by the number of images, the decoder's by the number of rows.
+ENCODER, DECODER, PACKING, RESIZING = "encoder-", "decoder-", "packing", "resizing"
+#: A file system that does not answer must not keep this process alive; the next one that compiles sweeps too.
+_SWEEP_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class CompileRequest:
+    """What to compile.
+
+    Attributes:
+        dtype, row_dtype: names of torch's dtypes, of the encoder and of the rest.
+        mode: of torch.compile.
+        steps: names of steps, in the order in which they are needed.
+        root, key: of the :class:`CodeFolder`.
+    """
+
+    architecture: Architecture
+    graphs: Graphs
+    device: str
+    dtype: str
+    row_dtype: str
+    mode: str
+    steps: tuple[str, ...]
+    root: Path
+    key: dict[str, JsonValue]
+
+    def to_line(self) -> bytes:
+        """As the process reads it."""
+        return _REQUEST.dump_json(self) + b"\n"
+
+
+_REQUEST = TypeAdapter(CompileRequest)
+
+
+def main() -> None:
+    """Compiles what is missing. The argument is the descriptor of the folder's lock, which this process shares."""
+    os.set_inheritable(int(sys.argv[1]), False)  # the lock ends with this process, not with a compiler that it starts
+    os.umask(0o077)
+    os.setpgid(0, 0)
+    request = _REQUEST.validate_json(sys.stdin.buffer.readline())
+    folder = CodeFolder(request.root, request.key)
+    threading.Thread(target=_end_with_parent, args=(folder,), name="parent", daemon=True).start()
+    with _own_output() as output:
+        compile_missing(request, folder, lambda step: print(step, file=output, flush=True))
+
+
+def _end_with_parent(folder: CodeFolder) -> None:
+    """When the parent ends, kills this process and those that it has started, which the kernel would not do."""
+    while os.read(0, 1):  # not sys.stdin, whose lock would be missed when Python ends
+        pass
+    sweeper = threading.Thread(target=folder.sweep, daemon=True)
+    sweeper.start()
+    sweeper.join(_SWEEP_SECONDS)
+    os.killpg(os.getpid(), signal.SIGKILL)
+
+
+def compile_missing(request: CompileRequest, folder: CodeFolder, done: Callable[[str], object]) -> None:
+    """Compiles the steps that another process has not compiled meanwhile; calls ``done`` with each one's name."""
+    missing = []
+    for step in request.steps:
+        if folder.find(step) is None:
+            missing.append(step)
+        else:
+            done(step)
+    if not missing:
+        return
+    compile_step = _compiler(request)
+    for step in missing:
+        with folder.writing(step) as new:
+            compile_step(step, new)
+        done(step)
+
+
+def _compiler(request: CompileRequest) -> Callable[[str, Path], None]:
+    """A function that compiles a step into a folder. The network has random weights: code does not depend on them."""
+    import torch
+
+    from triton_sam.engines.torch.compiled_steps import compile_module
+    from triton_sam.engines.torch.decoder import DecoderStep, RowDecoder
+    from triton_sam.engines.torch.encoder import RowEncoder
+    from triton_sam.engines.torch.layout import Layout
+    from triton_sam.engines.torch.packing import kernel_packs
+    from triton_sam.engines.torch.resizing import kernel_resizes, normal_of
+    from triton_sam.networks.segmenters import build
+
+    device = torch.device(request.device)
+    dtype, row_dtype = getattr(torch, request.dtype), getattr(torch, request.row_dtype)
+    spec = ModelSpec("", "", "", "", ResizePolicy.SQUASH, request.architecture, request.graphs)
+    layout = Layout.of(spec)
+    if device.type == "cuda":
+        torch.backends.cuda.enable_cudnn_sdp(False)  # as in the engine
+    network = build(spec.architecture, spec.side)
+    decoder = DecoderStep(RowDecoder(network, spec.architecture, layout).cast(device, row_dtype))
+    encoder = RowEncoder(network, spec, layout, row_dtype).cast(device, dtype)
+
+    # Triton keeps these in its own cache.
+    kernels: dict[str, Callable[[], object]] = {
+        PACKING: lambda: kernel_packs(device),
+        RESIZING: lambda: kernel_resizes(normal_of(request.architecture, device), dtype),
+    }
+
+    def compile_step(step: str, folder: Path) -> None:
+        if step in kernels:
+            kernels[step]()
+            (folder / step).touch()
+            return
+        count = int(step.rpartition("-")[2])
+        module: nn.Module = decoder
+        inputs: tuple[Tensor, ...] = decoder.inputs(count, device)
+        if step.startswith(ENCODER):
+            module = encoder
+            inputs = (torch.zeros(count, 3, spec.side, spec.side, dtype=dtype, device=device),)
+        compile_module(module, inputs, request.mode, folder)
+
+    return compile_step
+
+
+@contextmanager
+def _own_output() -> Iterator[TextIO]:
+    """Standard output for us alone: what libraries and compilers print goes to standard error."""
+    sys.stdout.flush()
+    with os.fdopen(os.dup(1), "w") as output:
+        os.dup2(2, 1)
+        yield output
+
+
+if __name__ == "__main__":
+    main()
