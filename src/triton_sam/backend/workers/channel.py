@@ -26,7 +26,7 @@ _GREETING = b"slots"
 _CREDENTIALS = struct.Struct("3i")
 _TIMEVAL = struct.Struct("ll")
 #: A process that takes nothing for so long hangs, and must not hold up those who send to it.
-_SEND_SECONDS = 30
+_SEND_SECONDS = 10
 
 
 @dataclass(slots=True)
