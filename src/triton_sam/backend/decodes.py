@@ -108,6 +108,7 @@ class DecodeWorker:
         running: _Run | None = None
         while True:
             with self._lock:
+                self._decoding = running is not None
                 while not (self.queue or self._pings or self._closing or running):
                     self._ready.wait()
                 pings, self._pings = self._pings, []
@@ -121,10 +122,12 @@ class DecodeWorker:
                 except Exception:
                     log.exception("a ping could not be answered")
             begun = self._begin(batch)
-            for run in (running, begun):
-                if run is not None and (run is running or not self._engine.capacity.overlaps):
-                    self._end(run)
-            running = begun if self._engine.capacity.overlaps else None
+            if running is not None:
+                self._end(running)
+            if begun is not None and not self._engine.capacity.overlaps:
+                self._end(begun)
+                begun = None
+            running = begun
             pings, batch, begun = [], [], None  # an idle worker keeps nothing alive
 
     def _may_begin(self, running: _Run | None) -> bool:

@@ -21,6 +21,7 @@ from tests.unit.backend.scheduler_helpers import (
     send,
     wait_for,
 )
+from tests.waiting import eventually
 from triton_sam.backend.jobs import SegmentJob
 from triton_sam.backend.scheduler import Scheduler
 from triton_sam.backend.single_user import RETURN_SECONDS, SHARED_SECONDS, TURNAROUND_SECONDS, SingleUserDetector
@@ -116,6 +117,19 @@ def test_a_click_beside_another_one_waits_for_the_worker(make: MakeScheduler, en
     engine.decode_gate.set()
     assert len(expect_answer(first)) == 2
     expect_answer(second)
+
+
+@pytest.mark.parametrize("overlaps", [False, True])
+def test_a_lone_click_after_a_batch_is_decoded_at_once_again(
+    make: MakeScheduler, engine: Preparing, overlaps: bool
+) -> None:
+    engine.capacity = dataclasses.replace(engine.capacity, overlaps=overlaps)
+    scheduler = make(rows=8)
+    batch = Inbox()
+    scheduler.submit_click(SegmentJob(batch, prompt(1.0, objects=2), "key", embedding=embedding()))
+    expect_answer(batch)
+    eventually(lambda: not scheduler._decodes._decoding, "the worker waits again")
+    assert not lone_click(scheduler).empty
 
 
 def test_light_answers_of_a_batch_arrive_each_at_its_own(make: MakeScheduler, engine: Preparing) -> None:
