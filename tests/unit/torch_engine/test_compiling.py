@@ -147,7 +147,7 @@ def test_new_code_that_is_wrong_is_not_used(folder: CodeFolder, caplog: pytest.L
     made = run(folder, engine)
     assert made.readiness.detail == "it gives other masks"
     assert engine.used["decoder"] == []
-    assert caplog.text.count("WARNING") == 1
+    assert [record.levelname for record in caplog.records].count("WARNING") == 1
 
 
 def test_without_a_python_that_could_compile(folder: CodeFolder, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,6 @@ import numpy as np
 import torch
 from PIL import Image
 from safetensors.torch import load_file
-from torch import Tensor
 
 from triton_sam.core.geometry import Frame
 from triton_sam.core.images import EncodedImage
@@ -35,6 +34,7 @@ from triton_sam.engines.torch.compiled_steps import is_near, load_compiled
 from triton_sam.engines.torch.compiling import Compilation, cache_variables
 from triton_sam.engines.torch.decoder import RowDecoder
 from triton_sam.engines.torch.decoding import RowRunner
+from triton_sam.engines.torch.device_images import PreparedImage, TorchEmbedding
 from triton_sam.engines.torch.devices import choose_device, choose_dtypes, room_for_cache, slowness
 from triton_sam.engines.torch.encoder import RowEncoder
 from triton_sam.engines.torch.graphs import Steps, bucket, new_stream
@@ -55,36 +55,6 @@ _PREPARERS = 4
 #: Of folders for compiled code that cannot be kept.
 _SCRATCH = "triton-sam-compiled-"
 _CLOSE_SECONDS = 10.0
-
-
-@dataclass(frozen=True, eq=False)
-class TorchEmbedding:
-    """One image as a flat row on the device; see :mod:`triton_sam.engines.torch.layout`."""
-
-    frame: Frame
-    row: Tensor
-    layout: Layout
-
-    @property
-    def nbytes(self) -> int:
-        return self.row.numel() * self.row.element_size()
-
-    def array(self, name: str) -> FloatArray:
-        with torch.inference_mode():
-            array: FloatArray = self.layout.image_order(self.row, name).float().cpu().numpy()
-        return np.ascontiguousarray(array)
-
-    def framed(self, frame: Frame) -> TorchEmbedding:
-        return TorchEmbedding(frame, self.row, self.layout)
-
-
-@dataclass(frozen=True, eq=False)
-class PreparedImage:
-    """Pixels on the device, and the event after which they are complete."""
-
-    frame: Frame
-    pixels: Tensor
-    ready: torch.cuda.Event | None
 
 
 @dataclass(frozen=True, slots=True)
