@@ -34,6 +34,14 @@ SECONDS = float(os.environ.get("SCALE_SECONDS", "5"))
 CLIENTS = int(os.environ.get("SCALE_CLIENTS", "64"))
 IMAGE_CLIENTS = 16
 _KEY = "0" * 40
+#: Kind of process -> a part of its command.
+_KINDS = {
+    "workers": "workers.process",
+    "model processes": "backend_stub",
+    "server": "bin/tritonserver",
+    "service": "service_process",
+    "supervisor": "triton_sam.cli",
+}
 
 
 def say(**figures: Any) -> None:
@@ -126,12 +134,17 @@ class Server:
 
     def stop(self) -> None:
         """Ends it and waits."""
-        self.process.send_signal(signal.SIGTERM)
-        try:
-            self.process.wait(2)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+        end(self.process, signal.SIGTERM, 2.0)
+
+
+def end(process: subprocess.Popen[bytes], how: signal.Signals, seconds: float) -> None:
+    """Ends a process with a signal, and kills it if that takes longer."""
+    process.send_signal(how)
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def free_port() -> int:
@@ -295,7 +308,7 @@ def crowd(server: Server, pictures: Pictures, keys: list[str]) -> dict[str, Any]
 
 
 def cpu_seconds() -> dict[str, float]:
-    """Seconds of processor time by kind of process: the server, its model processes, workers."""
+    """Seconds of processor time by kind of process: the server, its model processes, workers, the service."""
     ticks = os.sysconf("SC_CLK_TCK")
     totals: dict[str, float] = {}
     for entry in Path("/proc").glob("[0-9]*"):
@@ -304,7 +317,7 @@ def cpu_seconds() -> dict[str, float]:
             stat = (entry / "stat").read_text().rpartition(")")[2].split()
         except OSError:
             continue
-        kind = next((kind for kind in ("workers.process", "backend_stub", "bin/tritonserver") if kind in line), None)
+        kind = next((kind for kind, part in _KINDS.items() if part in line), None)
         if kind is not None:
             totals[kind] = totals.get(kind, 0.0) + (int(stat[11]) + int(stat[12])) / ticks
     return totals

@@ -11,7 +11,6 @@ from __future__ import annotations
 import base64
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -20,7 +19,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from benchmarks.device_scale import CLIENTS, MODEL, SECONDS, cpu_seconds, free_port, make_weights, say
+from benchmarks.device_scale import CLIENTS, MODEL, SECONDS, cpu_seconds, end, free_port, make_weights, say
 from triton_sam.bench.load_clients import RepeatedRequest, load_clients
 from triton_sam.bench.pictures import Pictures, fresh_numbers, number_at
 
@@ -75,12 +74,7 @@ class Service:
 
     def stop(self) -> None:
         """Ends it and waits."""
-        self.process.send_signal(signal.SIGINT)
-        try:
-            self.process.wait(20)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+        end(self.process, signal.SIGINT, 20.0)
 
 
 def clicks(service: Service, pictures: Pictures, form: str) -> dict[str, Any]:
@@ -99,10 +93,10 @@ def clicks(service: Service, pictures: Pictures, form: str) -> dict[str, Any]:
             clients.add(service.request({"image_key": keys[number % _IMAGES], "points": [point], "format": form}))
         clients.wait_until_ready()
         for count in sorted({1, 16, CLIENTS}):
-            before = cpu_seconds() | _service_seconds()
+            before = cpu_seconds()
             clients.begin(count, SECONDS, 1.0)
             step = clients.outcome(count, SECONDS)
-            after = cpu_seconds() | _service_seconds()
+            after = cpu_seconds()
             figures[str(count)] = {
                 "rate": round(step.rate, 1),
                 "p50": round(step.percentile(50), 2),
@@ -113,21 +107,6 @@ def clicks(service: Service, pictures: Pictures, form: str) -> dict[str, Any]:
                 "cpu_seconds": {name: round(spent - before.get(name, 0.0), 2) for name, spent in after.items()},
             }
     return figures
-
-
-def _service_seconds() -> dict[str, float]:
-    """Processor time of all processes of the service."""
-    ticks = os.sysconf("SC_CLK_TCK")
-    total = 0.0
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            line = (entry / "cmdline").read_text(errors="replace")
-            stat = (entry / "stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if re.search(r"service_process|triton_sam\.cli", line):
-            total += (int(stat[11]) + int(stat[12])) / ticks
-    return {"service": total}
 
 
 def users(service: Service, count: int, image: str | None) -> dict[str, Any]:
