@@ -28,8 +28,8 @@ def rle(mask: BoolArray) -> dict[str, Any]:
 def rle_of_bits(packed: npt.NDArray[np.uint8], width: int) -> dict[str, Any]:
     """[H,ceil(W/8)] packed rows, spare bits zero -> the RLE of the mask.
 
-    Only bytes that differ from those of the row above are unpacked, and no column is put together: that takes a tenth
-    of the time of transposing the pixels.
+    Only bytes that differ from those of the row above are unpacked, and no column is put together: transposing the
+    pixels takes several times as long.
     """
     height, pitch = packed.shape
     top, bottom = (np.unpackbits(packed[row], count=width) for row in (0, -1))

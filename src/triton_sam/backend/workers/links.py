@@ -37,7 +37,7 @@ _GREETING_SECONDS = 2.0
 _PLACES_KEPT = 65536
 _SESSIONS_KEPT = 4096
 #: Many threads share Python's lock here, and give it up by themselves often enough. Forced to hand it over ten times as
-#: often, as where one person's click counts, they answered a fifth fewer clicks of 64 clients on an H200.
+#: often, as where one person's click counts, they answered a sixth fewer clicks of 64 clients on an H200.
 _SWITCH_SECONDS = 0.001
 
 
