@@ -25,7 +25,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from triton_sam.bench.load_clients import infer_request, load_clients
+from triton_sam.bench.load_clients import LoadClients, infer_request, load_clients
 from triton_sam.bench.load_worker import Connection
 from triton_sam.bench.pictures import Pictures, fresh_numbers, number_at
 
@@ -271,20 +271,7 @@ def crowd(server: Server, pictures: Pictures, keys: list[str]) -> dict[str, Any]
             clients.add(infer_request(server.url, MODEL, inputs, ("masks", "scores"), session=f"user {number}"))
         clients.wait_until_ready()
         for count in sorted({1, 8, 32, CLIENTS}):
-            before, begun = cpu_seconds(), time.monotonic()
-            clients.begin(count, SECONDS, 1.0)
-            step = clients.outcome(count, SECONDS)
-            used = {name: round(spent - before.get(name, 0.0), 2) for name, spent in cpu_seconds().items()}
-            figures[f"clicks_{count}"] = {
-                "rate": round(step.rate, 1),
-                "p50": round(step.percentile(50), 2),
-                "p99": round(step.percentile(99), 2),
-                "refused": step.refused,
-                "errors": step.errors,
-                "client_cpu_us": round(step.cpu_seconds * 1e6),
-                "cpu_seconds": used,
-                "wall": round(time.monotonic() - begun, 2),
-            }
+            figures[f"clicks_{count}"] = rate_of(clients, count)
     with load_clients() as clients:
         numbers = fresh_numbers()
         data = pictures.jpeg()
@@ -305,6 +292,22 @@ def crowd(server: Server, pictures: Pictures, keys: list[str]) -> dict[str, Any]
         step = clients.outcome(IMAGE_CLIENTS, SECONDS)
         figures[f"images_{IMAGE_CLIENTS}"] = {"rate": round(step.rate, 1), "p50": round(step.percentile(50), 2)}
     return figures
+
+
+def rate_of(clients: LoadClients, count: int) -> dict[str, Any]:
+    """Answers a second of ``count`` clients, their latencies in milliseconds, and the processor time of the server."""
+    before = cpu_seconds()
+    clients.begin(count, SECONDS, 1.0)
+    step = clients.outcome(count, SECONDS)
+    return {
+        "rate": round(step.rate, 1),
+        "p50": round(step.percentile(50), 2),
+        "p99": round(step.percentile(99), 2),
+        "refused": step.refused,
+        "errors": step.errors,
+        "client_cpu_us": round(step.cpu_seconds * 1e6),
+        "cpu_seconds": {name: round(spent - before.get(name, 0.0), 2) for name, spent in cpu_seconds().items()},
+    }
 
 
 def cpu_seconds() -> dict[str, float]:

@@ -19,7 +19,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from benchmarks.device_scale import CLIENTS, MODEL, SECONDS, cpu_seconds, end, free_port, make_weights, say
+from benchmarks.device_scale import CLIENTS, MODEL, end, free_port, make_weights, rate_of, say
 from triton_sam.bench.load_clients import RepeatedRequest, load_clients
 from triton_sam.bench.pictures import Pictures, fresh_numbers, number_at
 
@@ -93,19 +93,7 @@ def clicks(service: Service, pictures: Pictures, form: str) -> dict[str, Any]:
             clients.add(service.request({"image_key": keys[number % _IMAGES], "points": [point], "format": form}))
         clients.wait_until_ready()
         for count in sorted({1, 16, CLIENTS}):
-            before = cpu_seconds()
-            clients.begin(count, SECONDS, 1.0)
-            step = clients.outcome(count, SECONDS)
-            after = cpu_seconds()
-            figures[str(count)] = {
-                "rate": round(step.rate, 1),
-                "p50": round(step.percentile(50), 2),
-                "p99": round(step.percentile(99), 2),
-                "refused": step.refused,
-                "errors": step.errors,
-                "client_cpu_us": round(step.cpu_seconds * 1e6),
-                "cpu_seconds": {name: round(spent - before.get(name, 0.0), 2) for name, spent in after.items()},
-            }
+            figures[str(count)] = rate_of(clients, count)
     return figures
 
 

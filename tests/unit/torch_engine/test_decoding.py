@@ -87,6 +87,20 @@ def test_rows_of_one_kind_are_each_as_alone(engine: TorchEngine, images: list[Em
         same(answer, engine.decode([row])[0], exactly=False)
 
 
+def test_rows_that_are_begun_before_others_are_taken_are_each_as_alone(
+    engine: TorchEngine, images: list[Embedding]
+) -> None:
+    rows = [Row(images[index % 2], PROMPTS[index % 4], logits=False, pixels=True) for index in range(7)]
+    batches = [rows[:3], rows[3:5], rows[5:6], rows[4:]]
+    first, second = engine.begin(batches[0]), engine.begin(batches[1])
+    results = [first()]
+    third = engine.begin(batches[2])
+    results += [second(), third(), engine.begin(batches[3])()]
+    for batch, answers in zip(batches, results, strict=True):
+        for row, answer in zip(batch, answers, strict=True):
+            same(answer, engine.decode([row])[0], exactly=False)
+
+
 def test_what_the_kernel_packs_is_what_is_handed_out(
     engine: TorchEngine, images: list[Embedding], monkeypatch: pytest.MonkeyPatch
 ) -> None:
