@@ -37,6 +37,8 @@ log = logging.getLogger(__name__)
 
 _SHM_PREFIX = "triton_sam_"
 _IDLE_SECONDS = 3.0
+#: Triton's words for a model's process that has ended.
+_CRASHED = "is not healthy"
 #: Log lines of every start without a GPU, and of every start without a trace collector.
 _HARMLESS = re.compile(r"cuda|pinned memory|\[OTLP ", re.IGNORECASE)
 #: The user's proxy is not for our own server.
@@ -46,6 +48,14 @@ _ONNX_BACKEND_SOURCE = '''"""Written by triton-sam; the code lives in its packag
 
 from triton_sam.backend.onnx_model import TritonPythonModel  # noqa: F401
 '''
+
+
+class CrashedAtStart(ServerError):
+    """The process of a model ended before it had initialised the model.
+
+    Processes of Triton 2.51 do that now and then on a busy machine (``std::length_error`` in their log), with no fault
+    of the model's.
+    """
 
 
 @dataclass(slots=True)
@@ -213,7 +223,8 @@ class TritonProcess:
                 failed = {name: one_line(why) for name, (state, why) in states.items() if state == "UNAVAILABLE"}
                 needed = self.options.needed or self.options.models
                 if all(name in failed for name in needed):
-                    raise ServerError(f"the model {needed[0]} does not load: {failed[needed[0]]}")
+                    kind = CrashedAtStart if _CRASHED in failed[needed[0]] else ServerError
+                    raise kind(f"the model {needed[0]} does not load: {failed[needed[0]]}")
                 if all(states.get(name, ("", ""))[0] in ("READY", "UNAVAILABLE") for name in at_start):
                     self.failed = failed
                     for name, pinned in self.pins.items():

@@ -192,16 +192,23 @@ class Supervisor:
         self._status.state, self._status.reason = ("stopped" if interrupted else "failed"), str(error)
 
     def _launch(self) -> None:
+        try:
+            self._launch_once()
+        except process.CrashedAtStart as error:
+            log.warning("%s: starting once more", error)
+            self._launch_once()
+        self._updates.note_failures(self.process.failed)
+        self._updates.note_versions(self.process)
+        self._status.state = "ready"
+        self._pinger.begin_anew()
+
+    def _launch_once(self) -> None:
         self._process = process.start(self.options, self._updates.prepare_start())
         try:
             self._process.wait_ready(self._is_stopping)
         except BaseException:
             self._process.stop(drain=False)
             raise
-        self._updates.note_failures(self._process.failed)
-        self._updates.note_versions(self._process)
-        self._status.state = "ready"
-        self._pinger.begin_anew()
 
     def _watch(self) -> None:
         failure = find_failure(self.process, self._pinger)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ from tests.waiting import eventually
 from triton_sam.errors import ServerError, SetupError
 from triton_sam.server import supervisor
 from triton_sam.server.command import ServerOptions
+from triton_sam.server.process import CrashedAtStart
 from triton_sam.server.supervisor import Supervisor
 
 # start and stop
@@ -67,6 +69,23 @@ def test_a_first_start_that_fails(where: str, error: Exception, servers: FakeSer
     supervised.stop()
     assert len(servers.processes) == 1
     assert set(servers.processes[0].steps) == ({"kill"} if where == "ready" else set())
+
+
+@pytest.mark.parametrize("crashes", [1, 2])
+def test_a_model_that_crashes_at_its_start_is_started_once_more(
+    crashes: int, servers: FakeServers, options: ServerOptions
+) -> None:
+    def crash(started: FakeProcess) -> None:
+        if started.number < crashes:
+            started.not_ready = CrashedAtStart("the model sam2 does not load: its process is not healthy")
+
+    servers.on_start = crash
+    supervised = Supervisor(options, ("sam2",), NO_PINGS)
+    with pytest.raises(CrashedAtStart) if crashes > 1 else contextlib.nullcontext():
+        supervised.start()
+    supervised.stop()
+    assert [started.steps[0] for started in servers.processes] == ["kill", "ready" if crashes == 1 else "kill"]
+    assert not any(started.alive for started in servers.processes)
 
 
 # deaths
