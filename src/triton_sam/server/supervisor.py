@@ -195,7 +195,7 @@ class Supervisor:
         try:
             self._launch_once()
         except process.CrashedAtStart as error:
-            log.warning("%s: starting once more", error)
+            log.warning("starting once more: %s", error)
             self._launch_once()
         self._updates.note_failures(self.process.failed)
         self._updates.note_versions(self.process)
