@@ -170,6 +170,14 @@ class ServerError(SetupError):
     """The embedded server did not start or stopped unexpectedly."""
 
 
+class CrashedAtStart(ServerError):
+    """The process of a model ended before it had initialised the model.
+
+    Processes of Triton 2.51 do that now and then on a busy machine (``std::length_error`` in their log), with no fault
+    of the model's.
+    """
+
+
 _WIRE_CLASSES: tuple[type[TritonSamError], ...] = (
     InvalidInput,
     NotAuthorised,

@@ -7,6 +7,7 @@ import pytest
 from triton_sam import errors
 from triton_sam.errors import (
     Cancelled,
+    CrashedAtStart,
     DeadlineExceeded,
     Forbidden,
     ImageExpired,
@@ -56,6 +57,7 @@ LOCAL = (
     SetupError,
     WeightsError,
     InterruptedDownload,
+    CrashedAtStart,
     ServerError,
     IncompleteRewrite,
 )

@@ -24,7 +24,7 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
-from triton_sam.errors import ServerError
+from triton_sam.errors import CrashedAtStart, ServerError
 from triton_sam.repository.configs import load_json
 from triton_sam.repository.model_folders import ModelState
 from triton_sam.server import host
@@ -48,14 +48,6 @@ _ONNX_BACKEND_SOURCE = '''"""Written by triton-sam; the code lives in its packag
 
 from triton_sam.backend.onnx_model import TritonPythonModel  # noqa: F401
 '''
-
-
-class CrashedAtStart(ServerError):
-    """The process of a model ended before it had initialised the model.
-
-    Processes of Triton 2.51 do that now and then on a busy machine (``std::length_error`` in their log), with no fault
-    of the model's.
-    """
 
 
 @dataclass(slots=True)

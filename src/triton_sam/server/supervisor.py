@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from types import TracebackType
 
-from triton_sam.errors import ServerError, SetupError
+from triton_sam.errors import CrashedAtStart, ServerError, SetupError
 from triton_sam.server import process
 from triton_sam.server.command import ServerOptions
 from triton_sam.server.failures import Failure, dead_processes, find_failure
@@ -194,7 +194,7 @@ class Supervisor:
     def _launch(self) -> None:
         try:
             self._launch_once()
-        except process.CrashedAtStart as error:
+        except CrashedAtStart as error:
             log.warning("starting once more: %s", error)
             self._launch_once()
         self._updates.note_failures(self.process.failed)

@@ -9,10 +9,9 @@ import pytest
 
 from tests.unit.server.supervisor_helpers import MODEL_PID, NO_PINGS, WAIT, FakeProcess, FakeServers, status_of
 from tests.waiting import eventually
-from triton_sam.errors import ServerError, SetupError
+from triton_sam.errors import CrashedAtStart, ServerError, SetupError
 from triton_sam.server import supervisor
 from triton_sam.server.command import ServerOptions
-from triton_sam.server.process import CrashedAtStart
 from triton_sam.server.supervisor import Supervisor
 
 # start and stop
