@@ -23,14 +23,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from triton_sam.core.json_values import is_finite_number, kind, short
 from triton_sam.core.mask_cleaning import Cleaning, cleaning_from
 from triton_sam.core.masks import FORMATS
 from triton_sam.errors import InvalidInput, Unsupported
 from triton_sam.settings import Settings
 
 FOREGROUND, BACKGROUND = 1, 0
-#: No image is larger, and float32 cannot represent pixels beyond it.
-_LARGEST = 1e9
 _OBJECT_KEYS = frozenset({"points", "labels", "box", "boxes", "mask_input"})
 _PROMPT_KEYS = _OBJECT_KEYS | {"objects", "multimask", "format", "text", "image_size", "clean"}
 
@@ -117,7 +116,7 @@ def parse_prompt(text: str | bytes, limits: PromptLimits | None = None) -> Promp
     except (ValueError, RecursionError) as error:
         raise InvalidInput(f"prompt_json is not JSON ({error})") from None
     if not isinstance(document, dict):
-        raise InvalidInput(f'prompt_json is a JSON object like {{"points": [[x, y]]}}, not a {_kind(document)}')
+        raise InvalidInput(f'prompt_json is a JSON object like {{"points": [[x, y]]}}, not a {kind(document)}')
     return prompt_from_mapping(document, limits)
 
 
@@ -128,15 +127,15 @@ def prompt_from_mapping(document: Mapping[str, Any], limits: PromptLimits | None
     objects = _objects(document, limits)
     text = document.get("text")
     if text is not None and not isinstance(text, str):
-        raise InvalidInput(f"text is a string, not a {_kind(text)}")
+        raise InvalidInput(f"text is a string, not a {kind(text)}")
     if not objects and not text:
         raise InvalidInput("the prompt is empty: give at least one point, box, mask_input or object")
     multimask = document.get("multimask", False)
     if not isinstance(multimask, bool):
-        raise InvalidInput(f"multimask is true or false, not {_short(multimask)}")
+        raise InvalidInput(f"multimask is true or false, not {short(multimask)}")
     answer_format = document.get("format", "png")
     if answer_format not in FORMATS:
-        raise InvalidInput(f"format is one of {', '.join(FORMATS)}, not {_short(answer_format)}")
+        raise InvalidInput(f"format is one of {', '.join(FORMATS)}, not {short(answer_format)}")
     clean = cleaning_from(document.get("clean"))
     if clean is not None and answer_format == "logits":
         raise InvalidInput("clean is for full-size masks: choose the format png, rle, polygon or bits, or leave it out")
@@ -178,7 +177,7 @@ def _objects(document: Mapping[str, Any], limits: PromptLimits) -> list[ObjectPr
     if listed is None:
         return _one_or_many(document, limits)
     if not isinstance(listed, list):
-        raise InvalidInput(f"objects is a list, not a {_kind(listed)}")
+        raise InvalidInput(f"objects is a list, not a {kind(listed)}")
     beside = sorted(key for key in _OBJECT_KEYS if not _empty(document.get(key)))
     if beside:
         raise InvalidInput(f"{beside[0]} cannot be combined with objects: move it into one of them")
@@ -187,7 +186,7 @@ def _objects(document: Mapping[str, Any], limits: PromptLimits) -> list[ObjectPr
     objects = []
     for index, entry in enumerate(listed):
         if not isinstance(entry, dict):
-            raise InvalidInput(f"object {index} is a JSON object with points or a box, not a {_kind(entry)}")
+            raise InvalidInput(f"object {index} is a JSON object with points or a box, not a {kind(entry)}")
         _refuse_unknown(entry, _OBJECT_KEYS, f"object {index}")
         found = _one_or_many(entry, limits, f" of object {index}")
         if len(found) != 1:
@@ -199,7 +198,7 @@ def _objects(document: Mapping[str, Any], limits: PromptLimits) -> list[ObjectPr
 def _one_or_many(entry: Mapping[str, Any], limits: PromptLimits, where: str = "") -> list[ObjectPrompt]:
     boxes = [] if _empty(entry.get("boxes")) else entry["boxes"]
     if not isinstance(boxes, list):
-        raise InvalidInput(f"boxes{where} is a list of [x0, y0, x1, y1], not a {_kind(boxes)}")
+        raise InvalidInput(f"boxes{where} is a list of [x0, y0, x1, y1], not a {kind(boxes)}")
     if not _empty(entry.get("box")):
         boxes = [*boxes, entry["box"]]
     has_more = not _empty(entry.get("points")) or entry.get("mask_input") is not None
@@ -223,7 +222,7 @@ def _refuse_unknown(entry: Mapping[str, Any], known: frozenset[str], name: str) 
     unknown = sorted(set(entry) - known)
     if unknown:
         raise InvalidInput(
-            f"{name} has the unknown key {_short(unknown[0][:60])}: known are {', '.join(sorted(known))}"
+            f"{name} has the unknown key {short(unknown[0][:60])}: known are {', '.join(sorted(known))}"
         )
 
 
@@ -231,10 +230,6 @@ def _empty(value: Any) -> bool:
     if isinstance(value, np.ndarray):
         return value.size == 0
     return value is None or (hasattr(value, "__len__") and len(value) == 0)
-
-
-def _kind(value: Any) -> str:
-    return {dict: "object", list: "list", str: "string", type(None): "null"}.get(type(value), type(value).__name__)
 
 
 def _numbers(rows: Any, columns: int, name: str) -> npt.NDArray[np.float32]:
@@ -247,24 +242,10 @@ def _numbers(rows: Any, columns: int, name: str) -> npt.NDArray[np.float32]:
     for index, row in enumerate(rows):
         row = row.tolist() if isinstance(row, np.ndarray) else row
         if not isinstance(row, Sequence) or isinstance(row, str | bytes) or len(row) != columns:
-            raise InvalidInput(f"{name}: entry {index} needs {columns} numbers, not {_short(row)}")
-        if not all(_is_finite_number(value) for value in row):
-            raise InvalidInput(f"{name}: entry {index} {_short(row)} has a value that is not a finite number")
+            raise InvalidInput(f"{name}: entry {index} needs {columns} numbers, not {short(row)}")
+        if not all(is_finite_number(value) for value in row):
+            raise InvalidInput(f"{name}: entry {index} {short(row)} has a value that is not a finite number")
     return np.asarray(rows, dtype=np.float64).astype(np.float32)
-
-
-def _is_finite_number(value: Any) -> bool:
-    if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.integer | np.floating):
-        return False
-    return bool(-_LARGEST < value < _LARGEST)  # false for NaN; no conversion, because 10**400 has no float
-
-
-def _short(value: Any) -> str:
-    try:
-        text = repr(value)
-    except RecursionError:
-        return "something nested too deeply"
-    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _labels(labels: Any, count: int, where: str) -> npt.NDArray[np.int32]:
@@ -278,7 +259,7 @@ def _labels(labels: Any, count: int, where: str) -> npt.NDArray[np.int32]:
         raise InvalidInput(f"{count} points{where} have {len(listed)} labels: give one label for each point")
     for index, label in enumerate(listed):
         if isinstance(label, bool) or label not in (FOREGROUND, BACKGROUND):
-            raise InvalidInput(f"label {index}{where} is 1 (foreground) or 0 (background), not {_short(label)}")
+            raise InvalidInput(f"label {index}{where} is 1 (foreground) or 0 (background), not {short(label)}")
     return np.asarray(listed, dtype=np.int32).reshape(count)
 
 
@@ -330,4 +311,4 @@ def _image_size(value: Any) -> tuple[int, int] | None:
         and all(isinstance(side, int) and not isinstance(side, bool) and 0 < side <= 100_000 for side in value)
     ):
         return int(value[0]), int(value[1])
-    raise InvalidInput(f"image_size is [width, height] in pixels, not {_short(value)}")
+    raise InvalidInput(f"image_size is [width, height] in pixels, not {short(value)}")
