@@ -7,7 +7,8 @@ The JSON form (``prompt_json``)::
      "objects": [{"points": ..., "labels": ..., "box": ..., "mask_input": ...}, ...]}
 
 Points, one box and a mask at the top level describe ONE object. Several boxes without points are one object each.
-Any other prompt with several objects uses ``objects``.
+Any other prompt with several objects uses ``objects``. ``{"everything": {...}, "format": "rle"}`` asks for all masks of the
+image instead (:mod:`~triton_sam.core.everything.options`) and takes no other prompt beside it.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from triton_sam.core.everything.options import EVERYTHING_FORMATS, EverythingOptions, everything_from
 from triton_sam.core.json_values import is_finite_number, kind, short
 from triton_sam.core.mask_cleaning import Cleaning, cleaning_from
 from triton_sam.core.masks import FORMATS
@@ -31,7 +33,7 @@ from triton_sam.settings import Settings
 
 FOREGROUND, BACKGROUND = 1, 0
 _OBJECT_KEYS = frozenset({"points", "labels", "box", "boxes", "mask_input"})
-_PROMPT_KEYS = _OBJECT_KEYS | {"objects", "multimask", "format", "text", "image_size", "clean"}
+_PROMPT_KEYS = _OBJECT_KEYS | {"objects", "multimask", "format", "text", "image_size", "clean", "everything"}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,14 +65,20 @@ class Prompt:
     """(width, height); only needed with an embedding that the server no longer has."""
     clean: Cleaning | None = None
     """What is cleaned away from full-size masks; None for nothing."""
+    everything: EverythingOptions | None = None
+    """What is looked for in the whole image; then there are no objects."""
 
     def check_kinds(self, known: Collection[str], model_id: str) -> None:
         """Raises Unsupported for a kind of prompt that the model does not take, for example text."""
         if self.text is not None and "text" not in known:
             raise Unsupported(f"{model_id} takes points, boxes and masks, not text")
+        if self.everything is not None and "everything" not in known:
+            raise Unsupported(f"{model_id} takes points, boxes and masks, not everything")
 
     def check_inside(self, width: int, height: int) -> None:
         """Raises InvalidInput that names the first point or box outside a ``width`` x ``height`` image."""
+        if self.everything is not None:
+            self.everything.check_inside(width, height)
         for which, prompt in enumerate(self.objects):
             where = f" of object {which}" if len(self.objects) > 1 else ""
             for index, (x, y) in enumerate(prompt.points.tolist()):
@@ -124,6 +132,9 @@ def prompt_from_mapping(document: Mapping[str, Any], limits: PromptLimits | None
     """The parsed JSON form -> Prompt, with the same checks as :func:`parse_prompt`."""
     limits = limits or PromptLimits()
     _refuse_unknown(document, _PROMPT_KEYS, "prompt_json")
+    everything = everything_from(document.get("everything"))
+    if everything is not None:
+        return _everything(everything, document)
     objects = _objects(document, limits)
     text = document.get("text")
     if text is not None and not isinstance(text, str):
@@ -140,6 +151,27 @@ def prompt_from_mapping(document: Mapping[str, Any], limits: PromptLimits | None
     if clean is not None and answer_format == "logits":
         raise InvalidInput("clean is for full-size masks: choose the format png, rle, polygon or bits, or leave it out")
     return Prompt(tuple(objects), multimask, answer_format, text, _image_size(document.get("image_size")), clean)
+
+
+def _everything(options: EverythingOptions, document: Mapping[str, Any]) -> Prompt:
+    beside = sorted(key for key in (*_OBJECT_KEYS, "objects", "text") if not _empty(document.get(key)))
+    if beside:
+        raise InvalidInput(f"{beside[0]} cannot be combined with everything: leave one of them out")
+    if document.get("multimask"):
+        raise InvalidInput("everything has its own multimask_output: leave multimask out")
+    if cleaning_from(document.get("clean")) is not None:
+        raise InvalidInput("everything has its own min_mask_region_area: leave clean out")
+    answer_format = document.get("format", EVERYTHING_FORMATS[0])
+    if answer_format in FORMATS and answer_format not in EVERYTHING_FORMATS:
+        raise InvalidInput(
+            f"everything is too large as {answer_format}: choose the format {', '.join(EVERYTHING_FORMATS)}"
+        )
+    if answer_format not in EVERYTHING_FORMATS:
+        raise InvalidInput(
+            f"format of everything is one of {', '.join(EVERYTHING_FORMATS)}, not {short(answer_format)}"
+        )
+    size = _image_size(document.get("image_size"))
+    return Prompt((), options.multimask_output, answer_format, image_size=size, everything=options)
 
 
 def object_prompt(
@@ -221,9 +253,7 @@ def _one_or_many(entry: Mapping[str, Any], limits: PromptLimits, where: str = ""
 def _refuse_unknown(entry: Mapping[str, Any], known: frozenset[str], name: str) -> None:
     unknown = sorted(set(entry) - known)
     if unknown:
-        raise InvalidInput(
-            f"{name} has the unknown key {short(unknown[0][:60])}: known are {', '.join(sorted(known))}"
-        )
+        raise InvalidInput(f"{name} has the unknown key {short(unknown[0][:60])}: known are {', '.join(sorted(known))}")
 
 
 def _empty(value: Any) -> bool:

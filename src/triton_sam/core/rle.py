@@ -106,31 +106,39 @@ def _pack_counts(counts: Counts) -> str:
     return str(text.tobytes(), "ascii")
 
 
-def _unpack_counts(text: str) -> list[int]:
-    counts: list[int] = []
-    value = shift = 0
-    for character in text:
-        code = ord(character) - 48
-        value |= (code & 0x1F) << shift
-        shift += 5
-        if code & 0x20:
-            continue
-        if code & 0x10:
-            value |= -1 << shift
-        counts.append(value + counts[-2] if len(counts) > 2 else value)
-        value = shift = 0
+def _unpack_counts(text: str) -> Counts:
+    """The inverse of :func:`_pack_counts`; nothing for other text, which then covers no image."""
+    codes = np.frombuffer(text.encode("ascii", "replace"), np.uint8).astype(np.int64) - 48
+    ends = np.flatnonzero((codes & 0x20) == 0)
+    starts = np.concatenate(([0], ends[:-1] + 1))
+    lengths = ends - starts[: len(ends)] + 1
+    is_whole = len(ends) > 0 and ends[-1] == len(codes) - 1 and lengths.max() <= _MOST_GROUPS
+    if not is_whole or codes.min() < 0 or codes.max() > 0x3F:
+        return np.zeros(0, np.int64)
+    shift = _GROUP_BITS * (np.arange(len(codes)) - np.repeat(starts, lengths))
+    counts = np.add.reduceat((codes & 0x1F) << shift, starts)
+    counts -= ((codes[ends] & 0x10) != 0) * (np.int64(1) << (_GROUP_BITS * lengths))  # the sign
+    for first in (1, 2):  # from the fourth on, differences to the count two before
+        np.cumsum(counts[first::2], out=counts[first::2])
     return counts
+
+
+def runs(document: Mapping[str, Any]) -> Counts:
+    """COCO's RLE (compressed or a list of counts) -> [N] lengths of background, object, background, ... in turn."""
+    height, width = (int(side) for side in document["size"])
+    counts = document["counts"]
+    if isinstance(counts, bytes):
+        counts = counts.decode("ascii")
+    lengths = _unpack_counts(counts) if isinstance(counts, str) else np.asarray(counts, dtype=np.int64)
+    if lengths.sum() != height * width or (lengths < 0).any():
+        raise InvalidInput(f"the RLE does not cover {width} x {height} pixels")
+    return lengths
 
 
 def from_rle(document: Mapping[str, Any]) -> BoolArray:
     """COCO's RLE (compressed or a list of counts) -> [H,W] bool."""
     height, width = (int(side) for side in document["size"])
-    counts = document["counts"]
-    if isinstance(counts, bytes):
-        counts = counts.decode("ascii")
-    runs = np.asarray(_unpack_counts(counts) if isinstance(counts, str) else counts, dtype=np.int64)
-    if runs.sum() != height * width or (runs < 0).any():
-        raise InvalidInput(f"the RLE does not cover {width} x {height} pixels")
-    values = np.zeros(len(runs), np.bool_)
+    lengths = runs(document)
+    values = np.zeros(len(lengths), np.bool_)
     values[1::2] = True
-    return np.ascontiguousarray(np.repeat(values, runs).reshape(width, height).T)
+    return np.ascontiguousarray(np.repeat(values, lengths).reshape(width, height).T)

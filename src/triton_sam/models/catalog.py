@@ -52,6 +52,7 @@ def _sam1(
         checkpoints=files,
         parameters=parameters,
         best_for=best_for,
+        pred_iou_thresh=0.88,
     )
 
 

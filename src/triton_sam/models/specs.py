@@ -244,6 +244,7 @@ class ModelSpec:
         parameters: parameters of the network, in millions.
         access: what a user must do before the sources allow the download; empty if nothing.
         prompts: kinds of prompts it takes.
+        pred_iou_thresh: the predicted IoU above which everything mode keeps a mask by default, as published.
     """
 
     id: str
@@ -260,6 +261,7 @@ class ModelSpec:
     best_for: str = ""
     access: str = ""
     prompts: frozenset[str] = frozenset({"points", "boxes", "masks"})
+    pred_iou_thresh: float = 0.8
 
     @property
     def side(self) -> int:
