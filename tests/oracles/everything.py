@@ -148,8 +148,8 @@ def published_crop_boxes(width: int, height: int, layers: int, ratio: float) -> 
     for layer in range(layers):
         per_side = 2 ** (layer + 1)
         overlap = int(ratio * min(width, height) * (2 / per_side))
-        crop_width = int(math.ceil((overlap * (per_side - 1) + width) / per_side))
-        crop_height = int(math.ceil((overlap * (per_side - 1) + height) / per_side))
+        crop_width = math.ceil((overlap * (per_side - 1) + width) / per_side)
+        crop_height = math.ceil((overlap * (per_side - 1) + height) / per_side)
         lefts = [int((crop_width - overlap) * i) for i in range(per_side)]
         tops = [int((crop_height - overlap) * i) for i in range(per_side)]
         for x0, y0 in itertools.product(lefts, tops):

@@ -7,8 +7,8 @@ The JSON form (``prompt_json``)::
      "objects": [{"points": ..., "labels": ..., "box": ..., "mask_input": ...}, ...]}
 
 Points, one box and a mask at the top level describe ONE object. Several boxes without points are one object each.
-Any other prompt with several objects uses ``objects``. ``{"everything": {...}, "format": "rle"}`` asks for all masks of the
-image instead (:mod:`~triton_sam.core.everything.options`) and takes no other prompt beside it.
+Any other prompt with several objects uses ``objects``. ``{"everything": {...}, "format": "rle"}`` asks for all masks of
+the image instead (:mod:`~triton_sam.core.everything.options`) and takes no other prompt beside it.
 """
 
 from __future__ import annotations

@@ -17,14 +17,17 @@ from triton_sam.core.rle import runs
 Labels = npt.NDArray[Any]
 
 
+def label_type(count: int) -> type[np.unsignedinteger[Any]]:
+    """uint8 for up to 255 masks, uint16 for up to 65,535, else uint32."""
+    return np.uint8 if count < 2**8 else np.uint16 if count < 2**16 else np.uint32
+
+
 def label_image(masks: Sequence[Mapping[str, Any]], width: int, height: int) -> Labels:
     """COCO RLEs -> [H,W]: 0 for background, ``i + 1`` for mask ``i``.
 
-    Where masks overlap, the smaller one is on top; of equal ones, the earlier. The type is uint8 for up to 255 masks,
-    uint16 for up to 65,535, else uint32.
+    Where masks overlap, the smaller one is on top; of equal ones, the earlier.
     """
-    kind = np.uint8 if len(masks) < 2**8 else np.uint16 if len(masks) < 2**16 else np.uint32
-    painted: Labels = np.zeros(width * height, kind)  # down the columns, as runs go
+    painted: Labels = np.zeros(width * height, label_type(len(masks)))  # down the columns, as runs go
     lengths = [runs(mask) for mask in masks]
     areas = np.array([counts[1::2].sum() for counts in lengths])
     # From the last of the largest to the first of the smallest.
