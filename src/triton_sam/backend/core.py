@@ -26,7 +26,7 @@ from triton_sam.core import masks
 from triton_sam.core.geometry import Frame, ResizePolicy
 from triton_sam.core.images import EncodedImage
 from triton_sam.core.prompts import Prompt
-from triton_sam.engines.base import Embedding
+from triton_sam.engines.base import Embedding, ResultMemory
 from triton_sam.engines.device_list import own_gpu
 from triton_sam.engines.loading import load_engine
 from triton_sam.errors import InternalError, InvalidInput, TritonSamError
@@ -80,17 +80,26 @@ class SegmenterCore(Protocol):
 class LocalCore:
     """See :class:`SegmenterCore`: computes in this process."""
 
-    def __init__(self, spec: ModelSpec, folder: Path, version: str, settings: Settings, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        spec: ModelSpec,
+        folder: Path,
+        version: str,
+        settings: Settings,
+        metrics: Metrics,
+        memory: ResultMemory | None = None,
+    ) -> None:
         """
         Args:
             folder: of the version, with its graphs or weights.
+            memory: for masks; None uses memory of this process.
         """
         # Our own limit on pixels replaces Pillow's, which remains as a second check at twice the size.
         Image.MAX_IMAGE_PIXELS = settings.max_image_pixels
         self._spec = spec
         self._settings = settings
         self._metrics = metrics
-        self._engine = load_engine(spec, folder, settings)
+        self._engine = load_engine(spec, folder, settings, memory)
         self.info = ModelInfo(spec.id, version, self._engine.encoder_numbers)
         if self.on_cpu:
             load_resizing()
@@ -117,6 +126,11 @@ class LocalCore:
     def unanswered(self) -> int:
         """Number of admitted requests without a response."""
         return self._scheduler.unanswered
+
+    @property
+    def crowded(self) -> bool:
+        """Whether a request that arrives now waits for another batch than the one that is being decoded."""
+        return self._scheduler.unanswered > self._engine.capacity.rows
 
     def submit(self, job: SegmentJob, source: Source) -> None:
         """See :class:`SegmenterCore`."""

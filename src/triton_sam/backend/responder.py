@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Iterable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 
 from triton_sam.backend.jobs import Metrics, QueueLimits, SegmentJob
 from triton_sam.engines.base import Decoded
@@ -59,7 +59,7 @@ class Responder:
         self.unanswered = 0
         self._finishers = ThreadPoolExecutor(_FINISHERS, thread_name_prefix="finish")
         self._sender = ThreadPoolExecutor(1, thread_name_prefix="send")
-        self._sending: list[Future[None]] = []
+        self._sending: Future[None] | None = None
 
     def cancel(self, jobs: list[SegmentJob]) -> None:
         """Answers CANCELLED to admitted jobs."""
@@ -114,16 +114,20 @@ class Responder:
     def finish_light(self, answers: list[tuple[SegmentJob, list[Decoded]]]) -> None:
         """Sends responses that only have to be assembled.
 
-        A single one is sent on this thread, because waking another one costs as much. Several are sent by one dedicated
-        thread while the next batch is decoded. That batch's responses wait until these are out: requests that arrive
-        meanwhile make the next batch larger, which is worth more than an early start.
+        A single one, or those that are only copied, are sent on this thread: waking another one costs as much. Several
+        that Triton takes are sent by one dedicated thread while the next batch is decoded. That batch's responses wait
+        until these are out: requests that arrive meanwhile make the next batch larger, which is worth more than an
+        early start.
         """
-        wait(self._sending)
-        self._sending = []
-        if len(answers) == 1:
-            self.finish(*answers[0])
-        elif answers:
-            self._sending = [self._sender.submit(self._finish_all, answers)]
+        if self._sending is not None:
+            self._sending.result()
+            self._sending = None
+        if not answers:
+            return
+        if len(answers) == 1 or answers[0][0].only_copied:
+            self._finish_all(answers)
+        else:
+            self._sending = self._sender.submit(self._finish_all, answers)
 
     def close(self) -> None:
         """Sends what is left and ends the thread pools."""

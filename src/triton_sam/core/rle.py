@@ -16,8 +16,6 @@ from triton_sam.errors import InvalidInput
 BoolArray = npt.NDArray[np.bool_]
 Counts = npt.NDArray[np.int64]
 _GROUP_BITS = 5
-#: Counts are differences of two numbers below 2**31: 32 bits and a sign.
-_MOST_GROUPS = 7
 
 
 def rle(mask: BoolArray) -> dict[str, Any]:
@@ -92,18 +90,24 @@ def _document(changes: Counts, begins_with_object: bool, height: int, width: int
 
 def _pack_counts(counts: Counts) -> str:
     """COCO's text form: differences to the count two before, in groups of 5 bits, lowest first, starting at '0'."""
-    deltas = counts.copy()
-    deltas[3:] -= counts[1:-2]
-    # [N,7]: every group of every number. Shifting keeps the sign, so a number ends where only sign bits are left.
-    rest = deltas[:, None] >> (_GROUP_BITS * np.arange(_MOST_GROUPS + 1))
+    # Images have fewer than 2**31 pixels, and half the bytes take half the time.
+    deltas = counts.astype(np.int32)
+    deltas[3:] -= deltas[1:-2].copy()
+    most = _groups_of(int(deltas.min(initial=0)), int(deltas.max(initial=0)))
+    # [N,most]: every group of every number. Shifting keeps the sign, so a number ends where only sign bits are left.
+    number = np.arange(most, dtype=np.int32)
+    rest = deltas[:, None] >> (_GROUP_BITS * np.arange(most + 1, dtype=np.int32)).clip(max=31)
     groups = rest[:, :-1] & 0x1F
     is_last = rest[:, 1:] == -(groups >> 4)
     is_last[:, -1] = True
-    length = is_last.argmax(axis=1)
-    number = np.arange(_MOST_GROUPS)
-    characters = groups + np.where(number < length[:, None], 0x20 + 48, 48)
-    text = characters[number <= length[:, None]].astype(np.uint8)
-    return str(text.tobytes(), "ascii")
+    length = is_last.argmax(axis=1)[:, None]
+    characters = (groups + np.where(number < length, np.int32(0x20 + 48), np.int32(48))).astype(np.uint8)
+    return str(characters[number <= length].tobytes(), "ascii")
+
+
+def _groups_of(least: int, most: int) -> int:
+    """How many groups of 5 bits hold every number between two, with its sign."""
+    return -(-(max(most, ~least).bit_length() + 1) // _GROUP_BITS)
 
 
 def _unpack_counts(text: str) -> Counts:

@@ -119,6 +119,17 @@ class Capacity:
     cache_bytes: int | None = None
 
 
+class ResultMemory(Protocol):
+    """Host memory into which an engine may write masks, because other processes read them there."""
+
+    @property
+    def whole(self) -> ByteArray:
+        """All of it, [size] bytes, to make it known to a device."""
+
+    def take(self, size: int) -> ByteArray | None:
+        """[size] bytes of it, in use as long as an array refers to them; None if there is no room."""
+
+
 class Engine(Protocol):
     """A loaded model. ``encode`` and ``decode`` may run at the same time, each on its own threads.
 

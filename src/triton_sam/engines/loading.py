@@ -6,7 +6,7 @@ import importlib.util
 import logging
 from pathlib import Path
 
-from triton_sam.engines.base import EIGHT_BIT, Engine
+from triton_sam.engines.base import EIGHT_BIT, Engine, ResultMemory
 from triton_sam.errors import SetupError
 from triton_sam.installation import install_extra
 from triton_sam.models.specs import (
@@ -27,18 +27,19 @@ log = logging.getLogger(__name__)
 _NUMBERS = {Precision.FP32: "float32", Precision.FP16: "float16", Precision.INT8: EIGHT_BIT}
 
 
-def load_engine(spec: ModelSpec, folder: Path, settings: Settings) -> Engine:
+def load_engine(spec: ModelSpec, folder: Path, settings: Settings, memory: ResultMemory | None = None) -> Engine:
     """The warmed-up engine of a model.
 
     Args:
         spec: as the folder's version has it.
         folder: with ONNX graphs, the weights for torch, or both.
+        memory: for masks that a GPU has made; None uses memory of this process.
     """
     reason = _why_not_torch(folder, settings)
     if not reason:
         from triton_sam.engines.torch.engine import load_torch_engine
 
-        return load_torch_engine(spec, folder / NETWORK_FILE, settings)
+        return load_torch_engine(spec, folder / NETWORK_FILE, settings, memory)
     if not (folder / ENCODER_FILE).is_file():
         raise SetupError(
             f"{spec.id} has no ONNX graphs, and torch cannot run it because {reason}: "

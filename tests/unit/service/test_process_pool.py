@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -28,6 +29,7 @@ from triton_sam.errors import ServerError
 from triton_sam.scratch import scratch_folder
 from triton_sam.server.host import process_alive, process_known
 from triton_sam.service import process_pool
+from triton_sam.service.service_process import listening_socket
 from triton_sam.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -268,3 +270,26 @@ def test_processes_end_with_their_parent_and_the_next_start_cleans_up(triton: Fa
 def test_how_many(cores: int, wanted: int, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cores)))
     assert process_pool.process_count(Settings(service_processes=wanted)) == count
+
+
+def test_a_small_response_does_not_wait_for_an_acknowledgement() -> None:
+    """asyncio sets this option only if the listening socket names its protocol; a body would wait 40 ms."""
+
+    async def option() -> int:
+        found: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+        def connected(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            accepted = writer.get_extra_info("socket")
+            found.set_result(accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+            writer.close()
+
+        with listening_socket("127.0.0.1", 0) as listener:
+            async with await asyncio.start_server(connected, sock=listener):
+                _, writer = await asyncio.open_connection(*listener.getsockname())
+                try:
+                    return await found
+                finally:
+                    writer.close()
+                    await writer.wait_closed()
+
+    assert asyncio.run(option())

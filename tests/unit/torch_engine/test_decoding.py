@@ -108,7 +108,7 @@ def test_what_the_kernel_packs_is_what_is_handed_out(
     (expected,) = engine.decode([row])
     asked = []
 
-    def pack(logits: torch.Tensor, frame: Frame) -> np.ndarray | None:  # type: ignore[type-arg]
+    def pack(logits: torch.Tensor, frame: Frame, take: object) -> np.ndarray | None:  # type: ignore[type-arg]
         asked.append(tuple(logits.shape[:2]))
         return None if len(asked) > 1 else np.full((1, 1, frame.height, 15), 7, np.uint8)
 

@@ -40,7 +40,7 @@ class _Kernel:
     def __init__(self, wrong: int = 0) -> None:
         self._wrong = wrong
 
-    def pack(self, logits: Tensor, height: int, width: int) -> Any:
+    def pack(self, logits: Tensor, height: int, width: int, take: Any = None) -> Any:
         packed = packed_masks(logits.flatten(0, 1), Frame(width, height, 64, ResizePolicy.SQUASH)).numpy()
         packed.reshape(-1)[: self._wrong] ^= 128
         return packed.reshape(*logits.shape[:2], *packed.shape[1:])

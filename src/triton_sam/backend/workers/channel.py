@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from triton_sam.backend.workers.result_blocks import LentResults
 from triton_sam.backend.workers.shared_slots import SharedSlots, new_memory
 
 _FRAME = struct.Struct("<II")
@@ -53,8 +54,16 @@ class Message:
 class Channel:
     """One end of a connection. :meth:`send` may be called by any thread, :meth:`receive` by one."""
 
-    def __init__(self, connection: socket.socket, outgoing: SharedSlots, incoming: SharedSlots) -> None:
+    def __init__(
+        self, connection: socket.socket, outgoing: SharedSlots, incoming: SharedSlots, *, borrows: bool = False
+    ) -> None:
+        """
+        Args:
+            borrows: whether the other end is a worker, which passes its memory for results before its first message.
+        """
         self._socket = connection
+        self._borrows = borrows
+        self._lent: LentResults | None = None
         self._outgoing = outgoing
         self._incoming = incoming
         self._send_lock = threading.Lock()
@@ -123,6 +132,8 @@ class Channel:
         """Waits for bytes, and returns the messages that are complete now; None if the other end has closed."""
         self.listening = True
         try:
+            if self._borrows and self._lent is None:
+                self._lent = LentResults(*_received(self._socket, 1))
             count = self._socket.recv_into(self._received)
         except OSError:
             return None
@@ -161,10 +172,14 @@ class Channel:
     def _message(self, head: bytes, body: bytes) -> Message:
         header = marshal.loads(head)
         place = header.pop("slot", None)
-        if place is None:
-            return Message(header, body)
-        slot, length = place
-        return Message(header, self._incoming.view(slot, length), lambda: self._incoming.free(slot))
+        if place is not None:
+            slot, length = place
+            return Message(header, self._incoming.view(slot, length), lambda: self._incoming.free(slot))
+        lent, place = self._lent, header.pop("lent", None)
+        if lent is not None and place is not None:
+            loan, offset, length = place
+            return Message(header, lent.view(offset, length), lambda: lent.give_back(loan))
+        return Message(header, body)
 
 
 def _frame(header: dict[str, Any], body: int) -> tuple[bytes, bytes]:
@@ -196,22 +211,33 @@ def connect(address: str) -> Channel:
             os.close(outgoing)
             os.close(incoming)
             raise
-        return Channel(connection, SharedSlots(outgoing), SharedSlots(incoming))
+        return Channel(connection, SharedSlots(outgoing), SharedSlots(incoming), borrows=True)
     except BaseException:
         connection.close()
         raise
 
 
-def accept(connection: socket.socket) -> Channel:
-    """The worker's end of a connection; OSError if it does not come from a process of this user."""
+def accept(connection: socket.socket, results: int) -> Channel:
+    """The worker's end of a connection; OSError if it does not come from a process of this user.
+
+    Args:
+        results: the descriptor of the worker's :class:`ResultBlocks`.
+    """
     _check_peer(connection)
-    greeting, descriptors, _, _ = socket.recv_fds(connection, len(_GREETING), 2)
-    if greeting != _GREETING or len(descriptors) != 2:
+    incoming, outgoing = _received(connection, 2)
+    channel = Channel(connection, SharedSlots(outgoing), SharedSlots(incoming))
+    socket.send_fds(connection, [_GREETING], [results])
+    return channel
+
+
+def _received(connection: socket.socket, count: int) -> list[int]:
+    """So many file descriptors of the other end; OSError if it sends something else."""
+    greeting, descriptors, _, _ = socket.recv_fds(connection, len(_GREETING), count)
+    if greeting != _GREETING or len(descriptors) != count:
         for descriptor in descriptors:
             os.close(descriptor)
         raise ConnectionError("the other end is no triton-sam process")
-    incoming, outgoing = descriptors
-    return Channel(connection, SharedSlots(outgoing), SharedSlots(incoming))
+    return descriptors
 
 
 def _check_peer(connection: socket.socket) -> None:

@@ -10,7 +10,7 @@ import socket
 import sys
 import threading
 import time
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,8 @@ from triton_sam.backend.jobs import SegmentJob
 from triton_sam.backend.workers.channel import Channel, Message, accept
 from triton_sam.backend.workers.channel_reader import ChannelReader
 from triton_sam.backend.workers.options import WorkerOptions
+from triton_sam.backend.workers.relayed_metrics import RelayedMetrics
+from triton_sam.backend.workers.result_blocks import ResultBlocks
 from triton_sam.backend.workers.wire import pack_error, pack_result, unpack_job
 from triton_sam.engines.base import Decoded
 from triton_sam.errors import InternalError, TritonSamError
@@ -30,7 +32,6 @@ from triton_sam.repository.model_folders import served_spec
 from triton_sam.settings import Settings
 
 log = logging.getLogger(__name__)
-_REPORT_SECONDS = 0.05
 _POLL_SECONDS = 0.1
 #: Of a worker that ends.
 _GREETING_SECONDS = 2.0
@@ -61,8 +62,9 @@ class Links:
         self._ungreeted = 0
         self._told = False
         self._greeted = threading.Condition(self._lock)
-        self.metrics = _RelayedMetrics(self._report)
-        self._reader = ChannelReader()
+        self.metrics = RelayedMetrics(self._report)
+        self.results = ResultBlocks()
+        self._reader = ChannelReader(lambda: self.core is not None and self.core.crowded)
         #: Image key -> index of its device, for keys whose home is this worker.
         self._places: OrderedDict[str, int] = OrderedDict()
         #: Sessions whose newest request is here and not on another device.
@@ -80,7 +82,7 @@ class Links:
         try:
             folder = Path(options.folder)
             spec = served_spec(get_spec(options.model_id), folder)
-            self.core = LocalCore(spec, folder, options.version, settings, self.metrics)
+            self.core = LocalCore(spec, folder, options.version, settings, self.metrics, self.results)
             if not self.core.on_cpu:
                 sys.setswitchinterval(_SWITCH_SECONDS)
         except TritonSamError as error:
@@ -176,6 +178,7 @@ class Links:
 
     def _left(self, link: Link) -> None:
         link.drop_waiting()
+        self.results.forget(link)
         with self._lock:
             self._links.remove(link)
             self.farewells += link.said_goodbye
@@ -184,7 +187,7 @@ class Links:
     def _greet(self, connection: socket.socket) -> Link | None:
         """Tells a Triton process whether the model was loaded; None if it was not, or if the process is gone."""
         try:
-            channel = accept(connection)
+            channel = accept(connection, self.results.descriptor)
         except OSError as error:
             log.warning("a connection was refused: %s", error)
             connection.close()
@@ -259,6 +262,14 @@ class Link:
         header["load"] = self.core.unanswered
         with contextlib.suppress(OSError):
             self.channel.send(header, parts, hold=hold)
+
+    def send_result(self, header: dict[str, Any], parts: Sequence[memoryview]) -> None:
+        """Sends a result with the next flush: lends it if it is in memory that the other end sees, else copies it."""
+        loan = self._links.results.lend(parts[0], self) if len(parts) == 1 and len(parts[0]) else None
+        if loan is not None:
+            header["lent"] = [*loan, len(parts[0])]
+            parts = ()
+        self.send(header, parts, hold=True)
 
     def finish(self, number: int) -> None:
         """Forgets an answered request."""
@@ -345,7 +356,7 @@ class _LinkReply:
         embedding = self._link.core.embedding_of(job) if job.needs.embedding else None
         header, parts = pack_result(job, decoded, embedding)
         self._link.finish(self.number)
-        self._link.send({"is": "result", "number": self.number, "result": header}, parts, hold=True)
+        self._link.send_result({"is": "result", "number": self.number, "result": header}, parts)
 
     def flush(self) -> None:
         with contextlib.suppress(OSError):
@@ -357,39 +368,3 @@ class _LinkReply:
 
     def is_cancelled(self) -> bool:
         return self.gone
-
-
-class _RelayedMetrics:
-    """Collects counts and gauges and reports them in groups; see :class:`triton_sam.backend.metrics.TritonMetrics`."""
-
-    def __init__(self, report: Callable[[dict[str, int], dict[str, float]], bool]) -> None:
-        self._report = report
-        self._counts: Counter[str] = Counter()
-        self._levels: dict[str, float] = {}
-        self._changed = threading.Condition()
-        threading.Thread(target=self._loop, name="metrics", daemon=True).start()
-
-    def count(self, name: str, amount: int = 1) -> None:
-        with self._changed:
-            self._counts[name] += amount
-            self._changed.notify()
-
-    def set(self, name: str, value: float) -> None:
-        with self._changed:
-            self._levels[name] = value
-            self._changed.notify()
-
-    def _loop(self) -> None:
-        pause = threading.Event()
-        while True:
-            with self._changed:
-                while not (self._counts or self._levels):
-                    self._changed.wait()
-            pause.wait(_REPORT_SECONDS)
-            with self._changed:
-                counts, self._counts = self._counts, Counter()
-                levels, self._levels = self._levels, {}
-            if not self._report(dict(counts), levels):  # nobody is there: kept for the next one
-                with self._changed:
-                    self._counts.update(counts)
-                    self._levels = levels | self._levels

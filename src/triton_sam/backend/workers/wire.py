@@ -20,6 +20,7 @@ from triton_sam.errors import InternalError, TritonSamError
 
 Header = dict[str, Any]
 Body = list[bytes | memoryview]
+ResultBody = list[memoryview]
 _ERRORS = {
     cls.__name__: cls for cls in vars(errors).values() if isinstance(cls, type) and issubclass(cls, TritonSamError)
 }
@@ -147,10 +148,10 @@ def _unpack_prompt(header: Mapping[str, Any], body: bytes | memoryview, at: int)
 # -- results -----------------------------------------------------------------------------------------------------
 
 
-def pack_result(job: SegmentJob, decoded: Sequence[Decoded], embedding: FloatArray | None) -> tuple[Header, Body]:
+def pack_result(job: SegmentJob, decoded: Sequence[Decoded], embedding: FloatArray | None) -> tuple[Header, ResultBody]:
     """A computed job."""
     assert job.embedding is not None  # jobs without one have failed before
-    frame, body = job.embedding.frame, Body()
+    frame, body = job.embedding.frame, ResultBody()
     answers = []
     for answer in decoded:
         shapes: list[list[int] | None] = []

@@ -6,10 +6,10 @@ import math
 import queue
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -37,14 +37,37 @@ _RUNS = 3
 class _HostBuffers:
     """Prompts on their way to the device and scores on their way back, for one run at a time.
 
-    They are zeroed, because graphs must be captured with labels that the decoder knows.
+    They are zeroed, because graphs must be captured with labels that the decoder knows. Views are made once: each
+    operation of torch gives Python's lock away, and other threads take it.
+
+    Attributes:
+        sent: (slots, rows) -> [rows,slots,3].
+        facts: rows -> [rows,facts].
     """
 
     def __init__(self, rows: int, slots: Sequence[int], facts: int, *, pinned: bool) -> None:
-        self.sent = {count: torch.zeros(rows, count, 3, pin_memory=pinned) for count in slots}
-        self.sent_arrays: dict[int, FloatArray] = {count: sent.numpy() for count, sent in self.sent.items()}
-        self.facts = torch.zeros(rows, facts, pin_memory=pinned)
-        self.facts_array: FloatArray = self.facts.numpy()
+        every = {count: torch.zeros(rows, count, 3, pin_memory=pinned) for count in slots}
+        self.sent = _first_rows(every, rows)
+        self.sent_arrays: dict[int, FloatArray] = {count: sent.numpy() for count, sent in every.items()}
+        all_facts = torch.zeros(rows, facts, pin_memory=pinned)
+        self.facts = {count: all_facts[:count] for count in _ROWS if count <= rows}
+        self.facts_array: FloatArray = all_facts.numpy()
+
+
+def _first_rows(tensors: Mapping[int, Tensor], rows: int) -> dict[tuple[int, int], Tensor]:
+    """(key, number of rows) -> the first rows of a tensor."""
+    return {(key, count): tensor[:count] for key, tensor in tensors.items() for count in _ROWS if count <= rows}
+
+
+class _Output(NamedTuple):
+    """What a step returns, on the device.
+
+    Attributes:
+        facts: [R,M+1]: the score of each mask, and the index of the best one.
+    """
+
+    facts: Tensor
+    masks: DeviceMasks
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,7 +91,7 @@ class RowRunner:
         spec: ModelSpec,
         decoder: RowDecoder,
         layout: Layout,
-        device: torch.device,
+        fetcher: Fetcher,
         stream: torch.cuda.Stream | None,
         *,
         capture: bool = True,
@@ -76,7 +99,8 @@ class RowRunner:
         self._spec = spec
         self._decoder = decoder
         self._step = DecoderStep(decoder)
-        self._device = device
+        self._device = device = fetcher.device
+        self._fetcher = fetcher
         self._stream = stream
         self._capture = capture and stream is not None
         self._lock = threading.Lock()
@@ -86,15 +110,16 @@ class RowRunner:
         self._loaded: list[weakref.ref[Tensor] | None] = [None] * self.MOST_ROWS
         side = spec.decoder.mask_side
         self._rows = torch.zeros(self.MOST_ROWS, layout.length, dtype=decoder.dtype, device=device)
+        self._each_row = self._rows.unbind()
         self._masks = torch.zeros(self.MOST_ROWS, 1, side, side, device=device)
-        self._points = {count: torch.zeros(self.MOST_ROWS, count, 3, device=device) for count in self._slots}
+        points = {count: torch.zeros(self.MOST_ROWS, count, 3, device=device) for count in self._slots}
+        self._points = _first_rows(points, self.MOST_ROWS)
         pinned, facts = device.type == "cuda", decoder.mask_count + 1
         #: Of single rows: the graph copies from and to them, in one launch with everything else.
         self._lone = _HostBuffers(1, self._slots, facts, pinned=pinned)
         self._buffers: queue.SimpleQueue[_HostBuffers] = queue.SimpleQueue()
         for _ in range(_RUNS):
             self._buffers.put(_HostBuffers(self.MOST_ROWS, self._slots, facts, pinned=pinned))
-        self._fetcher = Fetcher(device)
         #: Created once and entered only under the lock: it remembers the previous stream.
         self._on_stream = torch.cuda.stream(stream)
         self._steps: dict[tuple[int, int, bool], Steps] = {}
@@ -195,7 +220,7 @@ class RowRunner:
         if moving:
             for index in moving:  # if the copy fails, the row holds nothing valid
                 self._loaded[index] = None
-            targets = [self._rows[index] for index in moving]
+            targets = [self._each_row[index] for index in moving]
             torch._foreach_copy_(targets, [wanted[index] for index in moving])
             for index in moving:
                 self._loaded[index] = weakref.ref(wanted[index])
@@ -215,7 +240,7 @@ class RowRunner:
                 sent = self._fetcher.host(count, slots, 3)
                 fill_slots(sent.numpy(), points)
                 given = [self._rows[:count], sent.to(self._device), *([self._masks[:count]] if masked else [])]
-                masks = self._copy_scores(self._step(*given), buffers)
+                masks = _copied(_output(self._step(*given)), count, buffers)
             packed = self._fetcher.pixels(masks, rows)
             logits = self._fetcher.logits(masks, rows)
             done = None if self._stream is None else self._stream.record_event()
@@ -249,8 +274,8 @@ class RowRunner:
     def _run_steps(self, rows: int, slots: int, masked: bool, buffers: _HostBuffers) -> DeviceMasks:
         steps = self._steps_for(rows, slots, masked)
         if buffers is not self._lone:
-            self._points[slots][:rows].copy_(buffers.sent[slots][:rows], non_blocking=True)
-            return self._copy_scores(steps.run(), buffers)
+            self._points[slots, rows].copy_(buffers.sent[slots, rows], non_blocking=True)
+            return _copied(steps.run(), rows, buffers)
         masks: DeviceMasks = steps.run()
         return masks
 
@@ -261,22 +286,20 @@ class RowRunner:
         return self._steps[key]
 
     def _made(self, rows: int, slots: int, masked: bool, function: Callable[..., Any]) -> Steps:
-        placed, sent = self._points[slots][:rows], self._lone.sent[slots]
+        placed, sent = self._points[slots, rows], self._lone.sent[slots, 1]
         lone = rows == 1
+
+        def copied(output: tuple[Tensor, ...]) -> DeviceMasks:
+            return _copied(_output(output), 1, self._lone)
+
         return Steps(
             function,
             [self._rows[:rows], placed, *([self._masks[:rows]] if masked else [])],
             self._stream if self._capture else None,
             self._pool,
             ahead=(lambda: placed.copy_(sent, non_blocking=True)) if lone else None,
-            after=(lambda output: self._copy_scores(output, self._lone)) if lone else None,
+            after=copied if lone else _output,
         )
-
-    def _copy_scores(self, output: tuple[Tensor, ...], buffers: _HostBuffers) -> DeviceMasks:
-        """Starts the copy of scores and choices to the host, and returns the masks on the device."""
-        logits, best, facts = output
-        buffers.facts[: len(facts)].copy_(facts, non_blocking=True)
-        return DeviceMasks(best[:, None], logits[:, 1:])
 
     def _sent_masks(self, rows: Sequence[Row]) -> Tensor:
         clip, side = self._spec.decoder.mask_clip, self._spec.decoder.mask_side
@@ -294,3 +317,15 @@ class RowRunner:
         """Waits for all work on the stream."""
         if self._stream is not None:
             self._stream.synchronize()
+
+
+def _output(output: tuple[Tensor, ...]) -> _Output:
+    """The output of :class:`DecoderStep`, as views; a graph makes them once."""
+    logits, best, facts = output
+    return _Output(facts, DeviceMasks(best[:, None], logits[:, 1:]))
+
+
+def _copied(output: _Output, rows: int, buffers: _HostBuffers) -> DeviceMasks:
+    """Starts the copy of scores and choices to the host, and returns the masks on the device."""
+    buffers.facts[rows].copy_(output.facts, non_blocking=True)
+    return output.masks

@@ -24,7 +24,7 @@ from safetensors.torch import load_file
 from triton_sam.core.geometry import Frame
 from triton_sam.core.images import EncodedImage
 from triton_sam.core.prompts import ObjectPrompt
-from triton_sam.engines.base import Capacity, Decoded, Embedding, FloatArray, Row
+from triton_sam.engines.base import Capacity, Decoded, Embedding, FloatArray, ResultMemory, Row
 from triton_sam.engines.device_list import own_gpu
 from triton_sam.engines.readiness import AT_ONCE, Readiness
 from triton_sam.engines.torch.code_folder import CodeFolder
@@ -37,6 +37,7 @@ from triton_sam.engines.torch.decoding import RowRunner
 from triton_sam.engines.torch.device_images import PreparedImage, TorchEmbedding
 from triton_sam.engines.torch.devices import choose_device, choose_dtypes, room_for_cache, slowness
 from triton_sam.engines.torch.encoder import RowEncoder
+from triton_sam.engines.torch.fetching import Fetcher
 from triton_sam.engines.torch.graphs import Steps, bucket, new_stream
 from triton_sam.engines.torch.layout import Layout
 from triton_sam.engines.torch.pictures import PictureReader
@@ -68,6 +69,7 @@ class TorchOptions:
         encode_batch: maximum number of images in one run.
         graphs: capture CUDA graphs, on a GPU.
         gpu_jpeg: decode JPEGs on the GPU if it can.
+        memory: host memory for masks that a GPU has made; None uses memory of this process.
     """
 
     device: torch.device
@@ -77,16 +79,19 @@ class TorchOptions:
     encode_batch: int = 1
     graphs: bool = True
     gpu_jpeg: bool = True
+    memory: ResultMemory | None = None
 
 
-def load_torch_engine(spec: ModelSpec, weights: Path, settings: Settings) -> TorchEngine:
+def load_torch_engine(
+    spec: ModelSpec, weights: Path, settings: Settings, memory: ResultMemory | None = None
+) -> TorchEngine:
     """Builds a model from its weights file and warms it up. Logs every step.
 
     It returns an engine that serves uncompiled, and compiles while it serves: see its ``readiness``. The embedding
     cache gets the remaining GPU memory, ``settings.cache_bytes`` at most.
     """
     started = time.perf_counter()
-    options = choose_options(spec, settings)
+    options = dataclasses.replace(choose_options(spec, settings), memory=memory)
     device = options.device
     times = slowness(options.dtype, device)
     if times > _TOO_SLOW:
@@ -186,7 +191,8 @@ class TorchEngine:
         self._pixels = torch.zeros(self._batches[-1], 3, side, side, dtype=options.dtype, device=options.device)
         self._encodes: dict[int, Steps] = {}
         self._encode_pool = torch.cuda.graph_pool_handle() if on_gpu else None
-        self.rows = RowRunner(spec, decoder, self.layout, options.device, clicks, capture=options.graphs)
+        fetcher = Fetcher(options.device, options.memory)
+        self.rows = RowRunner(spec, decoder, self.layout, fetcher, clicks, capture=options.graphs)
 
     # -- loading ---------------------------------------------------------------------------------------------
 

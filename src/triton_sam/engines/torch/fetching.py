@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from triton_sam.core.geometry import Frame
-from triton_sam.engines.base import ByteArray, Row
+from triton_sam.engines.base import ByteArray, ResultMemory, Row
 from triton_sam.engines.torch.packing import kernel_packs, packed_by_kernel, packed_masks
+
+log = logging.getLogger(__name__)
 
 
 class DeviceMasks(NamedTuple):
@@ -28,14 +31,22 @@ class DeviceMasks(NamedTuple):
 class Fetcher:
     """Starts copies on the current stream. Results are new arrays, valid after the stream is synchronised."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, memory: ResultMemory | None = None) -> None:
+        """
+        Args:
+            memory: for packed masks, if the kernel makes them; None uses memory of this process.
+        """
         self._on_gpu = device.type == "cuda"
-        self._device = device
+        self.device = device
         self._by_kernel = False
+        self._memory = memory
+        self._take: Callable[[int], ByteArray | None] | None = None
 
     def warm_up(self) -> None:
         """Compiles the kernel that packs masks, if it works here."""
-        self._by_kernel = kernel_packs(self._device)
+        self._by_kernel = kernel_packs(self.device)
+        if self._by_kernel and self._memory is not None and _known_to_gpu(self._memory):
+            self._take = self._memory.take
 
     def host(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """Host memory, pinned if there is a GPU."""
@@ -87,11 +98,21 @@ class Fetcher:
 
     def _packed(self, logits: Tensor, frame: Frame) -> ByteArray:
         """[K,M,h,w] -> [K,M,H,ceil(W/8)]."""
-        if self._by_kernel and (packed := packed_by_kernel(logits, frame)) is not None:
+        if self._by_kernel and (packed := packed_by_kernel(logits, frame, self._take)) is not None:
             return packed
         bits = packed_masks(logits.flatten(0, 1), frame)
         array: ByteArray = self.to_host(bits).numpy()
         return array.reshape(*logits.shape[:2], *array.shape[1:])
+
+
+def _known_to_gpu(memory: ResultMemory) -> bool:
+    """Lets the GPU write to memory; False if it cannot."""
+    whole = memory.whole
+    cuda = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+    code = int(cuda.cudaHostRegister(whole.ctypes.data, whole.nbytes, 0))
+    if code:
+        log.warning("masks are copied once more: the GPU cannot write to shared memory (CUDA error %d)", code)
+    return not code
 
 
 def _select(source: Tensor, indices: list[int]) -> Tensor:

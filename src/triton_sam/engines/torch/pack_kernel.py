@@ -6,6 +6,7 @@ traffic for each pixel. Here a program reads the few logits around its pixels an
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -26,12 +27,13 @@ MOST_BYTES = 2**31 - _BLOCK.value
 _compiled: dict[torch.device, Any] = {}
 
 
-def pack(logits: Tensor, height: int, width: int) -> ByteArray:
+def pack(logits: Tensor, height: int, width: int, take: Callable[[int], ByteArray | None] | None = None) -> ByteArray:
     """[R,M,h,w] float32 -> [R,M,height,ceil(width/8)] uint8 in host memory, valid after the stream is synchronised.
 
     Args:
         logits: any strides between masks, but each mask contiguous. On the current device.
         height, width: R*M*height*ceil(width/8) is at most :data:`MOST_BYTES`.
+        take: gives so many bytes of host memory that the device can write, or None; it is asked first.
     """
     rows, masks, in_height, in_width = logits.shape
     row_step, mask_step, *pixel_steps = logits.stride()
@@ -42,7 +44,10 @@ def pack(logits: Tensor, height: int, width: int) -> ByteArray:
     block: int = _BLOCK.value
     programs = -(-size // block)
     # Programs write whole blocks: a store without a mask per byte is vectorised.
-    target = torch.empty(programs * block, dtype=torch.uint8, pin_memory=logits.is_cuda)
+    given = None if take is None else take(programs * block)
+    if given is None:
+        given = torch.empty(programs * block, dtype=torch.uint8, pin_memory=logits.is_cuda).numpy()
+    target = torch.from_numpy(given)
     numbers = (size, row_step, mask_step, masks, in_height, in_width, height, width)
     scales = in_height / height, in_width / width
     compiled = _compiled.get(logits.device)
@@ -52,7 +57,7 @@ def pack(logits: Tensor, height: int, width: int) -> ByteArray:
         found = _pack[programs, 1, 1](logits, target, *numbers, *scales, num_warps=_WARPS)
         if found is not None:  # None in triton's interpreter
             _compiled[logits.device] = found
-    return np.ndarray((rows, masks, height, pitch), np.uint8, target.numpy())
+    return np.ndarray((rows, masks, height, pitch), np.uint8, given)
 
 
 # Many parameters: a kernel takes pointers, strides and sizes one by one.

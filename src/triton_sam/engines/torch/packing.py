@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from types import ModuleType
 
 import torch
@@ -51,15 +52,20 @@ def kernel_packs(device: torch.device) -> bool:
         return False
 
 
-def packed_by_kernel(logits: Tensor, frame: Frame) -> ByteArray | None:
+def packed_by_kernel(
+    logits: Tensor, frame: Frame, take: Callable[[int], ByteArray | None] | None = None
+) -> ByteArray | None:
     """[R,M,h,w] -> [R,M,H,ceil(W/8)] in host memory, valid after the stream is synchronised; see :func:`kernel_packs`.
 
     None if the kernel cannot do it: it resizes in one step, which is not enough for padded images.
+
+    Args:
+        take: see :func:`pack_kernel.pack`.
     """
     size = logits.shape[0] * logits.shape[1] * frame.height * -(-frame.width // 8)
     if _kernel is None or frame.policy is ResizePolicy.PAD or size > _kernel.MOST_BYTES:
         return None
-    packed: ByteArray = _kernel.pack(logits, frame.height, frame.width)
+    packed: ByteArray = _kernel.pack(logits, frame.height, frame.width, take)
     return packed
 
 

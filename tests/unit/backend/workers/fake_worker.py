@@ -11,6 +11,7 @@ import socket
 import sys
 
 from triton_sam.backend.workers.channel import Channel, accept
+from triton_sam.backend.workers.result_blocks import ResultBlocks
 
 #: A request that is computed is answered after so many questions.
 QUESTIONS = 150
@@ -44,7 +45,7 @@ def main() -> None:
         listener.bind(f"\0{sys.argv[1]}")
         listener.listen()
         connection, _ = listener.accept()
-    serve(accept(connection))
+    serve(accept(connection, ResultBlocks().descriptor))
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from triton_sam.backend.jobs import SegmentJob, SegmentReply
 from triton_sam.backend.workers.channel import Channel, Message, accept, address_of, connect
 from triton_sam.backend.workers.channel_reader import ChannelReader
 from triton_sam.backend.workers.links import Link
+from triton_sam.backend.workers.result_blocks import ResultBlocks
 from triton_sam.backend.workers.shared_slots import SIZES, SharedSlots, new_memory
 from triton_sam.backend.workers.wire import pack_job
 
@@ -35,7 +36,9 @@ def connected_ends() -> tuple[Channel, Channel]:
     listener.listen()
     near = connect(address)
     connection, _ = listener.accept()
-    far = accept(connection)
+    results = ResultBlocks()
+    far = accept(connection, results.descriptor)
+    os.close(results.descriptor)
     listener.close()
     return near, far
 
@@ -199,4 +202,4 @@ def test_a_stranger_is_refused() -> None:
     with one, other:
         one.sendall(b"GET /")
         with pytest.raises(ConnectionError):
-            accept(other)
+            accept(other, -1)

@@ -1,0 +1,133 @@
+"""A worker killed again and again while people click: how long until its device serves, and whether all is answered.
+
+usage: python -m benchmarks.device_kills FOLDER PROCESSES [SECONDS]
+
+FOLDER as for ``benchmarks.device_scale``; ``TRITON_SAM_DEVICES=0,0`` gives two workers on one GPU. Every five seconds
+one worker is killed, in turn. Each person clicks on an image of their own, and uploads it again if it is lost. Every
+mask is compared with the first one of that click. Figures are printed as JSON.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import statistics
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+from benchmarks.device_scale import Server, User, make_weights, say
+from triton_sam.bench.pictures import Pictures
+
+PEOPLE = 8
+EVERY_SECONDS = 5.0
+_PART = "workers.process"
+
+
+class Person:
+    """Clicks until told to stop; counts what came back."""
+
+    def __init__(self, server: Server, pictures: Pictures, stop: threading.Event) -> None:
+        self._user = User(server, pictures)
+        self._mask_bytes = pictures.height * ((pictures.width + 7) // 8)
+        self._stop = stop
+        self.outcomes: Counter[str] = Counter()
+        self.errors: Counter[str] = Counter()
+        self.right_at: list[float] = []
+        self.thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        known: dict[int, bytes] = {}
+        key, number = "", 0
+        while not self._stop.is_set():
+            try:
+                key = key or self._user.new_image()
+                mask = self._user.click(key, number % 10)[-self._mask_bytes :]
+            except AssertionError as refused:  # a status other than 200, with its sentence
+                self.errors[str(refused)[:160]] += 1
+                self.outcomes["clear error" if b"error" in refused.args[0] else "other"] += 1
+                key = ""
+                self._stop.wait(0.02)
+            except OSError as error:
+                self.errors[repr(error)[:160]] += 1
+                self.outcomes["no answer"] += 1
+            else:
+                # Another encode of the same pixels may run in a batch of another size, which rounds differently.
+                differing = sum(
+                    (one ^ other).bit_count()
+                    for one, other in zip(mask, known.setdefault(number % 10, mask), strict=True)
+                )
+                self.outcomes["right" if differing <= 8 * self._mask_bytes // 1000 else "wrong"] += 1
+                self.right_at.append(time.monotonic())
+                number += 1
+
+
+def workers() -> list[int]:
+    """Process numbers of the workers."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if _PART in (entry / "cmdline").read_text(errors="replace"):
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return sorted(found)
+
+
+def serving(server: Server, devices: int) -> bool:
+    """Whether all devices serve, by the server's log: each loss is followed by a line that says it serves again."""
+    told = server.log.read_text(errors="replace")
+    return told.count("serves again") == told.count("was lost with") and len(workers()) == devices
+
+
+def main(arguments: list[str]) -> None:
+    folder, processes = Path(arguments[0]), int(arguments[1])
+    seconds = float(arguments[2]) if len(arguments) > 2 else 60.0
+    make_weights(folder)
+    pictures = Pictures(Path(os.environ["SCALE_IMAGE"])) if "SCALE_IMAGE" in os.environ else Pictures()
+    server = Server(folder, processes)
+    stop = threading.Event()
+    try:
+        say(ready_s=round(server.wait_ready(), 1), full_speed_s=server.wait_full_speed())
+        devices = len(workers())
+        people = [Person(server, pictures, stop) for _ in range(PEOPLE)]
+        for person in people:
+            person.thread.start()
+        back, silent, kills = [], [], 0
+        ends = time.monotonic() + seconds
+        while time.monotonic() < ends:
+            time.sleep(EVERY_SECONDS)
+            alive = workers()
+            victim = alive[kills % len(alive)]
+            killed = time.monotonic()
+            os.kill(victim, signal.SIGKILL)
+            kills += 1
+            while time.monotonic() - killed < 60 and (victim in workers() or not serving(server, devices)):
+                time.sleep(0.05)
+            back.append(time.monotonic() - killed)
+            first = min(
+                (moment for person in people for moment in person.right_at[-400:] if moment > killed), default=0
+            )
+            silent.append(max(0.0, first - killed))
+        stop.set()
+        for person in people:
+            person.thread.join()
+        outcomes = sum((person.outcomes for person in people), Counter[str]())
+        errors = sum((person.errors for person in people), Counter[str]())
+        say(
+            devices=devices,
+            kills=kills,
+            outcomes=outcomes,
+            back_s={"median": round(statistics.median(back), 2), "worst": round(max(back), 2)},
+            until_next_right_mask_s={"median": round(statistics.median(silent), 2), "worst": round(max(silent), 2)},
+            errors=errors.most_common(4),
+        )
+    finally:
+        stop.set()
+        server.stop()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
