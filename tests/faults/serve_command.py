@@ -43,5 +43,9 @@ def wait_until_serving(process: subprocess.Popen[str]) -> None:
 
 def expect_in_flight(home: Path, count: int) -> None:
     """Waits until its model has ``count`` requests in flight."""
-    (flight,) = home.glob("run/*/flight/sam2.*")
-    eventually(lambda: int.from_bytes(flight.read_bytes(), "little") == count, f"{count} in flight", pause=0.01)
+    counts = list(home.glob("run/*/flight/sam2.*"))  # of each of its processes
+    eventually(
+        lambda: sum(int.from_bytes(each.read_bytes(), "little") for each in counts) == count,
+        f"{count} in flight",
+        pause=0.01,
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -12,6 +13,8 @@ from triton_sam.server.ping_message import PING, DeviceState, read_answer
 from triton_sam.server.process import TritonProcess
 
 log = logging.getLogger(__name__)
+#: A ping reaches any one of a model's processes. After so many good answers for each it has most likely reached all.
+_ANSWERS_EACH = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +26,7 @@ class PingPolicy:
     """Until the first round, which tells the devices of each model; ``every`` if that is less."""
     timeout: float = 15.0
     missed: int = 3
-    """Rounds of pings in a row that must fail."""
+    """Rounds of pings that must fail, in a row if a model has one process."""
     longest_encode: float = 600.0
 
 
@@ -31,7 +34,7 @@ class Pinger:
     """Pings the models of a running server in rounds. :meth:`run` is the loop of its thread.
 
     Attributes:
-        missed: rounds in a row in which a model did not answer.
+        missed: rounds in which a model did not answer, since it last answered often enough.
         devices: model -> the state of its devices when it last answered.
     """
 
@@ -52,6 +55,7 @@ class Pinger:
         """
         self.policy = policy
         self.missed = 0
+        self._answered = 0
         self.devices: dict[str, tuple[DeviceState, ...]] = {}
         self._lock = threading.Lock()
         self._process = process
@@ -67,7 +71,7 @@ class Pinger:
     def begin_anew(self) -> None:
         """Forgets what an earlier server process has answered."""
         with self._lock:
-            self.missed = 0
+            self.missed = self._answered = 0
             self.devices = {}
 
     def run(self) -> None:
@@ -79,7 +83,19 @@ class Pinger:
                 continue
             healthy = self._ping_all()
             if self._is_serving():  # a ping into a recovery says nothing
-                self.missed = 0 if healthy else self.missed + 1
+                self._count(healthy)
+
+    def _count(self, healthy: bool) -> None:
+        """Counts a round. Of several processes one may hang while the others answer."""
+        self._answered = self._answered + 1 if healthy else 0
+        if not healthy:
+            self.missed += 1
+        elif self._answered >= self._answers_needed():
+            self.missed = 0
+
+    def _answers_needed(self) -> int:
+        most = max(Counter(self._process().model_pids.values()).values(), default=1)
+        return 1 if most == 1 else _ANSWERS_EACH * most
 
     def _ping_all(self) -> bool:
         """Whether all models answer; ends at the first that does not."""

@@ -17,6 +17,7 @@ from triton_sam.server import pings, process, supervisor
 from triton_sam.server.command import ServerOptions
 from triton_sam.server.ping_message import DeviceState
 from triton_sam.server.pings import PingPolicy
+from triton_sam.server.process import TritonProcess
 from triton_sam.server.supervisor import Supervisor
 
 Devices = tuple[DeviceState, ...] | None
@@ -61,6 +62,34 @@ def test_a_ping_that_is_answered_forgives_those_before(
         assert done.wait(WAIT)
         assert supervised.status == status_of(devices={"sam2": GPU})
     assert len(servers.processes) == 1
+
+
+def test_one_of_several_processes_hangs_while_the_others_answer(
+    servers: FakeServers, options: ServerOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each ping reaches one of them: two of three are answered."""
+    answers: Iterator[Devices] = iter([GPU, None, GPU] * 30)
+
+    def ping(process: TritonProcess, _model: str, _policy: PingPolicy) -> Devices:
+        process.model_pids = dict.fromkeys((101, 102, 103), "sam2")
+        return next(answers, GPU)
+
+    monkeypatch.setattr(pings, "ping", ping)
+    with Supervisor(options, ("sam2",), PingPolicy(every=0.002, missed=3)):
+        status = servers.recovered.get(timeout=WAIT)
+    assert status["restarts"] == 1
+    assert "pings" in str(status["reason"])
+
+
+def test_misses_long_ago_are_forgiven_to_several_processes(
+    options: ServerOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    supervised = Supervisor(options, ("sam2",))
+    pinger = supervised._pinger
+    monkeypatch.setattr(supervised, "_process", SimpleNamespace(model_pids={1: "sam2", 2: "sam2", 3: "other"}))
+    for healthy, missed in [(False, 1), *[(True, 1)] * 5, (True, 0), (False, 1), *[(True, 1)] * 5, (False, 2)]:
+        pinger._count(healthy)
+        assert pinger.missed == missed
 
 
 @pytest.mark.parametrize("state", ["starting", "recovering", "stopping", "failed"])
