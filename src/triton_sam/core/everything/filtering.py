@@ -30,10 +30,11 @@ def candidates_of_logits(
     # The cheap test first. NaN is not above anything.
     is_likely = ious > options.pred_iou_thresh if options.pred_iou_thresh > 0 else np.ones(ious.shape, np.bool_)
     rows, which = np.nonzero(is_likely)
+    thresholds = options.mask_threshold, options.stability_score_offset, options.stability_score_thresh
     found: list[tuple[int, int, Measures]] = []
     for row, mask in zip(rows.tolist(), which.tolist(), strict=True):
-        measures = measure(logits[row, mask], frame, options.mask_threshold, options.stability_score_offset)
-        if measures.area and measures.stability >= options.stability_score_thresh:
+        measures = measure(logits[row, mask], frame, *thresholds)
+        if measures is not None and measures.area:
             found.append((row, mask, measures))
     if not found:
         return NONE
