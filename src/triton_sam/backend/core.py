@@ -19,6 +19,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from triton_sam.backend.cache import EmbeddingCache
+from triton_sam.backend.following import Answer
 from triton_sam.backend.jobs import Metrics, QueueLimits, SegmentJob
 from triton_sam.backend.replies import ModelInfo
 from triton_sam.backend.scheduler import Scheduler
@@ -69,6 +70,9 @@ class SegmenterCore(Protocol):
         ``encode_seconds`` of the present encode, and ``devices``, each with its name (``device``), ``state`` (``ready``
         or ``starting``), requests ``in_flight``, and ``engine``, the readiness of its engine (None while it starts).
         """
+
+    def follow(self, run: str, since: int, done: Answer) -> None:
+        """Calls ``done`` with what a run for everything has found after version ``since``; see ``following.py``."""
 
     def embedding_of(self, job: SegmentJob) -> npt.NDArray[np.float32]:
         """[1,256,64,64] of an answered job's image."""
@@ -161,6 +165,10 @@ class LocalCore:
 
         self._scheduler.ping(answer)
 
+    def follow(self, run: str, since: int, done: Answer) -> None:
+        """See :class:`SegmenterCore`."""
+        self._scheduler.follow(run, since, done)
+
     def embedding_of(self, job: SegmentJob) -> npt.NDArray[np.float32]:
         """See :class:`SegmenterCore`. Its hash is kept, so that a client can send the embedding back."""
         assert job.embedding is not None  # jobs without one have failed before
@@ -182,6 +190,8 @@ class LocalCore:
         encoded = EncodedImage(image, max_bytes=settings.max_image_bytes, max_pixels=settings.max_image_pixels)
         if job.prompt is not None:
             self._check(job.prompt, *encoded.size)
+            if job.prompt.everything is not None and job.prompt.everything.crop_n_layers:
+                job.image = encoded
         self._metrics.count("cache_hits" if self._cache.get(job.image_key) is not None else "cache_misses")
         self._scheduler.submit_image(job, encoded)
 
@@ -192,6 +202,7 @@ class LocalCore:
             self._metrics.count("cache_misses")
             raise
         self._check(prompt, embedding.frame.width, embedding.frame.height)
+        _refuse_crops(prompt)
         job.embedding = embedding
         self._scheduler.submit_click(job)
         self._metrics.count("cache_hits")
@@ -202,6 +213,7 @@ class LocalCore:
         if prompt.image_size is not None:  # images of one colour share an embedding whatever their size is
             embedding = embedding.framed(Frame(*prompt.image_size, self._spec.side, self._spec.resize))
         self._check(prompt, embedding.frame.width, embedding.frame.height)
+        _refuse_crops(prompt)
         job.embedding = embedding
         self._scheduler.submit_click(job)
 
@@ -229,6 +241,11 @@ class LocalCore:
         tensors = {name: np.zeros(shape, np.float32) for name, shape in outputs.items()}
         tensors[self._spec.encoder.embedding] = array
         return self._engine.adopt(Frame(*prompt.image_size, self._spec.side, self._spec.resize), tensors)
+
+
+def _refuse_crops(prompt: Prompt) -> None:
+    if prompt.everything is not None and prompt.everything.crop_n_layers:
+        raise InvalidInput("crop_n_layers needs the pixels: send the image again instead of its key or embedding")
 
 
 def hurry_threads() -> None:

@@ -9,9 +9,11 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from triton_sam.backend.jobs import SegmentJob
 from triton_sam.backend.responder import Responder, SafeMetrics, internal_error
@@ -22,6 +24,9 @@ from triton_sam.engines.priority import CLICK_NICENESS, lower_this_thread
 from triton_sam.errors import Unavailable
 
 log = logging.getLogger(__name__)
+_T = TypeVar("_T")
+#: Seconds after which work between clicks comes before a click, so that a crowd does not stop it for ever.
+_LONGEST_WAIT = 1.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,6 +36,21 @@ class _Run:
     batch: list[SegmentJob]
     started: float
     result: Callable[[], list[Decoded]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Chore:
+    """Work on the engine that is no click."""
+
+    action: Callable[[], Callable[[], Any]]
+    since: float
+    begun: Future[Callable[[], Any]] = field(default_factory=Future)
+
+    def start(self) -> None:
+        try:
+            self.begun.set_result(self.action())
+        except BaseException as error:
+            self.begun.set_exception(error)
 
 
 class DecodeWorker:
@@ -51,6 +71,7 @@ class DecodeWorker:
         self._ready = threading.Condition(lock)
         self.queue: FairQueue[SegmentJob] = FairQueue(capacity)
         self._pings: list[Callable[[], None]] = []
+        self._between: deque[_Chore] = deque()
         self._single_user = SingleUserDetector()
         self._decoding = False
         self._closing = False
@@ -89,6 +110,22 @@ class DecodeWorker:
         with self._lock:
             self._single_user.answered(time.perf_counter())
 
+    def between(self, start: Callable[[], Callable[[], _T]]) -> Callable[[], _T]:
+        """Calls ``start`` on the worker thread when no click is waiting, and returns what it returns.
+
+        Args:
+            start: begins work on the engine and returns a function that waits for its result. Clicks that arrive then
+                are behind it.
+        """
+        chore = _Chore(start, time.perf_counter())
+        with self._lock:
+            if self._closing:
+                raise Unavailable("the server is stopping: try again on another one or in a moment")
+            self._between.append(chore)
+            self._ready.notify()
+        begun: Callable[[], _T] = chore.begun.result()
+        return begun
+
     def ping(self, callback: Callable[[], None]) -> None:
         """Calls ``callback`` from the worker thread between two batches; it must be quick."""
         with self._lock:
@@ -109,18 +146,21 @@ class DecodeWorker:
         while True:
             with self._lock:
                 self._decoding = running is not None
-                while not (self.queue or self._pings or self._closing or running):
+                while not (self.queue or self._pings or self._between or self._closing or running):
                     self._ready.wait()
                 pings, self._pings = self._pings, []
-                batch = self._next_batch() if self._may_begin(running) else []
+                chore = self._next_chore()
+                batch = self._next_batch() if chore is None and self._may_begin(running) else []
                 self._decoding = bool(batch or running)
-                if not (batch or pings or running):
+                if not (batch or pings or running or chore):
                     return
             for callback in pings:
                 try:
                     callback()
                 except Exception:
                     log.exception("a ping could not be answered")
+            if chore is not None:
+                chore.start()
             begun = self._begin(batch)
             if running is not None:
                 self._end(running)
@@ -128,7 +168,13 @@ class DecodeWorker:
                 self._end(begun)
                 begun = None
             running = begun
-            pings, batch, begun = [], [], None  # an idle worker keeps nothing alive
+            pings, batch, begun, chore = [], [], None, None  # an idle worker keeps nothing alive
+
+    def _next_chore(self) -> _Chore | None:
+        """Work between clicks, if none is waiting, or if it has waited long enough."""
+        if self._between and (not self.queue or time.perf_counter() - self._between[0].since > _LONGEST_WAIT):
+            return self._between.popleft()
+        return None
 
     def _may_begin(self, running: _Run | None) -> bool:
         """Whether to take a batch now. While another one is decoded, only if it is full: it may still grow."""
@@ -166,12 +212,13 @@ class DecodeWorker:
             for job in batch:
                 job.timings["queue"] = (started - job.received) * 1e3 - sum(job.timings.values())
             self._metrics.count_waits([job.timings["queue"] for job in batch])
-            return _Run(batch, started, self._start([row for job in batch for row in job.rows()]))
+            return _Run(batch, started, self.start([row for job in batch for row in job.rows()]))
         except Exception as error:
             self._failed(batch, error)
             return None
 
-    def _start(self, rows: list[Row]) -> Callable[[], list[Decoded]]:
+    def start(self, rows: list[Row]) -> Callable[[], list[Decoded]]:
+        """Starts to decode rows; returns a function that gives the result and must be called. On its thread only."""
         if self._low_priority is not None:
             return self._low_priority.submit(self._engine.decode, rows).result
         return self._engine.begin(rows)

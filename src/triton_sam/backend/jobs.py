@@ -7,6 +7,8 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from triton_sam.core.everything.driver import Progress
+from triton_sam.core.images import EncodedImage
 from triton_sam.core.prompts import Prompt
 from triton_sam.engines.base import Decoded, Embedding, Row
 from triton_sam.errors import TritonSamError
@@ -17,6 +19,9 @@ class SegmentReply(Protocol):
 
     def succeed(self, job: SegmentJob, decoded: list[Decoded]) -> None:
         """Sends the result. It may raise; :meth:`fail` is called then."""
+
+    def found(self, job: SegmentJob, progress: Progress) -> None:
+        """Sends everything that was found, the last step of a run. It may raise; :meth:`fail` is called then."""
 
     def flush(self) -> None:
         """Sends results that :meth:`succeed` may have held back to send several at once; must not raise."""
@@ -67,6 +72,8 @@ class SegmentJob:
         needs: what its response is made of.
         request_id: the client's id for it, for the log; empty if it has none.
         only_copied: whether its reply only copies the result, and another process formats it.
+        run: a client's name for a request for everything, to follow its progress; empty if it does not.
+        image: kept for crops of it, which have to be encoded.
     """
 
     reply: SegmentReply
@@ -82,12 +89,18 @@ class SegmentJob:
     timings: dict[str, float] = field(default_factory=dict)
     answered: bool = False
     only_copied: bool = False
+    run: str = ""
+    image: EncodedImage | None = None
     _rows: list[Row] | None = None
 
     @property
     def turn(self) -> Hashable:
         """The key of its turn in a fair queue: its session, or itself."""
         return self.session if self.session is not None else id(self)
+
+    @property
+    def wants_everything(self) -> bool:
+        return self.prompt is not None and self.prompt.everything is not None
 
     @property
     def multimask(self) -> bool:

@@ -14,6 +14,8 @@ import numpy.typing as npt
 
 from triton_sam.backend.jobs import Needs, SegmentJob
 from triton_sam.core import masks
+from triton_sam.core.everything.driver import Progress
+from triton_sam.core.everything.records import answer_of
 from triton_sam.core.geometry import Frame
 from triton_sam.core.mask_cleaning import Cleaning, clean_mask
 from triton_sam.core.prompts import Prompt
@@ -107,6 +109,29 @@ def build_reply(
     if "result_json" in wanted:
         outputs["result_json"] = _text(json.dumps(_result(job, entries, info)))
     return outputs
+
+
+def build_everything(
+    job: SegmentJob, progress: Progress, info: ModelInfo, wanted: Set[str]
+) -> dict[str, npt.NDArray[Any]]:
+    """Output name -> array, for a request for everything: ``result_json`` and ``image_key`` [1] bytes."""
+    assert job.embedding is not None
+    assert job.prompt is not None
+    started, frame = time.perf_counter(), job.embedding.frame
+    answer = answer_of(progress.found, job.prompt.format, frame.width, frame.height)
+    job.mark("answer", started)
+    job.timings["total"] = (time.perf_counter() - job.received) * 1e3
+    outputs = {"result_json": _text(json.dumps({**_result(job, [], info), "of": progress.of, **answer}))}
+    if "image_key" in wanted:
+        outputs["image_key"] = _text(job.image_key)
+    return outputs
+
+
+def refuse_tensors(wanted: Set[str]) -> None:
+    """Raises InvalidInput if a request for everything asks for an output that it does not have."""
+    tensors = sorted(wanted - DEFAULT_OUTPUTS)
+    if tensors:
+        raise InvalidInput(f"everything has no {tensors[0]}, it would be too large: request only result_json")
 
 
 class _Pixels:

@@ -8,6 +8,8 @@ from typing import Any
 from triton_sam.core.images import check_size, from_base64
 from triton_sam.errors import InvalidInput
 
+_LONGEST_TEXT = 200
+
 
 class Turn:
     """The session parameters of a request."""
@@ -31,6 +33,14 @@ def flag(parameters: dict[str, Any], name: str) -> bool:
     value = parameters.get(name, False)
     if not isinstance(value, bool):
         raise InvalidInput(f"the parameter {name} is true or false, not {value!r}")
+    return value
+
+
+def text_parameter(parameters: dict[str, Any], name: str) -> str:
+    """A parameter that is a short text; empty if it is missing."""
+    value = parameters.get(name, "")
+    if not isinstance(value, str) or len(value) > _LONGEST_TEXT:
+        raise InvalidInput(f"the parameter {name} is a text of at most {_LONGEST_TEXT} characters")
     return value
 
 

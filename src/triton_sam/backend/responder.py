@@ -6,10 +6,11 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from triton_sam.backend.jobs import Metrics, QueueLimits, SegmentJob
+from triton_sam.core.everything.driver import Progress
 from triton_sam.engines.base import Decoded
 from triton_sam.errors import Cancelled, InternalError, TritonSamError, Unavailable
 from triton_sam.logs import about
@@ -98,14 +99,21 @@ class Responder:
         job.reply.flush()
 
     def _build(self, job: SegmentJob, decoded: list[Decoded]) -> None:
+        self._send(job, lambda: job.reply.succeed(job, decoded))
+
+    def _send(self, job: SegmentJob, answer: Callable[[], None]) -> None:
         try:
-            job.reply.succeed(job, decoded)
+            answer()
         except TritonSamError as error:
             self.fail(job, error)
         except Exception as error:
             self.fail(job, internal_error("answering", error, [job]))
         else:
             self._settle(job)
+
+    def found_later(self, job: SegmentJob, progress: Progress) -> None:
+        """Sends the answer of a request for everything, on the thread pool."""
+        self._finishers.submit(self._send, job, lambda: job.reply.found(job, progress))
 
     def finish_later(self, job: SegmentJob, decoded: list[Decoded]) -> None:
         """Builds and sends a job's response on the thread pool. May be called under the lock."""

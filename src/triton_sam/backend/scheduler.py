@@ -12,11 +12,15 @@ import threading
 from collections.abc import Callable
 
 from triton_sam.backend.cache import EmbeddingCache
+from triton_sam.backend.crops import crop_job
 from triton_sam.backend.decodes import DecodeWorker
 from triton_sam.backend.encodes import EncodePipeline, EncodeTask
+from triton_sam.backend.everything import EverythingRunner
+from triton_sam.backend.following import Answer
 from triton_sam.backend.jobs import Metrics, QueueLimits, SegmentJob
 from triton_sam.backend.responder import SUPERSEDED, Responder, SafeMetrics
 from triton_sam.backend.sessions import SessionBook
+from triton_sam.core.everything.grids import CropBox
 from triton_sam.core.images import EncodedImage
 from triton_sam.engines.base import Embedding, Engine
 from triton_sam.errors import Cancelled, QueueFull, TritonSamError, Unavailable
@@ -38,12 +42,13 @@ class Scheduler:
             engine, self._lock, self._responder, self._on_encoded, capacity=limits.encodes, window=limits.window
         )
         self._decodes = DecodeWorker(engine, self._lock, self._responder, self._metrics, capacity=limits.clicks)
+        self._everything = EverythingRunner(engine, self._lock, self._decodes, self._responder, self._open_crop)
 
     def submit_click(self, job: SegmentJob) -> None:
         """Takes a job whose embedding is known."""
         with self._lock:
             superseded, refusal = self._admit(job)
-            decode_now = refusal is None and self._decodes.may_decode_now(job)
+            decode_now = refusal is None and not job.wants_everything and self._decodes.may_decode_now(job)
             if refusal is None and not decode_now:
                 self._enqueue_decode(job)
             self._release_turn(job)
@@ -91,6 +96,14 @@ class Scheduler:
         self._responder.cancel(dropped)
         return len(dropped)
 
+    def follow(self, run: str, since: int, answer: Answer) -> None:
+        """See :meth:`Followed.ask`; ``{"unknown": true}`` for a run that has not begun or has ended."""
+        followed = self._everything.follow(run)
+        if followed is None:
+            answer({"unknown": True})
+        else:
+            followed.ask(since, answer)
+
     def ping(self, callback: Callable[[], None]) -> None:
         """Calls ``callback`` from the decode worker between two batches; it must be quick."""
         self._decodes.ping(callback)
@@ -98,7 +111,7 @@ class Scheduler:
     @property
     def alive(self) -> bool:
         """Whether all worker threads run."""
-        return self._decodes.alive and self._encodes.alive
+        return self._decodes.alive and self._encodes.alive and self._everything.alive
 
     @property
     def encode_seconds(self) -> float:
@@ -116,6 +129,7 @@ class Scheduler:
             self._closing = True
             self._encodes.stop_taking()
         self._encodes.join()  # encodes first: they still queue decodes
+        self._everything.close()
         self._decodes.close()
         self._responder.close()
 
@@ -138,6 +152,8 @@ class Scheduler:
         waiting = self._responder.unanswered - len(superseded)
         if waiting >= self._limits.clicks + self._engine.capacity.rows:  # queued, and being decoded
             return superseded, QueueFull(f"{waiting} requests are waiting already: try again in a moment")
+        if job.wants_everything and (full := self._everything.refusal()) is not None:
+            return superseded, full
         self._responder.unanswered += 1
         return superseded, None
 
@@ -145,6 +161,8 @@ class Scheduler:
         """Queues an encoded job for the decoder, or for its response if there is nothing to decode."""
         if job.prompt is None:
             self._responder.finish_later(job, [])
+        elif job.wants_everything:
+            self._everything.add(job)
         else:
             self._decodes.add(job)
 
@@ -164,9 +182,16 @@ class Scheduler:
 
     def _drop(self, unwanted: Callable[[SegmentJob], bool]) -> list[SegmentJob]:
         """Removes queued jobs, and encodes that no job waits for any more."""
-        return self._decodes.queue.take(unwanted) + self._encodes.drop_waiters(unwanted)
+        waiting = self._decodes.queue.take(unwanted) + self._encodes.drop_waiters(unwanted)
+        return waiting + self._everything.drop(unwanted)
 
     # -- without the lock ------------------------------------------------------------------------------------
+
+    def _open_crop(self, job: SegmentJob, crop: CropBox) -> Embedding:
+        """Encodes a part of a job's image, as an image of its own; it is cached like one."""
+        part, image, embedding = crop_job(job, crop)
+        self.submit_image(part, image)
+        return embedding.result()
 
     def _on_encoded(self, task: EncodeTask, embedding: Embedding) -> None:
         """Caches an embedding and passes on the jobs that wait for it."""

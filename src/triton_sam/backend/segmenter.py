@@ -24,10 +24,11 @@ from triton_sam.backend.cache import content_key
 from triton_sam.backend.core import LocalCore, SegmenterCore, Source
 from triton_sam.backend.jobs import Needs, SegmentJob
 from triton_sam.backend.metrics import TritonMetrics, WorkerMetrics
-from triton_sam.backend.replies import build_reply, needs_of, wanted_outputs
-from triton_sam.backend.requests import Turn, flag, image_bytes, number, session_of, text_of
+from triton_sam.backend.replies import build_everything, build_reply, needs_of, refuse_tensors, wanted_outputs
+from triton_sam.backend.requests import Turn, flag, image_bytes, number, session_of, text_of, text_parameter
 from triton_sam.backend.workers.options import WorkerOptions
 from triton_sam.backend.workers.remote_core import WorkerCore
+from triton_sam.core.everything.driver import Progress
 from triton_sam.core.prompts import Prompt, PromptLimits, parse_prompt
 from triton_sam.engines.base import Decoded
 from triton_sam.engines.device_list import devices_of, use_device
@@ -65,6 +66,9 @@ class _TritonReply:
         if "embedding" in self.wanted:
             outputs["embedding"] = self._model.core.embedding_of(job)
         self.send_arrays(outputs)
+
+    def found(self, job: SegmentJob, progress: Progress) -> None:
+        self.send_arrays(build_everything(job, progress, self._model.core.info, self.wanted))
 
     def flush(self) -> None:
         """Triton takes each response at once."""
@@ -181,12 +185,17 @@ class TritonPythonModel:
             self.core.cancel(
                 session, before, only, lambda count: reply.send_json({"session_id": session, "cancelled": count})
             )
+        elif "follow" in parameters:
+            run, since = text_parameter(parameters, "follow"), number(parameters, "since") or 0
+            self.core.follow(run, since, reply.send_json)
         else:
-            self._segment(request, reply, Turn(session, parameters))
+            self._segment(request, reply, Turn(session, parameters), text_parameter(parameters, "run"))
 
-    def _segment(self, request: Any, reply: _TritonReply, turn: Turn) -> None:
+    def _segment(self, request: Any, reply: _TritonReply, turn: Turn, run: str) -> None:
         tensors = {tensor.name(): tensor for tensor in request.inputs()}
         prompt = self._prompt(tensors)
+        if prompt is not None and prompt.everything is not None:
+            refuse_tensors(reply.wanted)
         image = image_bytes(tensors, self._settings.max_image_bytes)
         embedding = np.array(tensors["embedding"].as_numpy()) if "embedding" in tensors else None
         key = text_of(tensors, "image_key")
@@ -208,6 +217,7 @@ class TritonPythonModel:
             needs=Needs(embedding="embedding" in reply.wanted) if prompt is None else needs_of(prompt, reply.wanted),
             sequence=turn.sequence,
             request_id=reply.request_id,
+            run=run,
         )
         self.core.submit(job, Source(image, embedding))
 

@@ -23,7 +23,7 @@ from triton_sam.backend.workers.channel import Channel, Message
 from triton_sam.backend.workers.connecting import WorkerConnector
 from triton_sam.backend.workers.hang_watcher import HangWatcher
 from triton_sam.backend.workers.options import WorkerOptions
-from triton_sam.backend.workers.wire import pack_job, unpack_error, unpack_result
+from triton_sam.backend.workers.wire import pack_job, unpack_error, unpack_found, unpack_result
 from triton_sam.errors import SetupError, TritonSamError, Unavailable
 
 log = logging.getLogger(__name__)
@@ -212,7 +212,7 @@ class DeviceLink:
         header = message.header
         self._reported_load = header.get("load", self._reported_load)
         kind = header["is"]
-        if kind == "result":
+        if kind in ("result", "found"):
             self._finish(header, message)
         elif kind == "error":
             job = self._pop(header["number"])
@@ -235,12 +235,16 @@ class DeviceLink:
         if job is None:
             message.release()
             return
-        decoded = unpack_result(header["result"], message.body, job)
+        found = unpack_found(header["result"], job) if header["is"] == "found" else None
+        decoded = [] if found is not None else unpack_result(header["result"], message.body, job)
 
         def answer() -> None:
             """Formats and sends the response."""
             try:
-                job.reply.succeed(job, decoded)
+                if found is not None:
+                    job.reply.found(job, found)
+                else:
+                    job.reply.succeed(job, decoded)
             except TritonSamError as error:
                 job.reply.fail(error)
             except Exception as error:
@@ -253,7 +257,7 @@ class DeviceLink:
                     self._idle.notify_all()
 
         nothing_to_build = job.prompt is None and not job.needs.embedding
-        if nothing_to_build or job.is_light(decoded):
+        if nothing_to_build or (found is None and job.is_light(decoded)):
             answer()
         else:
             self._finishers.submit(answer)

@@ -23,7 +23,8 @@ from triton_sam.backend.workers.channel_reader import ChannelReader
 from triton_sam.backend.workers.options import WorkerOptions
 from triton_sam.backend.workers.relayed_metrics import RelayedMetrics
 from triton_sam.backend.workers.result_blocks import ResultBlocks
-from triton_sam.backend.workers.wire import pack_error, pack_result, unpack_job
+from triton_sam.backend.workers.wire import pack_error, pack_found, pack_result, unpack_job
+from triton_sam.core.everything.driver import Progress
 from triton_sam.engines.base import Decoded
 from triton_sam.errors import InternalError, TritonSamError
 from triton_sam.logs import about, set_up_model_log
@@ -235,6 +236,7 @@ class Link:
             "work": self._work,
             "cancel": self._cancel,
             "ping": self._ping,
+            "follow": self._follow,
             "alive": self._alive,
             "gone": self._gone,
             "place": self._place,
@@ -315,6 +317,13 @@ class Link:
 
         self.core.ping(answer)
 
+    def _follow(self, message: Message) -> None:
+        header = message.header
+        number = header["number"]
+        self.core.follow(
+            header["run"], header["since"], lambda news: self.send({"is": "done", "number": number, "value": news})
+        )
+
     def _alive(self, message: Message) -> None:
         """Answered by this thread, which computes nothing that takes long; a ping goes through the decoder."""
         self.send({"is": "alive"})
@@ -357,6 +366,11 @@ class _LinkReply:
         header, parts = pack_result(job, decoded, embedding)
         self._link.finish(self.number)
         self._link.send_result({"is": "result", "number": self.number, "result": header}, parts)
+
+    def found(self, job: SegmentJob, progress: Progress) -> None:
+        header = pack_found(job, progress)
+        self._link.finish(self.number)
+        self._link.send({"is": "found", "number": self.number, "result": header})
 
     def flush(self) -> None:
         with contextlib.suppress(OSError):

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from triton_sam.backend.core import Source, embedding_hash
+from triton_sam.backend.following import Answer
 from triton_sam.backend.jobs import SegmentJob
 from triton_sam.backend.replies import ModelInfo
 from triton_sam.backend.workers.device_link import DeviceLink, LinkEvents
@@ -92,6 +93,15 @@ class WorkerCore:
             done({"encode_seconds": seconds, "devices": self._devices(known)})
 
         self._ask_ready({"is": "ping"}, answered)
+
+    def follow(self, run: str, since: int, done: Answer) -> None:
+        """See :class:`~triton_sam.backend.core.SegmenterCore`. The device that has the run knows it."""
+
+        def answered(answers: dict[int, Any]) -> None:
+            known = [answer for answer in answers.values() if answer is not None and "unknown" not in answer]
+            done(known[0] if known else {"unknown": True})
+
+        self._ask_ready({"is": "follow", "run": run, "since": since}, answered)
 
     def _devices(self, answers: Mapping[int, dict[str, Any]]) -> list[dict[str, Any]]:
         """The state of each device.

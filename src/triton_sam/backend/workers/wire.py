@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,9 @@ import numpy.typing as npt
 from triton_sam import errors
 from triton_sam.backend.core import Source
 from triton_sam.backend.jobs import Needs, SegmentJob, SegmentReply
+from triton_sam.core.everything.candidates import Candidates, RunMask
+from triton_sam.core.everything.driver import Progress
+from triton_sam.core.everything.options import EverythingOptions
 from triton_sam.core.geometry import Frame, ResizePolicy
 from triton_sam.core.mask_cleaning import Cleaning
 from triton_sam.core.prompts import ObjectPrompt, Prompt
@@ -59,6 +62,7 @@ def pack_job(job: SegmentJob, source: Source) -> tuple[Header, Body]:
         "sequence": job.sequence,
         "needs": [job.needs.logits, job.needs.pixels, job.needs.embedding],
         "request": job.request_id,
+        "run": job.run,
         # Linux's monotonic clock is one clock for all processes.
         "received": job.received,
     }
@@ -96,6 +100,7 @@ def unpack_job(header: Mapping[str, Any], body: bytes | memoryview, reply: Segme
         request_id=header["request"],
         received=header["received"],
         only_copied=True,
+        run=header["run"],
     )
     return job, Source(image, embedding)
 
@@ -116,6 +121,7 @@ def _pack_prompt(prompt: Prompt, body: Body) -> Header:
         "text": prompt.text,
         "size": prompt.image_size,
         "clean": None if prompt.clean is None else [prompt.clean.holes, prompt.clean.islands],
+        "everything": None if prompt.everything is None else asdict(prompt.everything),
     }
 
 
@@ -134,7 +140,7 @@ def _unpack_prompt(header: Mapping[str, Any], body: bytes | memoryview, at: int)
                 mask,
             )
         )
-    size, clean = header["size"], header["clean"]
+    size, clean, everything = header["size"], header["clean"], header["everything"]
     return Prompt(
         tuple(objects),
         header["multimask"],
@@ -142,6 +148,7 @@ def _unpack_prompt(header: Mapping[str, Any], body: bytes | memoryview, at: int)
         header["text"],
         None if size is None else (size[0], size[1]),
         None if clean is None else Cleaning(*clean),
+        None if everything is None else EverythingOptions(**everything),
     )
 
 
@@ -192,6 +199,37 @@ def unpack_result(header: Mapping[str, Any], body: bytes | memoryview, job: Segm
     job.image_key = header["key"]
     job.timings = dict(header["timings"])
     return decoded
+
+
+def pack_found(job: SegmentJob, progress: Progress) -> Header:
+    """Everything that was found, with masks as run lengths."""
+    found = progress.found
+    result, _ = pack_result(job, [], None)
+    return result | {
+        "progress": [progress.done, progress.of],
+        "masks": [mask.rle() for mask in found.masks],
+        "areas": found.areas.tolist(),
+        "boxes": found.boxes.tolist(),
+        "ious": found.predicted_ious.tolist(),
+        "stability": found.stability_scores.tolist(),
+        "points": found.points.tolist(),
+        "crops": found.crops.tolist(),
+    }
+
+
+def unpack_found(header: Mapping[str, Any], job: SegmentJob) -> Progress:
+    """The result of :func:`pack_found`, and its job with what a response says of it."""
+    unpack_result(header, b"", job)
+    found = Candidates(
+        tuple(RunMask(document) for document in header["masks"]),
+        np.array(header["areas"], np.int64),
+        np.array(header["boxes"], np.int64).reshape(-1, 4),
+        np.array(header["ious"], np.float32),
+        np.array(header["stability"], np.float32),
+        np.array(header["points"], np.float64).reshape(-1, 2),
+        np.array(header["crops"], np.int64).reshape(-1, 4),
+    )
+    return Progress(*header["progress"], found)
 
 
 # -- errors ------------------------------------------------------------------------------------------------------

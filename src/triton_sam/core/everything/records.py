@@ -2,36 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from triton_sam.core.everything.candidates import Candidates
 from triton_sam.core.everything.labels import encoded_labels
 from triton_sam.core.masks import encode
+from triton_sam.core.rle import from_rle
+
+Record = dict[str, Any]
 
 
-def records(found: Candidates, form: str, width: int, height: int) -> dict[str, Any]:
-    """``{"everything": [record, ...]}``, in the order of the candidates; with ``labels`` also ``{"labels": image}``.
-
-    A record has ``area``, ``bbox`` (x, y, width, height of its box; see
-    :mod:`~triton_sam.core.everything.boxes`), ``predicted_iou``, ``point_coords`` ([[x, y]]), ``stability_score``,
-    ``crop_box`` (x, y, width, height) and ``mask``, as :func:`~triton_sam.core.masks.encode` writes it. In the form
-    ``labels`` it has the number of its pixels in the label image instead: ``label``.
+def rle_record(found: Candidates, index: int) -> Record:
+    """``area``, ``bbox`` (x, y, width, height), ``predicted_iou``, ``point_coords`` ([[x, y]]), ``stability_score``,
+    ``crop_box`` (x, y, width, height), all in original pixels, and ``segmentation``, COCO's RLE.
     """
-    answer: dict[str, Any] = {"everything": [_numbers(found, index) for index in range(len(found))]}
-    if form == "labels":
-        answer["labels"] = encoded_labels([mask.rle() for mask in found.masks], width, height)
-    for index, record in enumerate(answer["everything"]):
-        if form == "labels":
-            record["label"] = index + 1
-        elif form == "rle":
-            head = {"encoding": "rle", "width": width, "height": height}
-            record["mask"] = head | {"data": found.masks[index].rle()}
-        else:
-            record["mask"] = encode(found.masks[index].pixels(), form)
-    return answer
-
-
-def _numbers(found: Candidates, index: int) -> dict[str, Any]:
     return {
         "area": int(found.areas[index]),
         "bbox": _sized(found.boxes[index].tolist()),
@@ -39,7 +24,31 @@ def _numbers(found: Candidates, index: int) -> dict[str, Any]:
         "point_coords": [found.points[index].tolist()],
         "stability_score": float(found.stability_scores[index]),
         "crop_box": _sized(found.crops[index].tolist()),
+        "segmentation": found.masks[index].rle(),
     }
+
+
+def formatted(records: Sequence[Record], form: str) -> list[Record]:
+    """Records of :func:`rle_record` with another form of ``segmentation``: png (base64) or polygon."""
+    if form == "rle":
+        return list(records)
+    return [record | {"segmentation": encode(from_rle(record["segmentation"]), form)["data"]} for record in records]
+
+
+def answer_of(found: Candidates, form: str, width: int, height: int) -> dict[str, Any]:
+    """``{"masks": [record, ...]}`` in the order of the candidates, each with its number ``id``.
+
+    In the form ``labels`` a record has ``label`` instead of ``segmentation``, the number of its pixels in ``labels``, an
+    image that stands beside ``masks``.
+    """
+    records = [{"id": index} | rle_record(found, index) for index in range(len(found))]
+    if form != "labels":
+        return {"masks": formatted(records, form)}
+    image = encoded_labels([record["segmentation"] for record in records], width, height)["data"]
+    for number, record in enumerate(records, 1):
+        del record["segmentation"]
+        record["label"] = number
+    return {"masks": records, "labels": image}
 
 
 def _sized(box: list[int]) -> list[int]:

@@ -1,0 +1,219 @@
+"""Finds everything in images, beside the clicks: one chunk of one request at a time, in turns.
+
+Each chunk is decoded between two batches of clicks, so a click waits for one chunk at most. A request that is cancelled,
+or whose client is gone, ends before its next chunk.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from triton_sam.backend.decodes import DecodeWorker
+from triton_sam.backend.following import Followed
+from triton_sam.backend.jobs import SegmentJob
+from triton_sam.backend.responder import Responder, internal_error
+from triton_sam.core.everything.candidates import Place
+from triton_sam.core.everything.driver import Find, Floats, Progress, find_with, run
+from triton_sam.core.everything.grids import CropBox
+from triton_sam.core.everything.options import EverythingOptions
+from triton_sam.core.prompts import FOREGROUND, ObjectPrompt
+from triton_sam.engines.base import Embedding, Engine, Row
+from triton_sam.engines.priority import lower_this_thread
+from triton_sam.errors import QueueFull, TritonSamError
+
+#: Rows of a chunk on a CPU, where one takes as long as a click.
+_CPU_ROWS = 2
+#: Between two questions to Triton whether a client is gone.
+_ASK_SECONDS = 0.05
+#: Requests for everything that may wait or run.
+MOST_RUNS = 16
+#: A crop of a job's image -> its embedding; it is encoded for that.
+OpenCrop = Callable[[SegmentJob, CropBox], Embedding]
+
+
+@dataclass(eq=False, slots=True)
+class _Run:
+    job: SegmentJob
+    steps: Generator[Progress] | None = None
+    latest: Progress | None = None
+    stopped: bool = False
+    asked: float = 0.0
+    followed: Followed | None = None
+    begun: float = field(default_factory=time.perf_counter)
+
+
+class EverythingRunner:
+    """The requests for everything of one model on one device, and the thread that serves them."""
+
+    def __init__(
+        self, engine: Engine, lock: threading.Lock, decodes: DecodeWorker, responder: Responder, open_crop: OpenCrop
+    ) -> None:
+        """
+        Args:
+            lock: the scheduler's.
+        """
+        self._engine = engine
+        self._decodes = decodes
+        self._responder = responder
+        self._open_crop = open_crop
+        self._lock = lock
+        self._changed = threading.Condition(lock)
+        self._runs: deque[_Run] = deque()
+        self._closing = False
+        # Measuring masks takes the cores that clicks need. Only the arithmetic yields: EncodePipeline gives the reason.
+        self._measuring: ThreadPoolExecutor | None = None
+        if engine.capacity.on_cpu:
+            self._measuring = ThreadPoolExecutor(1, "everything-steps", lower_this_thread)
+        self._thread = threading.Thread(target=self._loop, name="everything", daemon=True)
+        self._thread.start()
+
+    @property
+    def alive(self) -> bool:
+        """Whether its thread runs."""
+        return self._thread.is_alive()
+
+    # -- under the scheduler's lock --------------------------------------------------------------------------
+
+    def refusal(self) -> TritonSamError | None:
+        """Why no further request can be taken now."""
+        if len(self._runs) < MOST_RUNS:
+            return None
+        return QueueFull(f"{MOST_RUNS} requests for everything are waiting already: try again in a moment")
+
+    def add(self, job: SegmentJob) -> None:
+        """Takes a job whose image is encoded."""
+        self._runs.append(_Run(job))
+        self._changed.notify_all()
+
+    def drop(self, unwanted: Callable[[SegmentJob], bool]) -> list[SegmentJob]:
+        """Removes and returns jobs; one that is computed now stops after its chunk."""
+        dropped = [entry for entry in self._runs if unwanted(entry.job)]
+        for entry in dropped:
+            entry.stopped = True
+            self._runs.remove(entry)
+        return [entry.job for entry in dropped]
+
+    # -- without the lock ------------------------------------------------------------------------------------
+
+    def follow(self, name: str) -> Followed | None:
+        """The progress of a run by the name that its client gave; None if there is no such run."""
+        with self._lock:
+            return next((entry.followed for entry in self._runs if entry.followed and entry.job.run == name), None)
+
+    def close(self) -> None:
+        """Finishes what was taken and ends the thread. Nothing may be added any more."""
+        with self._lock:
+            self._closing = True
+            self._changed.notify_all()
+        self._thread.join()
+        if self._measuring is not None:
+            self._measuring.shutdown(wait=True)
+
+    def _loop(self) -> None:
+        while True:
+            with self._lock:
+                while not (self._runs or self._closing):
+                    self._changed.wait()
+                if not self._runs:
+                    return
+                entry = self._runs[0]
+                self._runs.rotate(-1)
+            try:
+                self._advance(entry)
+            except TritonSamError as error:
+                self._end(entry)
+                self._responder.fail(entry.job, error)
+            except Exception as error:
+                self._end(entry)
+                self._responder.fail(entry.job, internal_error("finding everything", error, [entry.job]))
+
+    def _advance(self, entry: _Run) -> None:
+        """One chunk of one run."""
+        now = time.perf_counter()
+        if now - entry.asked > _ASK_SECONDS:
+            entry.asked = now
+            if entry.job.reply.is_cancelled():
+                self._end(entry)
+                self._responder.cancel([entry.job])
+                return
+        if entry.steps is None:
+            entry.steps = self._steps(entry.job)
+            with self._lock:
+                entry.followed = Followed() if entry.job.run else None
+        steps = entry.steps
+        progress = self._measure(lambda: next(steps, None))
+        if entry.stopped:
+            self._close(entry)
+        elif progress is None:  # the last one was the answer
+            assert entry.latest is not None
+            entry.job.timings["everything"] = (time.perf_counter() - entry.begun) * 1e3
+            self._end(entry)
+            self._responder.found_later(entry.job, entry.latest)
+        else:
+            entry.latest = progress
+            if entry.followed is not None:
+                entry.followed.tell(progress)
+
+    def _measure(self, action: Callable[[], Progress | None]) -> Progress | None:
+        return action() if self._measuring is None else self._measuring.submit(action).result()
+
+    def _end(self, entry: _Run) -> None:
+        with self._lock:
+            if not entry.stopped:
+                entry.stopped = True
+                self._runs.remove(entry)
+        self._close(entry)
+
+    @staticmethod
+    def _close(entry: _Run) -> None:
+        if entry.steps is not None:
+            entry.steps.close()
+        if entry.followed is not None:
+            entry.followed.end()
+
+    # -- the work --------------------------------------------------------------------------------------------
+
+    def _steps(self, job: SegmentJob) -> Generator[Progress]:
+        assert job.prompt is not None
+        assert job.prompt.everything is not None
+        assert job.embedding is not None
+        options = job.prompt.everything
+        if options.pred_iou_thresh is None:
+            options = replace(options, pred_iou_thresh=self._engine.spec.pred_iou_thresh)
+        frame, capacity = job.embedding.frame, self._engine.capacity
+        rows = _CPU_ROWS if capacity.on_cpu else capacity.rows
+
+        def open_crop(crop: CropBox) -> Find:
+            place = Place(crop, frame.width, frame.height)
+            embedding = job.embedding if place.is_whole else self._open_crop(job, crop)
+            assert embedding is not None
+            return self._find(embedding, place, options, rows)
+
+        return run(options, frame.width, frame.height, open_crop, most_rows=rows)
+
+    def _find(self, embedding: Embedding, place: Place, options: EverythingOptions, rows: int) -> Find:
+        def decode(points: Floats, *, multimask: bool, mask_input: Floats | None = None) -> tuple[Floats, Floats]:
+            asked = _rows(embedding, points, multimask, mask_input)
+            decoded = self._decodes.between(lambda: self._decodes.start(asked))()
+            return (
+                np.stack([answer.logits for answer in decoded if answer.logits is not None]),
+                np.stack([answer.scores for answer in decoded]),
+            )
+
+        return find_with(decode, embedding.frame, place, options, rows)
+
+
+def _rows(embedding: Embedding, points: Floats, multimask: bool, masks: Floats | None) -> list[Row]:
+    """One row for each point [P,2], in pixels of the embedding's image; with its mask as a prompt if there are any."""
+    label = np.array([FOREGROUND], np.int32)
+    return [
+        Row(embedding, ObjectPrompt(point[None], label, None, None if masks is None else masks[index]), multimask)
+        for index, point in enumerate(points)
+    ]
