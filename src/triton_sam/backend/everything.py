@@ -1,7 +1,7 @@
 """Finds everything in images, beside the clicks: one chunk of one request at a time, in turns.
 
-Each chunk is decoded between two batches of clicks, so a click waits for one chunk at most. A request that is cancelled,
-or whose client is gone, ends before its next chunk.
+Each chunk is decoded between two batches of clicks, so a click waits for one chunk at most. A request that is
+cancelled, or whose client is gone, ends before its next chunk.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
@@ -41,7 +41,7 @@ OpenCrop = Callable[[SegmentJob, CropBox], Embedding]
 @dataclass(eq=False, slots=True)
 class _Run:
     job: SegmentJob
-    steps: Generator[Progress] | None = None
+    steps: Iterator[Progress] | None = None
     latest: Progress | None = None
     stopped: bool = False
     asked: float = 0.0
@@ -173,14 +173,13 @@ class EverythingRunner:
 
     @staticmethod
     def _close(entry: _Run) -> None:
-        if entry.steps is not None:
-            entry.steps.close()
+        entry.steps = None
         if entry.followed is not None:
             entry.followed.end()
 
     # -- the work --------------------------------------------------------------------------------------------
 
-    def _steps(self, job: SegmentJob) -> Generator[Progress]:
+    def _steps(self, job: SegmentJob) -> Iterator[Progress]:
         assert job.prompt is not None
         assert job.prompt.everything is not None
         assert job.embedding is not None

@@ -21,6 +21,7 @@ from triton_sam.core.mask_cleaning import Cleaning, clean_mask
 from triton_sam.core.prompts import Prompt
 from triton_sam.core.rle import BoolArray
 from triton_sam.engines.base import Decoded
+from triton_sam.errors import InvalidInput
 
 #: The outputs of a request that lists none. Triton then requests all, and JSON of a million floats is useless.
 DEFAULT_OUTPUTS = frozenset({"result_json", "image_key", "scores"})

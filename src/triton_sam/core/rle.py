@@ -16,6 +16,8 @@ from triton_sam.errors import InvalidInput
 BoolArray = npt.NDArray[np.bool_]
 Counts = npt.NDArray[np.int64]
 _GROUP_BITS = 5
+#: Counts are differences of two numbers below 2**31: 32 bits and a sign.
+_MOST_GROUPS = 7
 
 
 def rle(mask: BoolArray) -> dict[str, Any]:

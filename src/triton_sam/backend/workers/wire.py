@@ -229,7 +229,8 @@ def unpack_found(header: Mapping[str, Any], job: SegmentJob) -> Progress:
         np.array(header["points"], np.float64).reshape(-1, 2),
         np.array(header["crops"], np.int64).reshape(-1, 4),
     )
-    return Progress(*header["progress"], found)
+    done, of = header["progress"]
+    return Progress(done, of, found)
 
 
 # -- errors ------------------------------------------------------------------------------------------------------

@@ -38,10 +38,10 @@ def formatted(records: Sequence[Record], form: str) -> list[Record]:
 def answer_of(found: Candidates, form: str, width: int, height: int) -> dict[str, Any]:
     """``{"masks": [record, ...]}`` in the order of the candidates, each with its number ``id``.
 
-    In the form ``labels`` a record has ``label`` instead of ``segmentation``, the number of its pixels in ``labels``, an
-    image that stands beside ``masks``.
+    In the form ``labels`` a record has ``label`` instead of ``segmentation``: the number of its pixels in ``labels``,
+    base64 of a PNG, which stands beside ``masks``.
     """
-    records = [{"id": index} | rle_record(found, index) for index in range(len(found))]
+    records: list[Record] = [{"id": index} | rle_record(found, index) for index in range(len(found))]
     if form != "labels":
         return {"masks": formatted(records, form)}
     image = encoded_labels([record["segmentation"] for record in records], width, height)["data"]

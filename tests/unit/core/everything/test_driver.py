@@ -176,7 +176,7 @@ def test_an_engine_may_filter_by_itself() -> None:
 
     *_, last = run(options, 230, 180, open_crop)
     _, expected = by_package(discs, options)
-    assert records(last.found, "rle", 230, 180) == records(expected, "rle", 230, 180)
+    assert answer_of(last.found, "rle", 230, 180) == answer_of(expected, "rle", 230, 180)
 
 
 def test_nothing_to_find() -> None:
@@ -186,8 +186,8 @@ def test_nothing_to_find() -> None:
             points_per_side=4, pred_iou_thresh=0.8, crop_n_layers=layers, min_mask_region_area=9
         )
         _, found = by_package(discs, options)
-        assert records(found, "rle", 230, 180) == {"everything": []}
-        assert records(found, "labels", 230, 180)["labels"]["width"] == 230
+        assert answer_of(found, "rle", 230, 180) == {"masks": []}
+        assert answer_of(found, "labels", 230, 180)["labels"]
 
 
 def test_the_threshold_is_the_models() -> None:
