@@ -14,6 +14,7 @@ from PIL import Image
 
 from triton_sam.backend.jobs import SegmentJob
 from triton_sam.backend.scheduler import Scheduler
+from triton_sam.core.everything.driver import Progress
 from triton_sam.core.geometry import Frame, ResizePolicy
 from triton_sam.core.images import EncodedImage
 from triton_sam.core.prompts import ObjectPrompt, Prompt
@@ -80,7 +81,7 @@ class Inbox:
     """A reply that keeps the response for the test."""
 
     def __init__(self, *, gone: bool = False, broken: bool = False) -> None:
-        self._answers: queue.Queue[list[Decoded] | TritonSamError] = queue.Queue()
+        self._answers: queue.Queue[list[Decoded] | Progress | TritonSamError] = queue.Queue()
         self._gone = gone
         self._broken = broken
 
@@ -88,6 +89,9 @@ class Inbox:
         if self._broken:
             raise RuntimeError("cannot build the answer")
         self._answers.put(decoded)
+
+    def found(self, job: SegmentJob, progress: Progress) -> None:
+        self._answers.put(progress)
 
     def fail(self, error: TritonSamError) -> None:
         self._answers.put(error)
@@ -97,7 +101,7 @@ class Inbox:
     def is_cancelled(self) -> bool:
         return self._gone
 
-    def get(self) -> list[Decoded] | TritonSamError:
+    def get(self) -> list[Decoded] | Progress | TritonSamError:
         return self._answers.get(timeout=PATIENCE)
 
     @property

@@ -14,7 +14,7 @@ from triton_sam.core.everything import driver
 from triton_sam.core.everything.candidates import Candidates, LogitMask, PackedMask, Place, RunMask
 from triton_sam.core.everything.driver import Progress, run
 from triton_sam.core.everything.options import EverythingOptions
-from triton_sam.core.everything.records import records
+from triton_sam.core.everything.records import answer_of
 from triton_sam.core.geometry import ResizePolicy
 from triton_sam.core.masks import decode as decode_mask
 
@@ -212,11 +212,11 @@ def test_a_region_keeps_whole_masks() -> None:
 def test_records(form: str) -> None:
     discs = Discs(230, 180, SCENE)
     _, found = by_package(discs, OPTIONS)
-    answer = records(found, form, 230, 180)
-    assert len(answer["everything"]) == len(found)
-    ious = [record["predicted_iou"] for record in answer["everything"]]
+    answer = answer_of(found, form, 230, 180)
+    assert [record["id"] for record in answer["masks"]] == list(range(len(found)))
+    ious = [record["predicted_iou"] for record in answer["masks"]]
     assert ious == sorted(ious, reverse=True)
-    for index, record in enumerate(answer["everything"]):
+    for index, record in enumerate(answer["masks"]):
         assert record["crop_box"] == [0, 0, 230, 180]
         ((x, y),) = record["point_coords"]
         left, top, width, height = record["bbox"]
@@ -225,9 +225,10 @@ def test_records(form: str) -> None:
         assert 0.95 <= record["stability_score"] <= 1
         if form == "labels":
             assert record["label"] == index + 1
-            assert "mask" not in record
+            assert "segmentation" not in record
         elif form == "polygon":
-            assert len(record["mask"]["data"][0]) >= 6
+            assert len(record["segmentation"][0]) >= 6
         else:
-            assert decode_mask(record["mask"]).sum() == record["area"]
+            document = {"encoding": form, "width": 230, "height": 180, "data": record["segmentation"]}
+            assert decode_mask(document).sum() == record["area"]
     assert ("labels" in answer) == (form == "labels")
