@@ -169,6 +169,7 @@ class _LoadGenerator:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._address = urlsplit(plan.url)
+        self._host, self._port = self._address.hostname or "", self._address.port or 80
         self._numbers = itertools.count(plan.first_picture)
         self._requests = itertools.cycle([self._request(JSON, document.encode()) for document in plan.documents])
         self._idle: list[_Connection] = []
@@ -190,7 +191,9 @@ class _LoadGenerator:
         request = self._next()
         begun = time.perf_counter()
         try:
-            connection = self._free() or await asyncio.wait_for(self._new(), self._plan.patience)
+            connection = self._free()
+            if connection is None:
+                connection = await asyncio.wait_for(self._new(), self._plan.patience)
             status, retry_after, body = await asyncio.wait_for(connection.ask(request), self._plan.patience)
             seconds = time.perf_counter() - begun
             code = json.loads(body)["error"]["code"] if status >= 400 and b'"error"' in body else ""
@@ -210,7 +213,7 @@ class _LoadGenerator:
 
     async def _new(self) -> _Connection:
         loop = asyncio.get_running_loop()
-        _, made = await loop.create_connection(_Connection, self._address.hostname, self._address.port)
+        _, made = await loop.create_connection(_Connection, self._host, self._port)
         return made
 
     def _next(self) -> bytes:
