@@ -13,7 +13,7 @@ from typing import Any
 from hypothesis import strategies as st
 from PIL import Image
 
-from tests.faults.hostile_cases import FORM, form, part
+from testkit.forms import FORM, form, part
 
 JSON = "application/json"
 LONGEST_PAYLOAD = 12

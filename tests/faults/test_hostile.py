@@ -19,9 +19,9 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
+from testkit.forms import BOUNDARY, FORM, form, part
 from tests.faults import hostile_cases, hostile_images
 from tests.faults.figures import record
-from tests.faults.hostile_cases import FORM, part
 from tests.faults.mutations import straight
 from tests.faults.witness import REFUSED_WITHIN, SPOON, Witness, sentence_of
 from triton_sam import SAM2TritonClient
@@ -97,7 +97,7 @@ def test_a_prompt_is_refused_by_its_content_and_not_by_its_type(witness: Witness
     for kind in ("text/plain", FORM, "application/x-www-form-urlencoded", "image/png", "x" * 3000, ";;;=", "a/b; q"):
         refused(witness, f"a body of type {kind[:20]}", "/v1/segment", b"points=1", kind)
         if "form" not in kind:
-            refused(witness, f"a form of type {kind[:20]}", "/v1/images", hostile_cases.form(*WHERE), kind)
+            refused(witness, f"a form of type {kind[:20]}", "/v1/images", form(*WHERE), kind)
     refused(witness, "JSON", "/v1/images", b"{}", JSON)
 
 
@@ -194,14 +194,14 @@ def test_heads_of_images(witness: Witness) -> None:
 def expect_no_image(witness: Witness, path: str, cases: dict[str, bytes]) -> None:
     def sent(cases: dict[str, bytes]) -> dict[str, bytes]:
         fields = WHERE if path == "/prediction" else ()
-        return {what: hostile_cases.form(part("image", body, "a.png"), *fields) for what, body in cases.items()}
+        return {what: form(part("image", body, "a.png"), *fields) for what, body in cases.items()}
 
     each(sent(cases), witness, path, FORM)
 
 
 @only_in_full
 def test_an_image_with_more_data_than_pixels_is_what_its_head_says(witness: Witness) -> None:
-    body = hostile_cases.form(part("image", hostile_images.overfull_png(), "a.png"))
+    body = form(part("image", hostile_images.overfull_png(), "a.png"))
     answer, seconds = witness.timed(
         lambda: witness.client.post("/v1/preview", content=body, headers={"Content-Type": FORM})
     )
@@ -213,9 +213,7 @@ def test_embeddings(witness: Witness) -> None:
     text = witness.client.post("/embedded_model", files={"image": witness.image}).content
     cases = hostile_cases.embeddings(text) if witness.in_full else hostile_cases.small_embeddings(text)
     for what, body in cases.items():
-        refused(
-            witness, what, "/from_model", hostile_cases.form(part("model", body, "m"), *WHERE, *SIZE), FORM, 400, 413
-        )
+        refused(witness, what, "/from_model", form(part("model", body, "m"), *WHERE, *SIZE), FORM, 400, 413)
     embedding = part("model", text, "m")
     for width, height in (
         (b"1000000000", b"1"),
@@ -225,36 +223,34 @@ def test_embeddings(witness: Witness) -> None:
         (b"9" * 4000, b"1"),
     ):
         sizes = (part("img_x", width), part("img_y", height))
-        refused(
-            witness, f"a size of {width[:12]!r}", "/from_model", hostile_cases.form(embedding, *WHERE, *sizes), FORM
-        )
+        refused(witness, f"a size of {width[:12]!r}", "/from_model", form(embedding, *WHERE, *sizes), FORM)
 
 
 def test_forms(witness: Witness) -> None:
     picture = part("image", witness.image, "a.png")
 
     def numbers(x: bytes) -> bytes:
-        return hostile_cases.form(picture, part("x", x), part("y", b"290"))
+        return form(picture, part("x", x), part("y", b"290"))
 
     for x in (b"NaN", b"inf", b"-Infinity", b"1e5", b"0x10", b"9" * 4000, b"365\0", b"\xff\xfe", b"365.5", b"\xd9\xa3"):
         refused(witness, f"x={x[:12]!r}", "/prediction", numbers(x), FORM)
-    good = hostile_cases.form(picture, *WHERE)
+    good = form(picture, *WHERE)
     cases = {
-        "a field twice": hostile_cases.form(picture, *WHERE, part("x", b"1")),
-        "an image twice": hostile_cases.form(picture, picture, *WHERE),
-        "a file and a field of one name": hostile_cases.form(picture, part("image", b"text"), *WHERE),
-        "a file for a number": hostile_cases.form(picture, part("x", b"365", "x.txt"), part("y", b"290")),
-        "a name with a NUL": hostile_cases.form(picture, part("x\0", b"365"), part("y", b"290")),
+        "a field twice": form(picture, *WHERE, part("x", b"1")),
+        "an image twice": form(picture, picture, *WHERE),
+        "a file and a field of one name": form(picture, part("image", b"text"), *WHERE),
+        "a file for a number": form(picture, part("x", b"365", "x.txt"), part("y", b"290")),
+        "a name with a NUL": form(picture, part("x\0", b"365"), part("y", b"290")),
         "a name of bad UTF-8": good.replace(b'name="x"', b'name="\xff\xfe"'),
-        "1,000 fields": hostile_cases.form(picture, *(part(f"f{number}", b"") for number in range(1000))),
-        "no end": good[: -len(hostile_cases.BOUNDARY) - 10],
+        "1,000 fields": form(picture, *(part(f"f{number}", b"") for number in range(1000))),
+        "no end": good[: -len(BOUNDARY) - 10],
         "cut in a head": good[:60],
         "cut in the image": good[:5000],
         "no disposition": good.replace(b"Content-Disposition", b"Content-Nothing"),
         "a head of 1 MB": good.replace(b"form-data", b"form-data; a=" + b"x" * 1_000_000),
         "1,000 heads": good.replace(b"Content-D", b"A: b\r\n" * 1000 + b"Content-D", 1),
         "nothing": b"",
-        "another frontier": good.replace(hostile_cases.BOUNDARY.encode(), b"another"),
+        "another frontier": good.replace(BOUNDARY.encode(), b"another"),
     }
     each(cases, witness, "/prediction", FORM)
     for kind in (
@@ -264,7 +260,7 @@ def test_forms(witness: Witness) -> None:
     ):
         refused(witness, f"a type {kind[19:40]!r}", "/prediction", good, kind)
     for session in (b"a\0b", b"\x1b[2J", b"s" * 4000, b"\xff\x00"):
-        fields = hostile_cases.form(picture, part("session_id", session))
+        fields = form(picture, part("session_id", session))
         refused(witness, f"a session {session[:10]!r}", "/embedded_model", fields, FORM)
         refused(witness, f"a session {session[:10]!r}", "/cancel_pending", fields, FORM)
     twice = b"session_id=a&session_id=b"

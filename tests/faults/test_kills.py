@@ -19,6 +19,7 @@ from typing import Any
 import httpx
 import pytest
 
+from testkit.steady_load import LoadResult, Plan, percentile, picture, result_of, running_load
 from tests.conftest import ServerFactory
 from tests.faults.figures import record
 from tests.faults.helpers import (
@@ -30,7 +31,6 @@ from tests.faults.helpers import (
     stub_of,
     zombies_of,
 )
-from tests.faults.load import LoadResult, Plan, percentile, picture, result_of, running_load
 from tests.waiting import eventually
 from triton_sam.server.host import SHARED_MEMORY
 from triton_sam.serving import RunningServer

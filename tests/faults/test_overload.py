@@ -14,9 +14,9 @@ from pathlib import Path
 import httpx
 import pytest
 
+from testkit.steady_load import LoadResult, Plan, merged, percentile, picture, result_of, run_load, running_load, split
 from tests.conftest import ServerFactory
 from tests.faults.figures import record
-from tests.faults.load import LoadResult, Plan, merged, percentile, picture, result_of, run_load, running_load, split
 from tests.waiting import eventually
 from triton_sam.serving import RunningServer
 

@@ -15,10 +15,10 @@ from pathlib import Path
 import httpx
 import pytest
 
+from testkit.steady_load import picture
 from tests.analytic import slow_picture
 from tests.faults.figures import record
 from tests.faults.helpers import PATIENCE, expect_ended, family_of
-from tests.faults.load import picture
 from tests.faults.serve_command import expect_in_flight, serve_command, wait_until_serving
 from triton_sam import SAM2TritonClient
 from triton_sam.server.host import SHARED_MEMORY, free_port

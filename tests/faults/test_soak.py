@@ -25,10 +25,10 @@ import httpx
 import numpy as np
 import pytest
 
+from testkit.steady_load import picture
 from tests.conftest import ServerFactory
 from tests.faults.figures import record
 from tests.faults.helpers import open_files, recoveries_of, status_field, stub_of
-from tests.faults.load import picture
 from triton_sam.serving import RunningServer
 
 SECONDS = float(os.environ.get("TRITON_SAM_SOAK_SECONDS", "1200"))

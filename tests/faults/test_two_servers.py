@@ -25,8 +25,8 @@ import pytest
 import websockets
 from PIL import Image
 
+from testkit.steady_load import picture
 from tests.faults.figures import record
-from tests.faults.load import picture
 from tests.faults.proxies import HAProxy, WholeServer, program, running_haproxy, running_nginx
 from tests.faults.two_server_load import TwoServerLoad, click, upload
 from tests.waiting import eventually

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import httpx
 
-from tests.faults.load import picture
+from testkit.steady_load import picture
 
 #: Seconds that a client looks at its mask: clicks go before encodes, and these servers share their cores.
 PAUSE = 0.3

@@ -1,6 +1,6 @@
 """Load generator: sends requests to a service at a steady rate and reports the responses. Runs as its own process.
 
-``python -m tests.faults.load < plan.json > result.json``; the plan is a :class:`Plan`, the result a
+``python -m testkit.steady_load < plan.json > result.json``; the plan is a :class:`Plan`, the result a
 :class:`LoadResult`. Nothing is sent after the plan's seconds, and pending requests then have a timeout. The load is
 open: requests are sent when they are due, whether or not earlier ones have been answered, as with many users.
 """
@@ -21,13 +21,11 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from urllib.parse import urlsplit
 
-from tests.faults.hostile_cases import FORM, form, part
+from testkit.forms import FORM, form, part
 
 JSON = "application/json"
-#: A request without a response after this time hangs.
-_PATIENCE_SECONDS = 120.0
 #: Users have machines of their own, so the measurement must not wait for the models under load.
-_NICENESS = -10
+_URGENCY = 10
 _MOST_PER_SECOND = 1200.0
 #: Status, Retry-After, body.
 _Answer = tuple[int, str, bytes]
@@ -45,6 +43,8 @@ class Plan:
     """JSON bodies to post."""
     first_picture: int = -1
     """Uploads instead of documents: small pictures of different colours, numbered from here; -1 for none."""
+    patience: float = 120.0
+    """Seconds after which a request without a response counts as broken."""
 
 
 @dataclass
@@ -87,7 +87,7 @@ def merged(parts: list[LoadResult]) -> LoadResult:
 @contextlib.contextmanager
 def running_load(plan: Plan) -> Iterator[subprocess.Popen[str]]:
     """Runs the plan in another process; :func:`result_of` waits for its end."""
-    command = [sys.executable, "-m", "tests.faults.load"]
+    command = [sys.executable, "-m", "testkit.steady_load"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdin is not None
@@ -169,6 +169,7 @@ class _LoadGenerator:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._address = urlsplit(plan.url)
+        self._host, self._port = self._address.hostname or "", self._address.port or 80
         self._numbers = itertools.count(plan.first_picture)
         self._requests = itertools.cycle([self._request(JSON, document.encode()) for document in plan.documents])
         self._idle: list[_Connection] = []
@@ -190,8 +191,10 @@ class _LoadGenerator:
         request = self._next()
         begun = time.perf_counter()
         try:
-            connection = self._free() or await asyncio.wait_for(self._new(), _PATIENCE_SECONDS)
-            status, retry_after, body = await asyncio.wait_for(connection.ask(request), _PATIENCE_SECONDS)
+            connection = self._free()
+            if connection is None:
+                connection = await asyncio.wait_for(self._new(), self._plan.patience)
+            status, retry_after, body = await asyncio.wait_for(connection.ask(request), self._plan.patience)
             seconds = time.perf_counter() - begun
             code = json.loads(body)["error"]["code"] if status >= 400 and b'"error"' in body else ""
             self.result.answers.append((status, seconds, retry_after, code))
@@ -210,7 +213,7 @@ class _LoadGenerator:
 
     async def _new(self) -> _Connection:
         loop = asyncio.get_running_loop()
-        _, made = await loop.create_connection(_Connection, self._address.hostname, self._address.port)
+        _, made = await loop.create_connection(_Connection, self._host, self._port)
         return made
 
     def _next(self) -> bytes:
@@ -232,5 +235,5 @@ async def _main() -> None:
 
 if __name__ == "__main__":
     with contextlib.suppress(PermissionError):
-        os.setpriority(os.PRIO_PROCESS, 0, _NICENESS)
+        os.setpriority(os.PRIO_PROCESS, 0, os.getpriority(os.PRIO_PROCESS, 0) - _URGENCY)
     asyncio.run(_main())
