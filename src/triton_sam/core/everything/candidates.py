@@ -1,8 +1,9 @@
 """Candidates: masks with their numbers, before it is known which ones stay.
 
 An engine hands them over in one of two ways. A CPU gives low-resolution logits, which
-:mod:`~triton_sam.core.everything.filtering` measures. A GPU measures and filters by itself, and gives packed bits with
-the numbers. Pixels and run lengths are made only for masks that stay.
+:mod:`~triton_sam.core.everything.filtering` measures. A GPU measures and filters by itself, and gives the numbers with
+masks that stay in its memory (:mod:`~triton_sam.core.everything.held`), or packed bits. Pixels and run lengths are made
+only for masks that stay.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy.typing as npt
 
 from triton_sam.core.everything.boxes import Boxes
 from triton_sam.core.everything.grids import CropBox
+from triton_sam.core.everything.held import encode_held
 from triton_sam.core.geometry import Frame
 from triton_sam.core.masks import full_size, full_size_rle, unpack_bits
 from triton_sam.core.rle import BoolArray, from_rle, rle, rle_of_bits
@@ -174,6 +176,7 @@ class Candidates:
 
     def settled(self) -> Candidates:
         """The same with their masks as run lengths, which are small."""
+        encode_held(self.masks)
         masks = tuple(mask if isinstance(mask, RunMask) else RunMask(mask.rle()) for mask in self.masks)
         return self.with_masks(masks, self.areas, self.boxes)
 

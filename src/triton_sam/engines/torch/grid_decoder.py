@@ -40,8 +40,8 @@ class GridStep(nn.Module):
             points: [R,2,3] float32: x and y in model pixels and a label; a point, and the padding after it.
 
         Returns:
-            [R,M+1,h,w] logits, [R,h,w] the best mask, both in the decoder's dtype; and [R,M+2] float32: scores, followed
-            by that of the best mask.
+            [R,M+1,h,w] logits, [R,h,w] the best mask, both in the decoder's dtype; and [R,M+2] float32: scores,
+            followed by that of the best mask.
         """
         decoder = self.decoder
         parts = decoder.layout.split(row)
