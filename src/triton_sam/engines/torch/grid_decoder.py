@@ -57,7 +57,7 @@ class GridStep(nn.Module):
         cells = torch.cat(
             [
                 decoder.cells(some, features, its)
-                for some, its in zip(image.split(self.SLICE), weights.split(self.SLICE), strict=True)
+                for some, its in zip(torch.split(image, self.SLICE), torch.split(weights, self.SLICE), strict=True)
             ]
         )
         found = decoder.choose(cells, scores)
@@ -125,4 +125,5 @@ def _answer(attention: Any, tokens: Tensor, start: Tensor, cells: Tensor) -> Ten
     else:
         scores = (asked @ cells.transpose(1, 2)).view(rows, heads, count, -1)
     weights = functional.softmax(scores + constant[..., None], dim=2).flatten(1, 2)
-    return weights.transpose(1, 2) @ told + out.bias
+    seen: Tensor = weights.transpose(1, 2) @ told + out.bias
+    return seen

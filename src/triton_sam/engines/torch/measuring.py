@@ -58,7 +58,7 @@ def measured(logits: Tensor, scores: Tensor, frame: Frame, limits: Limits, *, by
         return found
     flat = logits.flatten(0, 1)
     each = max(1, _AT_A_TIME // (frame.width * frame.height))
-    parts = [_measured(some, frame, limits) for some in flat.split(each)]
+    parts = [_measured(some, frame, limits) for some in torch.split(flat, each)]
     # Not by indexing, which would wait for the device.
     return torch.cat(parts) * (scores > limits.least).reshape(-1, 1)
 

@@ -45,7 +45,7 @@ def run_lengths(
     by_kernel = by_kernel and measuring.may_use_kernel(frame)
     each = max(1, (_AT_A_TIME_BY_KERNEL if by_kernel else _AT_A_TIME) // (width * height))
     found: list[dict[str, Any]] = []
-    for some in logits.split(each):
+    for some in torch.split(logits, each):
         flags = changes(some, threshold, frame, crop, whole, by_kernel=by_kernel)
         found += ({"size": [height, width], "counts": text} for text in _texts(flags))
     return found
@@ -83,7 +83,7 @@ def _texts(flags: Tensor) -> list[str]:
     number = torch.arange(len(which), device=which.device) - functional.pad(ends[:-1], (1, 0))[which]
     # Differences to the count two before, from the fourth on.
     deltas = counts - torch.where(number > 2, functional.pad(counts, (2, 0))[:-2], 0)
-    pieces, lengths = zip(*map(_characters, deltas.split(_COUNTS)), strict=True)
+    pieces, lengths = zip(*map(_characters, torch.split(deltas, _COUNTS)), strict=True)
     last = torch.cat(lengths).cumsum(0)[ends - 1].tolist()
     text = str(torch.cat(pieces).cpu().numpy().tobytes(), "ascii")
     return [text[start:end] for start, end in _between(last)]
