@@ -283,12 +283,12 @@ def device_ms(function: Callable[[], object], times: int = 20) -> float:
     """The device's milliseconds for one call, on the current stream."""
     function()
     first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-    first.record()  # type: ignore[no-untyped-call]
+    first.record()
     for _ in range(times):
         function()
-    last.record()  # type: ignore[no-untyped-call]
-    last.synchronize()  # type: ignore[no-untyped-call]
-    return round(first.elapsed_time(last) / times, 3)  # type: ignore[no-untyped-call]
+    last.record()
+    last.synchronize()
+    return round(float(first.elapsed_time(last)) / times, 3)
 
 
 if __name__ == "__main__":
