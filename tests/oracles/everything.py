@@ -122,7 +122,8 @@ def upsampled(logits: np.ndarray, width: int, height: int, padded_side: int | No
         return bilinear(logits, width, height)
     square = bilinear(logits, padded_side, padded_side)
     scale = padded_side / max(width, height)
-    return bilinear(square[: int(height * scale + 0.5), : int(width * scale + 0.5)], width, height)
+    inner_width, inner_height = (max(1, int(side * scale + 0.5)) for side in (width, height))
+    return bilinear(square[:inner_height, :inner_width], width, height)
 
 
 def box_of(mask: np.ndarray) -> list[int]:

@@ -98,3 +98,13 @@ class Runner:
 
 def compare(found: Candidates, expected: list[oracle.Found]) -> oracle.Agreement:
     return oracle.agreement([mask.pixels() for mask in found.masks], [one.mask for one in expected])
+
+
+def looks_like_a_coin(mask: np.ndarray) -> bool:
+    """[H,W] bool: round, and of a coin's size in the photograph of 24 coins."""
+    rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
+    if not len(rows):
+        return False
+    height, width = rows[-1] - rows[0] + 1, columns[-1] - columns[0] + 1
+    is_round = 0.75 < width / height < 1.33 and 0.68 < mask.sum() / (width * height) < 0.88
+    return bool(is_round and 0.006 < mask.mean() < 0.08)

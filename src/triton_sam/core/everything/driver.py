@@ -1,7 +1,7 @@
 """Runs everything: chunk by chunk, so that other work fits in between.
 
-:func:`run` is a generator. Each step makes one call of the decoder, so whoever drives it may serve clicks between two
-steps, and cancels by not asking for the next one (``close``). Decoders are functions:
+:func:`run` is a generator. Each step makes one call of the decoder at most, so whoever drives it may serve clicks
+between two steps, and cancels by not asking for the next one (``close``). Decoders are functions:
 
 - :data:`Decode` of a crop: points -> logits and predicted IoUs; measured and filtered here, on the CPU;
 - :data:`Find` of a crop: points -> :class:`~triton_sam.core.everything.candidates.Candidates`, for an engine that
@@ -12,23 +12,26 @@ With ``use_m2m`` a decoder is called again for each mask of the chunk, with ``ma
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from triton_sam.core.everything.boxes import suppress
 from triton_sam.core.everything.candidates import NONE, Candidates, Place, joined
 from triton_sam.core.everything.filtering import candidates_of_logits
 from triton_sam.core.everything.grids import Chunk, CropBox, Points, plan
 from triton_sam.core.everything.options import EverythingOptions
-from triton_sam.core.everything.selection import best_of_crop, best_of_crops, without_small_regions
+from triton_sam.core.everything.selection import best_of_cleaned, best_of_crop, best_of_crops, without_small_regions
 from triton_sam.core.geometry import Frame
 
 Floats = npt.NDArray[np.float32]
 #: Masks are held as logits, which costs no time, up to this many bytes in all; further ones as run lengths.
 _HELD_BYTES = 64 * 2**20
+#: Masks whose run lengths are made, or which are cleaned, in one step.
+_AT_A_TIME = 8
 
 
 class Decode(Protocol):
@@ -55,13 +58,14 @@ class Progress:
 
     Attributes:
         done, of: points. Those count whose masks are still to be refined.
-        masks: kept so far. Later ones may take the place of some.
-        found: those masks; the last step's are the answer.
+        found: masks kept so far. Better ones may still take the place of some; the last step's are the answer.
+        added: those of them that this step brought.
     """
 
     done: int
     of: int
     found: Candidates
+    added: Candidates = NONE
 
     @property
     def masks(self) -> int:
@@ -97,8 +101,8 @@ def find_with(decode: Decode, frame: Frame, place: Place, options: EverythingOpt
 
 def run(
     options: EverythingOptions, width: int, height: int, open_crop: Open, *, most_rows: int | None = None
-) -> Generator[Progress, None, Candidates]:
-    """Yields :class:`Progress` after each call of a decoder; the last one has the answer, which is also returned.
+) -> Iterator[Progress]:
+    """Yields :class:`Progress` after each call of a decoder, and now and then while the answer is put together.
 
     Args:
         options: with the model's ``pred_iou_thresh`` in place.
@@ -108,30 +112,63 @@ def run(
     """
     chunks = plan(options, width, height, most_rows)
     total = sum(len(chunk.points) for chunk in chunks)
-    finished: list[Candidates] = []
+    finished = NONE
     done = 0
-    for crop, of_crop in _by_crop(chunks):
+    crops = list(_by_crop(chunks))
+    for crop, of_crop in crops:
+        hold = _Hold(options)
         find = open_crop(crop)
-        parts: list[Candidates] = []
-        shown = NONE
-        held = 0
         for chunk in of_crop:
             for number, step in enumerate(find(chunk.points)):
                 done += 0 if number else len(chunk.points)
-                part = step if held + step.nbytes <= _HELD_BYTES else step.settled()
-                held += part.nbytes
-                if len(part):
-                    parts.append(part)
-                    # Only for show: what this drops may be wanted again when a better mask drops the one that did it.
-                    shown = best_of_crop(joined([shown, part]), options)
-                yield Progress(done, total, joined([*finished, shown]))
-        finished.append(best_of_crop(joined(parts), options).settled())
-    found = joined(finished)
-    if len({chunk.crop for chunk in chunks}) > 1:
-        found = best_of_crops(found, options)
-    found = without_small_regions(found, options)
-    yield Progress(done, total, found)
-    return found
+                added = hold.add(step)
+                yield Progress(done, total, joined([finished, hold.shown]), added)
+        kept = best_of_crop(joined(hold.parts), options)
+        for part in _in_parts(kept):
+            yield Progress(done, total, joined([finished, hold.shown]))
+            finished = joined([finished, part.settled()])
+    if len(crops) > 1:
+        finished = best_of_crops(finished, options)
+    if options.min_mask_region_area:
+        cleaned, same = [], []
+        for part in _in_parts(finished):
+            yield Progress(done, total, finished)
+            masks, is_same = without_small_regions(part, options)
+            cleaned.append(masks)
+            same.append(is_same)
+        if same:
+            finished = best_of_cleaned(joined(cleaned), np.concatenate(same), options)
+    yield Progress(done, total, finished)
+
+
+class _Hold:
+    """The candidates of one crop so far."""
+
+    def __init__(self, options: EverythingOptions) -> None:
+        self.parts: list[Candidates] = []
+        self.shown = NONE
+        self._options = options
+        self._bytes = 0
+
+    def add(self, found: Candidates) -> Candidates:
+        """Holds further ones; those of them that are shown."""
+        if not len(found):
+            return NONE
+        part = found if self._bytes + found.nbytes <= _HELD_BYTES else found.settled()
+        self._bytes += part.nbytes
+        self.parts.append(part)
+        # Only for show: what this drops may be wanted again when a better mask drops the one that did it.
+        known = len(self.shown)
+        both = joined([self.shown, part])
+        stays = suppress(both.boxes, both.predicted_ious, self._options.box_nms_thresh)
+        self.shown = both.take(stays)
+        return both.take(stays[stays >= known])
+
+
+def _in_parts(found: Candidates) -> Iterator[Candidates]:
+    """Few enough at a time for other work to fit in between: a mask of a large image takes milliseconds."""
+    for start in range(0, len(found), _AT_A_TIME):
+        yield found.take(np.arange(start, min(start + _AT_A_TIME, len(found))))
 
 
 def _by_crop(chunks: Sequence[Chunk]) -> Iterator[tuple[CropBox, list[Chunk]]]:

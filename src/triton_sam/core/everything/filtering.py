@@ -2,17 +2,62 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import numpy as np
 import numpy.typing as npt
 
 from triton_sam.core.everything.boxes import touches_crop_edge
-from triton_sam.core.everything.candidates import NONE, Candidates, LogitMask, Place
+from triton_sam.core.everything.candidates import NONE, Candidates, LogitMask, Mask, Place
 from triton_sam.core.everything.grids import Points
 from triton_sam.core.everything.measures import Measures, measure
 from triton_sam.core.everything.options import EverythingOptions
 from triton_sam.core.geometry import Frame
 
 Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Measured:
+    """Masks of a chunk that passed the thresholds of predicted IoU and stability, and are not empty.
+
+    Attributes:
+        masks: N, as :class:`~triton_sam.core.everything.candidates.PackedMask` for instance.
+        rows: [N] which point of the chunk each belongs to.
+        areas: [N]; boxes: [N,4], first and last column and row, x0, y0, x1, y1, inclusive, in pixels of the crop.
+        predicted_ious, stability_scores: [N].
+    """
+
+    masks: Sequence[Mask]
+    rows: npt.ArrayLike
+    areas: npt.ArrayLike
+    boxes: npt.ArrayLike
+    predicted_ious: npt.ArrayLike
+    stability_scores: npt.ArrayLike
+
+
+def candidates_of(found: Measured, points: Points, place: Place) -> Candidates:
+    """Puts masks of a crop into the image, and drops those that the crop cuts off.
+
+    Args:
+        points: [P,2] xy of the chunk, original pixels of the whole image.
+    """
+    if not len(found.masks):
+        return NONE
+    x0, y0 = place.crop[:2]
+    boxes = np.asarray(found.boxes, np.int64) + np.array([x0, y0, x0, y0])
+    whole = Candidates(
+        tuple(found.masks),
+        np.asarray(found.areas, np.int64),
+        boxes,
+        np.asarray(found.predicted_ious, np.float32),
+        np.asarray(found.stability_scores, np.float32),
+        points[np.asarray(found.rows, np.intp)],
+        np.tile(np.array(place.crop, np.int64), (len(found.masks), 1)),
+    )
+    is_cut = touches_crop_edge(boxes, place.crop, place.width, place.height)
+    return whole.take(np.flatnonzero(~is_cut)) if is_cut.any() else whole
 
 
 def candidates_of_logits(
@@ -29,27 +74,23 @@ def candidates_of_logits(
         raise ValueError("pred_iou_thresh is the model's: replace it before filtering")
     # The cheap test first. NaN is not above anything.
     is_likely = ious > options.pred_iou_thresh if options.pred_iou_thresh > 0 else np.ones(ious.shape, np.bool_)
-    rows, which = np.nonzero(is_likely)
+    thresholds = options.mask_threshold, options.stability_score_offset, options.stability_score_thresh
     found: list[tuple[int, int, Measures]] = []
-    for row, mask in zip(rows.tolist(), which.tolist(), strict=True):
-        measures = measure(logits[row, mask], frame, options.mask_threshold, options.stability_score_offset)
-        if measures.area and measures.stability >= options.stability_score_thresh:
+    for row, mask in np.argwhere(is_likely).tolist():
+        measures = measure(logits[row, mask], frame, *thresholds)
+        if measures is not None and measures.area:
             found.append((row, mask, measures))
-    if not found:
-        return NONE
-    x0, y0 = place.crop[:2]
-    boxes = np.array([measures.box for _, _, measures in found], np.int64) + np.array([x0, y0, x0, y0])
-    stays = np.flatnonzero(~touches_crop_edge(boxes, place.crop, place.width, place.height))
-    found = [found[index] for index in stays]
-    taken = np.array([row for row, _, _ in found], np.intp)
-    return Candidates(
-        tuple(_held(logits[row, mask], measures, frame, place, options) for row, mask, measures in found),
-        np.array([measures.area for _, _, measures in found], np.int64),
-        boxes[stays],
-        ious[taken, [mask for _, mask, _ in found]].astype(np.float32),
-        np.array([measures.stability for _, _, measures in found], np.float32),
-        points[taken],
-        np.tile(np.array(place.crop, np.int64), (len(found), 1)),
+    return candidates_of(
+        Measured(
+            [_held(logits[row, mask], measures, frame, place, options) for row, mask, measures in found],
+            [row for row, _, _ in found],
+            [measures.area for _, _, measures in found],
+            [measures.box for _, _, measures in found],
+            [ious[row, mask] for row, mask, _ in found],
+            [measures.stability for _, _, measures in found],
+        ),
+        points,
+        place,
     )
 
 

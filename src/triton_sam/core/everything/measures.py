@@ -6,6 +6,7 @@ cost grows with a mask's outline and hardly with the image's size.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +17,7 @@ from triton_sam.core.geometry import Frame
 from triton_sam.core.rle import BoolArray
 
 Logits = npt.NDArray[np.float32]
-Counts = npt.NDArray[np.int64]
+Indices = npt.NDArray[np.intp]
 #: Pixels that are computed at a time: an outline of a large image has millions.
 _AT_A_TIME = 2**18
 
@@ -38,39 +39,137 @@ class Measures:
     support: tuple[slice, slice]
 
 
-def measure(logits: Logits, frame: Frame, threshold: float, offset: float) -> Measures:
-    """[h,w] logits of the model's square -> the mask's numbers."""
+def measure(
+    logits: Logits, frame: Frame, threshold: float, offset: float, least_stability: float = 0.0
+) -> Measures | None:
+    """[h,w] logits of the model's square -> the mask's numbers; None if its stability is less than wanted."""
     vertical, horizontal = axes(frame, *logits.shape)
-    low, high = np.float32(threshold - offset), np.float32(threshold + offset)
-    is_low = logits > low
+    is_low = logits > np.float32(threshold - offset)
     rows, columns = _extent(is_low.any(axis=1)), _extent(is_low.any(axis=0))
     if rows is None or columns is None:
-        return Measures(0, (0, 0, 0, 0), 0.0, (slice(0, 0), slice(0, 0)))
+        return None if least_stability > 0 else Measures(0, (0, 0, 0, 0), 0.0, (slice(0, 0), slice(0, 0)))
     # Cells reach back: cell k has the logits k to k + taps - 1.
     top, left = max(rows[0] - vertical.taps + 1, 0), max(columns[0] - horizontal.taps + 1, 0)
     support = slice(top, rows[1] + vertical.taps), slice(left, columns[1] + horizontal.taps)
-    block = logits[support]
-    some_low = _windows(is_low[support], vertical.taps, horizontal.taps, np.logical_or)
-    all_high = _windows(block > high, vertical.taps, horizontal.taps, np.logical_and)
+    block = _Block(logits[support], vertical, horizontal, (top, left))
+    low, high = block.level(threshold - offset), block.level(threshold + offset)
+    # Most masks that are not stable are far from it, and known without their outlines: no more pixels can be above the
+    # upper threshold than touched cells have, and no fewer above the lower one than full cells have.
+    if block.weight(high.is_touched) < least_stability * block.weight(low.is_full):
+        return None
+    either = block.count(low)
+    stability = block.count(high) / either if either else 0.0
+    if stability < least_stability:
+        return None
+    area, box = block.extent(block.level(threshold))
+    return Measures(area, box, stability, support)
 
-    extremes = _Extremes()
-    down, across = vertical.counts[top:][: all_high.shape[0]], horizontal.counts[left:][: all_high.shape[1]]
-    # Sums of one row stay exact in float32. Not ``@``: BLAS would wake threads, which the decoder's take turns with.
-    inside = int((np.einsum("rc,c->r", all_high.astype(np.float32), across) * down).sum(dtype=np.float64))
-    if inside:
-        is_full = all_high if down.all() and across.all() else all_high & (down > 0)[:, None] & (across > 0)
-        extremes.add_cells(is_full, vertical.first[top:], horizontal.first[left:])
-    counts = np.array([inside, inside, inside])
-    row, column = np.divmod(np.flatnonzero(some_low & ~all_high), some_low.shape[1])
-    size = max(1, _AT_A_TIME // (vertical.weights.shape[1] * horizontal.weights.shape[1]))
-    for start in range(0, len(row), size):
-        part = slice(start, start + size)
-        values = _pixels(block, (row[part], column[part]), (vertical, horizontal), (top, left))
-        is_object = values > np.float32(threshold)
-        counts += [np.count_nonzero(values > low), np.count_nonzero(is_object), np.count_nonzero(values > high)]
-        extremes.add_pixels(is_object, vertical.first[row[part] + top], horizontal.first[column[part] + left])
-    stability = counts[2] / counts[0] if counts[0] else 0.0
-    return Measures(int(counts[1]), extremes.box(), float(stability), support)
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Level:
+    """Cells of a block at one threshold, [rows,columns]: some of their logits are above it, or all."""
+
+    threshold: np.float32
+    is_touched: BoolArray
+    is_full: BoolArray
+
+
+class _Block:
+    """Part of the logits, and the pixels that its cells have."""
+
+    def __init__(self, logits: Logits, vertical: Axis, horizontal: Axis, origin: tuple[int, int]) -> None:
+        self._logits = np.ascontiguousarray(logits)
+        self._vertical, self._horizontal = vertical, horizontal
+        self._top, self._left = origin
+        rows, columns = logits.shape[0] - vertical.taps + 1, logits.shape[1] - horizontal.taps + 1
+        self._down = vertical.counts[self._top : self._top + rows]
+        self._across = horizontal.counts[self._left : self._left + columns]
+
+    def level(self, threshold: float) -> _Level:
+        limit = np.float32(threshold)
+        is_above = self._logits > limit
+        down, across = self._vertical.taps, self._horizontal.taps
+        return _Level(
+            limit,
+            _windows(is_above, down, across, np.logical_or),
+            _windows(is_above, down, across, np.logical_and),
+        )
+
+    def weight(self, cells: BoolArray) -> int:
+        """Pixels of some cells."""
+        # Sums of one row stay exact in float32. Not ``@``: BLAS would wake threads, which take cores from the decoder.
+        in_rows = np.einsum("rc,c->r", cells.astype(np.float32), self._across)
+        return int((in_rows * self._down).sum(dtype=np.float64))
+
+    def count(self, level: _Level) -> int:
+        """Pixels above the level's threshold."""
+        outline = (np.count_nonzero(values > level.threshold) for values, _, _ in self._outline(level))
+        return self.weight(level.is_full) + sum(outline)
+
+    def extent(self, level: _Level) -> tuple[int, tuple[int, int, int, int]]:
+        """(:meth:`count`, the box of these pixels)."""
+        across, down = _Span(), _Span()
+        area = self.weight(level.is_full)
+        if area:
+            has_pixels = (self._down > 0)[:, None] & (self._across > 0)
+            is_full = level.is_full & has_pixels
+            across.add_cells(is_full.any(axis=0), self._horizontal.first[self._left :])
+            down.add_cells(is_full.any(axis=1), self._vertical.first[self._top :])
+        for values, row, column in self._outline(level):
+            is_object = values > level.threshold
+            area += np.count_nonzero(is_object)
+            across.add_pixels(is_object.any(axis=0), self._horizontal.first[column + self._left])
+            down.add_pixels(is_object.any(axis=1), self._vertical.first[row + self._top])
+        return area, (across.first, down.first, across.last, down.last) if area else (0, 0, 0, 0)
+
+    def _outline(self, level: _Level) -> Iterator[tuple[Logits, Indices, Indices]]:
+        """Cells on the level's outline, in parts: ([n,m,C] their pixels, NaN where one has fewer, [C] row, [C] column).
+
+        C is the last axis, because numpy is slow with short ones.
+        """
+        row, column = np.divmod(np.flatnonzero(level.is_touched & ~level.is_full), level.is_full.shape[1])
+        size = max(1, _AT_A_TIME // (self._vertical.weights.shape[1] * self._horizontal.weights.shape[1]))
+        for start in range(0, len(row), size):
+            part = slice(start, start + size)
+            yield self._pixels(row[part], column[part]), row[part], column[part]
+
+    def _pixels(self, row: Indices, column: Indices) -> Logits:
+        down = _weights(self._vertical, row + self._top)
+        across = _weights(self._horizontal, column + self._left)
+        pitch = self._logits.shape[1]
+        flat, corner = self._logits.ravel(), row * pitch + column
+        values: Logits | None = None
+        for right in range(self._horizontal.taps):
+            mixed = flat[corner + right] * down[0]
+            for below in range(1, self._vertical.taps):
+                mixed += flat[corner + (below * pitch + right)] * down[below]
+            part = mixed[:, None] * across[right]
+            values = part if values is None else np.add(values, part, out=values)
+        assert values is not None  # there is at least one tap
+        return values
+
+
+class _Span:
+    """The first and the last pixel of an axis so far."""
+
+    def __init__(self) -> None:
+        self.first, self.last = 2**62, -1
+
+    def add_cells(self, is_used: BoolArray, first: Indices) -> None:
+        """[cells] and the first pixel of each, and of the one after the last."""
+        used = _extent(is_used)
+        if used is not None:
+            self._add(int(first[used[0]]), int(first[used[1] + 1]) - 1)
+
+    def add_pixels(self, is_used: BoolArray, first: Indices) -> None:
+        """[n,C] pixels of cells, and [C] the first one of each."""
+        step, cell = np.divmod(np.flatnonzero(is_used), is_used.shape[1])
+        if len(cell):
+            pixels = first[cell] + step
+            self._add(int(pixels.min()), int(pixels.max()))
+
+    def _add(self, first: int, last: int) -> None:
+        self.first, self.last = min(self.first, first), max(self.last, last)
 
 
 def _extent(is_used: BoolArray) -> tuple[int, int] | None:
@@ -91,67 +190,7 @@ def _windows(values: BoolArray, down: int, across: int, join: np.ufunc) -> BoolA
     return np.asarray(joined)
 
 
-def _pixels(
-    block: Logits,
-    cells: tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]],
-    both: tuple[Axis, Axis],
-    origin: tuple[int, int],
-) -> Logits:
-    """Cells of a block -> [n,m,C] their pixels, NaN where one has fewer. C is last: numpy is slow with short axes."""
-    (row, column), (vertical, horizontal) = cells, both
-    down, across = _weights(vertical, row + origin[0]), _weights(horizontal, column + origin[1])
-    pitch = block.shape[1]
-    flat, corner = block.ravel(), row * pitch + column
-    values: Logits | None = None
-    for right in range(horizontal.taps):
-        mixed = flat[corner + right] * down[0]
-        for below in range(1, vertical.taps):
-            mixed += flat[corner + (below * pitch + right)] * down[below]
-        part = mixed[:, None] * across[right]
-        values = part if values is None else np.add(values, part, out=values)
-    assert values is not None  # there is at least one tap
-    return values
-
-
-def _weights(axis: Axis, cell: npt.NDArray[np.intp]) -> Logits:
+def _weights(axis: Axis, cell: Indices) -> Logits:
     """[C] cells -> [taps,n,C]."""
     most = int(axis.counts[cell].max())
     return np.take(axis.weights[:, :most], cell, axis=2)
-
-
-class _Extremes:
-    """The first and the last column and row so far."""
-
-    def __init__(self) -> None:
-        self._x: list[int] = []
-        self._y: list[int] = []
-
-    def add_cells(
-        self, is_full: BoolArray, first_row: npt.NDArray[np.intp], first_column: npt.NDArray[np.intp]
-    ) -> None:
-        """[h,w] cells that are all object, none without a pixel."""
-        for places, is_used, first in (
-            (self._x, is_full.any(axis=0), first_column),
-            (self._y, is_full.any(axis=1), first_row),
-        ):
-            used = _extent(is_used)
-            if used is not None:
-                places += [int(first[used[0]]), int(first[used[1] + 1]) - 1]
-
-    def add_pixels(
-        self, is_object: BoolArray, first_row: npt.NDArray[np.intp], first_column: npt.NDArray[np.intp]
-    ) -> None:
-        """[n,m,C] pixels of cells, and [C] the first row and column of each."""
-        for places, is_used, first in (
-            (self._x, is_object.any(axis=0), first_column),
-            (self._y, is_object.any(axis=1), first_row),
-        ):
-            step, cell = np.divmod(np.flatnonzero(is_used), is_used.shape[1])
-            if len(cell):
-                pixels = first[cell] + step
-                places += [int(pixels.min()), int(pixels.max())]
-
-    def box(self) -> tuple[int, int, int, int]:
-        if not self._x:
-            return 0, 0, 0, 0
-        return min(self._x), min(self._y), max(self._x), max(self._y)
