@@ -62,6 +62,7 @@ def test_numbers_are_those_of_the_core(frame: Frame, monkeypatch: pytest.MonkeyP
             assert found == [0] * 7
             continue
         known = measure(logits.flatten(0, 1)[index].numpy(), frame, 0.25, 1.0)
+        assert known is not None
         low, area, high, *ends = found
         assert area == known.area > 0
         assert high / low == pytest.approx(known.stability, abs=1e-6)

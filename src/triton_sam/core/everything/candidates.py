@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from triton_sam.core.everything.boxes import Boxes
 from triton_sam.core.everything.grids import CropBox
-from triton_sam.core.everything.held import encode_held
+from triton_sam.core.everything.held import HeldMask, encode_held
 from triton_sam.core.geometry import Frame
 from triton_sam.core.masks import full_size, full_size_rle, unpack_bits
 from triton_sam.core.rle import BoolArray, from_rle, rle, rle_of_bits
@@ -160,6 +160,11 @@ class Candidates:
     @property
     def nbytes(self) -> int:
         return sum(mask.nbytes for mask in self.masks)
+
+    @property
+    def has_run_lengths(self) -> bool:
+        """Whether none of its masks' run lengths is still to be made."""
+        return all(isinstance(mask, RunMask) or (isinstance(mask, HeldMask) and mask.is_encoded) for mask in self.masks)
 
     def take(self, indices: npt.ArrayLike) -> Candidates:
         """Those at ``indices``, in this order."""

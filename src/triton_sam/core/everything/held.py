@@ -34,6 +34,10 @@ class HeldMask:
         self._block = block
         self._document: dict[str, Any] | None = None
 
+    @property
+    def is_encoded(self) -> bool:
+        return self._document is not None
+
     def rle(self) -> dict[str, Any]:
         if self._document is None:
             encode_held([self])

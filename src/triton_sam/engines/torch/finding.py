@@ -15,8 +15,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from triton_sam.core.everything.boxes import touches_crop_edge
-from triton_sam.core.everything.candidates import NONE, Candidates, Place
+from triton_sam.core.everything.candidates import Candidates, Place
+from triton_sam.core.everything.filtering import Measured, candidates_of
 from triton_sam.core.everything.grids import CropBox, Points
 from triton_sam.core.everything.held import HeldMask
 from triton_sam.core.everything.options import EverythingOptions
@@ -190,22 +190,12 @@ class GridRunner:
         stability = high / np.maximum(low, 1)
         # Masks with too low a score have no area.
         kept = np.flatnonzero((area > 0) & (stability >= chunk.options.stability_score_thresh))
-        frame, place = chunk.embedding.frame, chunk.place
-        before = np.array([frame.width, frame.height, 0, 0]), np.array([-1, -1, 1, 1])
-        boxes = before[0] + before[1] * facts[kept, 3:7] - np.array([0, 0, 1, 1]) + np.tile(place.crop[:2], 2)
-        inside = np.flatnonzero(~touches_crop_edge(boxes, place.crop, place.width, place.height))
-        kept, boxes = kept[inside], boxes[inside]
-        if not len(kept):
-            return NONE
-        return Candidates(
-            self._held(chunk, kept),
-            area[kept],
-            boxes,
-            scores[kept],
-            stability[kept].astype(np.float32),
-            chunk.points[kept // chunk.logits.shape[1]],
-            np.tile(np.array(place.crop, np.int64), (len(kept), 1)),
-        )
+        frame = chunk.embedding.frame
+        boxes = facts[kept, 3:7] * np.array([-1, -1, 1, 1]) + np.array([frame.width, frame.height, -1, -1])
+        rows = kept // chunk.logits.shape[1]
+        masks = self._held(chunk, kept) if len(kept) else ()
+        found = Measured(masks, rows, area[kept], boxes, scores[kept], stability[kept])
+        return candidates_of(found, chunk.points, chunk.place)
 
     def _held(self, chunk: _Chunk, kept: npt.NDArray[np.intp]) -> tuple[HeldMask, ...]:
         """Copies the masks that are kept, so that the others can go. Does not wait."""
