@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from tests.unit.engines.test_onnx import prompt
 from tests.unit.export.small import small_network, small_spec
@@ -22,10 +23,10 @@ from triton_sam.core.everything.held import HeldMask
 from triton_sam.core.everything.options import EverythingOptions
 from triton_sam.core.everything.records import records
 from triton_sam.engines.base import Embedding, FindingEngine, Row
-from triton_sam.engines.torch import grid_decoder
+from triton_sam.engines.torch import finding, grid_decoder
 from triton_sam.engines.torch.decoder import Masks, RowDecoder
 from triton_sam.engines.torch.engine import TorchEngine
-from triton_sam.errors import InternalError
+from triton_sam.errors import InternalError, SetupError
 
 pytestmark = pytest.mark.torch
 SIZE = (260, 190)
@@ -51,7 +52,7 @@ def blobs(decoder: RowDecoder, cells: Tensor, scores: Tensor) -> Masks:
     plain = CHOOSE(decoder, cells, scores)
     side = plain.logits.shape[-1]
     places = (torch.arange(side) + 0.5) / side
-    y, x = (0.35 + 0.1 * scores[:, index, None].tanh() for index in (0, 1))
+    y, x = (0.42 + 0.1 * scores[:, index, None].tanh() for index in (0, 1))
     away = torch.hypot((places - y)[:, :, None], (places - x)[:, None])[:, None]
     logits = (0.14 + 0.04 * scores.tanh()[..., None, None] - away) * 20 + plain.logits.tanh() * 0.5
     best = logits.gather(1, plain.choice[:, None, None, None].expand(-1, 1, side, side))[:, 0]
@@ -200,3 +201,29 @@ def test_numbers_that_overflow_are_an_error(scene: Scene) -> None:
 
 def test_everything_runs_once_at_the_start(scene: Scene) -> None:
     scene.engine.grids.warm_up()
+
+
+@pytest.mark.parametrize("factor", [1.0, 2.0])
+def test_compiled_code_takes_its_place_if_it_is_right(
+    scene: Scene, factor: float, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    calls = []
+
+    def load(_: Path, step: nn.Module, device: torch.device) -> Callable[..., tuple[Tensor, ...]]:
+        def compiled(*inputs: Tensor) -> tuple[Tensor, ...]:
+            calls.append(tuple(inputs[1].shape))
+            logits, *others = step(*inputs)
+            return (logits * factor, *others)
+
+        return compiled
+
+    monkeypatch.setattr(finding, "load_compiled", load)
+    grids = scene.engine.grids
+    monkeypatch.setattr(grids, "_steps", grids._steps)  # as it was, afterwards
+    if factor == 1:
+        grids.use_compiled(tmp_path)
+    else:
+        with pytest.raises(SetupError, match="other masks"):
+            grids.use_compiled(tmp_path)
+    scene.engine.begin_find(scene.embedding(WHOLE.crop), some_points(WHOLE, 3), WHOLE, OPTIONS)()
+    assert calls == [(64, 2, 3)] * (2 if factor == 1 else 1)
