@@ -1,6 +1,6 @@
 """Everything in a photograph by the torch engine in this process: time for all points, by part, and the same masks?
 
-usage: python -m benchmarks.everything_gpu NETWORK_FILE [--model sam2:tiny] [--image FILE] [--no-compile]
+usage: python -m benchmarks.everything_gpu NETWORK_FILE [--model sam2:tiny] [--image FILE] [--profile 20]
 
 It runs on a machine with numpy, torch and what the engine imports; only the decoder for grids is compiled. Figures are
 printed as JSON, one line each, in milliseconds. The network file is made from a checkpoint by
@@ -66,10 +66,15 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--depth", type=int, default=3, help="chunks under way at a time")
     parser.add_argument("--device", default="cuda", choices=["cpu", "cuda"])
+    parser.add_argument("--rows", type=int, default=GridStep.ROWS, help="points of a chunk")
+    parser.add_argument("--slice", type=int, default=GridStep.SLICE, help="rows whose masks are made at a time")
+    parser.add_argument("--profile", type=int, default=0, metavar="N", help="the N slowest kernels of a chunk")
     parser.add_argument("--no-compile", action="store_true")
     parser.add_argument("--convert", type=Path, metavar="CHECKPOINT", help="only write the network file")
     parser.add_argument("--compile-into", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
+    GridStep.ROWS = GridRunner.MOST_POINTS = given.rows
+    GridStep.SLICE = given.slice
     if given.convert is not None:
         convert(given)
     elif given.compile_into is not None:
@@ -99,7 +104,7 @@ def compile_grid(given: argparse.Namespace) -> None:
     torch.backends.cuda.enable_cudnn_sdp(False)
     decoder = RowDecoder(build(spec.architecture, spec.side), spec.architecture, Layout.of(spec))
     step = GridStep(decoder.cast(torch.device(given.device), torch.float16))
-    compile_module(step, step.inputs(GridStep.ROWS, torch.device(given.device)), "default", given.compile_into)
+    compile_module(step, step.inputs(given.rows, torch.device(given.device)), "default", given.compile_into)
 
 
 class Bench:
@@ -125,7 +130,7 @@ class Bench:
         (self.embedding,) = self.engine.encode([self.engine.prepare(file)])
         self.place = Place((0, 0, *given.size), *given.size)
         least = _THRESHOLDS.get(spec.family, 0.8)
-        self.options = EverythingOptions(points_per_side=given.side, pred_iou_thresh=least)
+        self.options = EverythingOptions(given.side, given.rows, least)
 
     @property
     def grids(self) -> GridRunner:
@@ -157,21 +162,28 @@ class Bench:
         """The device's time for one chunk, by part."""
         if self.given.device != "cuda":
             return
-        grids, stream = self.grids, self.grids._stream
-        logits, _, scores = grids._ready().outputs
+        grids, frame, one = self.grids, self.embedding.frame, self.points()[0]
         limits = Limits(0.8, -1.0, 0.0, 1.0)
-        frame = self.embedding.frame
-        functions: dict[str, Callable[[], object]] = {
-            "step": grids._ready().run,
-            "clone": logits[:, 1:].clone,
-            "measure": lambda: measured(logits[:, 1:], scores[:, 1:-1], frame, limits, by_kernel=grids._by_kernel),
-            "measure_all": lambda: measured(
-                logits[:, 1:], scores[:, 1:-1], frame, limits._replace(least=-9.0), by_kernel=grids._by_kernel
-            ),
-        }
-        with torch.inference_mode(), torch.cuda.stream(stream):
-            self.engine.begin_find(self.embedding, self.points()[0], self.place, self.options)()
-            say(what=f"one chunk, {kind}", **{name: device_ms(function) for name, function in functions.items()})
+
+        def whole() -> object:
+            return self.engine.begin_find(self.embedding, one, self.place, self.options)()
+
+        def measure(least: float) -> object:
+            given = limits._replace(least=least)
+            return measured(logits[:, 1:], scores[:, 1:-1], frame, given, by_kernel=grids._by_kernel)
+
+        whole()
+        with torch.inference_mode(), torch.cuda.stream(grids._stream):
+            logits, _, scores = grids._ready().run()
+            say(
+                what=f"one chunk, {kind}",
+                step=device_ms(grids._ready().run),
+                clone=device_ms(logits[:, 1:].clone),
+                measure=device_ms(lambda: measure(0.8)),
+                measure_all=device_ms(lambda: measure(-9.0)),
+            )
+        if self.given.profile:
+            profile(whole, self.given.profile)
 
     def points(self) -> list[Any]:
         """The points of each chunk."""
@@ -277,6 +289,18 @@ class timed:  # noqa: N801  (used like a function)
 
     def __exit__(self, *_: object) -> None:
         self._spent[self._name] = self._spent.get(self._name, 0.0) + time.perf_counter() - self._begun
+
+
+def profile(function: Callable[[], object], most: int) -> None:
+    """The kernels of one call that take longest, with milliseconds and number of launches."""
+    from torch.profiler import ProfilerActivity
+
+    with torch.profiler.profile(activities=[ProfilerActivity.CUDA]) as profiler:
+        function()
+        torch.cuda.synchronize()
+    events = sorted(profiler.key_averages(), key=lambda event: -event.self_device_time_total)
+    for event in events[:most]:
+        say(kernel=event.key[:100], ms=round(event.self_device_time_total / 1000, 3), launches=event.count)
 
 
 def device_ms(function: Callable[[], object], times: int = 20) -> float:

@@ -199,8 +199,19 @@ def test_numbers_that_overflow_are_an_error(scene: Scene) -> None:
         scene.engine.begin_find(broken, some_points(WHOLE, 3), WHOLE, OPTIONS)()
 
 
-def test_everything_runs_once_at_the_start(scene: Scene) -> None:
-    scene.engine.grids.warm_up()
+def test_everything_runs_once_at_the_start(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    grids = scene.engine.grids
+    assert grids.warm_up()
+    monkeypatch.setattr(grids, "_steps", None)
+
+    def full(*_: object) -> None:
+        raise torch.cuda.OutOfMemoryError
+
+    monkeypatch.setattr(grids, "_made", full)
+    assert not grids.warm_up()
+    assert "no memory left" in caplog.text
 
 
 @pytest.mark.parametrize("factor", [1.0, 2.0])

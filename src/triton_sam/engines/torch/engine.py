@@ -225,7 +225,8 @@ class TorchEngine:
         for step in self.rows.warm_up():
             self._log_progress(where, step, started)
         if device.type == "cuda":
-            self.grids.warm_up()
+            finds = self.grids.warm_up()
+            self.capacity = dataclasses.replace(self.capacity, finds=finds)
             self._log_progress(where, f"decoder for grids of {GridRunner.MOST_POINTS} points", started)
             self._run_once()
 
@@ -265,7 +266,7 @@ class TorchEngine:
             },
             **{f"{ENCODER}{count}": partial(self._use_compiled, count) for count in reversed(self._batches)},
         }
-        if options.device.type == "cuda":  # last: clicks and images come first
+        if self.capacity.finds:  # last: clicks and images come first
             switches[MEASURING] = lambda _: self.grids.use_kernels()
             switches[f"{GRID}{GridRunner.MOST_POINTS}"] = self.grids.use_compiled
         key = code_key(spec.architecture, spec.graphs, options.device, (options.dtype, options.row_dtype), mode)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 import weakref
@@ -34,6 +35,7 @@ from triton_sam.engines.torch.tracing import run_lengths
 from triton_sam.errors import InternalError, SetupError
 from triton_sam.models.specs import ModelSpec
 
+log = logging.getLogger(__name__)
 Numbers = npt.NDArray[np.int32]
 
 
@@ -91,8 +93,18 @@ class GridRunner:
         self._fetcher = Fetcher(device)
         self._by_kernel = False
 
-    def warm_up(self) -> None:
-        """Captures the step, and runs everything once."""
+    def warm_up(self) -> bool:
+        """Captures the step, and runs everything once. Whether the device has the memory for it."""
+        try:
+            self._run_once()
+            return True
+        except torch.cuda.OutOfMemoryError:
+            self._steps = None
+            torch.cuda.empty_cache()
+            log.warning("%s finds everything point by point, and slower: the GPU has no memory left", self._spec.id)
+            return False
+
+    def _run_once(self) -> None:
         side = self._spec.side
         frame = Frame(side, side, side, self._spec.resize)
         row = torch.zeros_like(self._row[0]).normal_()
