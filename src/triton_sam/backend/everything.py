@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from typing import cast
 
 import numpy as np
 
@@ -19,12 +20,13 @@ from triton_sam.backend.decodes import DecodeWorker
 from triton_sam.backend.following import Followed
 from triton_sam.backend.jobs import SegmentJob
 from triton_sam.backend.responder import Responder, internal_error
+from triton_sam.core.everything.ahead import find_ahead
 from triton_sam.core.everything.candidates import Place
 from triton_sam.core.everything.driver import Find, Floats, Progress, find_with, run
-from triton_sam.core.everything.grids import CropBox
+from triton_sam.core.everything.grids import CropBox, plan
 from triton_sam.core.everything.options import EverythingOptions
 from triton_sam.core.prompts import FOREGROUND, ObjectPrompt
-from triton_sam.engines.base import Embedding, Engine, Row
+from triton_sam.engines.base import Embedding, Engine, FindingEngine, Row
 from triton_sam.engines.priority import lower_this_thread
 from triton_sam.errors import QueueFull, TritonSamError
 
@@ -186,18 +188,28 @@ class EverythingRunner:
         options = job.prompt.everything
         if options.pred_iou_thresh is None:
             options = replace(options, pred_iou_thresh=self._engine.spec.pred_iou_thresh)
-        frame, capacity = job.embedding.frame, self._engine.capacity
-        rows = _CPU_ROWS if capacity.on_cpu else capacity.rows
+        frame, engine = job.embedding.frame, self._engine
+        finder = cast("FindingEngine", engine) if engine.capacity.finds else None
+        if finder is not None and not finder.can_find(options):
+            finder = None
+        if finder is not None:
+            rows = engine.capacity.find_points
+        else:
+            rows = _CPU_ROWS if engine.capacity.on_cpu else engine.capacity.rows
 
         def open_crop(crop: CropBox) -> Find:
             place = Place(crop, frame.width, frame.height)
             embedding = job.embedding if place.is_whole else self._open_crop(job, crop)
             assert embedding is not None
-            return self._find(embedding, place, options, rows)
+            if finder is None:
+                return self._by_rows(embedding, place, options, rows)
+            chunks = [chunk.points for chunk in plan(options, frame.width, frame.height, rows) if chunk.crop == crop]
+            # On a stream of its own: clicks go first because theirs has a higher priority.
+            return find_ahead(lambda points: finder.begin_find(embedding, points, place, options), chunks)
 
         return run(options, frame.width, frame.height, open_crop, most_rows=rows)
 
-    def _find(self, embedding: Embedding, place: Place, options: EverythingOptions, rows: int) -> Find:
+    def _by_rows(self, embedding: Embedding, place: Place, options: EverythingOptions, rows: int) -> Find:
         def decode(points: Floats, *, multimask: bool, mask_input: Floats | None = None) -> tuple[Floats, Floats]:
             asked = _rows(embedding, points, multimask, mask_input)
             decoded = self._decodes.between(lambda: self._decodes.start(asked))()

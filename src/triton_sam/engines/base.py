@@ -9,6 +9,9 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from triton_sam.core.everything.candidates import Candidates, Place
+from triton_sam.core.everything.grids import Points
+from triton_sam.core.everything.options import EverythingOptions
 from triton_sam.core.geometry import Frame
 from triton_sam.core.images import EncodedImage
 from triton_sam.core.prompts import ObjectPrompt
@@ -105,6 +108,8 @@ class Capacity:
         on_cpu: whether it runs on the CPU, and so competes for the cores with everything else.
         answers_at_once: whether decoding a row takes less time than waking another thread.
         overlaps: whether the next call of ``begin`` may come before the result of the last one is taken, and pays.
+        finds: whether it is a :class:`FindingEngine`, and that is faster than rows.
+        find_points: maximum number of points in one call of ``begin_find``.
         cache_bytes: the limit for embeddings in the engine's memory; None if the engine sets no limit.
     """
 
@@ -116,6 +121,8 @@ class Capacity:
     on_cpu: bool = True
     answers_at_once: bool = False
     overlaps: bool = False
+    finds: bool = False
+    find_points: int = 0
     cache_bytes: int | None = None
 
 
@@ -163,6 +170,30 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Ends what it does besides serving; call it after the last request."""
+
+
+class FindingEngine(Engine, Protocol):
+    """An engine that looks for everything in an image by itself: it decodes points, measures their masks and filters.
+
+    Masks stay in its memory: see :mod:`~triton_sam.core.everything.held`.
+    """
+
+    def can_find(self, options: EverythingOptions) -> bool:
+        """Whether ``begin_find`` takes these options; if not, rows do."""
+
+    def begin_find(
+        self, embedding: Embedding, points: Points, place: Place, options: EverythingOptions
+    ) -> Callable[[], Candidates]:
+        """Starts a chunk without waiting, and returns a function that gives the candidates found there.
+
+        Further chunks may be begun before the result of the first is taken, and a result need not be taken. The result
+        may be taken on another thread.
+
+        Args:
+            embedding: of the crop at ``place``.
+            points: [P,2] xy in original pixels of the whole image, at most ``capacity.find_points``.
+            options: with the model's ``pred_iou_thresh`` in place.
+        """
 
 
 def select(logits: FloatArray, scores: FloatArray, *, multimask: bool) -> Decoded:

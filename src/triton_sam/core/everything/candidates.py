@@ -1,8 +1,9 @@
 """Candidates: masks with their numbers, before it is known which ones stay.
 
 An engine hands them over in one of two ways. A CPU gives low-resolution logits, which
-:mod:`~triton_sam.core.everything.filtering` measures. A GPU measures and filters by itself, and gives packed bits with
-the numbers. Pixels and run lengths are made only for masks that stay.
+:mod:`~triton_sam.core.everything.filtering` measures. A GPU measures and filters by itself, and gives the numbers with
+masks that stay in its memory (:mod:`~triton_sam.core.everything.held`), or packed bits. Pixels and run lengths are made
+only for masks that stay.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy.typing as npt
 
 from triton_sam.core.everything.boxes import Boxes
 from triton_sam.core.everything.grids import CropBox
+from triton_sam.core.everything.held import HeldMask, encode_held
 from triton_sam.core.geometry import Frame
 from triton_sam.core.masks import full_size, full_size_rle, unpack_bits
 from triton_sam.core.rle import BoolArray, from_rle, rle, rle_of_bits
@@ -159,6 +161,11 @@ class Candidates:
     def nbytes(self) -> int:
         return sum(mask.nbytes for mask in self.masks)
 
+    @property
+    def has_run_lengths(self) -> bool:
+        """Whether none of its masks' run lengths is still to be made."""
+        return all(isinstance(mask, RunMask) or (isinstance(mask, HeldMask) and mask.is_encoded) for mask in self.masks)
+
     def take(self, indices: npt.ArrayLike) -> Candidates:
         """Those at ``indices``, in this order."""
         at = np.asarray(indices, dtype=np.intp)
@@ -174,6 +181,7 @@ class Candidates:
 
     def settled(self) -> Candidates:
         """The same with their masks as run lengths, which are small."""
+        encode_held(self.masks)
         masks = tuple(mask if isinstance(mask, RunMask) else RunMask(mask.rle()) for mask in self.masks)
         return self.with_masks(masks, self.areas, self.boxes)
 

@@ -23,6 +23,7 @@ from triton_sam.core.everything.boxes import suppress
 from triton_sam.core.everything.candidates import NONE, Candidates, Place, joined
 from triton_sam.core.everything.filtering import candidates_of_logits
 from triton_sam.core.everything.grids import Chunk, CropBox, Points, plan
+from triton_sam.core.everything.held import encode_held
 from triton_sam.core.everything.options import EverythingOptions
 from triton_sam.core.everything.selection import best_of_cleaned, best_of_crop, best_of_crops, without_small_regions
 from triton_sam.core.geometry import Frame
@@ -124,7 +125,8 @@ def run(
                 added = hold.add(step)
                 yield Progress(done, total, joined([finished, hold.shown]), added)
         kept = best_of_crop(joined(hold.parts), options)
-        for part in _in_parts(kept):
+        encode_held(kept.masks)  # all at once, which takes a device few milliseconds
+        for part in [kept] if kept.has_run_lengths else _in_parts(kept):
             yield Progress(done, total, joined([finished, hold.shown]))
             finished = joined([finished, part.settled()])
     if len(crops) > 1:

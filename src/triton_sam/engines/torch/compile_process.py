@@ -25,8 +25,9 @@ from triton_sam.models.specs import Architecture, Graphs, ModelSpec
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-#: Names of steps; the encoder's is followed by the number of images, the decoder's by the number of rows.
-ENCODER, DECODER, PACKING, RESIZING = "encoder-", "decoder-", "packing", "resizing"
+#: Names of steps; the encoder's is followed by the number of images, the decoder's and the grid's by that of rows.
+ENCODER, DECODER, GRID = "encoder-", "decoder-", "grid-"
+PACKING, RESIZING, MEASURING = "packing", "resizing", "measuring"
 #: A file system that does not answer must not keep this process alive; the next one that compiles sweeps too.
 _SWEEP_SECONDS = 1.0
 
@@ -106,7 +107,9 @@ def _compiler(request: CompileRequest) -> Callable[[str, Path], None]:
     from triton_sam.engines.torch.compiled_steps import compile_module
     from triton_sam.engines.torch.decoder import DecoderStep, RowDecoder
     from triton_sam.engines.torch.encoder import RowEncoder
+    from triton_sam.engines.torch.grid_decoder import GridStep
     from triton_sam.engines.torch.layout import Layout
+    from triton_sam.engines.torch.measure_trial import kernel_measures
     from triton_sam.engines.torch.packing import kernel_packs
     from triton_sam.engines.torch.resizing import kernel_resizes, normal_of
     from triton_sam.networks.segmenters import build
@@ -119,12 +122,14 @@ def _compiler(request: CompileRequest) -> Callable[[str, Path], None]:
         torch.backends.cuda.enable_cudnn_sdp(False)  # as in the engine
     network = build(spec.architecture, spec.side)
     decoder = DecoderStep(RowDecoder(network, spec.architecture, layout).cast(device, row_dtype))
+    grid = GridStep(decoder.decoder)
     encoder = RowEncoder(network, spec, layout, row_dtype).cast(device, dtype)
 
     # Triton keeps these in its own cache.
     kernels: dict[str, Callable[[], object]] = {
         PACKING: lambda: kernel_packs(device),
         RESIZING: lambda: kernel_resizes(normal_of(request.architecture, device), dtype),
+        MEASURING: lambda: kernel_measures(device, row_dtype),
     }
 
     def compile_step(step: str, folder: Path) -> None:
@@ -133,8 +138,9 @@ def _compiler(request: CompileRequest) -> Callable[[str, Path], None]:
             (folder / step).touch()
             return
         count = int(step.rpartition("-")[2])
-        module: nn.Module = decoder
-        inputs: tuple[Tensor, ...] = decoder.inputs(count, device)
+        rows = grid if step.startswith(GRID) else decoder
+        module: nn.Module = rows
+        inputs: tuple[Tensor, ...] = rows.inputs(count, device)
         if step.startswith(ENCODER):
             module = encoder
             inputs = (torch.zeros(count, 3, spec.side, spec.side, dtype=dtype, device=device),)

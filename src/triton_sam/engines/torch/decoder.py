@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -32,10 +33,10 @@ class Masks(NamedTuple):
     """The decoder's output for R rows.
 
     Attributes:
-        logits: [R,M+1,h,w] float32: the single mask, then the M others.
+        logits: [R,M+1,h,w]: the single mask, then the M others.
         scores: [R,M+1] float32, predicted IoU.
         choice: [R] int64, index of the mask for rows without multimask.
-        best: [R,h,w] float32, that mask.
+        best: [R,h,w], that mask.
     """
 
     logits: Tensor
@@ -57,6 +58,7 @@ class RowDecoder(nn.Module):
         self.side = float(prompts.input_image_size)
         self.stability = self._stability(decoder)
         positions = network.get_image_wide_positional_embeddings()[0].flatten(1).T  # [cells,256]
+        self.positions = _kept(positions)
         self.mask_embed = prompts.mask_embed
         self.no_mask = _kept(prompts.no_mask_embed.weight.reshape(1, 1, -1))
         self.waves = nn.Buffer(prompts.shared_embedding.positional_embedding.detach().float().clone())
@@ -108,13 +110,22 @@ class RowDecoder(nn.Module):
         parts = self.layout.split(rows)
         embedding, *features = [parts[name] for name, _, _ in self.layout.parts]
         image = embedding + (self.no_mask if masks is None else self._dense(masks))
-        tokens, hidden = self._tokens(points)
+        tokens, hidden = self.prompt_tokens(points)
         start = tokens
         for layer in self.layers:
             tokens, image = layer(tokens, image, start, hidden)
         key, value = self.last_image(image)
         tokens = self.last_norm(tokens + self.last(tokens + start, key, value))
+        weights, scores = self.heads(tokens)
+        return self.choose(self.cells(image, features, weights).float(), scores)
 
+    def heads(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """[R,T,256] tokens at the end -> [R,M+1,C] weights of each mask, and [R,M+1] scores, float32."""
+        weights: Tensor = self.hypernetworks(tokens[:, self.first_mask : self.first_mask + self.mask_count])
+        return weights, self.score_head(tokens[:, self.first_mask - 1]).float()
+
+    def cells(self, image: Tensor, features: Sequence[Tensor], weights: Tensor) -> Tensor:
+        """[R,N,256] image, finer features of R images or of one, [R,M+1,C] weights -> [R,M+1,16N] logits of cells."""
         grid = self.upscale1(image)
         if self.has_features:
             grid = grid + features[0]
@@ -123,16 +134,13 @@ class RowDecoder(nn.Module):
         grid = functional.gelu(functional.layer_norm(grid, norm.normalized_shape, norm.weight, norm.bias, norm.eps))
         grid = self.upscale2(grid)
         grid = functional.gelu(grid + features[1] if self.has_features else grid)
-        weights = self.hypernetworks(tokens[:, self.first_mask : self.first_mask + self.mask_count])
-        cells = (weights @ grid.transpose(1, 2)).float()
-        scores = self.score_head(tokens[:, self.first_mask - 1]).float()
-        return self._choose(cells, scores)
+        return weights @ grid.transpose(1, 2)
 
     def _dense(self, masks: Tensor) -> Tensor:
         dense: Tensor = self.mask_embed(masks.to(self.dtype))
         return dense.flatten(2).transpose(1, 2)
 
-    def _tokens(self, points: Tensor) -> tuple[Tensor, Tensor]:
+    def prompt_tokens(self, points: Tensor) -> tuple[Tensor, Tensor]:
         """[R,T,256] tokens, and [R,1,1,T] the mask that is added to their attention scores."""
         coords, labels = points[..., :2], points[..., 2].long()
         turns = (2 * (coords + 0.5) / self.side - 1) @ self.waves * (2 * math.pi)
@@ -144,7 +152,8 @@ class RowDecoder(nn.Module):
         hidden = torch.where(present, 0.0, _HIDDEN).to(self.dtype)
         return torch.cat([own, prompt], dim=1), hidden[:, None, None]
 
-    def _choose(self, cells: Tensor, scores: Tensor) -> Masks:
+    def choose(self, cells: Tensor, scores: Tensor) -> Masks:
+        """[R,M+1,16N] logits in the order of cells, [R,M+1] scores -> masks in image order."""
         choice = torch.zeros(len(scores), dtype=torch.int64, device=scores.device)
         if self.stability is not None:
             margin, least = self.stability
@@ -197,14 +206,14 @@ class _Layer(nn.Module):
     def forward(self, tokens: Tensor, image: Tensor, start: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
         placed = tokens + start if self.adds_start else tokens
         heads = self.own.num_attention_heads
-        looked = _attend(self.own.q_proj(placed), self.own.k_proj(placed), self.own.v_proj(tokens), heads, hidden)
-        looked = _output(self.own)(looked)
+        looked = attend(self.own.q_proj(placed), self.own.k_proj(placed), self.own.v_proj(tokens), heads, hidden)
+        looked = output_of(self.own)(looked)
         tokens = self.norms[0](tokens + looked if self.adds_start else looked)
         key, value, query = self.image(image)
         tokens = self.norms[1](tokens + self.to_image(tokens + start, key, value))
         tokens = self.norms[2](tokens + self.mlp(tokens))
-        seen = _attend(query, self.from_image.k_proj(tokens + start), self.from_image.v_proj(tokens), heads, hidden)
-        return tokens, self.norms[3](image + _output(self.from_image)(seen))
+        seen = attend(query, self.from_image.k_proj(tokens + start), self.from_image.v_proj(tokens), heads, hidden)
+        return tokens, self.norms[3](image + output_of(self.from_image)(seen))
 
 
 class _TokensToImage(nn.Module):
@@ -214,10 +223,10 @@ class _TokensToImage(nn.Module):
         super().__init__()
         self.heads = attention.num_attention_heads
         self.query, self.key, self.value = attention.q_proj, attention.k_proj, attention.v_proj
-        self.out = _output(attention)
+        self.out = output_of(attention)
 
     def forward(self, placed: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        looked: Tensor = self.out(_attend(self.query(placed), key, value, self.heads))
+        looked: Tensor = self.out(attend(self.query(placed), key, value, self.heads))
         return looked
 
 
@@ -275,7 +284,7 @@ class _Hypernetworks(nn.Module):
         return state.transpose(0, 1)
 
 
-def _attend(query: Tensor, key: Tensor, value: Tensor, heads: int, hidden: Tensor | None = None) -> Tensor:
+def attend(query: Tensor, key: Tensor, value: Tensor, heads: int, hidden: Tensor | None = None) -> Tensor:
     """[R,Q,C], [R,K,C], [R,K,C] -> [R,Q,C]; ``hidden`` [R,1,1,K] is added to the scores."""
     rows, count, width = query.shape
     query, key, value = (part.view(rows, -1, heads, width // heads).transpose(1, 2) for part in (query, key, value))
@@ -285,7 +294,7 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, heads: int, hidden: Tenso
     return seen.transpose(1, 2).reshape(rows, count, width)
 
 
-def _output(attention: Any) -> Any:
+def output_of(attention: Any) -> Any:
     """The output projection, which has another name in SAM 1."""
     return attention.o_proj if hasattr(attention, "o_proj") else attention.out_proj
 

@@ -11,7 +11,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,9 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
+from triton_sam.core.everything.candidates import Candidates, Place
+from triton_sam.core.everything.grids import Points
+from triton_sam.core.everything.options import EverythingOptions
 from triton_sam.core.geometry import Frame
 from triton_sam.core.images import EncodedImage
 from triton_sam.core.prompts import ObjectPrompt
@@ -29,19 +31,30 @@ from triton_sam.engines.device_list import own_gpu
 from triton_sam.engines.readiness import AT_ONCE, Readiness
 from triton_sam.engines.torch.code_folder import CodeFolder
 from triton_sam.engines.torch.code_key import code_key
-from triton_sam.engines.torch.compile_process import DECODER, ENCODER, PACKING, RESIZING, CompileRequest
+from triton_sam.engines.torch.compile_process import (
+    DECODER,
+    ENCODER,
+    GRID,
+    MEASURING,
+    PACKING,
+    RESIZING,
+    CompileRequest,
+)
 from triton_sam.engines.torch.compiled_steps import is_near, load_compiled
 from triton_sam.engines.torch.compiling import Compilation, cache_variables
 from triton_sam.engines.torch.decoder import RowDecoder
 from triton_sam.engines.torch.decoding import RowRunner
 from triton_sam.engines.torch.device_images import PreparedImage, TorchEmbedding
-from triton_sam.engines.torch.devices import choose_device, choose_dtypes, room_for_cache, slowness
+from triton_sam.engines.torch.devices import room_for_cache, slowness
 from triton_sam.engines.torch.encoder import RowEncoder
 from triton_sam.engines.torch.fetching import Fetcher
+from triton_sam.engines.torch.finding import GridRunner
 from triton_sam.engines.torch.graphs import Steps, bucket, new_stream
 from triton_sam.engines.torch.layout import Layout
+from triton_sam.engines.torch.memory_errors import out_of_memory_as_unavailable, switch
+from triton_sam.engines.torch.options import TorchOptions, choose_options
 from triton_sam.engines.torch.pictures import PictureReader
-from triton_sam.errors import InternalError, InvalidInput, SetupError, Unavailable
+from triton_sam.errors import InternalError, InvalidInput, SetupError
 from triton_sam.models.specs import ModelSpec
 from triton_sam.networks.segmenters import build
 from triton_sam.scratch import scratch_folder
@@ -56,30 +69,6 @@ _PREPARERS = 4
 #: Of folders for compiled code that cannot be kept.
 _SCRATCH = "triton-sam-compiled-"
 _CLOSE_SECONDS = 10.0
-
-
-@dataclass(frozen=True, slots=True)
-class TorchOptions:
-    """Options of the engine.
-
-    Attributes:
-        dtype: of the encoder.
-        row_dtype: of cached embeddings and of the decoder.
-        compile_mode: torch.compile's mode for what :meth:`TorchEngine.speed_up` compiles; None if it is never called.
-        encode_batch: maximum number of images in one run.
-        graphs: capture CUDA graphs, on a GPU.
-        gpu_jpeg: decode JPEGs on the GPU if it can.
-        memory: host memory for masks that a GPU has made; None uses memory of this process.
-    """
-
-    device: torch.device
-    dtype: torch.dtype = torch.float32
-    row_dtype: torch.dtype = torch.float32
-    compile_mode: str | None = None
-    encode_batch: int = 1
-    graphs: bool = True
-    gpu_jpeg: bool = True
-    memory: ResultMemory | None = None
 
 
 def load_torch_engine(
@@ -131,22 +120,6 @@ def load_torch_engine(
     return engine
 
 
-def choose_options(spec: ModelSpec, settings: Settings) -> TorchOptions:
-    """The options for a model on this machine."""
-    device = choose_device(settings)
-    mode = settings.torch_compile
-    if mode == "auto":
-        mode = "default" if device.type == "cuda" else "off"
-    return TorchOptions(
-        device,
-        *choose_dtypes(settings, device, spec),
-        compile_mode=None if mode == "off" else mode,
-        encode_batch=settings.encode_batch if device.type == "cuda" else 1,
-        graphs=settings.torch_graphs,
-        gpu_jpeg=settings.gpu_jpeg,
-    )
-
-
 class TorchEngine:
     """See :class:`~triton_sam.engines.base.Engine`.
 
@@ -173,6 +146,8 @@ class TorchEngine:
             on_cpu=not on_gpu,
             answers_at_once=on_gpu,
             overlaps=on_gpu,
+            finds=on_gpu,
+            find_points=GridRunner.MOST_POINTS,
         )
         decoder = RowDecoder(network, spec.architecture, self.layout).cast(options.device, options.row_dtype)
         # Our own kernels come with the compiled code: to compile them here would delay the start.
@@ -193,6 +168,7 @@ class TorchEngine:
         self._encode_pool = torch.cuda.graph_pool_handle() if on_gpu else None
         fetcher = Fetcher(options.device, options.memory)
         self.rows = RowRunner(spec, decoder, self.layout, fetcher, clicks, capture=options.graphs)
+        self.grids = GridRunner(spec, decoder, options.device, capture=options.graphs)
 
     # -- loading ---------------------------------------------------------------------------------------------
 
@@ -211,9 +187,13 @@ class TorchEngine:
         if self._kernels:
             self._reader.use_kernel()
             self.rows.use_packing_kernel()
+            self.grids.use_kernels()
         for step in self.rows.warm_up():
             self._log_progress(where, step, started)
         if device.type == "cuda":
+            finds = self.grids.warm_up()
+            self.capacity = dataclasses.replace(self.capacity, finds=finds)
+            self._log_progress(where, f"decoder for grids of {GridRunner.MOST_POINTS} points", started)
             self._run_once()
 
     def _run_once(self) -> None:
@@ -252,6 +232,9 @@ class TorchEngine:
             },
             **{f"{ENCODER}{count}": partial(self._use_compiled, count) for count in reversed(self._batches)},
         }
+        if self.capacity.finds:  # last: clicks and images come first
+            switches[MEASURING] = lambda _: self.grids.use_kernels()
+            switches[f"{GRID}{GridRunner.MOST_POINTS}"] = self.grids.use_compiled
         key = code_key(spec.architecture, spec.graphs, options.device, (options.dtype, options.row_dtype), mode)
         try:
             folder = CodeFolder(root, key)
@@ -265,7 +248,7 @@ class TorchEngine:
         )
         begun = time.perf_counter() if started is None else started
         name = f"{spec.id} on GPU {own_gpu()}" if options.device.type == "cuda" else spec.id
-        checked = {step: partial(_switch, use) for step, use in switches.items()}
+        checked = {step: partial(switch, use) for step, use in switches.items()}
         self.compilation = Compilation(name, folder, request, checked, begun)
         self.compilation.start()
 
@@ -300,7 +283,7 @@ class TorchEngine:
         if not hasattr(self._threads, "stream"):
             self._threads.stream = new_stream(self._options.device)
         stream = self._threads.stream
-        with torch.inference_mode(), torch.cuda.stream(stream), _out_of_memory_as_unavailable():
+        with torch.inference_mode(), torch.cuda.stream(stream), out_of_memory_as_unavailable():
             frame, pixels = self._reader.read(image)
             ready = stream.record_event()
             # The JPEG decoder writes on its own stream, to memory that this thread's stream may still be reading.
@@ -311,7 +294,7 @@ class TorchEngine:
         """See :class:`~triton_sam.engines.base.Engine`."""
         count = len(prepared)
         stream = self._encode_stream
-        with self._encode_lock, torch.inference_mode(), torch.cuda.stream(stream), _out_of_memory_as_unavailable():
+        with self._encode_lock, torch.inference_mode(), torch.cuda.stream(stream), out_of_memory_as_unavailable():
             try:
                 for slot, image in zip(self._pixels, prepared, strict=False):
                     if stream is not None and image.ready is not None:
@@ -347,37 +330,33 @@ class TorchEngine:
 
     def decode(self, rows: Sequence[Row]) -> list[Decoded]:
         """See :class:`~triton_sam.engines.base.Engine`."""
-        with _out_of_memory_as_unavailable():
+        with out_of_memory_as_unavailable():
             return self.rows.decode(rows)
 
     def begin(self, rows: Sequence[Row]) -> Callable[[], list[Decoded]]:
         """See :class:`~triton_sam.engines.base.Engine`."""
-        with _out_of_memory_as_unavailable():
+        with out_of_memory_as_unavailable():
             result = self.rows.begin(rows)
 
         def finish() -> list[Decoded]:
-            with _out_of_memory_as_unavailable():
+            with out_of_memory_as_unavailable():
                 return result()
 
         return finish
 
+    def can_find(self, options: EverythingOptions) -> bool:
+        """See :class:`~triton_sam.engines.base.FindingEngine`."""
+        return not options.use_m2m
 
-def _switch(use: Callable[[Path], object], folder: Path) -> None:
-    """Uses a folder of compiled code; Unavailable if that does not fit into the GPU's memory now."""
-    try:
-        use(folder)
-    except torch.cuda.OutOfMemoryError:
-        torch.cuda.empty_cache()
-        raise Unavailable("the GPU has no memory left for compiled code") from None
+    def begin_find(
+        self, embedding: Embedding, points: Points, place: Place, options: EverythingOptions
+    ) -> Callable[[], Candidates]:
+        """See :class:`~triton_sam.engines.base.FindingEngine`."""
+        with out_of_memory_as_unavailable():
+            result = self.grids.begin(embedding, points, place, options)
 
+        def finish() -> Candidates:
+            with out_of_memory_as_unavailable():
+                return result()
 
-class _out_of_memory_as_unavailable:  # noqa: N801  (used like a function)
-    """Turns an out-of-memory error into Unavailable, so that the client may retry."""
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, torch.cuda.OutOfMemoryError):
-            torch.cuda.empty_cache()
-            raise Unavailable("the GPU is out of memory at the moment: try again, or send a smaller image") from None
+        return finish

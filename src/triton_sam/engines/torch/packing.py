@@ -75,14 +75,18 @@ def packed_masks(logits: Tensor, frame: Frame) -> Tensor:
     if len(logits) > each:
         parts = (logits[start : start + each] for start in range(0, len(logits), each))
         return torch.cat([packed_masks(part, frame) for part in parts])
+    return pack_bits(full_size_logits(logits, frame) > 0)
+
+
+def full_size_logits(logits: Tensor, frame: Frame) -> Tensor:
+    """[K,h,w] float32 of the model's square -> [K,H,W] in original pixels."""
     inner = logits[:, None]
     if frame.policy is ResizePolicy.PAD:
         # In two steps, as in the reference: to the model's square, whose padding is cropped, then to the image.
         square = functional.interpolate(inner, (frame.side, frame.side), mode="bilinear", align_corners=False)
         width, height = frame.resized
         inner = square[..., :height, :width]
-    full = functional.interpolate(inner, (frame.height, frame.width), mode="bilinear", align_corners=False)[:, 0] > 0
-    return pack_bits(full)
+    return functional.interpolate(inner, (frame.height, frame.width), mode="bilinear", align_corners=False)[:, 0]
 
 
 def pack_bits(masks: Tensor) -> Tensor:
