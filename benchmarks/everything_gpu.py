@@ -30,7 +30,7 @@ from triton_sam.core.everything.candidates import Candidates, Place
 from triton_sam.core.everything.driver import Find, find_with, run
 from triton_sam.core.everything.grids import CropBox, plan
 from triton_sam.core.everything.options import EverythingOptions
-from triton_sam.core.everything.records import records
+from triton_sam.core.everything.records import answer_of
 from triton_sam.core.images import EncodedImage
 from triton_sam.core.prompts import ObjectPrompt
 from triton_sam.engines.base import Embedding, Row
@@ -214,7 +214,7 @@ class Bench:
             begun = time.perf_counter()
             *_, last = run(self.options, self.width, self.height, self.open(spent), most_rows=GridRunner.MOST_POINTS)
             with timed(spent, "records"):
-                text = json.dumps(records(last.found, "rle", self.width, self.height))
+                text = json.dumps(answer_of(last.found, "rle", self.width, self.height))
             whole.append(1000 * (time.perf_counter() - begun))
             parts.append(spent)
         medians = {name: round(1000 * statistics.median(part[name] for part in parts), 2) for name in parts[0]}
