@@ -126,6 +126,7 @@ def _measure(  # type: ignore[no-untyped-def]
             tl.atomic_max(target + 6, tl.max(tl.where(above > 0, y + 1, 0)))
 
 
+# Many parameters: as above.
 @triton.jit
 def _inside(  # type: ignore[no-untyped-def]
     source, place, in_height, in_width, height, width, top, left, full_height, scale_y, scale_x, threshold
@@ -138,6 +139,7 @@ def _inside(  # type: ignore[no-untyped-def]
     return (_value(source, x, y, kept, in_height, in_width, scale_y, scale_x) > threshold) & kept
 
 
+# Many parameters: as above.
 @triton.jit(
     do_not_specialize=[
         "length", "in_height", "in_width", "height", "width", "top", "left", "full_height"
