@@ -80,11 +80,10 @@ class Followed:
         latest = self._latest
         if latest is None:
             return {"version": 0, "done": 0, "of": 0, "count": 0, "masks": [], "gone": [], "ended": self._ended}
-        masks = []
-        for index in range(len(latest.found)):
-            number = self._number(latest.found, index)
-            if self._born[number] > since:
-                masks.append({"id": number} | rle_record(latest.found, index))
+        numbers = [self._number(latest.found, index) for index in range(len(latest.found))]
+        new = [index for index, number in enumerate(numbers) if self._born[number] > since]
+        added = latest.found.take(new).settled()  # all at once, which matters for masks on a device
+        masks = [{"id": numbers[index]} | rle_record(added, place) for place, index in enumerate(new)]
         gone = [number for number, version in self._gone.items() if version > since >= self._born[number]]
         return {
             "version": self._version,
