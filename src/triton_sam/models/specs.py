@@ -260,7 +260,7 @@ class ModelSpec:
     parameters: float = 0.0
     best_for: str = ""
     access: str = ""
-    prompts: frozenset[str] = frozenset({"points", "boxes", "masks"})
+    prompts: frozenset[str] = frozenset({"points", "boxes", "masks", "everything"})
     pred_iou_thresh: float = 0.8
 
     @property
