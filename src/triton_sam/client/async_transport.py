@@ -23,6 +23,8 @@ from triton_sam.client.transport import grpc_options, output_arrays, request_ten
 from triton_sam.client.wire import (
     Address,
     Call,
+    OnMessage,
+    Outputs,
     event_data,
     foreign_response,
     generate_document,
@@ -45,9 +47,6 @@ _VERSION_SECONDS = 5.0
 #: How long to read the rest of a stream after its cancel.
 _DRAIN_SECONDS = 10.0
 _T = TypeVar("_T")
-Outputs = Mapping[str, npt.NDArray[Any]]
-#: Called with each message of a stream.
-OnMessage = Callable[[Outputs], object]
 
 
 class AsyncTransport(Protocol):

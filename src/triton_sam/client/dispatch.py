@@ -7,20 +7,20 @@ whatever order requests and cancels arrive over many connections, and a late hov
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import uuid
-from collections.abc import Awaitable, Callable, Collection, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
-from triton_sam.client.async_transport import AsyncTransport, OnMessage, last_message
+from triton_sam.client.async_transport import AsyncTransport, last_message
 from triton_sam.client.cancel_sender import CancelSender
-from triton_sam.client.core import Outputs
 from triton_sam.client.io_thread import running_loop
 from triton_sam.client.send_window import SendWindow
 from triton_sam.client.session_book import Destination, SessionBook, Ticket
-from triton_sam.client.wire import Call
+from triton_sam.client.wire import Call, OnMessage, Outputs
 from triton_sam.errors import Cancelled, DeadlineExceeded, InternalError, TritonSamError
 
 __all__ = ["Dispatcher", "Outputs", "Send", "Ticket", "Work"]
@@ -105,6 +105,31 @@ class Dispatcher:
         except asyncio.CancelledError:
             self.withdraw(ticket)
             raise
+
+    async def follow(self, start: Callable[[OnMessage], Ticket]) -> AsyncGenerator[Outputs, None]:
+        """The messages of a request to a stream, on any loop; then raises the request's error, if it has one.
+
+        Closing the generator early withdraws the request.
+
+        Args:
+            start: starts the request with this ``on_message``.
+        """
+        received: asyncio.Queue[Outputs | None] = asyncio.Queue()
+        loop = asyncio.get_running_loop()
+
+        def put(message: Outputs | None) -> None:
+            with contextlib.suppress(RuntimeError):  # the caller's loop is closed
+                loop.call_soon_threadsafe(received.put_nowait, message)
+
+        ticket = start(put)
+        ticket.future.add_done_callback(lambda _: put(None))
+        try:
+            while (message := await received.get()) is not None:
+                yield message
+            ticket.future.result()
+        finally:
+            if not ticket.done:
+                self.withdraw(ticket)
 
     def cancel(self, session: str, *, keep_latest: bool = False) -> int:
         """Cancels a session's pending requests, here and on the server; returns their number."""

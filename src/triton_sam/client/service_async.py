@@ -82,7 +82,8 @@ class ServiceAsyncTransport:
         entry = _InFlight(call, asyncio.create_task(self._answer(call)))
         self._in_flight.add(entry)
         try:
-            return await entry.task
+            found: Outputs = await entry.task
+            return found
         except asyncio.CancelledError:
             if entry.dropped:
                 raise Cancelled(_DROPPED) from None
