@@ -62,6 +62,6 @@ def points_progress() -> Iterator[OnProgress]:
         task = progress.add_task("encoding", total=None)
 
         def report(step: EverythingProgress) -> None:
-            progress.update(task, description=f"{step.masks} masks, points", completed=step.done, total=step.of)
+            progress.update(task, description=f"{step.masks} masks, points", completed=step.done, total=step.of or None)
 
         yield report
