@@ -186,6 +186,13 @@ def test_another_image_becomes_the_current_one(progress: bool, setup: Setup, fin
     assert setup.asked[0].inputs["image_key"][0].decode() == list(setup.server.images)[1]
 
 
+def test_the_session_is_the_clients(setup: Setup) -> None:
+    with setup.client(session_id="tab 7") as client:
+        client.everything(PICTURE, on_progress=lambda step: None)
+    name = str(setup.asked[0].parameters["session_id"])
+    assert name == "tab 7" if setup.url is None else name.endswith("user/tab 7")
+
+
 def test_by_key(setup: Setup) -> None:
     with setup.client() as first, setup.client() as second:
         key = first.set_image(PICTURE)
