@@ -66,7 +66,9 @@ def test_whatever_comes(mode: schemathesis.GenerationMode) -> None:
         with contextlib.suppress(Unsatisfiable):  # nothing can be wrong about a route without parameters
             try_one(operation.as_strategy(generation_mode=mode), checks)
             tried.append(operation.path)
-    assert {"/v1/segment", "/v1/images", "/embedded_model", "/from_model", "/prediction"} <= set(tried)
+    assert {"/v1/segment", "/v1/everything", "/v1/images", "/embedded_model", "/from_model", "/prediction"} <= set(
+        tried
+    )
     assert "/v1/chat/completions" in tried
 
 
