@@ -11,6 +11,7 @@ import io
 import json
 import uuid
 from collections.abc import AsyncGenerator, Callable, Mapping
+from dataclasses import replace
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from urllib.parse import quote
@@ -22,6 +23,8 @@ from triton_sam.client.transport import grpc_options, output_arrays, request_ten
 from triton_sam.client.wire import (
     Address,
     Call,
+    OnMessage,
+    Outputs,
     event_data,
     foreign_response,
     generate_document,
@@ -29,7 +32,8 @@ from triton_sam.client.wire import (
     translate_error,
     translate_stream_error,
 )
-from triton_sam.errors import InternalError
+from triton_sam.errors import InternalError, ServerUnreachable
+from triton_sam.models.vlm_specs import STREAM_SUFFIX
 
 if TYPE_CHECKING:
     import aiohttp
@@ -40,8 +44,6 @@ _NATIVE_CANCEL_SINCE = (2, 59)
 _HEADER_LENGTH = "Inference-Header-Content-Length"
 _LARGE_BODY = 2**19
 _VERSION_SECONDS = 5.0
-#: One event of a response stream may be up to twice as long.
-_EVENT_BYTES = 2**20
 #: How long to read the rest of a stream after its cancel.
 _DRAIN_SECONDS = 10.0
 _T = TypeVar("_T")
@@ -138,12 +140,12 @@ class HttpAsyncTransport:
             body = await _by_size(call, lambda: json.dumps(generate_document(call)).encode())
             data = io.BytesIO(body) if len(body) > _LARGE_BODY else body
             async with self._connected().post(
-                self._base + path, data=data, headers=headers, timeout=timeouts, read_bufsize=_EVENT_BYTES
+                self._base + path, data=data, headers=headers, timeout=timeouts
             ) as response:
                 if response.status != HTTPStatus.OK:
                     received = await response.read()
                     raise _status_error(response.status, event_data(received) or received, self._address)
-                async for line in response.content:
+                async for line in lines_of(response.content):
                     event = event_data(line)
                     if event is not None:
                         yield generated_outputs(event, call)
@@ -334,6 +336,37 @@ class _StreamRequests:
         await self._ended.wait()
         if self._cancel:
             yield {"model_name": self._call.model, "inputs": [], "parameters": {"cancel": ticket}}
+
+
+async def lines_of(content: aiohttp.StreamReader) -> AsyncGenerator[bytes, None]:
+    """The lines of a response as they arrive. aiohttp's own loop refuses long ones: an event may have megabytes."""
+    parts: list[bytes] = []
+    async for received in content.iter_any():
+        *complete, rest = received.split(b"\n")
+        for line in complete:
+            yield b"".join((*parts, line))
+            parts.clear()
+        if rest:
+            parts.append(rest)
+    if parts:
+        yield b"".join(parts)
+
+
+async def last_message(transport: AsyncTransport, call: Call, on_message: OnMessage) -> Outputs:
+    """Sends a call to its model's stream; returns the last message.
+
+    Args:
+        call: with the name of the model that answers once.
+        on_message: called with every message, also with the last one.
+    """
+    last: Outputs | None = None
+    streamed = replace(call, model=call.model + STREAM_SUFFIX)
+    async with contextlib.aclosing(transport.stream(streamed)) as messages:
+        async for last in messages:
+            on_message(last)
+    if last is None:
+        raise ServerUnreachable("the server ended the response before its first message: try again")
+    return last
 
 
 async def _by_size(call: Call, action: Callable[[], _T]) -> _T:

@@ -19,12 +19,12 @@ import numpy.typing as npt
 from triton_sam.client import wire
 from triton_sam.client.flows import EncodeAgain, Flow, Infer, ListServed, Pause, ReadParameters
 from triton_sam.client.user_input import checked, checked_entry
+from triton_sam.client.wire import OnMessage, Outputs
 from triton_sam.core.mask_cleaning import cleaning_from
 from triton_sam.core.masks import MaskSet
 from triton_sam.errors import ImageExpired, InvalidInput, NotFound, Unavailable
 from triton_sam.models.specs import triton_name
 
-Outputs = Mapping[str, npt.NDArray[Any]]
 Parameters = Mapping[str, str | int | bool]
 Prediction = tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]
 
@@ -47,10 +47,17 @@ class ImageFile:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClickRequest:
-    """A prompt and the outputs wanted for it; the image's key is added when it is sent."""
+    """A prompt and the outputs wanted for it; the image's key is added when it is sent.
+
+    Attributes:
+        needs_pixels: the image is sent with it instead of its key, if the client has it: servers keep embeddings.
+        on_message: the model's stream is asked, and this called with each message.
+    """
 
     document: Mapping[str, Any]
     outputs: tuple[str, ...]
+    needs_pixels: bool = False
+    on_message: OnMessage | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -242,25 +249,30 @@ class ClientCore:
             self._name = None  # the server has given this name to another model since the look-up
         raise (yield from self._not_served())
 
-    def click(self, key: str, headers: Mapping[str, str], request: ClickRequest) -> Flow[Outputs]:
+    def click(self, key: str, image: ImageFile | None, request: ClickRequest) -> Flow[Outputs]:
         """Sends a prompt on an encoded image; returns the outputs.
 
         An expired image is encoded again once. If it expires again at once, the server's cache is too small.
 
         Args:
             key: the image's key on the server.
-            headers: those of its :class:`ImageFile`.
+            image: None if only the key is known.
         """
         try:
-            return (yield from self._click_once(key, headers, request))
+            return (yield from self._click_once(key, image, request))
         except ImageExpired:
-            pass
+            if image is None:
+                raise
         key = yield EncodeAgain(key)
-        return (yield from self._click_once(key, headers, request))
+        return (yield from self._click_once(key, image, request))
 
-    def _click_once(self, key: str, headers: Mapping[str, str], request: ClickRequest) -> Flow[Outputs]:
-        inputs = wire.click_inputs(key, request.document)
-        return (yield from self.infer(inputs, request.outputs, headers=headers))
+    def _click_once(self, key: str, image: ImageFile | None, request: ClickRequest) -> Flow[Outputs]:
+        if image is not None and request.needs_pixels:
+            inputs = wire.prompt_inputs(image.data, request.document)
+        else:
+            inputs = wire.click_inputs(key, request.document)
+        headers = None if image is None else image.headers
+        return (yield from self.infer(inputs, request.outputs, headers=headers, on_message=request.on_message))
 
     def infer(
         self,
@@ -268,6 +280,7 @@ class ClientCore:
         outputs: Sequence[str],
         parameters: Parameters | None = None,
         headers: Mapping[str, str] | None = None,
+        on_message: OnMessage | None = None,
     ) -> Flow[Outputs]:
         """Sends one request, again if the server is busy; ``parameters`` are added to those of every request."""
         request_id = "" if self._request_id is None else self._request_id()
@@ -275,14 +288,14 @@ class ClientCore:
         merged = {**self._parameters, **(parameters or {})}
         call = wire.Call(name, inputs, outputs, merged, request_id, headers or {})
         try:
-            found: Outputs = yield from self._retrying(Infer(call))
+            found: Outputs = yield from self._retrying(Infer(call, on_message))
         except ImageExpired:
             raise
         except NotFound as error:
             unknown = error
         else:
             return found
-        raise (yield from self._not_served(unknown))
+        raise (yield from self._not_served(unknown, streams=on_message is not None))
 
     def name(self) -> Flow[str]:
         """Finds the segmenter's Triton name; NotFound if the server does not serve an id's model."""
@@ -313,13 +326,19 @@ class ClientCore:
             yield Pause(pause)
         return (yield step)
 
-    def _not_served(self, unknown: NotFound | None = None) -> Flow[NotFound]:
+    def _not_served(self, unknown: NotFound | None = None, *, streams: bool = False) -> Flow[NotFound]:
         """The error for a model that is not served, with those that are.
 
         Args:
             unknown: the server's own error, which is used if it does not say what it serves.
+            streams: the model's stream was asked.
         """
         served: list[str] = yield ListServed()
+        if streams and self._name in served:
+            return NotFound(
+                f"this server does not stream the masks of {self._name}: ask without progress, "
+                "or run `triton-sam setup` there again"
+            )
         if not served and unknown is not None:
             return unknown
         return NotFound(not_served(self.model_type, served, self.model_type if self._is_id else None))

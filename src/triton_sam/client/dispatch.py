@@ -7,25 +7,33 @@ whatever order requests and cancels arrive over many connections, and a late hov
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import uuid
-from collections.abc import Awaitable, Callable, Collection, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator
 from dataclasses import replace
+from functools import partial
+from typing import Protocol
 
-from triton_sam.client.async_transport import AsyncTransport
+from triton_sam.client.async_transport import AsyncTransport, last_message
 from triton_sam.client.cancel_sender import CancelSender
-from triton_sam.client.core import Outputs
 from triton_sam.client.io_thread import running_loop
 from triton_sam.client.send_window import SendWindow
 from triton_sam.client.session_book import Destination, SessionBook, Ticket
-from triton_sam.client.wire import Call
+from triton_sam.client.wire import Call, OnMessage, Outputs
 from triton_sam.errors import Cancelled, DeadlineExceeded, InternalError, TritonSamError
 
 __all__ = ["Dispatcher", "Outputs", "Send", "Ticket", "Work"]
 
 log = logging.getLogger(__name__)
 
-Send = Callable[[Call], Awaitable[Outputs]]
+
+class Send(Protocol):
+    """Sends a call of a request; with ``on_message`` to the model's stream, see :func:`.last_message`."""
+
+    def __call__(self, call: Call, on_message: OnMessage | None = None) -> Awaitable[Outputs]: ...
+
+
 #: What a request does: one call, or more if the first fails in a way that can be remedied.
 Work = Callable[[Send], Awaitable[Outputs]]
 _DRAIN_SECONDS = 5.0
@@ -47,7 +55,7 @@ class Dispatcher:
         """
         Args:
             max_in_flight: requests that are sent and have no response; more wait here, where cancelling them is free.
-            namespace: of the sessions' names on the server; None: one of its own.
+            namespace: of the sessions' names on the server; None: one of its own; empty: names are sent as they are.
             numbers: growing ones for the requests. Dispatchers that share a namespace must share their order.
         """
         self._transport = transport
@@ -76,9 +84,15 @@ class Dispatcher:
             self._book.settle(ticket, Cancelled(_DROPPED))
         return ticket
 
-    def submit(self, call: Call, session: str, *, latest_wins: bool = False) -> Ticket:
-        """As :meth:`start`, for a request of one call."""
-        return self.start(lambda send: send(call), session, latest_wins=latest_wins)
+    def submit(
+        self, call: Call, session: str, *, latest_wins: bool = False, on_message: OnMessage | None = None
+    ) -> Ticket:
+        """As :meth:`start`, for a request of one call.
+
+        Args:
+            on_message: for a model that streams; called on the loop with every message. The last one is the outputs.
+        """
+        return self.start(lambda send: send(call, on_message), session, latest_wins=latest_wins)
 
     async def infer(self, call: Call, session: str | None = None, *, latest_wins: bool = False) -> Outputs:
         """Sends one call and waits for its outputs; it is withdrawn if the awaiting task is cancelled."""
@@ -91,6 +105,31 @@ class Dispatcher:
         except asyncio.CancelledError:
             self.withdraw(ticket)
             raise
+
+    async def follow(self, start: Callable[[OnMessage], Ticket]) -> AsyncGenerator[Outputs, None]:
+        """The messages of a request to a stream, on any loop; then raises the request's error, if it has one.
+
+        Closing the generator early withdraws the request.
+
+        Args:
+            start: starts the request with this ``on_message``.
+        """
+        received: asyncio.Queue[Outputs | None] = asyncio.Queue()
+        loop = asyncio.get_running_loop()
+
+        def put(message: Outputs | None) -> None:
+            with contextlib.suppress(RuntimeError):  # the caller's loop is closed
+                loop.call_soon_threadsafe(received.put_nowait, message)
+
+        ticket = start(put)
+        ticket.future.add_done_callback(lambda _: put(None))
+        try:
+            while (message := await received.get()) is not None:
+                yield message
+            ticket.future.result()
+        finally:
+            if not ticket.done:
+                self.withdraw(ticket)
 
     def cancel(self, session: str, *, keep_latest: bool = False) -> int:
         """Cancels a session's pending requests, here and on the server; returns their number."""
@@ -122,7 +161,7 @@ class Dispatcher:
 
     def server_session(self, session: str) -> str:
         """A session's name on the server."""
-        return f"{self._namespace}/{session}"
+        return f"{self._namespace}/{session}" if self._namespace else session
 
     def send_cancel(self, destination: Destination, server_session: str, **which: int) -> None:
         """As :meth:`CancelSender.send`, from any thread."""
@@ -173,7 +212,7 @@ class Dispatcher:
 
     async def _run(self, ticket: Ticket, work: Work) -> None:
         try:
-            result: Outputs | TritonSamError = await work(lambda call: self._send(ticket, call))
+            result: Outputs | TritonSamError = await work(partial(self._send, ticket))
         except TritonSamError as error:
             result = error
             if isinstance(error, DeadlineExceeded):
@@ -183,7 +222,7 @@ class Dispatcher:
             result = InternalError(f"the request failed in the client ({type(error).__name__})")
         self._book.settle(ticket, result)
 
-    async def _send(self, ticket: Ticket, call: Call) -> Outputs:
+    async def _send(self, ticket: Ticket, call: Call, on_message: OnMessage | None = None) -> Outputs:
         await self._window.acquire(ticket)
         try:
             # Before the check: a cancel settles the ticket and then reads this, so one of the two sees the other.
@@ -191,7 +230,10 @@ class Dispatcher:
             if ticket.done:
                 raise Cancelled(_DROPPED)
             self._cancel_superseded_elsewhere(ticket)
-            return await self._transport.infer(self._numbered(ticket, call))
+            numbered = self._numbered(ticket, call)
+            if on_message is None:
+                return await self._transport.infer(numbered)
+            return await last_message(self._transport, numbered, on_message)
         finally:
             self._window.release(ticket)
             if ticket.done:  # the caller no longer waits: skip the calls that would follow

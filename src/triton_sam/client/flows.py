@@ -11,16 +11,21 @@ from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from triton_sam.client.wire import Call
+from triton_sam.client.wire import Call, OnMessage
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Infer:
-    """Send an inference request; the result is its outputs by name."""
+    """Send an inference request; the result is its outputs by name.
+
+    Attributes:
+        on_message: the model's stream is asked, and this called with each message; the last one is the result.
+    """
 
     call: Call
+    on_message: OnMessage | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,20 +7,28 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from triton_sam.client import flows
-from triton_sam.client.core import ClientCore, ImageFile, Outputs, Parameters
+from triton_sam.client.core import ClientCore, ImageFile, Parameters
 from triton_sam.client.flows import EncodeAgain, Flow, Infer, ListServed, Pause, ReadParameters, Step
 from triton_sam.client.transport import Transport
+from triton_sam.client.wire import Call, OnMessage, Outputs
 from triton_sam.errors import TritonSamError
 
 T = TypeVar("T")
+#: Sends a call to its model's stream; returns the last message.
+Follow = Callable[[Call, OnMessage], Outputs]
 
 
 class ModelLink:
     """Blocking calls to one model. Thread-safe if its transport is."""
 
-    def __init__(self, transport: Transport, core: ClientCore) -> None:
+    def __init__(self, transport: Transport, core: ClientCore, follow: Follow | None = None) -> None:
+        """
+        Args:
+            follow: sends calls to a model's stream; only requests with progress need it.
+        """
         self.transport = transport
         self.core = core
+        self._follow = follow
 
     def encode(self, image: ImageFile, parameters: Parameters | None = None) -> str:
         """As :meth:`ClientCore.encode`."""
@@ -56,8 +64,11 @@ class ModelLink:
 
         def perform(step: Step) -> Any:
             match step:
-                case Infer(call):
-                    return self.transport.infer(call)
+                case Infer(call, on_message):
+                    if on_message is None:
+                        return self.transport.infer(call)
+                    assert self._follow is not None  # only a client that has it asks for progress
+                    return self._follow(call, on_message)
                 case ReadParameters(model):
                     return self.transport.parameters(model)
                 case ListServed():

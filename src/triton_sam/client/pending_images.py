@@ -38,6 +38,13 @@ class PendingImage:
     unwanted: bool = False
     renewing: concurrent.futures.Future[str] | None = None
 
+    @classmethod
+    def known(cls, key: str) -> PendingImage:
+        """An image that the server has encoded for someone else, so that it cannot be encoded again here."""
+        image = cls("", waiting=1)
+        image.key.set_result(key)
+        return image
+
     @property
     def headers(self) -> Mapping[str, str]:
         """Sent with every request about the image; empty until it was read."""

@@ -7,20 +7,21 @@ request whose connection is closed, so cancelling means closing it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
-import json
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 
 import numpy.typing as npt
 
 from triton_sam.client import service_calls
-from triton_sam.client.async_transport import close_session, open_session
+from triton_sam.client.async_transport import close_session, lines_of, open_session
 from triton_sam.client.hover_socket import HoverSockets, SocketLost
 from triton_sam.client.service_calls import ServiceRequest
-from triton_sam.client.service_chat import COMPLETIONS, ChatPieces, chat_document
+from triton_sam.client.service_chat import ChatPieces, chat_request
 from triton_sam.client.service_errors import error_of
 from triton_sam.client.wire import (
     IMAGE_HEADER,
@@ -35,8 +36,7 @@ from triton_sam.errors import Cancelled, TritonSamError
 
 Outputs = Mapping[str, npt.NDArray[Any]]
 _LARGE_BODY = 2**19
-#: One event of a response stream may be up to twice as long.
-_EVENT_BYTES = 2**20
+_DROPPED = "the request was cancelled before its response arrived"
 
 
 @dataclass(eq=False, slots=True)
@@ -44,7 +44,7 @@ class _InFlight:
     """A request that has no response yet."""
 
     call: Call
-    task: asyncio.Task[Outputs]
+    task: asyncio.Task[Any]
     dropped: bool = False
 
     def is_meant_by(self, cancel: Call) -> bool:
@@ -82,42 +82,57 @@ class ServiceAsyncTransport:
         entry = _InFlight(call, asyncio.create_task(self._answer(call)))
         self._in_flight.add(entry)
         try:
-            return await entry.task
+            found: Outputs = await entry.task
+            return found
         except asyncio.CancelledError:
             if entry.dropped:
-                raise Cancelled("the request was cancelled before its response arrived") from None
+                raise Cancelled(_DROPPED) from None
             raise
         finally:
             self._in_flight.discard(entry)
 
     async def stream(self, call: Call) -> AsyncGenerator[Outputs, None]:
-        import aiohttp
-
-        timeouts = aiohttp.ClientTimeout(total=None, sock_connect=self._timeout, sock_read=self._timeout)
-        headers = {**self._headers, **call.headers, "content-type": "application/json"}
+        task = asyncio.current_task()
+        assert task is not None  # asyncio runs every coroutine in one
+        entry = _InFlight(call, task)
+        self._in_flight.add(entry)
         explain = translate_error
-        pieces = ChatPieces()
         try:
-            body = await asyncio.to_thread(lambda: json.dumps(chat_document(call)).encode())
-            async with self._connected().post(
-                f"{self._base}/{COMPLETIONS}",
-                data=io.BytesIO(body),
-                headers=headers,
-                timeout=timeouts,
-                read_bufsize=_EVENT_BYTES,
-            ) as response:
-                if response.status != HTTPStatus.OK:
-                    raise self._error(response, await response.read())
-                async for line in response.content:
-                    event = event_data(line)
-                    piece = None if event is None else pieces.of(event)
-                    if piece is not None:
-                        yield piece
+            request, read = await asyncio.to_thread(_stream_request, call)
+            async with contextlib.aclosing(self._events(request)) as events:
+                async for event in events:
+                    message = read(event)
+                    if message is not None:
+                        yield message
                         explain = translate_stream_error
+        except asyncio.CancelledError:
+            if entry.dropped:
+                raise Cancelled(_DROPPED) from None
+            raise
         except asyncio.TimeoutError as error:
             raise translate_error(TimeoutError(), self._address.target) from error
         except Exception as error:
             raise explain(error, self._address.target) from error
+        finally:
+            self._in_flight.discard(entry)
+
+    async def _events(self, request: ServiceRequest) -> AsyncGenerator[bytes, None]:
+        """The data of a response's server-sent events. The time limit counts from one piece of them to the next."""
+        import aiohttp
+
+        timeouts = aiohttp.ClientTimeout(total=None, sock_connect=self._timeout, sock_read=self._timeout)
+        async with self._connected().post(
+            f"{self._base}/{request.path}",
+            data=io.BytesIO(request.body),
+            headers={**self._headers, **request.headers},
+            timeout=timeouts,
+        ) as response:
+            if response.status != HTTPStatus.OK:
+                raise self._error(response, await response.read())
+            async for line in lines_of(response.content):
+                event = event_data(line)
+                if event is not None:
+                    yield event
 
     async def can_cancel_natively(self) -> bool:
         return False  # a cancel closes the connection itself
@@ -131,11 +146,11 @@ class ServiceAsyncTransport:
 
     async def _answer(self, call: Call) -> Outputs:
         try:
-            if call.parameters.get("latest_wins") and "prompt_json" in call.inputs:
+            request = service_calls.request_of(call)
+            if call.parameters.get("latest_wins") and request.path == service_calls.SEGMENT:
                 found = await asyncio.wait_for(self._hover(call), self._timeout)
                 if found is not None:
                     return found
-            request = service_calls.request_of(call)
             return service_calls.outputs_of(call, await self._post(request))
         except asyncio.TimeoutError as error:
             raise translate_error(TimeoutError(), self._address.target) from error
@@ -195,3 +210,13 @@ class ServiceAsyncTransport:
             if entry.is_meant_by(call):
                 entry.dropped = True
                 entry.task.cancel()
+
+
+def _stream_request(call: Call) -> tuple[ServiceRequest, Callable[[bytes], Outputs | None]]:
+    """(the request for a call to a stream, what turns the data of its events into the stream's messages).
+
+    Copies the call's image, so run it on a thread.
+    """
+    if "prompt_json" in call.inputs:
+        return service_calls.stream_request_of(call), partial(service_calls.message_of, call)
+    return chat_request(call), ChatPieces().of

@@ -10,18 +10,21 @@ import base64
 import json
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from triton_sam.client import wire
+from triton_sam.client.service_errors import detail_of, error_of_detail
 from triton_sam.client.wire import Call
 from triton_sam.core.masks import decode
 from triton_sam.errors import InternalError, Unsupported
+from triton_sam.models.vlm_specs import STREAM_SUFFIX
 
 IMAGES, SEGMENT, HOVER, CANCEL = "v1/images", "v1/segment", "v1/hover", "cancel_pending"
+EVERYTHING = "v1/everything"
 HEALTH, MODELS = "health", "models"
 _JSON = {"content-type": "application/json"}
 #: Sent instead of packed bits: lossless too, and a hundredth of the bytes for a large image.
@@ -38,7 +41,7 @@ class ServiceRequest:
 
 
 def request_of(call: Call) -> ServiceRequest:
-    """The request for a call with an image, or with a prompt on an encoded image."""
+    """The request for a call with an image, or with a prompt."""
     headers = dict(call.headers) | ({"x-request-id": call.request_id} if call.request_id else {})
     if set(call.inputs) == {"image"}:
         kind, body = _form({"model": call.model, **_session(call)}, call.inputs["image"].tobytes())
@@ -46,7 +49,22 @@ def request_of(call: Call) -> ServiceRequest:
     document = click_document(call) | _session(call)
     if call.parameters.get("latest_wins"):
         document["latest_wins"] = True
-    return ServiceRequest(SEGMENT, headers | _JSON, json.dumps(document).encode())
+    path = EVERYTHING if "everything" in document else SEGMENT
+    return ServiceRequest(path, headers | _JSON, json.dumps(document).encode())
+
+
+def stream_request_of(call: Call) -> ServiceRequest:
+    """The request for a call to the stream of a segmenter; the response has the stream's messages as events."""
+    request = request_of(replace(call, model=call.model.removesuffix(STREAM_SUFFIX)))
+    return replace(request, headers={**request.headers, "accept": "text/event-stream"})
+
+
+def message_of(call: Call, event: bytes) -> dict[str, npt.NDArray[Any]]:
+    """The outputs that Triton's stream has for the data of an event; raises the error that an event reports."""
+    detail = detail_of(event)
+    if detail is not None:
+        raise error_of_detail(detail)
+    return outputs_of(call, event)
 
 
 def cancel_request(session: str) -> ServiceRequest:
@@ -55,14 +73,19 @@ def cancel_request(session: str) -> ServiceRequest:
 
 
 def click_document(call: Call) -> dict[str, Any]:
-    """The fields of a prompt on an encoded image, without those about its session."""
-    if set(call.inputs) != {"image_key", "prompt_json"}:
+    """The fields of a prompt and its image, without those about its session."""
+    image: dict[str, str]
+    if set(call.inputs) == {"image_key", "prompt_json"}:
+        image = {"image_key": wire.text_of(call.inputs, "image_key")}
+    elif set(call.inputs) == {"image", "prompt_json"}:
+        image = {"image": base64.b64encode(call.inputs["image"].tobytes()).decode()}
+    else:
         raise Unsupported(f"the service does not take {', '.join(call.inputs)}: connect to Triton itself")
     document: dict[str, Any] = json.loads(wire.text_of(call.inputs, "prompt_json"))
     form = document.get("format")
     if "masks" in call.outputs and form in _SENT_AS:
         document["format"] = _SENT_AS[form]
-    return document | {"image_key": wire.text_of(call.inputs, "image_key"), "model": call.model}
+    return document | image | {"model": call.model}
 
 
 def outputs_of(call: Call, body: bytes) -> dict[str, npt.NDArray[Any]]:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy.typing as npt
 
 from triton_sam.client import wire
+from triton_sam.client.service_calls import ServiceRequest
 from triton_sam.client.service_errors import error_of_detail
 from triton_sam.client.wire import Call
 from triton_sam.errors import InternalError
@@ -21,8 +22,14 @@ _OPTIONS = {"max_new_tokens": "max_tokens", "temperature": "temperature", "top_p
 Piece = dict[str, npt.NDArray[Any]]
 
 
+def chat_request(call: Call) -> ServiceRequest:
+    """The streaming chat request for a call of :func:`~.vlm_calls.vlm_call`."""
+    headers = {**call.headers, "content-type": "application/json"}
+    return ServiceRequest(COMPLETIONS, headers, json.dumps(chat_document(call)).encode())
+
+
 def chat_document(call: Call) -> dict[str, Any]:
-    """The body of a streaming chat request for a call of :func:`~.vlm_calls.vlm_call`."""
+    """Its body."""
     if "prompt" in call.inputs:
         messages = [{"role": "user", "content": wire.text_of(call.inputs, "prompt")}]
     else:

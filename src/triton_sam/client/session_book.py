@@ -9,8 +9,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from triton_sam.client.core import Outputs
-from triton_sam.client.wire import IMAGE_HEADER, Call
+from triton_sam.client.wire import IMAGE_HEADER, Call, Outputs
 from triton_sam.errors import InvalidInput, TritonSamError
 
 #: Per session: one is being decoded, one is queued on the server, one is about to supersede that.

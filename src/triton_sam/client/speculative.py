@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import threading
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
 from typing import Any
@@ -17,16 +15,19 @@ import numpy.typing as npt
 from triton_sam.client import core, flows
 from triton_sam.client.async_transport import AsyncTransport
 from triton_sam.client.cleanup import Cleanup
-from triton_sam.client.core import ClickRequest, ClientCore, Outputs, Prediction, Segmentation
+from triton_sam.client.core import ClickRequest, ClientCore, Prediction, Segmentation
 from triton_sam.client.dispatch import Dispatcher, Send
 from triton_sam.client.endpoint import Endpoint
+from triton_sam.client.everything import EverythingRun, OnProgress, refuse_both
 from triton_sam.client.flows import EncodeAgain, Infer, ListServed, Pause, ReadParameters, Step
 from triton_sam.client.io_thread import IoThread, running_loop
 from triton_sam.client.link import ModelLink
 from triton_sam.client.pending_images import PendingImage, PendingImages
 from triton_sam.client.session_book import Destination, Ticket
+from triton_sam.client.session_statuses import SessionStatus, SessionStatuses
 from triton_sam.client.transport import Transport
 from triton_sam.client.user_input import ImageLike
+from triton_sam.client.wire import Outputs
 from triton_sam.core.deep_pixels import Window
 from triton_sam.core.image_choice import ImageChoice
 from triton_sam.errors import Cancelled, InvalidInput
@@ -41,21 +42,6 @@ __all__ = [
 ]
 
 DEFAULT_SESSION = "default"
-
-
-@dataclass(frozen=True, slots=True)
-class SessionStatus:
-    """Counts of a session's requests by outcome; ``pending`` ones have none yet."""
-
-    requested: int = 0
-    completed: int = 0
-    cancelled: int = 0
-    failed: int = 0
-    latest_wins: bool = False
-
-    @property
-    def pending(self) -> int:
-        return self.requested - self.completed - self.cancelled - self.failed
 
 
 class SpeculativeSAM2Client:
@@ -102,7 +88,6 @@ class SpeculativeSAM2Client:
             raise InvalidInput("timeout must be above 0, retries not below 0 and max_in_flight at least 1")
         endpoint = Endpoint(url, timeout, headers, token)
         self.model_type = model_type
-        self._latest_wins = latest_wins
         self._core = ClientCore(model_type, retries=retries, longest_wait=timeout, headers=headers)
         self._link = ModelLink(transport or endpoint.transport(), self._core)
         self._io = IoThread("triton-sam-io")
@@ -115,8 +100,7 @@ class SpeculativeSAM2Client:
 
         self._images = PendingImages(self._link, cancel_encode)
         self._cleanup = Cleanup(self, partial(_shut_down, self._images, self._io, dispatcher, self._link.transport))
-        self._lock = threading.Lock()
-        self._statuses: dict[str, SessionStatus] = {}
+        self._statuses = SessionStatuses(latest_wins=latest_wins)
         self._closed = False
 
     # -- the image -------------------------------------------------------------------------------------------
@@ -193,6 +177,31 @@ class SpeculativeSAM2Client:
         outputs = await self._outputs(request, session_id)
         return None if outputs is None else core.read_segmentation(outputs)
 
+    async def everything_async(
+        self,
+        image: ImageLike | None = None,
+        session_id: str = DEFAULT_SESSION,
+        *,
+        image_key: str | None = None,
+        output_mode: str = "binary_mask",
+        on_progress: OnProgress | None = None,
+        **options: Any,
+    ) -> list[dict[str, Any]] | None:
+        """Finds everything in an image, as :meth:`SAM2TritonClient.everything` does; None if cancelled.
+
+        ``on_progress`` is called on the event loop of the caller. Cancelling the task stops the server.
+        """
+        run = EverythingRun(options, output_mode, on_progress)
+        refuse_both(image, image_key)
+        if image is not None:
+            self.set_image(image)
+        start = partial(self._start, session_id=session_id, image_key=image_key)
+        try:
+            outputs = await run.through(self._dispatcher, start)
+        except Cancelled:
+            return None
+        return await asyncio.to_thread(run.records, outputs)
+
     async def _outputs(self, request: ClickRequest, session_id: str) -> Outputs | None:
         ticket = self._start(request, session_id)
         try:
@@ -200,26 +209,30 @@ class SpeculativeSAM2Client:
         except Cancelled:
             return None
 
-    def _start(self, request: ClickRequest, session_id: str) -> Ticket:
+    def _start(self, request: ClickRequest, session_id: str, image_key: str | None = None) -> Ticket:
+        """Sends a prompt on the image with this key, or on the current one."""
         self._check_open()
-        image = self._images.acquire()
+        image = self._images.acquire() if image_key is None else PendingImage.known(image_key)
 
         async def work(send: Send) -> Outputs:
             key = await self._images.key(image)
-            flow = self._core.click(key, image.headers, request)
+            flow = self._core.click(key, image.file, request)
             return await flows.run_async(flow, lambda step: self._perform(step, send, image))
 
-        with self._lock:
-            status = self._statuses.get(session_id) or SessionStatus(latest_wins=self._latest_wins)
-            self._statuses[session_id] = replace(status, requested=status.requested + 1)
+        status = self._statuses.count_request(session_id)
         ticket = self._dispatcher.start(work, session_id, latest_wins=status.latest_wins)
-        ticket.future.add_done_callback(lambda future: self._count(session_id, image, future))
+
+        def settled(future: concurrent.futures.Future[Outputs]) -> None:
+            self._statuses.count_outcome(session_id, future)
+            self._images.release(image)
+
+        ticket.future.add_done_callback(settled)
         return ticket
 
     async def _perform(self, step: Step, send: Send, image: PendingImage) -> Any:
         match step:
-            case Infer(call):
-                return await send(call)
+            case Infer(call, on_message):
+                return await send(call, on_message)
             case EncodeAgain(expired_key):
                 return await self._images.renewed_key(image, expired_key)
             case Pause(seconds):
@@ -234,9 +247,7 @@ class SpeculativeSAM2Client:
 
     def configure_session(self, session_id: str, *, latest_wins: bool) -> None:
         """Sets whether a new prediction of this session supersedes its older ones."""
-        with self._lock:
-            status = self._statuses.get(session_id) or SessionStatus()
-            self._statuses[session_id] = replace(status, latest_wins=latest_wins)
+        self._statuses.configure(session_id, latest_wins=latest_wins)
 
     def cancel_session_requests(self, session_id: str, *, keep_latest: bool = True) -> int:
         """Cancels the session's requests that were not computed yet, all or all but the newest.
@@ -248,25 +259,13 @@ class SpeculativeSAM2Client:
 
     def get_session_status(self, session_id: str) -> SessionStatus:
         """The session's requests, counted by outcome."""
-        with self._lock:
-            return self._statuses.get(session_id) or SessionStatus(latest_wins=self._latest_wins)
+        return self._statuses.get(session_id)
 
     def cleanup_session(self, session_id: str) -> int:
         """Cancels all requests of a session and forgets it; returns the number of cancelled requests."""
         count = self._dispatcher.cancel(session_id)
-        with self._lock:
-            self._statuses.pop(session_id, None)
+        self._statuses.forget(session_id)
         return count
-
-    def _count(self, session_id: str, image: PendingImage, future: concurrent.futures.Future[Outputs]) -> None:
-        cancelled = future.cancelled() or isinstance(future.exception(), Cancelled)
-        name = "cancelled" if cancelled else "completed" if future.exception() is None else "failed"
-        with self._lock:
-            status = self._statuses.get(session_id)
-            if status is not None and status.pending > 0:  # the session may have been cleaned up and started again
-                changed: dict[str, Any] = {name: getattr(status, name) + 1}
-                self._statuses[session_id] = replace(status, **changed)
-        self._images.release(image)
 
     # -- closing ---------------------------------------------------------------------------------------------
 

@@ -12,11 +12,15 @@ import numpy as np
 import numpy.typing as npt
 
 from triton_sam.client import core
-from triton_sam.client.core import ClickRequest, ClientCore, ImageFile, Outputs, Segmentation
+from triton_sam.client.async_transport import AsyncTransport
+from triton_sam.client.core import ClickRequest, ClientCore, ImageFile, Segmentation
 from triton_sam.client.endpoint import Endpoint
+from triton_sam.client.everything import EverythingRun, OnProgress, refuse_both
+from triton_sam.client.follower import Follower
 from triton_sam.client.link import ModelLink
 from triton_sam.client.transport import Transport
 from triton_sam.client.user_input import ImageLike
+from triton_sam.client.wire import Call, OnMessage, Outputs
 from triton_sam.core.deep_pixels import Window
 from triton_sam.core.image_choice import ImageChoice, chosen_bytes
 from triton_sam.errors import InvalidInput, TritonSamError
@@ -50,6 +54,7 @@ class SAM2TritonClient:
         headers: Mapping[str, str] | None = None,
         request_id: Callable[[], str] | None = None,
         transport: Transport | None = None,
+        async_transport: AsyncTransport | None = None,
     ) -> None:
         """
         Args:
@@ -68,12 +73,12 @@ class SAM2TritonClient:
                 ``x-image-key``, the image's SHA-256, by which a proxy routes them to one of several servers;
                 an ``x-image-key`` given here replaces it.
             request_id: makes a request's id, which the server's log shows beside errors.
-            transport: replaces the network, for tests.
+            transport, async_transport: replace the network, for tests.
         """
         if timeout <= 0 or retries < 0:
             raise InvalidInput("timeout must be above 0 and retries not below 0")
         self.model_type = model_type
-        transport = transport or Endpoint(url, timeout, headers, token).transport()
+        endpoint = Endpoint(url, timeout, headers, token)
         parameters = {"session_id": session_id} if session_id else None
         self._core = ClientCore(
             model_type,
@@ -83,7 +88,9 @@ class SAM2TritonClient:
             parameters=parameters,
             request_id=request_id,
         )
-        self._link = ModelLink(transport, self._core)
+        self._link = ModelLink(transport or endpoint.transport(), self._core, self._follow)
+        self._async_transport = async_transport or endpoint.async_transport()  # connects when it is first used
+        self._follower: Follower | None = None
         self._lock = threading.Lock()
         self._current: _CurrentImage | None = None
         self._closed = False
@@ -166,6 +173,35 @@ class SAM2TritonClient:
         )
         return core.read_segmentation(self._click(request))
 
+    def everything(
+        self,
+        image: ImageLike | None = None,
+        *,
+        image_key: str | None = None,
+        output_mode: str = "binary_mask",
+        on_progress: OnProgress | None = None,
+        **options: Any,
+    ) -> list[dict[str, Any]]:
+        """Finds everything in an image, as segment-anything's ``SamAutomaticMaskGenerator`` does.
+
+        Args:
+            image: as in :meth:`set_image`, which it calls; None for the current image.
+            image_key: instead of an image, the key of one that the server has encoded.
+            output_mode: ``binary_mask`` ([H,W] bool), ``uncompressed_rle`` or ``coco_rle``.
+            on_progress: called on this thread as points are done. The time limit then counts from the last progress,
+                else it is that of one request. If it raises, the server stops.
+            options: as in :class:`~triton_sam.core.everything.options.EverythingOptions`.
+
+        Returns:
+            A dict for each mask: ``segmentation``, ``area``, ``bbox`` ([x, y, w, h]), ``predicted_iou``,
+            ``point_coords``, ``stability_score`` and ``crop_box``, in original pixels.
+        """
+        run = EverythingRun(options, output_mode, on_progress)
+        refuse_both(image, image_key)
+        if image is not None:
+            self.set_image(image)
+        return run.records(self._click(run.request, image_key))
+
     def is_ready(self) -> bool:
         """Whether the server responds and has the model loaded."""
         try:
@@ -176,7 +212,10 @@ class SAM2TritonClient:
 
     def close(self) -> None:
         """Closes the connection; the client cannot be used any more."""
-        self._closed = True
+        with self._lock:
+            self._closed = True
+        if self._follower is not None:
+            self._follower.close()
         self._link.transport.close()
 
     def __enter__(self) -> SAM2TritonClient:
@@ -191,13 +230,24 @@ class SAM2TritonClient:
         if self._closed:
             raise InvalidInput("the client is closed: make a new one")
 
-    def _click(self, request: ClickRequest) -> Outputs:
+    def _follow(self, call: Call, on_message: OnMessage) -> Outputs:
+        """The last message of a model's stream; its connection and thread are made when they are first needed."""
+        with self._lock:
+            self._check_open()
+            if self._follower is None:
+                self._follower = Follower(self._async_transport)
+        return self._follower.follow(call, on_message)
+
+    def _click(self, request: ClickRequest, key: str | None = None) -> Outputs:
+        """Sends a prompt on the image with this key, or on the current one."""
         self._check_open()
         with self._lock:
             current = self._current
+        if key is not None and (current is None or current.key != key):
+            return self._link.run(self._core.click(key, None, request))
         if current is None:
             raise InvalidInput("there is no image yet: call set_image first")
-        flow = self._core.click(current.key, current.image.headers, request)
+        flow = self._core.click(current.key, current.image, request)
         return self._link.run(flow, lambda: self._encode_again(current))
 
     def _encoded(self, image: ImageFile) -> _CurrentImage:

@@ -6,7 +6,7 @@ import base64
 import hashlib
 import json
 import socket
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
@@ -111,6 +111,11 @@ class Call:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
+Outputs = Mapping[str, npt.NDArray[Any]]
+#: Called with each message of a stream.
+OnMessage = Callable[[Outputs], object]
+
+
 def text_tensor(value: str) -> npt.NDArray[Any]:
     """A text as [1] of bytes, for a BYTES input."""
     return np.array([value.encode()], dtype=object)
@@ -147,6 +152,11 @@ def image_inputs(image: bytes) -> dict[str, npt.NDArray[Any]]:
 def click_inputs(image_key: str, document: Mapping[str, Any]) -> dict[str, npt.NDArray[Any]]:
     """The inputs of a prompt on an encoded image."""
     return {"image_key": text_tensor(image_key), "prompt_json": text_tensor(json.dumps(document))}
+
+
+def prompt_inputs(image: bytes, document: Mapping[str, Any]) -> dict[str, npt.NDArray[Any]]:
+    """The inputs of a prompt on an image file."""
+    return image_inputs(image) | {"prompt_json": text_tensor(json.dumps(document))}
 
 
 def text_of(outputs: Mapping[str, npt.NDArray[Any]], name: str) -> str:

@@ -260,11 +260,12 @@ METHODS = {
     "__init__": (
         "__init__",
         {"session_id", "request_id"},
-        {"latest_wins", "max_in_flight", "async_transport", "max_in_air"},
+        {"latest_wins", "max_in_flight", "max_in_air"},
     ),
     "set_image": ("set_image", set(), set()),
     "predict": ("predict_async", set(), {"session_id"}),
     "segment": ("segment_async", {"objects"}, {"session_id"}),
+    "everything": ("everything_async", set(), {"session_id"}),
     "close": ("close", set(), set()),
 }
 
