@@ -11,7 +11,6 @@ import io
 import json
 import uuid
 from collections.abc import AsyncGenerator, Callable, Mapping
-from dataclasses import replace
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from urllib.parse import quote
@@ -19,6 +18,7 @@ from urllib.parse import quote
 import numpy.typing as npt
 
 from triton_sam.client.http_connection import tls_context
+from triton_sam.client.run_progress import followed, is_run
 from triton_sam.client.transport import grpc_options, output_arrays, request_tensors
 from triton_sam.client.wire import (
     Address,
@@ -33,7 +33,6 @@ from triton_sam.client.wire import (
     translate_stream_error,
 )
 from triton_sam.errors import InternalError, ServerUnreachable
-from triton_sam.models.vlm_specs import STREAM_SUFFIX
 
 if TYPE_CHECKING:
     import aiohttp
@@ -55,7 +54,9 @@ class AsyncTransport(Protocol):
     async def infer(self, call: Call) -> Mapping[str, npt.NDArray[Any]]: ...
 
     def stream(self, call: Call) -> AsyncGenerator[Mapping[str, npt.NDArray[Any]], None]:
-        """The responses of a model that sends several; closing the generator early cancels the request on the server.
+        """The responses of a model that sends several, or the progress of a segmenter and its answer.
+
+        Closing the generator early cancels the request on the server.
 
         The connection's timeout applies to each response.
         """
@@ -108,28 +109,32 @@ class HttpAsyncTransport:
         try:
             body, header_length = await _by_size(call, write)
             path = f"/v2/models/{quote(call.model)}/infer"
-            return read(*await self._post(path, body, header_length, call.headers))
+            return read(*await self._post(path, body, header_length, call))
         except asyncio.TimeoutError as error:
             raise translate_error(TimeoutError(), self._address.target) from error
         except Exception as error:
             raise translate_error(error, self._address.target) from error
 
-    async def _post(
-        self, path: str, body: bytes, header_length: int | None, own_headers: Mapping[str, str]
-    ) -> tuple[bytes, int | None]:
+    async def _post(self, path: str, body: bytes, header_length: int | None, call: Call) -> tuple[bytes, int | None]:
         """(body of the response, length of its JSON part); tritonclient's exception for a status other than 200."""
-        headers = {**self._headers, **own_headers}
+        import aiohttp
+
+        headers = {**self._headers, **call.headers}
+        limits = {"timeout": aiohttp.ClientTimeout(total=None, sock_connect=self._timeout)} if is_run(call) else {}
         if header_length is not None:
             headers[_HEADER_LENGTH] = str(header_length)
         data = io.BytesIO(body) if len(body) > _LARGE_BODY else body
-        async with self._connected().post(self._base + path, data=data, headers=headers) as response:
+        async with self._connected().post(self._base + path, data=data, headers=headers, **limits) as response:
             received = await response.read()
             if response.status != HTTPStatus.OK:
                 raise _status_error(response.status, received, self._address)
             length = response.headers.get(_HEADER_LENGTH)
         return received, None if length is None else int(length)
 
-    async def stream(self, call: Call) -> AsyncGenerator[Mapping[str, npt.NDArray[Any]], None]:
+    def stream(self, call: Call) -> AsyncGenerator[Outputs, None]:
+        return followed(self.infer, call) if "prompt_json" in call.inputs else self._pieces(call)
+
+    async def _pieces(self, call: Call) -> AsyncGenerator[Outputs, None]:
         import aiohttp
 
         path = f"/v2/models/{quote(call.model)}/generate_stream"
@@ -227,7 +232,7 @@ class GrpcAsyncTransport:
                 tensors,
                 outputs=[grpc.InferRequestedOutput(name) for name in call.outputs],
                 headers={**self._headers, **call.headers},
-                client_timeout=self._timeout,
+                client_timeout=None if is_run(call) else self._timeout,
                 request_id=call.request_id,
                 parameters=dict(call.parameters),
             )
@@ -235,7 +240,10 @@ class GrpcAsyncTransport:
         except Exception as error:
             raise translate_error(error, self._address.target) from error
 
-    async def stream(self, call: Call) -> AsyncGenerator[Mapping[str, npt.NDArray[Any]], None]:
+    def stream(self, call: Call) -> AsyncGenerator[Outputs, None]:
+        return followed(self.infer, call) if "prompt_json" in call.inputs else self._pieces(call)
+
+    async def _pieces(self, call: Call) -> AsyncGenerator[Outputs, None]:
         import tritonclient.grpc.aio as grpc
 
         try:
@@ -353,15 +361,13 @@ async def lines_of(content: aiohttp.StreamReader) -> AsyncGenerator[bytes, None]
 
 
 async def last_message(transport: AsyncTransport, call: Call, on_message: OnMessage) -> Outputs:
-    """Sends a call to its model's stream; returns the last message.
+    """Sends a call and follows it; returns the last message.
 
     Args:
-        call: with the name of the model that answers once.
         on_message: called with every message, also with the last one.
     """
     last: Outputs | None = None
-    streamed = replace(call, model=call.model + STREAM_SUFFIX)
-    async with contextlib.aclosing(transport.stream(streamed)) as messages:
+    async with contextlib.aclosing(transport.stream(call)) as messages:
         async for last in messages:
             on_message(last)
     if last is None:
