@@ -6,6 +6,7 @@
  */
 import { boxBetween, sameBox } from "./core/box.js";
 import * as documents from "./core/document.js";
+import { isShown } from "./core/found.js";
 import { strokeMask, union } from "./core/mask_ops.js";
 import { contains } from "./core/mask.js";
 import { rgb } from "./core/palette.js";
@@ -134,8 +135,9 @@ export class Interaction extends EventTarget {
   select(x, y) {
     if (this.tool === "point" && this.handles.removeAt(x, y)) return;
     const pixel = this._pixel(x, y);
-    const here = (thing) => thing.visible && documents.maskOf(thing) && contains(documents.maskOf(thing), pixel.x, pixel.y);
-    const thing = pixel && this._app.document.things.findLast(here);
+    const { document: shown } = this._app;
+    const here = (thing) => isShown(shown, thing) && documents.maskOf(thing) && contains(documents.maskOf(thing), pixel.x, pixel.y);
+    const thing = pixel && shown.things.findLast(here);
     if (thing) this._app.adjust((document) => documents.activate(document, thing.id));
   }
 

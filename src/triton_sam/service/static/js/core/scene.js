@@ -5,6 +5,7 @@
  * @typedef {{mask: Mask, erases: boolean}} Stroke  not in the document yet
  */
 import * as documents from "./document.js";
+import { isShown } from "./found.js";
 import { emptyMask } from "./mask.js";
 import { subtract, union } from "./mask_ops.js";
 import { rgb } from "./palette.js";
@@ -18,7 +19,7 @@ import { rgb } from "./palette.js";
  */
 export function shownMasks(document, stroke, isPainting, classColour = null) {
   const masks = document.things
-    .filter((thing) => thing.visible || (stroke && thing.id === document.activeId))
+    .filter((thing) => isShown(document, thing) || (stroke && thing.id === document.activeId))
     .map((thing) => ({ mask: maskOf(thing, document, stroke), colour: rgb(thing.colour) }));
   if (stroke && !stroke.erases && !document.activeId) {
     const colour = classColour ?? documents.paint(document, stroke.mask, false).things.at(-1).colour;
