@@ -49,6 +49,7 @@ export class Interaction extends EventTarget {
     stage.scene.marks = (context, view, unit) => this._drawMarks(context, view, unit);
     app.images.addEventListener("state", () => app.images.state.phase === "ready" && this.hoverAgain());
     app.addEventListener("document", () => this._showDocument());
+    app.addEventListener("finding", () => this._showDocument());
     app.hovering.addEventListener("preview", ({ detail }) => this._showPreview(detail));
     app.addEventListener("picture", () => this._showPicture());
   }
@@ -328,7 +329,7 @@ export class Interaction extends EventTarget {
 
   _showDocument() {
     const { fill, style } = this.look;
-    this._stage.scene.masks = shownMasks(this._app.document, this._stroke, this._paints, this._app.classes.active?.colour);
+    this._stage.scene.masks = shownMasks(this._app.shownDocument, this._stroke, this._paints, this._app.classes.active?.colour);
     this._stage.scene.look = { fill: style === "outline" ? 0 : fill, outline: style !== "fill" };
     this._stage.refresh("masks");
     this._refreshMarks();

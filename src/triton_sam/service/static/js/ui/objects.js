@@ -1,10 +1,10 @@
 /**
- * The list of objects, topmost first. With hundreds of objects the first rows are made at once and the others while the
+ * The list of objects, topmost first, or sorted. With hundreds of objects the first rows are made at once and the others while the
  * page has time; a change touches only the rows that it concerns.
  */
 import * as documents from "../core/document.js";
 import { classify } from "../core/document_classes.js";
-import { area } from "../core/mask.js";
+import { areaOf, hasFound, listed, moveListed } from "../core/found.js";
 import { $, element, iconButton } from "./dom.js";
 
 /** Scores below this are marked as uncertain. */
@@ -22,12 +22,24 @@ export class ObjectList {
     this._rows = new Map();
     this._isGrowing = false;
     this._activeId = null;
+    /** @type {import("../core/found.js").Order} */
+    this._order = "drawn";
     app.addEventListener("document", () => this._show());
     app.addEventListener("classes", () => this._show());
   }
 
+  /** @param {import("../core/found.js").Order} order used while there are found objects: the control is shown with them */
+  setOrder(order) {
+    this._order = order;
+    this._list.scrollTop = 0;
+    this._show();
+  }
+
   _show() {
-    const { things, activeId } = this._app.document;
+    const { document: shown } = this._app;
+    const { activeId } = shown;
+    const isSorted = this._order !== "drawn" && hasFound(shown);
+    const things = listed(shown, isSorted ? this._order : "drawn");
     const ids = new Set(things.map(({ id }) => id));
     for (const [id, row] of this._rows) {
       if (ids.has(id)) continue;
@@ -37,12 +49,12 @@ export class ObjectList {
     const { length } = things;
     let made = 0;
     for (let place = 0; place < length; place += 1) {
-      const thing = things[length - 1 - place];
+      const thing = things[place];
       if (!this._rows.has(thing.id) && (made += 1) > ROWS_AT_ONCE) {
         this._growLater();
         break;
       }
-      this._showRow(thing, activeId, place, length);
+      this._showRow(thing, activeId, place, isSorted ? 0 : length);
     }
     this._bringIntoView(activeId);
     $("no-objects").hidden = length > 0 || !this._app.picture;
@@ -51,6 +63,7 @@ export class ObjectList {
     $("show-panel").setAttribute("aria-label", length ? `Objects and export: ${length}` : "Objects and export");
   }
 
+  /** @param {number} count of rows; 0 if they cannot be moved */
   _showRow(thing, activeId, place, count) {
     if (!this._rows.has(thing.id)) this._rows.set(thing.id, { ...this._row(thing.id), state: [] });
     const row = this._rows.get(thing.id);
@@ -59,7 +72,7 @@ export class ObjectList {
     if (there !== row.node) this._list.insertBefore(row.node, there ?? null);
     const { classes } = this._app;
     const isActive = thing.id === activeId;
-    const state = [thing, isActive, place === 0, place === count - 1, classes.of(thing.classId), isActive ? classes.list : null];
+    const state = [thing, isActive, !count || place === 0, !count || place === count - 1, classes.of(thing.classId), isActive ? classes.list : null];
     // The active row shows the mask's size, which the cleaning changes without a change of the object.
     if (!isActive && state.every((value, index) => value === row.state[index])) return;
     row.state = state;
@@ -102,7 +115,7 @@ export class ObjectList {
       $("surface").focus();
     });
     const shift = (by) => {
-      change(documents.move, by);
+      change(moveListed, by);
       const [wanted, other] = by > 0 ? [up, down] : [down, up];
       (wanted.disabled ? other : wanted).focus(); // the row was moved, which removes the focus
     };
@@ -177,10 +190,11 @@ function rename(button, label) {
 function factsOf(thing) {
   const mask = documents.maskOf(thing);
   if (!mask) return documents.isWaiting(thing) ? "waiting for the mask" : "empty";
-  const best = documents.chosen(thing.answer?.candidates, thing.pick);
-  const pixels = `${area(mask).toLocaleString("en")} px`;
-  if (!best) return thing.base ? `${pixels}, imported` : `${pixels}, by hand`;
-  const remark = thing.added || thing.removed || thing.base ? ", edited" : best.score < LOW_SCORE ? ", low" : "";
+  const score = documents.scoreOf(thing);
+  const pixels = `${areaOf(mask).toLocaleString("en")} px`;
+  if (score === null) return thing.base ? `${pixels}, imported` : `${pixels}, by hand`;
+  const isEdited = thing.added || thing.removed || (thing.base && (thing.answer || !thing.found));
+  const remark = isEdited ? ", edited" : score < LOW_SCORE ? ", low" : "";
   const state = documents.isWaiting(thing) ? ", updating" : "";
-  return `${pixels}, score ${best.score.toFixed(2)}${remark}${state}`;
+  return `${pixels}, score ${score.toFixed(2)}${remark}${state}`;
 }
