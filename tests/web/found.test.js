@@ -99,6 +99,13 @@ test("the filter is of all undo steps", () => {
   assert.deepEqual(masksOf(undo(filtered).present), [MIDDLE, SMALL]);
 });
 
+test("a chosen object has a light outline on top", () => {
+  const masks = shownMasks(documents.activate(all(), "object-1"), null, false);
+  assert.deepEqual(masks.at(-1), { mask: LARGE, colour: [255, 255, 255], isOutline: true });
+  assert.equal(masks.length, 4);
+  assert.equal(shownMasks(documents.describe(documents.activate(all(), "object-1"), "object-1", { visible: false }), null, false).length, 2);
+});
+
 test("the list by size and by score, those without a score last", () => {
   const document = found.addFound(painted(), FOUND, null);
   const order = (name) => found.listed(document, name).map(documents.maskOf);

@@ -10,6 +10,8 @@ import { emptyMask } from "./mask.js";
 import { subtract, union } from "./mask_ops.js";
 import { rgb } from "./palette.js";
 
+const CHOSEN = [255, 255, 255];
+
 /**
  * @param {documents.Document} document
  * @param {Stroke|null} stroke shown on the active object, or as a new one
@@ -27,6 +29,8 @@ export function shownMasks(document, stroke, isPainting, classColour = null) {
   }
   const active = documents.activeThing(document);
   if (isPainting && active) masks.push({ mask: maskOf(active, document, stroke), colour: rgb(active.colour), isOutline: true });
+  // Among hundreds, and without points of its own, it could not be told which one is chosen.
+  else if (active?.found && isShown(document, active)) masks.push({ mask: maskOf(active, document, stroke), colour: CHOSEN, isOutline: true });
   return masks.filter(({ mask }) => mask);
 }
 
