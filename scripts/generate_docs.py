@@ -21,12 +21,14 @@ from triton_sam.models.catalog import CATALOG
 from triton_sam.models.specs import exported_graphs, raw_graphs
 from triton_sam.models.vlm_catalog import VLM_CATALOG
 from triton_sam.repository.profiles import PROFILES
+from triton_sam.service.routes.everything_schemas import EverythingOptions
 from triton_sam.settings import Settings
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = (
     "README.md",
     "docs/cli.md",
+    "docs/everything.md",
     "docs/settings.md",
     "docs/models.md",
     "docs/performance.md",
@@ -93,6 +95,15 @@ def settings_table() -> str:
     for name, field in Settings.model_fields.items():
         default = "the user's cache folder" if name == "home" else f"`{field.default}`"
         rows.append(f"| `TRITON_SAM_{name.upper()}` | {default} | {field.description} |")
+    return "\n".join(rows) + "\n"
+
+
+def everything_table() -> str:
+    """Every option of everything mode."""
+    rows = ["| option | default | meaning |", "|---|---|---|"]
+    for name, field in EverythingOptions.model_fields.items():
+        shown = "512 / 1500" if name == "crop_overlap_ratio" else json.dumps(field.default)
+        rows.append(f"| `{name}` | {'' if field.default is None else f'`{shown}`'} | {field.description} |")
     return "\n".join(rows) + "\n"
 
 
@@ -271,6 +282,7 @@ def _recorded(path: Path) -> str:
 PARTS = {
     "cli": cli_reference,
     "settings": settings_table,
+    "everything": everything_table,
     "models": models_table,
     "vlms": vlms_table,
     "exports": exports_table,

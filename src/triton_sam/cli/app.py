@@ -12,7 +12,7 @@ import typer
 from rich.text import Text
 
 from triton_sam import __version__
-from triton_sam.cli import ask, bench, models, segment
+from triton_sam.cli import ask, bench, everything, models, segment
 from triton_sam.cli.models import RepositoryOption
 from triton_sam.cli.progress import download_progress
 from triton_sam.console import err, log_handler, out
@@ -153,7 +153,18 @@ def doctor() -> None:
 
 
 # In the order in which a new user needs them; `--help` lists them so.
-for command in (demo, serve, segment.segment, ask.ask, models.setup, doctor, models.pull, models.export):
+_COMMANDS = (
+    demo,
+    serve,
+    segment.segment,
+    everything.everything,
+    ask.ask,
+    models.setup,
+    doctor,
+    models.pull,
+    models.export,
+)
+for command in _COMMANDS:
     app.command()(command)
 app.add_typer(models.models_app, name="models")
 app.add_typer(bench.bench_app, name="bench")

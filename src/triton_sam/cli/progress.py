@@ -1,4 +1,4 @@
-"""Progress bars for downloads."""
+"""Progress bars."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from rich.progress import (
     BarColumn,
     DownloadColumn,
+    MofNCompleteColumn,
     Progress,
     SpinnerColumn,
     TextColumn,
@@ -15,6 +16,7 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
+from triton_sam.client.everything import EverythingProgress, OnProgress
 from triton_sam.console import err
 from triton_sam.models.fetch.sources import Progress as Report
 from triton_sam.models.specs import ModelFile
@@ -50,3 +52,16 @@ def download_progress() -> Iterator[ProgressFactory]:
     finally:
         if progress.live.is_started:
             progress.stop()
+
+
+@contextlib.contextmanager
+def points_progress() -> Iterator[OnProgress]:
+    """A bar of points with the number of masks so far, on stderr."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=err) as progress:
+        task = progress.add_task("encoding", total=None)
+
+        def report(step: EverythingProgress) -> None:
+            progress.update(task, description=f"{step.masks} masks, points", completed=step.done, total=step.of or None)
+
+        yield report

@@ -55,7 +55,7 @@ class Dispatcher:
         """
         Args:
             max_in_flight: requests that are sent and have no response; more wait here, where cancelling them is free.
-            namespace: of the sessions' names on the server; None: one of its own.
+            namespace: of the sessions' names on the server; None: one of its own; empty: names are sent as they are.
             numbers: growing ones for the requests. Dispatchers that share a namespace must share their order.
         """
         self._transport = transport
@@ -161,7 +161,7 @@ class Dispatcher:
 
     def server_session(self, session: str) -> str:
         """A session's name on the server."""
-        return f"{self._namespace}/{session}"
+        return f"{self._namespace}/{session}" if self._namespace else session
 
     def send_cancel(self, destination: Destination, server_session: str, **which: int) -> None:
         """As :meth:`CancelSender.send`, from any thread."""

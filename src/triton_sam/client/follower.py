@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import queue
+import secrets
 import uuid
 from functools import partial
 
@@ -12,13 +14,18 @@ from triton_sam.client.dispatch import Dispatcher
 from triton_sam.client.io_thread import IoThread
 from triton_sam.client.wire import Call, OnMessage, Outputs
 
+_NUMBER_BITS = 40
+
 
 class Follower:
     """Follows the streams of segmenters. Threads may share it."""
 
     def __init__(self, transport: AsyncTransport) -> None:
         io = IoThread("triton-sam-follow")
-        self._dispatcher = Dispatcher(transport, io.loop)
+        # The session is the client's own, as for its clicks. Others may use its name too, but not these numbers, by
+        # which one request is cancelled.
+        numbers = itertools.count(secrets.randbits(_NUMBER_BITS))
+        self._dispatcher = Dispatcher(transport, io.loop, namespace="", numbers=numbers)
         self._cleanup = Cleanup(self, partial(_shut_down, io, self._dispatcher))
 
     def follow(self, call: Call, on_message: OnMessage) -> Outputs:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -24,6 +25,8 @@ from triton_sam.service.admission.request_limits import RequestLimits
 from triton_sam.service.chat import completions
 from triton_sam.service.chat import schemas as chat_schemas
 from triton_sam.service.gateway import Gateway
+from triton_sam.service.routes import everything_schemas
+from triton_sam.service.routes.everything import EVERYTHING, everything_router
 from triton_sam.service.routes.hover import hover_router
 from triton_sam.service.routes.info import info_router
 from triton_sam.service.routes.page import page_router
@@ -50,6 +53,8 @@ For live previews while the mouse moves there is a WebSocket, `/v1/hover`. A mes
 without `session_id` and `latest_wins`, and an `id` that you choose; the newest message supersedes older ones. Responses
 are `{"id", "result"}`, `{"id", "superseded": true}` or `{"id", "error"}`.
 
+`/v1/everything` finds everything in an image, with progress as server-sent events where asked for.
+
 OpenAI's clients can use `/v1/chat/completions` with the models of `/v1/models`.
 
 Every error is `{"error": {"code", "message", "type", "param"}}`."""
@@ -75,6 +80,7 @@ def create_app(
     decoding = DecodingSlots(_MAX_DECODING, shared.tally)
     routers = (
         segment_router(gateway),
+        everything_router(gateway),
         hover_router(gateway, metrics, access, capacity),
         completions.chat_router(gateway, metrics),
         preview_router(settings, decoding),
@@ -115,8 +121,11 @@ def create_app(
 def _capacity(settings: Settings, shared: SharedState) -> ServiceCapacity:
     return ServiceCapacity(
         settings.service_requests,
-        # A chat request may wait minutes for its model: half of the slots stay free for segmentation.
-        {completions.COMPLETIONS: max(1, settings.service_requests // 2)},
+        # Chat and everything may take minutes: slots stay free for clicks.
+        {
+            completions.COMPLETIONS: max(1, settings.service_requests // 2),
+            EVERYTHING: max(1, settings.service_requests // 4),
+        },
         # The largest allowed body must fit while no other request is in progress.
         max_bytes=max(settings.service_body_bytes, settings.max_body_bytes),
         max_sockets=settings.service_sockets,
@@ -132,7 +141,9 @@ def _describe_bodies(app: FastAPI, *, needs_token: bool) -> None:
         if app.openapi_schema is None:
             document = generate()
             components = document.setdefault("components", {})
-            components.setdefault("schemas", {}).update(schemas.request_schemas() | chat_schemas.request_schemas())
+            bodies = (schemas.request_schemas(), everything_schemas.request_schemas(), chat_schemas.request_schemas())
+            for described in bodies:
+                components.setdefault("schemas", {}).update(described)
             if needs_token:
                 components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
                 document["security"] = [{"token": []}]
@@ -179,7 +190,10 @@ def _middleware(
             max_bytes=settings.max_body_bytes,
             body_seconds=settings.body_seconds,
             seconds=settings.service_seconds,
-            seconds_at={completions.COMPLETIONS: settings.vlm_seconds + completions.TIMEOUT_RESPONSE_SECONDS},
+            seconds_at={
+                completions.COMPLETIONS: settings.vlm_seconds + completions.TIMEOUT_RESPONSE_SECONDS,
+                EVERYTHING: math.inf,  # its time limit counts from the last progress
+            },
         )
     )
     layers.append(Middleware(AuthenticationMiddleware, access=access))

@@ -15,7 +15,7 @@ from starlette.requests import Request
 
 from triton_sam.client.async_transport import AsyncTransport, connect_async
 from triton_sam.client.dispatch import Dispatcher, Outputs, Ticket
-from triton_sam.client.wire import Address, Call, text_of
+from triton_sam.client.wire import Address, Call, OnMessage, text_of
 from triton_sam.errors import Cancelled, DeadlineExceeded, InternalError, TritonSamError, Unavailable
 from triton_sam.service.admission.backpressure import Backpressure
 from triton_sam.service.error_responses import code_of, public_triton_error
@@ -89,13 +89,19 @@ class Gateway:
             await self._close_streams()
             await dispatcher.close()
 
-    def submit(self, call: Call, session: str, *, latest_wins: bool = False) -> Ticket:
-        """Sends a call. Raises Unavailable while the server is not ready and QueueFull while its queue is full."""
+    def submit(
+        self, call: Call, session: str, *, latest_wins: bool = False, on_message: OnMessage | None = None
+    ) -> Ticket:
+        """Sends a call. Raises Unavailable while the server is not ready and QueueFull while its queue is full.
+
+        Args:
+            on_message: as in :meth:`Dispatcher.submit`.
+        """
         dispatcher = self._running()
         if not latest_wins:  # it may replace an older call of its session in the queue
             self._backpressure.check(call)
         call, span = _with_request_context(call)
-        ticket = dispatcher.submit(call, session, latest_wins=latest_wins)
+        ticket = dispatcher.submit(call, session, latest_wins=latest_wins, on_message=on_message)
         self._backpressure.watch(call, ticket.future)
         if span is not NO_SPAN:
             ticket.future.add_done_callback(lambda future: _end_call(span, future))
@@ -125,6 +131,32 @@ class Gateway:
             raise self.public(error) from error
         finally:
             watcher.cancel()
+
+    async def follow(
+        self, request: Request, call: Call, session: str | None = None, *, latest_wins: bool = False
+    ) -> AsyncGenerator[Outputs, None]:
+        """As :meth:`infer`, for the messages of the model's stream. Closing the generator cancels the call.
+
+        The time limit counts from one message to the next.
+        """
+        dispatcher = self._running()
+        watchers: list[asyncio.Task[None]] = []
+
+        def start(put: OnMessage) -> Ticket:
+            ticket = self.submit(call, user_session(session), latest_wins=latest_wins, on_message=put)
+            gone = _on_disconnect(request, lambda: dispatcher.withdraw(ticket))
+            watchers.append(asyncio.create_task(gone))
+            return ticket
+
+        try:
+            async with contextlib.aclosing(dispatcher.follow(start)) as messages:
+                async for message in messages:
+                    yield message
+        except TritonSamError as error:
+            raise self.public(error) from error
+        finally:
+            for watcher in watchers:
+                watcher.cancel()
 
     async def _describe(self, model: str) -> Mapping[str, object]:
         """A segmenter's description of itself; the model answers without waiting in its queue."""

@@ -12,9 +12,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.json_schema import models_json_schema
 
-_MODEL = "a family (`sam2`), a catalogue id (`sam2.1:large`) or a Triton name (`sam2.1_large`); default: see /models"
+MODEL = "a family (`sam2`), a catalogue id (`sam2.1:large`) or a Triton name (`sam2.1_large`); default: see /models"
 _ENCODER = "precision of the encoder: float32, bfloat16, float16 or 8-bit"
-_SESSION = "name of a session, whose requests can be cancelled together; up to 200 printable characters"
+SESSION = "name of a session, whose requests can be cancelled together; up to 200 printable characters"
 _REFERENCE = "#/components/schemas/{model}"
 
 Point = tuple[float, float]
@@ -58,7 +58,7 @@ class ModelRow(BaseModel):
     family: str
     title: str
     licence: str
-    prompts: list[str] = Field(description="kinds of prompts that it accepts: boxes, masks, points, text")
+    prompts: list[str] = Field(description="kinds of prompts that it accepts: boxes, everything, masks, points, text")
     side: int = Field(description="side of the square model input in pixels; a larger image is scaled down to it")
     default: bool = Field(description="whether requests without a model use this one")
     encoder: str | None = Field(description=f"{_ENCODER}; null while the model does not respond")
@@ -205,7 +205,7 @@ class SegmentRequest(ObjectRequest):
 
     image_key: str | None = Field(default=None, description="of an image that was encoded with /v1/images")
     image: str | None = Field(default=None, description="an image file as base64 or as a data URL")
-    model: str | None = Field(default=None, description=_MODEL)
+    model: str | None = Field(default=None, description=MODEL)
     boxes: list[Box] = Field(default=[], description="without points, each box is one object")
     objects: list[ObjectRequest] | None = Field(default=None, description="several objects in one request")
     multimask: bool = Field(default=False, description="return several masks for each object")
@@ -214,7 +214,7 @@ class SegmentRequest(ObjectRequest):
     clean: CleanSizes | Annotated[int, Field(ge=0, le=10**9)] | None = Field(
         default=None, description="clean full-size masks: a number of pixels for both sizes, or holes and islands"
     )
-    session_id: str | None = Field(default=None, max_length=200, description=_SESSION)
+    session_id: str | None = Field(default=None, max_length=200, description=SESSION)
     latest_wins: bool = Field(default=False, description="supersede the waiting requests of the session")
 
 
@@ -222,8 +222,8 @@ class ImageForm(BaseModel):
     model_config = _example(image="(an image file)", model="sam2", session_id="annotator-1")
 
     image: bytes = Field(description="an image file")
-    model: str = Field(default="", max_length=200, description=_MODEL)
-    session_id: str = Field(default="", max_length=200, description=_SESSION)
+    model: str = Field(default="", max_length=200, description=MODEL)
+    session_id: str = Field(default="", max_length=200, description=SESSION)
 
 
 class PreviewForm(BaseModel):
@@ -238,11 +238,11 @@ class EmbeddedModelForm(BaseModel):
     model_config = _example(image="(an image file)", session_id="annotator-1", cancel_pending="true")
 
     image: bytes = Field(default=b"", description="an image file")
-    session_id: str = Field(default="", max_length=200, description=_SESSION)
+    session_id: str = Field(default="", max_length=200, description=SESSION)
     cancel_pending: Literal["true", "false"] = Field(
         default="false", description="cancel the waiting requests of the session"
     )
-    model_version: str = Field(default="", max_length=200, description=_MODEL)
+    model_version: str = Field(default="", max_length=200, description=MODEL)
 
 
 class FromModelForm(BaseModel):
@@ -253,9 +253,7 @@ class FromModelForm(BaseModel):
     y: int = Field(ge=0, description="of the click, in original pixels")
     img_x: int = Field(ge=1, le=100_000, description="width of the original image")
     img_y: int = Field(ge=1, le=100_000, description="height of the original image")
-    model_version: str = Field(
-        default="", max_length=200, description=f"{_MODEL}, or the model that made the embedding"
-    )
+    model_version: str = Field(default="", max_length=200, description=f"{MODEL}, or the model that made the embedding")
 
 
 class PredictionForm(BaseModel):
@@ -264,13 +262,13 @@ class PredictionForm(BaseModel):
     image: bytes = Field(description="an image file")
     x: int = Field(ge=0, description="of the click, in original pixels")
     y: int = Field(ge=0, description="of the click, in original pixels")
-    model_version: str = Field(default="", max_length=200, description=_MODEL)
+    model_version: str = Field(default="", max_length=200, description=MODEL)
 
 
 class CancelForm(BaseModel):
     model_config = _example(session_id="annotator-1")
 
-    session_id: str = Field(min_length=1, max_length=200, description=_SESSION)
+    session_id: str = Field(min_length=1, max_length=200, description=SESSION)
 
 
 # -- the document ----------------------------------------------------------------------------------------------

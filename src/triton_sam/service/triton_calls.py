@@ -23,12 +23,37 @@ from triton_sam.settings import Settings
 _NOT_PROMPT = frozenset({"image_key", "image", "model"})
 
 
+def session_fields(document: dict[str, Any]) -> tuple[str | None, bool]:
+    """Removes the fields about the session from a request: (its name, latest_wins)."""
+    session = checked_name(document.pop("session_id", None), "session_id")
+    latest_wins = document.pop("latest_wins", False)
+    if not isinstance(latest_wins, bool):
+        raise InvalidInput("latest_wins must be true or false")
+    if latest_wins and session is None:
+        raise InvalidInput("latest_wins needs a session_id: send the session whose older requests it supersedes")
+    return session, latest_wins
+
+
 async def segment_call(gateway: Gateway, document: Mapping[str, Any], size: int) -> Call:
     """The call for the fields of /v1/segment, without those about its session.
 
     Args:
         size: of the document's text, in bytes.
     """
+    if "everything" in document:
+        raise InvalidInput("everything has a route of its own: send it to /v1/everything")
+    return await _prompt_call(gateway, document, size)
+
+
+async def everything_call(gateway: Gateway, document: Mapping[str, Any], size: int) -> Call:
+    """The same for /v1/everything; without options it takes the defaults."""
+    options = document.get("everything")
+    if options is False:
+        raise InvalidInput("everything is an object of options, not false: leave it out for the defaults")
+    return await _prompt_call(gateway, {**document, "everything": {} if options is None else options}, size)
+
+
+async def _prompt_call(gateway: Gateway, document: Mapping[str, Any], size: int) -> Call:
     served = await gateway.segmenters.find(checked_name(document.get("model"), "model"))
     key = checked_name(document.get("image_key"), "image_key")
     image = document.get("image")

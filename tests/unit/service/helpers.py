@@ -18,6 +18,7 @@ import numpy.typing as npt
 from fastapi import FastAPI
 from PIL import Image
 
+from tests.unit import everything_messages
 from triton_sam.client.dispatch import Outputs
 from triton_sam.client.wire import Call, text_tensor
 from triton_sam.core import masks
@@ -100,6 +101,10 @@ def answer_as_a_vlm(call: Call) -> Iterable[Outputs | Exception]:
     yield piece(".", "stop", **({"entities_json": ENTITIES} if "entities_json" in call.outputs else {}))
 
 
+def answer_as_a_stream(call: Call) -> Iterable[Outputs | Exception]:
+    return everything_messages.stream(call) if "prompt_json" in call.inputs else answer_as_a_vlm(call)
+
+
 @dataclass(eq=False)
 class Held:
     """A request that waits in the fake server."""
@@ -119,7 +124,7 @@ class FakeTransport:
 
     def __init__(self, answer: Callable[[Call], Outputs] = answer_as_a_segmenter) -> None:
         self.answer = answer
-        self.pieces: Callable[[Call], Iterable[Outputs | Exception]] = answer_as_a_vlm
+        self.pieces: Callable[[Call], Iterable[Outputs | Exception]] = answer_as_a_stream
         self.hold_before: int | None = None
         """The piece of every stream (0, 1, ...) that is held back from now on."""
         self.streams: list[Call] = []
@@ -157,8 +162,10 @@ class FakeTransport:
             for index, found in enumerate(self.pieces(call)):
                 if index == self.hold_before:
                     held = Held(call, asyncio.get_running_loop())
-                    self.held.append(held)
+                    self._note(self.held, held)
                     await held.gate.wait()
+                    if held.cancelled:
+                        raise Cancelled("the request was cancelled or superseded by a newer one of its session")
                 if isinstance(found, Exception):
                     raise found
                 yield found
@@ -167,15 +174,15 @@ class FakeTransport:
         finally:
             self._note(self.run_out if finished else self.left, call)
 
-    def _note(self, book: list[Call], call: Call) -> None:
+    def _note(self, book: list[Any], entry: Call | Held) -> None:
         with self._changed:
-            book.append(call)
+            book.append(entry)
             self._changed.notify_all()
 
     def _supersede(self, newer: Call) -> None:
         """As the segmenter does it with what waits."""
         for held in list(self.held):
-            if held.call.parameters["session_id"] == newer.parameters["session_id"]:
+            if held.call.parameters.get("session_id") == newer.parameters["session_id"]:
                 held.cancelled = True
                 self.held.remove(held)
                 held.let_go()

@@ -78,6 +78,7 @@ def test_sockets_do_not_supersede_each_other() -> None:
         (json.dumps({**CLICK, "id": 2, "model": "sam9"}), "not_found", 2),
         (json.dumps({**CLICK, "id": 3, "session_id": "me"}), "invalid_input", 3),
         (json.dumps({"id": 4, "image_key": KEY, "text": "a cat"}), "unsupported", 4),
+        (json.dumps({"id": 5, "image_key": KEY, "everything": {}}), "invalid_input", 5),
     ],
 )
 def test_a_bad_message_is_answered_and_the_socket_lives_on(message: str | bytes, code: str, name: object) -> None:

@@ -72,7 +72,7 @@ def test_models(path: str) -> None:
             "family": "sam2",
             "title": spec.title,
             "licence": spec.licence,
-            "prompts": ["boxes", "masks", "points"],
+            "prompts": ["boxes", "everything", "masks", "points"],
             "side": spec.side,
             "default": True,
             "encoder": "8-bit",

@@ -7,18 +7,16 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Iterator
 
-import anyio
 from fastapi import APIRouter
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.types import Receive, Scope, Send
 
 from triton_sam.client.dispatch import Outputs
 from triton_sam.client.vlm_calls import vlm_call
 from triton_sam.client.wire import Call
 from triton_sam.core.images import EncodedImage
-from triton_sam.errors import DeadlineExceeded, InternalError, InvalidInput, TritonSamError
+from triton_sam.errors import InvalidInput
 from triton_sam.models.vlm_specs import VlmSpec
 from triton_sam.service import json_bodies, schemas
 from triton_sam.service.chat import schemas as chat_schemas
@@ -33,7 +31,7 @@ from triton_sam.service.chat.responses import (
     joined,
     piece_of,
 )
-from triton_sam.service.error_responses import public_error
+from triton_sam.service.event_streams import EventStream, Lines, time_limit
 from triton_sam.service.gateway import Gateway
 from triton_sam.service.telemetry.metrics import ServiceMetrics
 from triton_sam.settings import Settings
@@ -46,11 +44,6 @@ TIMEOUT_RESPONSE_SECONDS = 5.0
 #: Brackets and commas of a request's JSON, without those in its texts.
 _MAX_PARTS = 20_000
 _EXAMPLE = '{"model": ..., "messages": [...]}'
-_EVENT_HEADERS = {
-    "Content-Type": "text/event-stream; charset=utf-8",
-    "Cache-Control": "no-cache",
-    "X-Accel-Buffering": "no",  # or nginx would buffer the events
-}
 _NAME = {
     "name": "model",
     "in": "path",
@@ -60,7 +53,6 @@ _NAME = {
 }
 
 Pieces = AsyncGenerator[Piece, None]
-Lines = AsyncGenerator[bytes, None]
 
 
 def chat_router(gateway: Gateway, metrics: ServiceMetrics) -> APIRouter:
@@ -79,7 +71,7 @@ def chat_router(gateway: Gateway, metrics: ServiceMetrics) -> APIRouter:
     )
     async def completions(request: Request) -> Response:
         deadline = time.monotonic() + gateway.settings.vlm_seconds
-        with _time_limit(gateway.settings.service_seconds):
+        with time_limit(gateway.settings.service_seconds):
             chat, name, call = await _prepared(request, gateway, remote)
         pieces = _pieces(gateway.stream(call, request, deadline - time.monotonic()), name, metrics)
         builder = CompletionBuilder(name)
@@ -92,7 +84,7 @@ def chat_router(gateway: Gateway, metrics: ServiceMetrics) -> APIRouter:
         except BaseException:
             await pieces.aclose()
             raise
-        return _EventStream(_events(formatter, first, pieces), pieces)
+        return EventStream(_events(formatter, first, pieces), pieces, error_event)
 
     @router.get("/v1/models", summary="The served vision-language models", responses=schemas.error_responses())
     async def models() -> chat_schemas.VlmList:
@@ -118,15 +110,6 @@ def _row(name: str, spec: VlmSpec, started: int) -> chat_schemas.VlmRow:
 
 
 # -- requests ------------------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def _time_limit(seconds: float) -> Iterator[None]:
-    """The time limit for everything before the model's work, which has a longer one."""
-    with anyio.move_on_after(seconds) as limit:
-        yield
-    if limit.cancelled_caught:
-        raise DeadlineExceeded(f"the request was not complete after {seconds:g} s: try again, or send less")
 
 
 async def _prepared(request: Request, gateway: Gateway, remote: RemoteImages) -> tuple[ChatRequest, str, Call]:
@@ -194,42 +177,10 @@ async def _pieces(stream: AsyncGenerator[Outputs, None], model: str, metrics: Se
 
 
 async def _events(formatter: EventFormatter, first: Piece, rest: Pieces) -> Lines:
-    """Server-sent events; an error becomes the last event. The caller closes ``rest``."""
+    """Server-sent events. The caller closes ``rest``."""
     yield formatter.begin()
-    try:
-        for event in formatter.of(first):
+    for event in formatter.of(first):
+        yield event
+    async for piece in rest:
+        for event in formatter.of(piece):
             yield event
-        async for piece in rest:
-            for event in formatter.of(piece):
-                yield event
-    except TritonSamError as error:
-        yield error_event(public_error(error))
-    except Exception:
-        log.exception("unexpected exception in a streaming answer")
-        yield error_event(InternalError("the service failed on this request: see its log"))
-
-
-class _EventStream(Response):
-    """A streaming response that closes its generators.
-
-    Starlette's StreamingResponse would watch for the disconnect a second time, and leave the generator to the garbage
-    collector.
-    """
-
-    def __init__(self, events: Lines, pieces: Pieces) -> None:
-        """
-        Args:
-            pieces: the source of the events. Closed here too: closing a generator that never started does nothing.
-        """
-        self.status_code = 200
-        self.background = None
-        self._events = events
-        self._pieces = pieces
-        self.init_headers(_EVENT_HEADERS)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async with contextlib.aclosing(self._pieces), contextlib.aclosing(self._events) as events:
-            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-            async for event in events:
-                await send({"type": "http.response.body", "body": event, "more_body": True})
-            await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -13,6 +13,7 @@ from triton_sam.client.dispatch import Outputs
 from triton_sam.client.wire import text_of
 from triton_sam.errors import InternalError, TritonSamError
 from triton_sam.service.error_responses import error_document
+from triton_sam.service.event_streams import event_of
 
 DONE = b"data: [DONE]\n\n"
 
@@ -143,8 +144,8 @@ class EventFormatter:
 
 
 def event(document: Mapping[str, Any]) -> bytes:
-    """One server-sent event; JSON has no line breaks of its own."""
-    return b"data: %b\n\n" % json.dumps(document, separators=(",", ":")).encode()
+    """One server-sent event."""
+    return event_of(json.dumps(document, separators=(",", ":")).encode())
 
 
 def error_event(error: TritonSamError) -> bytes:

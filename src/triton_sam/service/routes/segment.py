@@ -9,12 +9,11 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
-from triton_sam.errors import InvalidInput
 from triton_sam.service import json_bodies, schemas
-from triton_sam.service.forms import checked_name, read_form
+from triton_sam.service.forms import read_form
 from triton_sam.service.gateway import Gateway, json_output
 from triton_sam.service.telemetry import request_context
-from triton_sam.service.triton_calls import image_call, segment_call
+from triton_sam.service.triton_calls import image_call, segment_call, session_fields
 
 
 def segment_router(gateway: Gateway) -> APIRouter:
@@ -50,12 +49,7 @@ def segment_router(gateway: Gateway) -> APIRouter:
         body = await request.body()
         max_parts = json_bodies.max_parts(gateway.settings)
         document = await json_bodies.by_size(len(body), lambda: json_bodies.json_object(body, max_parts))
-        session = checked_name(document.pop("session_id", None), "session_id")
-        latest_wins = document.pop("latest_wins", False)
-        if not isinstance(latest_wins, bool):
-            raise InvalidInput("latest_wins must be true or false")
-        if latest_wins and session is None:
-            raise InvalidInput("latest_wins needs a session_id: send the session whose older requests it supersedes")
+        session, latest_wins = session_fields(document)
         call = await segment_call(gateway, document, len(body))
         return _json_response(json_output(await gateway.infer(request, call, session, latest_wins=latest_wins)))
 
