@@ -83,7 +83,7 @@ function showFilter(shown, range, isMoving) {
     $("least-score").value = String(positionOfScore(range.score, score));
     $("least-size").value = String(positionOfSize(range.size, size));
   }
-  say("least-score", score ? score.toFixed(2) : "all");
+  say("least-score", score ? score.toFixed(3) : "all");
   say("least-size", size ? `${number(size)} px` : "all");
   const { total, shown: count } = countFound(shown);
   $("found-text").textContent =
