@@ -12,6 +12,8 @@ import { $, element, iconButton } from "./dom.js";
 const LOW_SCORE = 0.5;
 /** Rows below the visible ones, so that fast scrolling does not show gaps. */
 const SPARE_ROWS = 10;
+/** Rows that are always made: more than a list shows that was empty or hidden before. */
+const FIRST_ROWS = 24;
 /** Of a row, beyond the height of its controls; CSS pixels. */
 const ROW_EDGES = 4;
 const NO_CLASS = "";
@@ -45,7 +47,8 @@ export class ObjectList {
     const isSorted = this._order !== "drawn" && hasFound(shown);
     const things = listed(shown, isSorted ? this._order : "drawn");
     const { length } = things;
-    const made = things.slice(0, rowsInView({ count: length, ...this._along, spare: SPARE_ROWS }).past);
+    const { past } = rowsInView({ count: length, ...this._along, spare: SPARE_ROWS });
+    const made = things.slice(0, Math.max(past, FIRST_ROWS));
     const ids = new Set(made.map(({ id }) => id));
     for (const [id, row] of this._rows) {
       if (ids.has(id)) continue;
