@@ -1,4 +1,4 @@
-"""Find everything on the page: progress, cancel, filters, undo, and an export that has the API's masks."""
+"""Find everything on the page: progress, cancel, filters, undo, reload, and an export that has the API's masks."""
 
 from __future__ import annotations
 
@@ -130,3 +130,11 @@ def test_find_cancel_find_again_filter_drop_export(finder: Finder, page_log: Pag
     assert page.locator("#undo").get_attribute("aria-disabled") == "true", "the whole find is one step"
     screen.press("Control+Shift+z")
     screen.expect_same(everything)
+
+    finder.slide("least-size", 50)
+    kept = screen.still()
+    assert kept != everything
+    page.reload()
+    page.locator("#surface").wait_for()
+    screen.actual_size()
+    screen.expect_same(kept)
