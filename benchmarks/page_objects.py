@@ -31,10 +31,11 @@ _TAKE = """async () => {
   return window.tasks.splice(0);
 }"""
 _IS_SHOWN = "() => document.querySelector('#surface').dataset.scale !== undefined"
-#: All objects are there, and all have their masks.
+#: All objects are there, and those whose rows are in the page have their masks.
 _COUNT = """(count) => {
   const rows = [...document.querySelectorAll('#objects .facts')];
-  return rows.length === count && rows.every((facts) => !facts.textContent.includes("waiting"));
+  const isAll = document.querySelector('#count-badge').textContent === String(count);
+  return isAll && rows.every((facts) => !facts.textContent.includes("waiting"));
 }"""
 
 

@@ -31,6 +31,15 @@ test("comments, other fields and a byte order mark are no data", () => {
   assert.deepEqual(read("\ufeff: still there\n\nevent: x\nid: 3\nretry: 5\ndata: one\n\n:\n\n\n\n"), ["one"]);
 });
 
+test("events have names; one without is a message", () => {
+  const stream = new EventStream();
+  assert.deepEqual(stream.events(bytesOf("event: progress\ndata: 1\n\ndata: 2\n\nevent: lost\n\n")), [
+    { name: "progress", data: "1" },
+    { name: "message", data: "2" },
+  ]);
+  assert.deepEqual(stream.events(bytesOf("data: 3\nevent: result\n\n")), [{ name: "result", data: "3" }]);
+});
+
 test("cut anywhere, within characters and line ends too, the events are the same", () => {
   const texts = ["größer", "日本語", "👩‍🔬 and 🧫", "", '{"a":"\\n"}', "[DONE]"];
   const random = randomNumbers(7);

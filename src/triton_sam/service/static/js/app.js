@@ -4,13 +4,14 @@
  *
  * Events: "document" (objects, selection, undo), "picture" (another image, or none), "rendering" (the same image looks
  * otherwise), "items" (the list of images), "opening" (detail: whether one is being opened), "adding" (detail: {done, total},
- * or null), "classes", "settings" (read from a project file), "latency", "notice" (detail: {kind, text, action}), "announce" (detail:
+ * or null), "finding" (what a find has found so far), "classes", "settings" (read from a project file), "latency", "notice" (detail: {kind, text, action}), "announce" (detail:
  * text, for screen readers).
  *
  * @typedef {import("./core/document.js").Document} Document
  */
 import * as documents from "./core/document.js";
 import { withClassOfNew } from "./core/document_classes.js";
+import { addFound } from "./core/found.js";
 import * as histories from "./core/history.js";
 import { area } from "./core/mask.js";
 import { HoverPreview } from "./hover_preview.js";
@@ -52,6 +53,8 @@ export class App extends EventTarget {
     this.bitmap = null;
     this.history = histories.newHistory(documents.newDocument());
     this.latency = null;
+    /** @type {import("./core/find_stream.js").Found[]|null} of the find that is under way: shown, but not in the document yet */
+    this.soFar = null;
     /** @type {{max_image_bytes: number, max_image_pixels: number}|null} of the server, if known */
     this.limits = null;
     this.classes = new ProjectClasses(this);
@@ -72,6 +75,16 @@ export class App extends EventTarget {
   /** @returns {Document} */
   get document() {
     return this.history.present;
+  }
+
+  /** @returns {Document} with what a find has found so far */
+  get shownDocument() {
+    return this.soFar ? addFound(this.document, this.soFar, this.classes.active) : this.document;
+  }
+
+  /** @returns {AbortSignal} aborted when another image or model is chosen */
+  get questionsEnd() {
+    return this._abort.signal;
   }
 
   /** @returns {import("./project/items.js").Item[]} the images of the list, in order */
@@ -213,6 +226,19 @@ export class App extends EventTarget {
     for (const key of this._refused) if (!this._isAsked(key)) this._refused.delete(key);
     this._emit("document");
     this._askForAll();
+  }
+
+  /** @param {import("./core/find_stream.js").Found[]|null} found null: no find is under way */
+  showSoFar(found) {
+    this.soFar = found;
+    this._emit("finding");
+  }
+
+  /** Objects of a find, all in one undo step. @param {import("./core/find_stream.js").Found[]} found */
+  takeFound(found) {
+    this.soFar = null;
+    this.change((document) => addFound(document, found, this.classes.active));
+    this._emit("finding");
   }
 
   // -- requests ----------------------------------------------------------------------------------------------------

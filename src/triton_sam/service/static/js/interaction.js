@@ -6,6 +6,7 @@
  */
 import { boxBetween, sameBox } from "./core/box.js";
 import * as documents from "./core/document.js";
+import { isShown } from "./core/found.js";
 import { strokeMask, union } from "./core/mask_ops.js";
 import { contains } from "./core/mask.js";
 import { rgb } from "./core/palette.js";
@@ -48,6 +49,7 @@ export class Interaction extends EventTarget {
     stage.scene.marks = (context, view, unit) => this._drawMarks(context, view, unit);
     app.images.addEventListener("state", () => app.images.state.phase === "ready" && this.hoverAgain());
     app.addEventListener("document", () => this._showDocument());
+    app.addEventListener("finding", () => this._showDocument());
     app.hovering.addEventListener("preview", ({ detail }) => this._showPreview(detail));
     app.addEventListener("picture", () => this._showPicture());
   }
@@ -134,8 +136,9 @@ export class Interaction extends EventTarget {
   select(x, y) {
     if (this.tool === "point" && this.handles.removeAt(x, y)) return;
     const pixel = this._pixel(x, y);
-    const here = (thing) => thing.visible && documents.maskOf(thing) && contains(documents.maskOf(thing), pixel.x, pixel.y);
-    const thing = pixel && this._app.document.things.findLast(here);
+    const { document: shown } = this._app;
+    const here = (thing) => isShown(shown, thing) && documents.maskOf(thing) && contains(documents.maskOf(thing), pixel.x, pixel.y);
+    const thing = pixel && shown.things.findLast(here);
     if (thing) this._app.adjust((document) => documents.activate(document, thing.id));
   }
 
@@ -326,7 +329,7 @@ export class Interaction extends EventTarget {
 
   _showDocument() {
     const { fill, style } = this.look;
-    this._stage.scene.masks = shownMasks(this._app.document, this._stroke, this._paints, this._app.classes.active?.colour);
+    this._stage.scene.masks = shownMasks(this._app.shownDocument, this._stroke, this._paints, this._app.classes.active?.colour);
     this._stage.scene.look = { fill: style === "outline" ? 0 : fill, outline: style !== "fill" };
     this._stage.refresh("masks");
     this._refreshMarks();

@@ -3,6 +3,7 @@ import { App } from "./app.js";
 import { ChatSession } from "./chat_session.js";
 import * as documents from "./core/document.js";
 import { Stage } from "./draw/stage.js";
+import { FindSession } from "./find_session.js";
 import { Keyboard } from "./input/keyboard.js";
 import { PointerInput } from "./input/pointer.js";
 import { Interaction } from "./interaction.js";
@@ -16,6 +17,7 @@ import { startHelp, startToken } from "./ui/dialogs.js";
 import { $ } from "./ui/dom.js";
 import { startExports } from "./ui/exports.js";
 import { startFiles, startSamples } from "./ui/files.js";
+import { startFind } from "./ui/find_panel.js";
 import { startHint } from "./ui/hint.js";
 import { startImports } from "./ui/imports.js";
 import { startImageList } from "./ui/image_list.js";
@@ -43,7 +45,7 @@ showView = () => {
   if (!pointer.isMovingView) interaction.hoverAgain(); // another part of the image is under the mouse
 };
 new EncodeProgress(app);
-new ObjectList(app);
+const list = new ObjectList(app);
 const choice = new MaskChoice(app);
 startHint(app, interaction);
 startExports(app, stage);
@@ -57,6 +59,7 @@ startImports(app);
 const showHelp = startHelp();
 const tools = startTools(app, stage, interaction);
 startMaskSettings(app, interaction);
+startFind(app, new FindSession(app), list, tools.closePanel);
 startPointButton(interaction);
 startAsk(app, new ChatSession(app), interaction, tools.closePanel);
 

@@ -20,7 +20,13 @@
  * @property {boolean} [takes]  whether the clicks since then take from the base
  * @property {string|null} [classId]  of the project's classes; a deleted one is none
  * @property {boolean} [hasOwnColour]  whether the user chose its colour; otherwise it is that of the class
- * @typedef {{things: Thing[], activeId: string|null, made: number}} Document  things[0] lies at the bottom
+ * @property {{score: number, classId: string|null}} [found]  by "Find everything", with the mask as base; the score of that mask,
+ *   and the class that it was given then
+ * @typedef {object} Document
+ * @property {Thing[]} things  things[0] lies at the bottom
+ * @property {string|null} activeId
+ * @property {number} made
+ * @property {import("./found.js").Filter} [filter]  hides objects that were found; no undo step
  */
 import { nextColour } from "./palette.js";
 import { contains, emptyMask, equal } from "./mask.js";
@@ -36,7 +42,8 @@ export const activeThing = (document) => document.things.find((thing) => thing.i
 /** The default name of an object. @param {string} id */
 export const givenName = (id) => id.replace("object-", "Object ");
 
-const NOTHING_YET = { visible: true, points: [], box: null, pick: null, answer: null, added: null, removed: null };
+/** What all objects begin with. */
+export const NOTHING_YET = { visible: true, points: [], box: null, pick: null, answer: null, added: null, removed: null };
 
 function withNewThing(document, fields) {
   const made = document.made + 1;
@@ -48,7 +55,7 @@ function withNewThing(document, fields) {
     ...NOTHING_YET,
     ...fields,
   };
-  return { things: [...document.things, thing], activeId: thing.id, made };
+  return { ...document, things: [...document.things, thing], activeId: thing.id, made };
 }
 
 function changed(document, id, change) {
@@ -76,7 +83,7 @@ function withPointOnBase(thing, point) {
   const isOnBase = contains(thing.base, point.x, point.y);
   const isElsewhere = thing.takes ? point.label === 1 && !isOnBase : point.label === 0 && isOnBase;
   if (!isBegin && (!isElsewhere || isWaiting(thing))) return { ...thing, points: [...thing.points, point], visible: true };
-  const soFar = isBegin ? {} : { base: maskOf(thing), added: null, removed: null };
+  const soFar = isBegin ? {} : { base: maskOf(thing), added: null, removed: null, ...(thing.found && { found: null }) };
   return { ...thing, ...soFar, points: [point], takes: point.label === 0, pick: null, answer: null, visible: true };
 }
 
@@ -119,7 +126,7 @@ export function addImported(document, imported) {
     const fields = { id, name: name || givenName(id), colour: given, box, base: mask, classId, hasOwnColour: false };
     return { ...NOTHING_YET, ...fields };
   });
-  return { things: [...document.things, ...made], activeId: null, made: document.made + made.length };
+  return { ...document, things: [...document.things, ...made], activeId: null, made: document.made + made.length };
 }
 
 /** @param {number|null} pick */
@@ -218,6 +225,9 @@ export function chosen(candidates, pick) {
   if (pick !== null && candidates[pick]) return candidates[pick];
   return candidates.reduce((best, other) => (other.score > best.score ? other : best));
 }
+
+/** @param {Thing} thing @returns {number|null} of the model; null if it was painted or imported */
+export const scoreOf = (thing) => chosen(thing.answer?.candidates, thing.pick)?.score ?? thing.found?.score ?? null;
 
 /** @type {import("./mask_cleaning.js").Cleaning} one for all documents: what is shown is what every export has */
 let cleaning = { holes: 0, islands: 0 };

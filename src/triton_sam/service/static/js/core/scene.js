@@ -5,9 +5,12 @@
  * @typedef {{mask: Mask, erases: boolean}} Stroke  not in the document yet
  */
 import * as documents from "./document.js";
+import { isShown } from "./found.js";
 import { emptyMask } from "./mask.js";
 import { subtract, union } from "./mask_ops.js";
 import { rgb } from "./palette.js";
+
+const CHOSEN = [255, 255, 255];
 
 /**
  * @param {documents.Document} document
@@ -18,7 +21,7 @@ import { rgb } from "./palette.js";
  */
 export function shownMasks(document, stroke, isPainting, classColour = null) {
   const masks = document.things
-    .filter((thing) => thing.visible || (stroke && thing.id === document.activeId))
+    .filter((thing) => isShown(document, thing) || (stroke && thing.id === document.activeId))
     .map((thing) => ({ mask: maskOf(thing, document, stroke), colour: rgb(thing.colour) }));
   if (stroke && !stroke.erases && !document.activeId) {
     const colour = classColour ?? documents.paint(document, stroke.mask, false).things.at(-1).colour;
@@ -26,6 +29,8 @@ export function shownMasks(document, stroke, isPainting, classColour = null) {
   }
   const active = documents.activeThing(document);
   if (isPainting && active) masks.push({ mask: maskOf(active, document, stroke), colour: rgb(active.colour), isOutline: true });
+  // Among hundreds, and without points of its own, it could not be told which one is chosen.
+  else if (active?.found && isShown(document, active)) masks.push({ mask: maskOf(active, document, stroke), colour: CHOSEN, isOutline: true });
   return masks.filter(({ mask }) => mask);
 }
 

@@ -1,7 +1,7 @@
 /** The objects of a document as exports need them. */
 import * as documents from "../core/document.js";
 import { shownColour } from "../core/document_classes.js";
-import { area } from "../core/mask.js";
+import { areaOf, isShown } from "../core/found.js";
 
 /** The category of unnamed objects: fifty of them must not become fifty categories. */
 const UNNAMED = "object";
@@ -10,14 +10,15 @@ const UNNAMED = "object";
  * @param {import("../core/document.js").Document} document
  * @param {Array<{id: string, name: string, colour: string}>} [classes]
  * @returns {Array<{name: string, className: string|null, category: string, label: number, colour: string,
- *   mask: import("../core/mask.js").Mask, clean: number, score: number|null}>} visible objects with a mask, bottom first. Labels count hidden objects too, so that hiding one changes no label.
+ *   mask: import("../core/mask.js").Mask, clean: number, score: number|null}>} visible objects with a mask, bottom first; those that a filter hides are not. Labels count
+ *   hidden objects too, so that hiding one changes no label.
  *   clean: original pixels; smaller holes and islands of the model's mask were cleaned away.
  */
 export function objectsOf(document, classes = []) {
   const classOf = new Map(classes.map((one) => [one.id, one]));
   return document.things
     .map((thing, index) => ({ thing, label: index + 1 }))
-    .filter(({ thing }) => thing.visible)
+    .filter(({ thing }) => isShown(document, thing))
     .map(({ thing, label }) => ({
       name: thing.name,
       className: classOf.get(thing.classId)?.name ?? null,
@@ -26,9 +27,9 @@ export function objectsOf(document, classes = []) {
       colour: shownColour(thing, classOf.get(thing.classId)),
       mask: documents.maskOf(thing),
       clean: documents.cleaningOf(thing),
-      score: documents.chosen(thing.answer?.candidates, thing.pick)?.score ?? null,
+      score: documents.scoreOf(thing),
     }))
-    .filter(({ mask }) => mask && area(mask) > 0);
+    .filter(({ mask }) => mask && areaOf(mask) > 0);
 }
 
 const ownCategory = (thing) => (thing.name === documents.givenName(thing.id) ? UNNAMED : thing.name);

@@ -57,11 +57,23 @@ export class Service {
    * @param {Blob} body JSON @param {AbortSignal} signal
    * @returns {Promise<ReadableStream<Uint8Array>>} server-sent events; the first may take minutes while the model loads
    */
-  async chat(body, signal) {
-    const headers = { "Content-Type": "application/json", ...this._ownHeaders() };
+  chat(body, signal) {
+    return this._events("v1/chat/completions", body, signal);
+  }
+
+  /**
+   * @param {object} body @param {AbortSignal} signal whoever aborts it ends the search on the server
+   * @returns {Promise<ReadableStream<Uint8Array>>} server-sent events; see net/finding.js
+   */
+  everything(body, signal) {
+    return this._events("v1/everything", JSON.stringify(body), signal, { Accept: "text/event-stream" });
+  }
+
+  async _events(path, body, signal, accept = {}) {
+    const headers = { "Content-Type": "application/json", ...accept, ...this._ownHeaders() };
     let answer;
     try {
-      answer = await fetch(this.address("v1/chat/completions"), { method: "POST", body, headers, signal });
+      answer = await fetch(this.address(path), { method: "POST", body, headers, signal });
       if (answer.ok) return answer.body;
       const problem = problemOf(answer.status, await answer.text());
       problem.retryAfter = Number(answer.headers.get("Retry-After")) || 0;

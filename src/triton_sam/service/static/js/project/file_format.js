@@ -78,7 +78,12 @@ function mappedValues(value, change) {
 }
 
 /** @param {import("../core/document.js").Document} document @param {Map<string, string>} ids class here -> class there */
-export const withClassIds = (document, ids) => ({
-  ...document,
-  things: document.things.map((thing) => (thing.classId ? { ...thing, classId: ids.get(thing.classId) ?? thing.classId } : thing)),
-});
+export function withClassIds(document, ids) {
+  const renamed = (id) => (id ? (ids.get(id) ?? id) : id);
+  const changed = ({ found, ...thing }) => ({
+    ...thing,
+    ...(thing.classId && { classId: renamed(thing.classId) }),
+    ...(found && { found: { ...found, classId: renamed(found.classId) } }),
+  });
+  return { ...document, things: document.things.map((thing) => (thing.classId || thing.found?.classId ? changed(thing) : thing)) };
+}

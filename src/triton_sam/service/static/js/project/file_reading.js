@@ -1,4 +1,5 @@
 /** Reads project files into the list. */
+import { listed } from "../core/found.js";
 import * as histories from "../core/history.js";
 import { classesFrom, numberOf } from "../core/classes.js";
 import { NameMatcher } from "../core/name_matching.js";
@@ -53,7 +54,7 @@ async function addImage(app, entries, { name, file, type, view, width, height, i
   withBlobs(view, (path, kind) => sources.set(path, { path, kind }));
   for (const [path, { kind }] of sources) sources.set(path, await find(path, kind));
   const history = histories.newHistory(document);
-  const fields = { hasWork: hasWork(history), objectCount: document.things.length, isDone: isDone === true };
+  const fields = { hasWork: hasWork(history), objectCount: listed(document).length, isDone: isDone === true };
   const item = newItem({ record: newName(), name, width, height, ...pageOf(view), ...fields });
   const picture = { file: await find(file, type), view: withBlobs(view ?? null, (path) => sources.get(path)) };
   if (!(await app.project.append(item, picture, history))) {

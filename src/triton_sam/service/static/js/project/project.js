@@ -8,6 +8,7 @@
  * @typedef {import("../core/document.js").Document} Document
  */
 import * as documents from "../core/document.js";
+import { listed } from "../core/found.js";
 import * as histories from "../core/history.js";
 import { Problem, sentence } from "../net/problems.js";
 import { newName } from "../storage/database.js";
@@ -289,7 +290,7 @@ export class Project extends EventTarget {
     if (!work) return false;
     const history = histories.step(work.history, change(work.history.present));
     if (history === work.history) return true;
-    const fields = { hasWork: hasWork(history), objectCount: history.present.things.length };
+    const fields = { hasWork: hasWork(history), objectCount: listed(history.present).length };
     await this.store.saveWork(this.list.change(record, fields) ?? item, { ...work, history });
     this._emit();
     return true;
@@ -308,7 +309,7 @@ export class Project extends EventTarget {
     const { picture, history, images } = this._app;
     if (!picture || !this.current || this._saved === history) return;
     this._saved = history;
-    const fields = { hasWork: hasWork(history), objectCount: history.present.things.length, keys: { ...images.known } };
+    const fields = { hasWork: hasWork(history), objectCount: listed(history.present).length, keys: { ...images.known } };
     this.list.change(this.list.current, fields);
     this.store.saveWork(this.current, this._work());
     this._emit();

@@ -14,7 +14,7 @@ export function startHint(app, interaction) {
   const isTouch = matchMedia("(hover: none)").matches;
   const show = () => {
     const { things, activeId } = app.document;
-    if (things.length >= LEARNED) prefer("learned", "yes");
+    if (things.filter(({ found }) => !found).length >= LEARNED) prefer("learned", "yes");
     const text = app.picture && preference("learned", "") !== "yes" ? textOf(interaction.tool, things, activeId, isTouch) : "";
     $("hint").textContent = text;
     $("hint").hidden = !text;

@@ -1,18 +1,22 @@
 /**
- * The list of objects, topmost first. With hundreds of objects the first rows are made at once and the others while the
- * page has time; a change touches only the rows that it concerns.
+ * The list of objects, topmost first, or sorted. Of hundreds only the rows down to the visible ones are in the page; a
+ * change touches only the rows that it concerns.
  */
 import * as documents from "../core/document.js";
 import { classify } from "../core/document_classes.js";
-import { area } from "../core/mask.js";
+import { areaOf, hasFound, listed, moveListed } from "../core/found.js";
+import { rowsInView } from "../core/list_window.js";
 import { $, element, iconButton } from "./dom.js";
 
 /** Scores below this are marked as uncertain. */
 const LOW_SCORE = 0.5;
-const ROWS_AT_ONCE = 30;
+/** Rows below the visible ones, so that fast scrolling does not show gaps. */
+const SPARE_ROWS = 10;
+/** Rows that are always made: more than a list shows that was empty or hidden before. */
+const FIRST_ROWS = 24;
+/** Of a row, beyond the height of its controls; CSS pixels. */
+const ROW_EDGES = 4;
 const NO_CLASS = "";
-
-const whenIdle = globalThis.requestIdleCallback ?? ((action) => setTimeout(action, 30));
 
 export class ObjectList {
   /** @param {import("../app.js").App} app */
@@ -20,37 +24,54 @@ export class ObjectList {
     this._app = app;
     this._list = $("objects");
     this._rows = new Map();
-    this._isGrowing = false;
+    this._frame = 0;
     this._activeId = null;
+    /** @type {import("../core/found.js").Order} */
+    this._order = "drawn";
+    this._list.addEventListener("scroll", () => (this._frame ||= requestAnimationFrame(() => this._show())), { passive: true });
     app.addEventListener("document", () => this._show());
     app.addEventListener("classes", () => this._show());
   }
 
+  /** @param {import("../core/found.js").Order} order used while there are found objects: the control is shown with them */
+  setOrder(order) {
+    this._order = order;
+    this._list.scrollTop = 0;
+    this._show();
+  }
+
   _show() {
-    const { things, activeId } = this._app.document;
-    const ids = new Set(things.map(({ id }) => id));
+    this._frame = 0;
+    const { document: shown } = this._app;
+    const { activeId } = shown;
+    const isSorted = this._order !== "drawn" && hasFound(shown);
+    const things = listed(shown, isSorted ? this._order : "drawn");
+    const { length } = things;
+    const { past } = rowsInView({ count: length, ...this._along, spare: SPARE_ROWS });
+    const made = things.slice(0, Math.max(past, FIRST_ROWS));
+    const ids = new Set(made.map(({ id }) => id));
     for (const [id, row] of this._rows) {
       if (ids.has(id)) continue;
       row.node.remove();
       this._rows.delete(id);
     }
-    const { length } = things;
-    let made = 0;
-    for (let place = 0; place < length; place += 1) {
-      const thing = things[length - 1 - place];
-      if (!this._rows.has(thing.id) && (made += 1) > ROWS_AT_ONCE) {
-        this._growLater();
-        break;
-      }
-      this._showRow(thing, activeId, place, length);
-    }
-    this._bringIntoView(activeId);
+    made.forEach((thing, place) => this._showRow(thing, activeId, place, isSorted ? 0 : length));
+    this._list.style.setProperty("--rest", `${(length - made.length) * this._along.length}px`);
+    this._bringIntoView(things, activeId);
     $("no-objects").hidden = length > 0 || !this._app.picture;
     $("count-badge").hidden = length === 0;
     $("count-badge").textContent = String(length);
     $("show-panel").setAttribute("aria-label", length ? `Objects and export: ${length}` : "Objects and export");
   }
 
+  /** For {@link rowsInView}. */
+  get _along() {
+    const { scrollTop, clientHeight } = this._list;
+    const controls = Number.parseFloat(getComputedStyle(this._list).getPropertyValue("--touch"));
+    return { length: controls + ROW_EDGES, scrolled: scrollTop, visible: clientHeight };
+  }
+
+  /** @param {number} count of rows; 0 if they cannot be moved */
   _showRow(thing, activeId, place, count) {
     if (!this._rows.has(thing.id)) this._rows.set(thing.id, { ...this._row(thing.id), state: [] });
     const row = this._rows.get(thing.id);
@@ -59,28 +80,25 @@ export class ObjectList {
     if (there !== row.node) this._list.insertBefore(row.node, there ?? null);
     const { classes } = this._app;
     const isActive = thing.id === activeId;
-    const state = [thing, isActive, place === 0, place === count - 1, classes.of(thing.classId), isActive ? classes.list : null];
+    const state = [thing, isActive, !count || place === 0, !count || place === count - 1, classes.of(thing.classId), isActive ? classes.list : null];
     // The active row shows the mask's size, which the cleaning changes without a change of the object.
     if (!isActive && state.every((value, index) => value === row.state[index])) return;
     row.state = state;
     row.show(...state);
   }
 
-  _growLater() {
-    if (this._isGrowing) return;
-    this._isGrowing = true;
-    whenIdle(() => {
-      this._isGrowing = false;
-      this._show();
-    });
-  }
-
   /** Another object is active: its row is made visible, but without moving anything else. */
-  _bringIntoView(activeId) {
+  _bringIntoView(things, activeId) {
     if (activeId === this._activeId) return;
     this._activeId = activeId;
     const node = this._rows.get(activeId)?.node;
-    if (!node || node.contains(document.activeElement)) return;
+    if (!node) {
+      const place = things.findIndex(({ id }) => id === activeId);
+      const { length, visible } = this._along;
+      if (place >= 0) this._list.scrollTop = place * length - visible / 2; // which makes its row
+      return;
+    }
+    if (node.contains(document.activeElement)) return;
     const [row, list] = [node.getBoundingClientRect(), this._list.getBoundingClientRect()];
     if (row.top < list.top) this._list.scrollTop -= list.top - row.top;
     else if (row.bottom > list.bottom) this._list.scrollTop += Math.min(row.bottom - list.bottom, row.top - list.top);
@@ -102,7 +120,7 @@ export class ObjectList {
       $("surface").focus();
     });
     const shift = (by) => {
-      change(documents.move, by);
+      change(moveListed, by);
       const [wanted, other] = by > 0 ? [up, down] : [down, up];
       (wanted.disabled ? other : wanted).focus(); // the row was moved, which removes the focus
     };
@@ -177,10 +195,11 @@ function rename(button, label) {
 function factsOf(thing) {
   const mask = documents.maskOf(thing);
   if (!mask) return documents.isWaiting(thing) ? "waiting for the mask" : "empty";
-  const best = documents.chosen(thing.answer?.candidates, thing.pick);
-  const pixels = `${area(mask).toLocaleString("en")} px`;
-  if (!best) return thing.base ? `${pixels}, imported` : `${pixels}, by hand`;
-  const remark = thing.added || thing.removed || thing.base ? ", edited" : best.score < LOW_SCORE ? ", low" : "";
+  const score = documents.scoreOf(thing);
+  const pixels = `${areaOf(mask).toLocaleString("en")} px`;
+  if (score === null) return thing.base ? `${pixels}, imported` : `${pixels}, by hand`;
+  const isEdited = thing.added || thing.removed || (thing.base && (thing.answer || !thing.found));
+  const remark = isEdited ? ", edited" : score < LOW_SCORE ? ", low" : "";
   const state = documents.isWaiting(thing) ? ", updating" : "";
-  return `${pixels}, score ${best.score.toFixed(2)}${remark}${state}`;
+  return `${pixels}, score ${score.toFixed(2)}${remark}${state}`;
 }
