@@ -295,7 +295,7 @@ class ClientCore:
             unknown = error
         else:
             return found
-        raise (yield from self._not_served(unknown, streams=on_message is not None))
+        raise (yield from self._not_served(unknown))
 
     def name(self) -> Flow[str]:
         """Finds the segmenter's Triton name; NotFound if the server does not serve an id's model."""
@@ -326,19 +326,13 @@ class ClientCore:
             yield Pause(pause)
         return (yield step)
 
-    def _not_served(self, unknown: NotFound | None = None, *, streams: bool = False) -> Flow[NotFound]:
+    def _not_served(self, unknown: NotFound | None = None) -> Flow[NotFound]:
         """The error for a model that is not served, with those that are.
 
         Args:
             unknown: the server's own error, which is used if it does not say what it serves.
-            streams: the model's stream was asked.
         """
         served: list[str] = yield ListServed()
-        if streams and self._name in served:
-            return NotFound(
-                f"this server does not stream the masks of {self._name}: ask without progress, "
-                "or run `triton-sam setup` there again"
-            )
         if not served and unknown is not None:
             return unknown
         return NotFound(not_served(self.model_type, served, self.model_type if self._is_id else None))

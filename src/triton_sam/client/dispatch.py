@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 class Send(Protocol):
-    """Sends a call of a request; with ``on_message`` to the model's stream, see :func:`.last_message`."""
+    """Sends a call of a request; with ``on_message`` it is followed, see :func:`.last_message`."""
 
     def __call__(self, call: Call, on_message: OnMessage | None = None) -> Awaitable[Outputs]: ...
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,19 +11,16 @@ import pytest
 
 from tests.unit import everything_messages as everything
 from tests.unit.client.memory_server import MemoryServer, Outputs
-from tests.unit.client.test_vlm_http_stream import EventServer, event
 from tests.unit.service.helpers import TIMEOUT, Fake, FakeTransport, image_file, listening
 from triton_sam import SAM2TritonClient, SpeculativeSAM2Client
-from triton_sam.client.async_transport import HttpAsyncTransport, last_message
 from triton_sam.client.everything import EverythingProgress
-from triton_sam.client.wire import Address, Call, click_inputs
+from triton_sam.client.wire import Call
 from triton_sam.core.rle import from_rle
 from triton_sam.errors import (
     Cancelled,
     ImageExpired,
     InternalError,
     InvalidInput,
-    NotFound,
     ServerUnreachable,
     Unavailable,
 )
@@ -150,7 +145,7 @@ def test_which_model_is_asked(setup: Setup, find: Find) -> None:
     find(on_progress=lambda step: None)
     models = [call.model for call in setup.asked]
     # The service itself always follows the stream: its time limit counts from the last progress.
-    assert models == (["sam2", "sam2_stream"] if setup.url is None else ["sam2_stream"] * 2)
+    assert models == ["sam2"] * 2
     for call in setup.asked:
         assert set(call.inputs) == {"image_key", "prompt_json"}
         assert list(call.outputs) == ["result_json"]
@@ -264,15 +259,6 @@ def test_a_stream_that_ends_too_soon(sent: list[Any], find: Find, setup: Setup) 
         find(on_progress=lambda step: None)
 
 
-def test_a_server_without_the_stream() -> None:
-    server, transport = Server(), FakeTransport()
-    transport.pieces = lambda call: [NotFound(f"Request for unknown model: '{call.model}' is not found")]
-    with SAM2TritonClient(transport=server, async_transport=transport) as client:
-        client.set_image(PICTURE)
-        with pytest.raises(NotFound, match="does not stream the masks of sam2: ask without progress"):
-            client.everything(on_progress=lambda step: None)
-
-
 def stopped(setup: Setup) -> None:
     """The server was told to stop the run."""
     setup.transport.wait_for(lambda it: it.cancels and it.left)
@@ -350,32 +336,6 @@ def test_a_run_that_the_server_cancels_gives_none(setup: Setup) -> None:
 
 
 # on the wire
-
-
-def test_the_stream_over_tritons_http() -> None:
-    documents = everything.messages()
-    documents[-1]["masks"] *= 20_000  # an event of many megabytes
-    script = [event(result_json=json.dumps(document), image_key="k") for document in documents]
-    server = EventServer(200, script)
-    seen: list[Outputs] = []
-
-    async def run() -> Outputs:
-        transport = HttpAsyncTransport(Address.parse(server.address), TIMEOUT, {})
-        parameters = {"session_id": "s", "sequence": 3, "latest_wins": True}
-        call = Call("sam2", click_inputs("k", {"everything": {}, "format": "rle"}), ("result_json",), parameters)
-        try:
-            return await last_message(transport, call, seen.append)
-        finally:
-            await transport.close()
-
-    with contextlib.closing(server):
-        last = asyncio.run(run())
-    assert len(last["result_json"][0]) > 5 * 2**20
-    assert [json.loads(message["result_json"][0]) for message in seen] == documents
-    [(path, document)] = server.asked
-    assert path == "/v2/models/sam2_stream/generate_stream"
-    assert document.pop("prompt_json") == '{"everything": {}, "format": "rle"}'
-    assert document == {"image_key": "k", "session_id": "s", "sequence": 3, "latest_wins": True}
 
 
 def test_large_events_through_the_service() -> None:

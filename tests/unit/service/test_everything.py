@@ -51,7 +51,7 @@ def test_the_document_is_that_of_the_plain_model() -> None:
     assert answer.headers["content-type"] == "application/json"
     assert answer.json() == plain()
     [call] = fake.transport.streams
-    assert call.model == "sam2.1_large_stream"
+    assert call.model == "sam2.1_large"
     assert call.inputs["image_key"].tolist() == [KEY.encode()]
     assert list(call.outputs) == ["result_json"]
     assert prompt_of(call) == {"everything": options, "format": "rle"}
