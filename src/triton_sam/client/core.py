@@ -51,7 +51,7 @@ class ClickRequest:
 
     Attributes:
         needs_pixels: the image is sent with it instead of its key, if the client has it: servers keep embeddings.
-        on_message: the model's stream is asked, and this called with each message.
+        on_message: the request is followed, and this called with each message.
     """
 
     document: Mapping[str, Any]

@@ -21,7 +21,7 @@ class Infer:
     """Send an inference request; the result is its outputs by name.
 
     Attributes:
-        on_message: the model's stream is asked, and this called with each message; the last one is the result.
+        on_message: the request is followed, and this called with each message; the last one is the result.
     """
 
     call: Call

@@ -29,7 +29,7 @@ class Follower:
         self._cleanup = Cleanup(self, partial(_shut_down, io, self._dispatcher))
 
     def follow(self, call: Call, on_message: OnMessage) -> Outputs:
-        """Sends a call to its model's stream; returns the last message.
+        """Sends a call and follows it; returns the last message.
 
         Args:
             on_message: called with every message, on the calling thread. If it raises, or Ctrl-C comes, the request is

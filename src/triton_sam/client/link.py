@@ -14,7 +14,7 @@ from triton_sam.client.wire import Call, OnMessage, Outputs
 from triton_sam.errors import TritonSamError
 
 T = TypeVar("T")
-#: Sends a call to its model's stream; returns the last message.
+#: Sends a call and follows it; returns the last message.
 Follow = Callable[[Call, OnMessage], Outputs]
 
 
@@ -24,7 +24,7 @@ class ModelLink:
     def __init__(self, transport: Transport, core: ClientCore, follow: Follow | None = None) -> None:
         """
         Args:
-            follow: sends calls to a model's stream; only requests with progress need it.
+            follow: sends and follows calls; only requests with progress need it.
         """
         self.transport = transport
         self.core = core

@@ -60,7 +60,7 @@ def stream_request_of(call: Call) -> ServiceRequest:
 
 
 def message_of(call: Call, event: bytes) -> dict[str, npt.NDArray[Any]]:
-    """The outputs that Triton's stream has for the data of an event; raises the error that an event reports."""
+    """The message that the data of an event is; raises the error that an event reports."""
     detail = detail_of(event)
     if detail is not None:
         raise error_of_detail(detail)

@@ -231,7 +231,7 @@ class SAM2TritonClient:
             raise InvalidInput("the client is closed: make a new one")
 
     def _follow(self, call: Call, on_message: OnMessage) -> Outputs:
-        """The last message of a model's stream; its connection and thread are made when they are first needed."""
+        """The last message of a call that is followed. Its connection and thread are made at first use."""
         with self._lock:
             self._check_open()
             if self._follower is None:

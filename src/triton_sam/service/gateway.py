@@ -135,7 +135,7 @@ class Gateway:
     async def follow(
         self, request: Request, call: Call, session: str | None = None, *, latest_wins: bool = False
     ) -> AsyncGenerator[Outputs, None]:
-        """As :meth:`infer`, for the messages of the model's stream. Closing the generator cancels the call.
+        """As :meth:`infer`, for the messages of a call that is followed. Closing the generator cancels the call.
 
         The time limit counts from one message to the next.
         """

@@ -26,7 +26,7 @@ EVERYTHING = "/v1/everything"
 
 @dataclass(frozen=True, slots=True)
 class _Message:
-    """One message of the model's stream: as text, and parsed."""
+    """One message of a search: as text, and parsed."""
 
     text: bytes
     document: dict[str, Any]
