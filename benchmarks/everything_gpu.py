@@ -36,11 +36,12 @@ from triton_sam.core.prompts import ObjectPrompt
 from triton_sam.engines.base import Embedding, Row
 from triton_sam.engines.torch.compiled_steps import compile_module
 from triton_sam.engines.torch.decoder import RowDecoder
-from triton_sam.engines.torch.engine import TorchEngine, TorchOptions
+from triton_sam.engines.torch.engine import TorchEngine
 from triton_sam.engines.torch.finding import GridRunner
 from triton_sam.engines.torch.grid_decoder import GridStep
 from triton_sam.engines.torch.layout import Layout
 from triton_sam.engines.torch.measuring import Limits, measured
+from triton_sam.engines.torch.options import TorchOptions
 from triton_sam.models.catalog import get_spec
 from triton_sam.networks.segmenters import build
 

@@ -19,7 +19,8 @@ from triton_sam.bench.results import Result
 from triton_sam.core.images import EncodedImage, file_bytes
 from triton_sam.core.prompts import ObjectPrompt
 from triton_sam.engines.base import Row
-from triton_sam.engines.torch.engine import TorchEngine, TorchOptions
+from triton_sam.engines.torch.engine import TorchEngine
+from triton_sam.engines.torch.options import TorchOptions
 from triton_sam.export.checkpoint import fill, read_checkpoint
 from triton_sam.export.checkpoint_keys import map_keys
 from triton_sam.models.catalog import get_spec

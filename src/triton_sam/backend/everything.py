@@ -68,6 +68,7 @@ class EverythingRunner:
         self._lock = lock
         self._changed = threading.Condition(lock)
         self._runs: deque[_Run] = deque()
+        self._dropped: list[_Run] = []
         self._closing = False
         # Measuring masks takes the cores that clicks need. Only the arithmetic yields: EncodePipeline gives the reason.
         self._measuring: ThreadPoolExecutor | None = None
@@ -100,6 +101,8 @@ class EverythingRunner:
         for entry in dropped:
             entry.stopped = True
             self._runs.remove(entry)
+        self._dropped += dropped
+        self._changed.notify_all()
         return [entry.job for entry in dropped]
 
     # -- without the lock ------------------------------------------------------------------------------------
@@ -121,12 +124,17 @@ class EverythingRunner:
     def _loop(self) -> None:
         while True:
             with self._lock:
-                while not (self._runs or self._closing):
+                while not (self._runs or self._dropped or self._closing):
                     self._changed.wait()
-                if not self._runs:
+                dropped, self._dropped = self._dropped, []
+                if not (self._runs or dropped):
                     return
-                entry = self._runs[0]
+                entry = self._runs[0] if self._runs else None
                 self._runs.rotate(-1)
+            for ended in dropped:  # who follows one is told; that calls Triton, so not under the lock
+                self._close(ended)
+            if entry is None:
+                continue
             try:
                 self._advance(entry)
             except TritonSamError as error:
@@ -152,8 +160,8 @@ class EverythingRunner:
         steps = entry.steps
         progress = self._measure(lambda: next(steps, None))
         if entry.stopped:
-            self._close(entry)
-        elif progress is None:  # the last one was the answer
+            return
+        if progress is None:  # the last one was the answer
             assert entry.latest is not None
             entry.job.timings["everything"] = (time.perf_counter() - entry.begun) * 1e3
             self._end(entry)

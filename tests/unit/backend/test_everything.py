@@ -169,6 +169,29 @@ def test_a_cancelled_session_stops_after_its_chunk(engine: DiscEngine, make: Mak
     assert scheduler.unanswered == 0
 
 
+def test_who_follows_a_cancelled_run_is_told(engine: DiscEngine, make: MakeScheduler) -> None:
+    """Also if another run is computed at that moment: Triton waits for every answer before it unloads a model."""
+    scheduler = make()
+    followed = ask(scheduler, EverythingOptions(points_per_side=60), session="mine", run="run 1")
+    news: queue.Queue[dict[str, Any]] = queue.Queue()
+
+    def begun() -> bool:
+        scheduler.follow("run 1", 0, news.put)
+        return "unknown" not in news.get(timeout=PATIENCE)
+
+    eventually(begun, "the run")
+    engine.decode_gate.clear()
+    engine.decode_arrived.clear()
+    other = ask(scheduler)
+    assert engine.decode_arrived.wait(PATIENCE)
+    scheduler.follow("run 1", 10**6, news.put)
+    scheduler.cancel_session("mine")
+    assert isinstance(followed.get(), Cancelled)
+    engine.decode_gate.set()
+    assert news.get(timeout=PATIENCE)["ended"]
+    expect_found(other)
+
+
 def test_a_newer_request_of_the_session_replaces_it(engine: DiscEngine, make: MakeScheduler) -> None:
     engine.decode_gate.clear()
     scheduler = make()

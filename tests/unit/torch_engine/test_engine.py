@@ -21,7 +21,8 @@ from triton_sam.core.images import EncodedImage
 from triton_sam.core.prompts import ObjectPrompt
 from triton_sam.engines.base import Decoded, Embedding, Row
 from triton_sam.engines.onnx import OnnxEngine
-from triton_sam.engines.torch.engine import TorchEngine, TorchOptions
+from triton_sam.engines.torch.engine import TorchEngine
+from triton_sam.engines.torch.options import TorchOptions
 from triton_sam.errors import InternalError
 
 pytestmark = pytest.mark.torch

@@ -21,7 +21,7 @@ from triton_sam.core.everything.driver import Decode, Find, find_with, run
 from triton_sam.core.everything.grids import CropBox, plan
 from triton_sam.core.everything.held import HeldMask
 from triton_sam.core.everything.options import EverythingOptions
-from triton_sam.core.everything.records import records
+from triton_sam.core.everything.records import answer_of
 from triton_sam.engines.base import Embedding, FindingEngine, Row
 from triton_sam.engines.torch import finding, grid_decoder
 from triton_sam.engines.torch.decoder import Masks, RowDecoder
@@ -165,8 +165,8 @@ def test_the_same_answer_as_by_rows(scene: Scene, layers: int) -> None:
     assert mine.done == mine.of == others.done
     assert len(others.found) > 3
     same(in_order(mine.found), in_order(others.found))
-    told = records(mine.found, "rle", *SIZE)["everything"]
-    assert [record["mask"]["data"] for record in told] == [mask.rle() for mask in mine.found.masks]
+    told = answer_of(mine.found, "rle", *SIZE)["masks"]
+    assert [record["segmentation"] for record in told] == [mask.rle() for mask in mine.found.masks]
 
 
 def test_nothing_is_good_enough(scene: Scene) -> None:

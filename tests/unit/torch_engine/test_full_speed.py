@@ -23,7 +23,8 @@ from triton_sam.engines.readiness import Stage
 from triton_sam.engines.torch import compiling, decoding
 from triton_sam.engines.torch import engine as engine_module
 from triton_sam.engines.torch.compiled_steps import load_compiled
-from triton_sam.engines.torch.engine import TorchEngine, TorchOptions
+from triton_sam.engines.torch.engine import TorchEngine
+from triton_sam.engines.torch.options import TorchOptions
 
 pytestmark = pytest.mark.torch
 SPEC = small_spec("sam2.1:tiny")

@@ -21,7 +21,8 @@ from triton_sam.engines.base import Engine, Row
 from triton_sam.engines.loading import load_engine
 from triton_sam.engines.onnx import OnnxEngine
 from triton_sam.engines.torch import devices
-from triton_sam.engines.torch.engine import TorchEngine, TorchOptions
+from triton_sam.engines.torch.engine import TorchEngine
+from triton_sam.engines.torch.options import TorchOptions
 from triton_sam.errors import SetupError
 from triton_sam.export.random_weights import save_as_folder
 from triton_sam.models.specs import EngineChoice, ModelSpec
