@@ -18,7 +18,7 @@ _NUMBER_BITS = 40
 
 
 class Follower:
-    """Follows the streams of segmenters. Threads may share it."""
+    """Follows requests while they run. Threads may share it."""
 
     def __init__(self, transport: AsyncTransport) -> None:
         io = IoThread("triton-sam-follow")

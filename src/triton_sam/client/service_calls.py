@@ -21,7 +21,6 @@ from triton_sam.client.service_errors import detail_of, error_of_detail
 from triton_sam.client.wire import Call
 from triton_sam.core.masks import decode
 from triton_sam.errors import InternalError, Unsupported
-from triton_sam.models.vlm_specs import STREAM_SUFFIX
 
 IMAGES, SEGMENT, HOVER, CANCEL = "v1/images", "v1/segment", "v1/hover", "cancel_pending"
 EVERYTHING = "v1/everything"
@@ -54,8 +53,8 @@ def request_of(call: Call) -> ServiceRequest:
 
 
 def stream_request_of(call: Call) -> ServiceRequest:
-    """The request for a call to the stream of a segmenter; the response has the stream's messages as events."""
-    request = request_of(replace(call, model=call.model.removesuffix(STREAM_SUFFIX)))
+    """The request for a call that is followed; the response has its messages as events."""
+    request = request_of(call)
     return replace(request, headers={**request.headers, "accept": "text/event-stream"})
 
 

@@ -183,7 +183,7 @@ def test_what_it_does_not_take(scene: Scene) -> None:
     assert engine.can_find(OPTIONS)
     refined = replace(OPTIONS, use_m2m=True)
     assert not engine.can_find(refined)
-    with pytest.raises(NotImplementedError, match="rows"):
+    with pytest.raises(ValueError, match="rows"):
         engine.begin_find(embedding, some_points(WHOLE, 3), WHOLE, refined)
     with pytest.raises(ValueError, match="pred_iou_thresh"):
         engine.begin_find(embedding, some_points(WHOLE, 3), WHOLE, replace(OPTIONS, pred_iou_thresh=None))

@@ -145,7 +145,7 @@ class GridRunner:
     ) -> Callable[[], Candidates]:
         """See :meth:`~triton_sam.engines.base.FindingEngine.begin_find`."""
         if options.use_m2m:
-            raise NotImplementedError("masks are refined by decoding rows")
+            raise ValueError("masks are refined by decoding rows: see can_find")
         if options.pred_iou_thresh is None:
             raise ValueError("pred_iou_thresh is the model's: replace it before filtering")
         if not 0 < len(points) <= self.MOST_POINTS:
