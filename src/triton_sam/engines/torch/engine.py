@@ -284,11 +284,11 @@ class TorchEngine:
             self._threads.stream = new_stream(self._options.device)
         stream = self._threads.stream
         with torch.inference_mode(), torch.cuda.stream(stream), out_of_memory_as_unavailable():
-            frame, pixels = self._reader.read(image)
-            ready = stream.record_event()
-            # The JPEG decoder writes on its own stream, to memory that this thread's stream may still be reading.
+            # The JPEG decoder writes on its own stream, to memory that this thread's last picture may still be read
+            # from. It is waited for here, not below: there the encoder waits for it on the device.
             stream.synchronize()
-            return PreparedImage(frame, pixels, ready)
+            frame, pixels = self._reader.read(image)
+            return PreparedImage(frame, pixels, stream.record_event())
 
     def encode(self, prepared: Sequence[PreparedImage]) -> list[Embedding]:
         """See :class:`~triton_sam.engines.base.Engine`."""
