@@ -51,13 +51,15 @@ class Needs:
 
     Attributes:
         logits: the low-resolution logits.
-        pixels: the full-size masks.
+        pixels: the full-size masks, packed by rows.
         embedding: the image's embedding.
+        columns: the full-size masks, packed by columns.
     """
 
     logits: bool = True
     pixels: bool = False
     embedding: bool = False
+    columns: bool = False
 
 
 @dataclass(eq=False, slots=True)
@@ -111,8 +113,9 @@ class SegmentJob:
         if self._rows is None:
             assert self.prompt is not None  # otherwise there is nothing to decode
             assert self.embedding is not None
+            needs = self.needs
             self._rows = [
-                Row(self.embedding, prompt, self.prompt.multimask, self.needs.logits, self.needs.pixels)
+                Row(self.embedding, prompt, self.prompt.multimask, needs.logits, needs.pixels, needs.columns)
                 for prompt in self.prompt.objects
             ]
         return self._rows

@@ -5,9 +5,9 @@ from __future__ import annotations
 import base64
 import json
 import time
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -34,9 +34,11 @@ def needs_of(prompt: Prompt, wanted: Set[str]) -> Needs:
     """What a decoder has to return for the outputs in ``wanted``."""
     in_json = prompt.format if "result_json" in wanted else None
     from_pixels = in_json is not None and _is_from_pixels(in_json, prompt.clean)
-    pixels = "masks" in wanted or from_pixels
-    logits = "low_res_logits" in wanted or (in_json is not None and not from_pixels) or not pixels
-    return Needs(logits, pixels, embedding="embedding" in wanted)
+    # Run lengths go down the columns. If rows are needed anyway, they serve for both.
+    columns = in_json == "rle" and prompt.clean is None and "masks" not in wanted
+    pixels = "masks" in wanted or (from_pixels and not columns)
+    logits = "low_res_logits" in wanted or (in_json is not None and not from_pixels) or not (pixels or columns)
+    return Needs(logits, pixels, embedding="embedding" in wanted, columns=columns)
 
 
 def _is_from_pixels(form: str, clean: Cleaning | None) -> bool:
@@ -89,7 +91,7 @@ def build_reply(
     form = job.prompt.format if job.prompt is not None else "logits"
     clean = None if job.prompt is None else job.prompt.clean
     needs = Needs() if job.prompt is None else needs_of(job.prompt, wanted)
-    entries: list[dict[str, Any]] = []
+    entries: list[_Entry] = []
     packed = []
     for index, answer in enumerate(decoded):
         for which, score in enumerate(answer.scores):
@@ -97,18 +99,18 @@ def build_reply(
             if pixels is not None and "masks" in wanted:
                 packed.append(pixels.packed)
             if "result_json" in wanted:
-                # An outline is followed in the logits if nobody has made the pixels.
-                follows = form == "rle" and clean is None and answer.packed is None
-                uses_logits = follows or not _is_from_pixels(form, clean)
-                logits = _logits(answer)[which] if uses_logits else None
-                body = _entry(form, logits, pixels, job.embedding.frame, wanted)
-                entries.append(body | {"score": float(score), "object": index})
+                if form == "rle" and clean is None:
+                    body = _rle(answer, which, job.embedding.frame)
+                else:
+                    logits = None if _is_from_pixels(form, clean) else _logits(answer)[which]
+                    body = _entry(form, logits, pixels, job.embedding.frame, wanted)
+                entries.append(_Entry(json.dumps(body), float(score), index))
     if packed:
         outputs["masks"] = packed[0][None] if len(packed) == 1 else np.stack(packed)
     job.mark("answer", started)
     job.timings["total"] = (time.perf_counter() - job.received) * 1e3
     if "result_json" in wanted:
-        outputs["result_json"] = _text(json.dumps(_result(job, entries, info)))
+        outputs["result_json"] = _text(_with_masks(json.dumps(_result(job, info)), entries))
     return outputs
 
 
@@ -122,7 +124,7 @@ def build_everything(
     answer = answer_of(progress.found, job.prompt.format, frame.width, frame.height)
     job.mark("answer", started)
     job.timings["total"] = (time.perf_counter() - job.received) * 1e3
-    outputs = {"result_json": _text(json.dumps({**_result(job, [], info), "of": progress.of, **answer}))}
+    outputs = {"result_json": _text(json.dumps({**_result(job, info), "of": progress.of, **answer}))}
     if "image_key" in wanted:
         outputs["image_key"] = _text(job.image_key)
     return outputs
@@ -133,6 +135,19 @@ def refuse_tensors(wanted: Set[str]) -> None:
     tensors = sorted(wanted - DEFAULT_OUTPUTS)
     if tensors:
         raise InvalidInput(f"everything has no {tensors[0]}, it would be too large: request only result_json")
+
+
+class _Entry(NamedTuple):
+    """One mask of a response.
+
+    Attributes:
+        mask: its JSON form, as text.
+        object: which object of the request it belongs to.
+    """
+
+    mask: str
+    score: float
+    object: int
 
 
 class _Pixels:
@@ -169,6 +184,18 @@ def _logits(answer: Decoded) -> npt.NDArray[np.float32]:
     return answer.logits
 
 
+def _rle(answer: Decoded, which: int, frame: Frame) -> dict[str, Any]:
+    """The JSON form of one mask as RLE, from what the engine has made: columns, rows, or else logits.
+
+    In these its outline is followed.
+    """
+    if answer.columns is not None:
+        return masks.columns_rle(answer.columns[which], frame.height)
+    if answer.packed is not None:
+        return masks.packed_rle(answer.packed[which], frame.width)
+    return masks.full_size_rle(_logits(answer)[which], frame)
+
+
 def _entry(
     form: str, logits: npt.NDArray[np.float32] | None, pixels: _Pixels | None, frame: Frame, wanted: Set[str]
 ) -> dict[str, Any]:
@@ -184,17 +211,16 @@ def _entry(
         if form == "bits":
             return head | {"data": base64.b64encode(pixels.packed.tobytes()).decode("ascii")}
         if form == "rle":
-            return masks.packed_rle(pixels.packed, frame.width)
+            return masks.packed_rle(pixels.packed, frame.width)  # cleaned
         return masks.encode(pixels.full, form)
-    if form == "rle":
-        return masks.full_size_rle(logits, frame)
     head |= {"width": logits.shape[1], "height": logits.shape[0]}
     if "low_res_logits" in wanted:
         return head
     return head | {"data": base64.b64encode(logits.astype("<f4").tobytes()).decode("ascii")}
 
 
-def _result(job: SegmentJob, entries: list[dict[str, Any]], info: ModelInfo) -> Mapping[str, Any]:
+def _result(job: SegmentJob, info: ModelInfo) -> Mapping[str, Any]:
+    """What ``result_json`` says besides the masks."""
     result: dict[str, Any] = {
         "image_key": job.image_key,
         **info.as_json(),
@@ -204,11 +230,21 @@ def _result(job: SegmentJob, entries: list[dict[str, Any]], info: ModelInfo) -> 
         result |= {"width": job.embedding.frame.width, "height": job.embedding.frame.height}
     if job.prompt is not None and job.prompt.clean is not None:
         result["clean"] = job.prompt.clean.as_json()
-    if entries:
-        best = max(entries, key=lambda entry: entry["score"])
-        shown = {key: value for key, value in best.items() if key not in ("score", "object")}
-        result |= {"mask": shown, "score": best["score"], "masks": entries}
     return result
+
+
+def _with_masks(head: str, entries: Sequence[_Entry]) -> str:
+    """Adds ``mask`` (the best one), ``score`` and ``masks`` to a JSON object.
+
+    The text of the best mask, which is there twice, is made once: for a click that is most of the response.
+    """
+    if not entries:
+        return head
+    best = max(entries, key=lambda entry: entry.score)
+    listed = ", ".join(
+        f'{entry.mask[:-1]}, "score": {json.dumps(entry.score)}, "object": {entry.object}}}' for entry in entries
+    )
+    return f'{head[:-1]}, "mask": {best.mask}, "score": {json.dumps(best.score)}, "masks": [{listed}]}}'
 
 
 def _text(value: str) -> npt.NDArray[Any]:

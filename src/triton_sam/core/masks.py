@@ -21,7 +21,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from triton_sam.core.geometry import Frame, ResizePolicy
-from triton_sam.core.rle import BoolArray, from_rle, rle, rle_of_bits, rle_of_logits
+from triton_sam.core.rle import BoolArray, from_rle, rle, rle_of_bits, rle_of_columns, rle_of_logits
 from triton_sam.errors import InvalidInput, SetupError
 from triton_sam.installation import install_extra
 
@@ -70,6 +70,12 @@ def full_size_rle(logits: npt.NDArray[np.float32], frame: Frame) -> dict[str, An
 def packed_rle(packed: npt.NDArray[np.uint8], width: int) -> dict[str, Any]:
     """The JSON form of a mask as COCO RLE, from its rows in packed bits, [H,ceil(W/8)] uint8."""
     return {"encoding": "rle", "width": width, "height": len(packed), "data": rle_of_bits(packed, width)}
+
+
+def columns_rle(packed: npt.NDArray[np.uint8], height: int) -> dict[str, Any]:
+    """The JSON form of a mask as COCO RLE, from its columns in packed bits, [W,ceil(H/8)] uint8; spare bits are like
+    the column's last pixel."""
+    return {"encoding": "rle", "width": len(packed), "height": height, "data": rle_of_columns(packed, height)}
 
 
 def _unpadded(logits: npt.NDArray[np.float32], frame: Frame) -> npt.NDArray[np.float32]:

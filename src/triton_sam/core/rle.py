@@ -6,6 +6,7 @@ Runs go down the columns, from left to right: background, object, background, ..
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,9 @@ from triton_sam.errors import InvalidInput
 BoolArray = npt.NDArray[np.bool_]
 Counts = npt.NDArray[np.int64]
 _GROUP_BITS = 5
+#: Counts of at most three groups, -2**14 to 2**14 - 1, are written by a table.
+_SHORT_GROUPS = 3
+_SHORT = 2 ** (_SHORT_GROUPS * _GROUP_BITS - 1)
 #: Counts are differences of two numbers below 2**31: 32 bits and a sign.
 _MOST_GROUPS = 7
 
@@ -42,6 +46,44 @@ def rle_of_bits(packed: npt.NDArray[np.uint8], width: int) -> dict[str, Any]:
     )
     changes.sort()
     return _document(changes, bool(top[0]), height, width)
+
+
+def rle_of_columns(packed: npt.NDArray[np.uint8], height: int) -> dict[str, Any]:
+    """[W,ceil(H/8)] packed columns, spare bits like the column's last pixel -> the RLE of the mask.
+
+    The columns are one row of bits, in which a run begins wherever a bit differs from the one before. Spare bits begin
+    none.
+    """
+    width, pitch = packed.shape
+    flat = packed.reshape(-1)
+    edges = np.zeros(-(-flat.size // 8) * 8, np.uint8)  # whole words
+    edge = np.right_shift(flat, np.uint8(1), out=edges[: flat.size])
+    edge ^= flat
+    edge[1:] ^= flat[:-1] * np.uint8(128)  # faster than a shift
+    begins_with_object = flat[0] >= 128
+    if begins_with_object:  # nothing changes at the first pixel
+        edge[0] ^= 128
+    words = edges.view(">u8")  # first pixel in the highest bit
+    at = np.flatnonzero(words.view(np.uint64) != 0)
+    changes = _set_bits(words[at].astype(np.uint64), at)
+    if height % 8:
+        changes -= changes // (8 * pitch) * (8 * pitch - height)
+    return _document(changes, bool(begins_with_object), height, width)
+
+
+def _set_bits(words: npt.NDArray[np.uint64], at: Counts) -> Counts:
+    """The places of all set bits, ascending: 64 * ``at`` is the place of a word's highest bit. No word is 0."""
+    is_power = words & (words - np.uint64(1)) == 0
+    # Most words have one bit. As a float it is a power of two, whose exponent is exact.
+    exponent = words.astype(np.float64).view(np.int64) >> 52
+    places = 64 * at - (exponent - (1023 + 63))
+    if is_power.all():
+        return places
+    many = np.flatnonzero(~is_power)
+    bits = np.flatnonzero(np.unpackbits(words[many].astype(">u8").view(np.uint8)).view(np.bool_))
+    places = np.concatenate((places[is_power], 64 * at[many][bits >> 6] + (bits & 63)))
+    places.sort(kind="stable")  # two ascending parts, which it merges
+    return places
 
 
 def rle_of_logits(logits: npt.NDArray[np.float32], height: int, width: int) -> dict[str, Any]:
@@ -95,21 +137,40 @@ def _pack_counts(counts: Counts) -> str:
     # Images have fewer than 2**31 pixels, and half the bytes take half the time.
     deltas = counts.astype(np.int32)
     deltas[3:] -= deltas[1:-2].copy()
-    most = _groups_of(int(deltas.min(initial=0)), int(deltas.max(initial=0)))
-    # [N,most]: every group of every number. Shifting keeps the sign, so a number ends where only sign bits are left.
-    number = np.arange(most, dtype=np.int32)
-    rest = deltas[:, None] >> (_GROUP_BITS * np.arange(most + 1, dtype=np.int32)).clip(max=31)
-    groups = rest[:, :-1] & 0x1F
-    is_last = rest[:, 1:] == -(groups >> 4)
-    is_last[:, -1] = True
-    length = is_last.argmax(axis=1)[:, None]
-    characters = (groups + np.where(number < length, np.int32(0x20 + 48), np.int32(48))).astype(np.uint8)
-    return str(characters[number <= length].tobytes(), "ascii")
+    number = deltas + np.int32(_SHORT)
+    long = np.flatnonzero(number.view(np.uint32) >= 2 * _SHORT)
+    number[long] = 0
+    short = _short_texts()[number].tobytes()
+    # Few are long: the first run, the last one, and those between parts of a mask.
+    pieces, done = [], 0
+    for place, delta in zip(long.tolist(), deltas[long].tolist(), strict=True):
+        pieces += [short[done : 4 * place], _long_text(delta)]
+        done = 4 * (place + 1)
+    pieces.append(short[done:])
+    return b"".join(pieces).translate(None, b"\0").decode("ascii")
 
 
-def _groups_of(least: int, most: int) -> int:
-    """How many groups of 5 bits hold every number between two, with its sign."""
-    return -(-(max(most, ~least).bit_length() + 1) // _GROUP_BITS)
+@cache
+def _short_texts() -> npt.NDArray[np.uint32]:
+    """[2**15]: the text of each number from -2**14 on, in four bytes, those behind it zero."""
+    numbers = np.arange(-_SHORT, _SHORT)[:, None]
+    place = np.arange(4)
+    groups = numbers >> _GROUP_BITS * place & 0x1F
+    last = (np.maximum(numbers, ~numbers) >= 2 ** (_GROUP_BITS * place[1:_SHORT_GROUPS] - 1)).sum(axis=1, keepdims=True)
+    characters = np.where(place <= last, groups + 48 + 0x20 * (place < last), 0)
+    return characters.astype(np.uint8).view(np.uint32)[:, 0]
+
+
+def _long_text(number: int) -> bytes:
+    """The text of any number."""
+    characters = bytearray()
+    while True:
+        group = number & 0x1F
+        number >>= _GROUP_BITS
+        is_last = number == -(group >> 4)  # only sign bits are left
+        characters.append(group + (48 if is_last else 48 + 0x20))
+        if is_last:
+            return bytes(characters)
 
 
 def _unpack_counts(text: str) -> Counts:

@@ -69,7 +69,8 @@ class Row:
         prompt: in original pixels of the embedding's image.
         multimask: return all masks of the model instead of one.
         logits: return the low-resolution logits.
-        pixels: return the full-size mask. An engine that cannot returns the logits instead.
+        pixels: return the full-size mask, packed by rows. An engine that cannot returns the logits instead.
+        columns: return it packed by columns. An engine that cannot packs it by rows, or returns the logits.
     """
 
     embedding: Embedding
@@ -77,6 +78,7 @@ class Row:
     multimask: bool = False
     logits: bool = True
     pixels: bool = False
+    columns: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,11 +90,14 @@ class Decoded:
         logits: [M,h,w] float32, low resolution, in the model's square; None if only pixels were requested and made.
         packed: [M,H,ceil(W/8)] uint8, full-size masks in original pixels, first pixel in the highest bit; None if the
             engine leaves that to its caller.
+        columns: [M,W,ceil(H/8)] uint8, the same masks by columns, first pixel in the highest bit, spare bits like the
+            column's last pixel; None if they were not requested, or the engine does not pack columns.
     """
 
     scores: FloatArray
     logits: FloatArray | None
     packed: ByteArray | None = None
+    columns: ByteArray | None = None
 
 
 @dataclass(frozen=True, slots=True)

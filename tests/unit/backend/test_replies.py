@@ -246,19 +246,56 @@ def test_without_cleaning_the_response_says_nothing_of_it() -> None:
     assert "clean" not in result_of(build_reply(job("rle"), answers(1, 1), WHO, {"result_json"}))
 
 
-@pytest.mark.parametrize("clean", [None, Cleaning(5, 5)])
-def test_an_rle_needs_pixels_and_no_logits(clean: Cleaning | None) -> None:
+@pytest.mark.parametrize(
+    ("clean", "wanted", "needs"),
+    [
+        (None, {"result_json"}, Needs(logits=False, columns=True)),
+        (None, DEFAULT_OUTPUTS, Needs(logits=False, columns=True)),
+        (None, {"result_json", "low_res_logits"}, Needs(logits=True, columns=True)),
+        (None, {"result_json", "masks"}, Needs(logits=False, pixels=True)),
+        (None, {"masks"}, Needs(logits=False, pixels=True)),
+        (None, {"scores"}, Needs(logits=True)),
+        (Cleaning(5, 5), {"result_json"}, Needs(logits=False, pixels=True)),
+    ],
+)
+def test_an_rle_needs_columns_or_rows_and_no_logits(clean: Cleaning | None, wanted: Set[str], needs: Needs) -> None:
     """An engine on a GPU may then leave the logits there."""
-    assert needs_of(Prompt((POINT,), format="rle", clean=clean), {"result_json"}) == Needs(logits=False, pixels=True)
+    assert needs_of(Prompt((POINT,), format="rle", clean=clean), wanted) == needs
 
 
-def test_an_rle_is_made_of_packed_bits_or_of_logits() -> None:
-    (answer,) = answers(1, 1)
+@pytest.mark.parametrize("form", [form for form in FORMATS if form != "rle"])
+def test_other_forms_need_no_columns(form: str) -> None:
+    assert not needs_of(Prompt((POINT,), format=form), ALL_OUTPUTS).columns
+    assert not needs_of(Prompt((POINT,), format=form), {"result_json"}).columns
+
+
+def columns_of(full: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint8]:
+    """[M,H,W] -> [M,W,ceil(H/8)], spare bits like the column's last pixel."""
+    padded = np.pad(full, ((0, 0), (0, -full.shape[1] % 8), (0, 0)), mode="edge")
+    return np.packbits(padded.swapaxes(1, 2), axis=2)
+
+
+@pytest.mark.parametrize("each", [1, 3])
+def test_an_rle_is_made_of_columns_of_rows_or_of_logits(each: int) -> None:
+    (answer,) = answers(1, each)
+    full = expected_masks([answer])
     of_logits = result_of(build_reply(job("rle"), [answer], WHO, {"result_json"}))
-    packed = build_reply(job("bits"), [answer], WHO, {"masks"})["masks"]
-    of_bits = result_of(build_reply(job("rle"), [Decoded(answer.scores, None, packed)], WHO, {"result_json"}))
-    assert of_bits["mask"] == of_logits["mask"]
-    assert of_bits["mask"]["data"]["counts"]
+    rows, columns = np.packbits(full, axis=2), columns_of(full)
+    for made in (Decoded(answer.scores, None, rows), Decoded(answer.scores, None, None, columns)):
+        result = result_of(build_reply(job("rle"), [made], WHO, {"result_json"}))
+        assert result["mask"] == of_logits["mask"]
+        assert result["masks"] == of_logits["masks"]
+    assert of_logits["mask"]["data"]["counts"]
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize(("objects", "each"), [(1, 1), (2, 3)])
+def test_the_json_is_written_as_json_writes_it(form: str, objects: int, each: int) -> None:
+    text = build_reply(job(form, objects), answers(objects, each), WHO, {"result_json"})["result_json"][0].decode()
+    result = json.loads(text)
+    assert json.dumps(result) == text
+    assert list(result)[-3:] == ["mask", "score", "masks"]
+    assert list(result["masks"][0]) == [*result["mask"], "score", "object"]
 
 
 def test_cleaning_is_not_done_on_the_thread_of_the_decoder() -> None:

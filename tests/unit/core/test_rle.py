@@ -13,7 +13,7 @@ from pycocotools import mask as coco
 
 from triton_sam.core import masks
 from triton_sam.core.geometry import Frame, ResizePolicy
-from triton_sam.core.rle import from_rle, rle, rle_of_logits
+from triton_sam.core.rle import _pack_counts, from_rle, rle, rle_of_columns, rle_of_logits
 from triton_sam.errors import InvalidInput
 
 Mask = npt.NDArray[np.bool_]
@@ -45,6 +45,48 @@ def test_rle_of_long_runs_is_what_pycocotools_writes() -> None:
     ):
         expected = coco.encode(np.asfortranarray(mask.astype(np.uint8)))
         assert rle(mask)["counts"].encode() == expected["counts"]
+
+
+def columns_of(mask: Mask) -> npt.NDArray[np.uint8]:
+    """[H,W] -> [W,ceil(H/8)], spare bits like the column's last pixel."""
+    spare = -mask.shape[0] % 8
+    return np.ascontiguousarray(np.packbits(np.pad(mask, ((0, spare), (0, 0)), mode="edge").T, axis=1))
+
+
+def smooth_mask(height: int, width: int, seed: int) -> Mask:
+    """Some large parts, as a model's masks have."""
+    logits = np.random.default_rng(seed).normal(size=(8, 8)).astype(np.float32)
+    return np.asarray(cv2.resize(logits, (width, height), interpolation=cv2.INTER_LINEAR) > 0)
+
+
+@given(arrays(np.bool_, st.tuples(st.integers(1, 70), st.integers(1, 70))))
+def test_an_rle_of_packed_columns_is_that_of_the_mask(mask: Mask) -> None:
+    assert rle_of_columns(columns_of(mask), mask.shape[0]) == rle(mask)
+
+
+@given(st.integers(1, 70), st.integers(1, 70), st.integers(0, 9))
+def test_an_rle_of_packed_columns_with_few_runs_is_that_of_the_mask(height: int, width: int, seed: int) -> None:
+    last = np.zeros((height, width), bool)
+    last[-1, -1] = True
+    for mask in (last, ~last, np.zeros_like(last), np.ones_like(last), smooth_mask(height, width, seed)):
+        assert rle_of_columns(columns_of(mask), height) == rle(mask)
+
+
+@pytest.mark.parametrize("height", [1024, 1023, 1025])
+def test_an_rle_of_packed_columns_of_a_photograph(height: int) -> None:
+    """As slices of several masks, which begin at any address."""
+    stack = [smooth_mask(height, 333, seed) for seed in range(3)]
+    packed = np.stack([columns_of(mask) for mask in stack])
+    for columns, mask in zip(packed, stack, strict=True):
+        expected = coco.encode(np.asfortranarray(mask.astype(np.uint8)))
+        assert rle_of_columns(columns, height) == {"size": [height, 333], "counts": expected["counts"].decode()}
+
+
+@given(st.lists(st.integers(0, 2**20) | st.integers(0, 40), min_size=1, max_size=12))
+def test_counts_of_any_length_are_what_pycocotools_writes(counts: list[int]) -> None:
+    size = [1, sum(counts)]
+    expected = coco.frPyObjects({"size": size, "counts": counts}, *size)
+    assert _pack_counts(np.array(counts)).encode() == expected["counts"]
 
 
 @given(any_mask)

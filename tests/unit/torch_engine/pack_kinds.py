@@ -36,17 +36,19 @@ KINDS = [
     Kind("one pixel", 1, 3, 16, 1, 1),
     Kind("of one pixel", 1, 1, 1, 13, 9),
     Kind("several masks of several rows", 3, 3, 16, 41, 30),
+    Kind("several blocks of columns", 1, 2, 16, 35, 270),
 ]
 
 
-def bytes_off(kind: Kind) -> int:
+def bytes_off(kind: Kind, *, columns: bool) -> int:
     """Bytes that differ; masks lie as the decoder leaves them, with one more before those of each row."""
     from triton_sam.engines.torch import pack_kernel
 
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(kind.rows, kind.masks + 1, kind.side, kind.side, generator=generator)[:, 1:]
-    expected = packed_masks(logits.flatten(0, 1), Frame(kind.width, kind.height, 64, ResizePolicy.SQUASH)).numpy()
-    given = pack_kernel.pack(logits, kind.height, kind.width)
+    frame = Frame(kind.width, kind.height, 64, ResizePolicy.SQUASH)
+    expected = packed_masks(logits.flatten(0, 1), frame, columns=columns).numpy()
+    given = pack_kernel.pack(logits, kind.height, kind.width, columns=columns)
     shape = kind.rows, kind.masks, *expected.shape[1:]
     if given.shape != shape or given.dtype != expected.dtype:
         raise ValueError(f"{kind.name}: {given.shape} {given.dtype} instead of {shape} {expected.dtype}")
@@ -55,4 +57,7 @@ def bytes_off(kind: Kind) -> int:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    json.dump({kind.name: bytes_off(kind) for kind in KINDS}, sys.stdout)
+    forms = {"rows": False, "columns": True}
+    json.dump(
+        {form: {kind.name: bytes_off(kind, columns=flag) for kind in KINDS} for form, flag in forms.items()}, sys.stdout
+    )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +12,7 @@ from tests.unit.engines.test_onnx import prompt
 from tests.unit.export.small import small_network, small_spec
 from tests.unit.torch_engine.test_engine import CPU, photograph
 from triton_sam.core.geometry import Frame, ResizePolicy
+from triton_sam.core.masks import unpack_bits
 from triton_sam.core.prompts import ObjectPrompt
 from triton_sam.engines.base import Decoded, Embedding, Row
 from triton_sam.engines.inputs import listed_points, model_points
@@ -43,7 +46,11 @@ def images(engine: TorchEngine) -> list[Embedding]:
 
 def same(one: Decoded, other: Decoded, exactly: bool = True) -> None:
     assert np.allclose(one.scores, other.scores, atol=0 if exactly else 1e-5, rtol=0)
-    for mine, its in ((one.logits, other.logits), (one.packed, other.packed)):
+    for mine, its in (
+        (one.logits, other.logits),
+        (one.packed, other.packed),
+        (one.columns, other.columns),
+    ):
         assert (mine is None) == (its is None)
         if mine is not None and its is not None:
             assert mine.shape == its.shape
@@ -108,7 +115,8 @@ def test_what_the_kernel_packs_is_what_is_handed_out(
     (expected,) = engine.decode([row])
     asked = []
 
-    def pack(logits: torch.Tensor, frame: Frame, take: object) -> np.ndarray | None:  # type: ignore[type-arg]
+    def pack(logits: torch.Tensor, frame: Frame, take: object, *, columns: bool) -> Any:
+        assert not columns
         asked.append(tuple(logits.shape[:2]))
         return None if len(asked) > 1 else np.full((1, 1, frame.height, 15), 7, np.uint8)
 
@@ -120,6 +128,53 @@ def test_what_the_kernel_packs_is_what_is_handed_out(
     assert (by_kernel.packed == 7).all()
     same(by_steps, expected)
     assert asked == [(1, 1), (1, 1)]
+
+
+def columns_of(answer: Decoded, frame: Frame) -> Any:
+    """The rows of an answer as columns."""
+    assert answer.packed is not None
+    full = unpack_bits(answer.packed, frame.width)
+    padded = np.pad(full, ((0, 0), (0, -frame.height % 8), (0, 0)), mode="edge")
+    return np.packbits(padded.swapaxes(1, 2), axis=2)
+
+
+@pytest.mark.parametrize("multimask", [False, True])
+def test_rows_columns_or_both(
+    engine: TorchEngine, images: list[Embedding], multimask: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine.rows._fetcher, "_packs_columns", True)
+    frame = images[2].frame
+    rows = [Row(images[2], CLICK, multimask, False, *wanted) for wanted in ((True, True), (True, False), (False, True))]
+    both, by_rows, by_columns = (engine.decode([row])[0] for row in rows)
+    assert both.columns is not None
+    assert both.columns.shape == (len(both.scores), frame.width, -(-frame.height // 8))
+    assert np.array_equal(both.columns, columns_of(both, frame))
+    same(by_rows, Decoded(both.scores, None, both.packed))
+    same(by_columns, Decoded(both.scores, None, None, both.columns))
+    for row, answer in zip(rows, engine.decode(rows), strict=True):
+        assert (answer.packed is not None, answer.columns is not None) == (row.pixels, row.columns)
+        same(answer, engine.decode([row])[0], exactly=False)
+
+
+def test_rows_of_many_kinds_with_columns_are_each_as_alone(
+    engine: TorchEngine, images: list[Embedding], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine.rows._fetcher, "_packs_columns", True)
+    rows = [
+        Row(images[index % 3], PROMPTS[index % 4], index % 5 == 0, False, index % 2 == 0, index % 3 != 0)
+        for index in range(13)
+    ]
+    for row, answer in zip(rows, engine.decode(rows), strict=True):
+        assert (answer.packed is not None, answer.columns is not None) == (row.pixels, row.columns)
+        same(answer, engine.decode([row])[0], exactly=False)
+
+
+def test_without_a_kernel_for_columns_rows_are_packed(engine: TorchEngine, images: list[Embedding]) -> None:
+    rows = [Row(images[0], CLICK, logits=False, columns=True), Row(images[0], CLICK, logits=False, pixels=True)]
+    for batch in (rows[:1], rows):
+        for answer in engine.decode(batch):
+            assert answer.columns is None
+            assert answer.packed is not None
 
 
 @pytest.mark.parametrize("policy", list(ResizePolicy))

@@ -60,7 +60,7 @@ def pack_job(job: SegmentJob, source: Source) -> tuple[Header, Body]:
         "session": job.session,
         "latest": job.latest_wins,
         "sequence": job.sequence,
-        "needs": [job.needs.logits, job.needs.pixels, job.needs.embedding],
+        "needs": [job.needs.logits, job.needs.pixels, job.needs.embedding, job.needs.columns],
         "request": job.request_id,
         "run": job.run,
         # Linux's monotonic clock is one clock for all processes.
@@ -162,7 +162,7 @@ def pack_result(job: SegmentJob, decoded: Sequence[Decoded], embedding: FloatArr
     answers = []
     for answer in decoded:
         shapes: list[list[int] | None] = []
-        for array in (answer.logits, answer.packed):
+        for array in (answer.logits, answer.packed, answer.columns):
             shapes.append(None if array is None else list(array.shape))
             if array is not None:
                 body.append(_bytes(np.ascontiguousarray(array)))
@@ -183,14 +183,17 @@ def unpack_result(header: Mapping[str, Any], body: bytes | memoryview, job: Segm
     """The results of :func:`pack_result`, and their job with what a response says of it. Arrays refer to ``body``."""
     at = 0
     decoded = []
-    for scores, logits_shape, packed_shape in header["decoded"]:
+    for scores, logits_shape, packed_shape, columns_shape in header["decoded"]:
         logits: FloatArray | None = None
         packed: npt.NDArray[np.uint8] | None = None
+        columns: npt.NDArray[np.uint8] | None = None
         if logits_shape is not None:
             logits, at = _array(body, at, logits_shape, np.float32)
         if packed_shape is not None:
             packed, at = _array(body, at, packed_shape, np.uint8)
-        decoded.append(Decoded(np.array(scores, np.float32), logits, packed))
+        if columns_shape is not None:
+            columns, at = _array(body, at, columns_shape, np.uint8)
+        decoded.append(Decoded(np.array(scores, np.float32), logits, packed, columns))
     tensor: FloatArray | None = None
     if "embedding" in header:
         tensor, at = _array(body, at, header["embedding"], np.float32)

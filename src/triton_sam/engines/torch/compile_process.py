@@ -127,7 +127,7 @@ def _compiler(request: CompileRequest) -> Callable[[str, Path], None]:
 
     # Triton keeps these in its own cache.
     kernels: dict[str, Callable[[], object]] = {
-        PACKING: lambda: kernel_packs(device),
+        PACKING: lambda: kernel_packs(device) and kernel_packs(device, columns=True),
         RESIZING: lambda: kernel_resizes(normal_of(request.architecture, device), dtype),
         MEASURING: lambda: kernel_measures(device, row_dtype),
     }

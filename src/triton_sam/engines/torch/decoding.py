@@ -78,6 +78,7 @@ class _Run:
     buffers: _HostBuffers
     logits: list[Any]
     packed: list[Any]
+    columns: list[Any]
     done: torch.cuda.Event | None
 
 
@@ -131,7 +132,7 @@ class RowRunner:
         return self._device.type == "cuda" and self._spec.resize is not ResizePolicy.PAD
 
     def use_packing_kernel(self) -> None:
-        """Compiles and uses the kernel that packs masks, if it works here."""
+        """Compiles and uses the kernels that pack masks, if they work here."""
         if self.packs:
             self._fetcher.warm_up()
 
@@ -241,14 +242,14 @@ class RowRunner:
                 fill_slots(sent.numpy(), points)
                 given = [self._rows[:count], sent.to(self._device), *([self._masks[:count]] if masked else [])]
                 masks = _copied(_output(self._step(*given)), count, buffers)
-            packed = self._fetcher.pixels(masks, rows)
+            packed, columns = self._fetcher.pixels(masks, rows)
             logits = self._fetcher.logits(masks, rows)
             done = None if self._stream is None else self._stream.record_event()
         except BaseException:
             self.wait()  # pending work uses the buffers
             self._give_back(buffers)
             raise
-        return _Run(rows, buffers, logits, packed, done)
+        return _Run(rows, buffers, logits, packed, columns, done)
 
     def _finished(self, run: _Run) -> list[Decoded]:
         """Waits for a run and returns its results."""
@@ -264,7 +265,7 @@ class RowRunner:
         for index, (row, choice) in enumerate(zip(run.rows, facts[:, -1].tolist(), strict=True)):
             place = int(choice)
             scores = facts[index, 1:-1] if row.multimask else facts[index, place : place + 1]
-            found.append(Decoded(scores, run.logits[index], run.packed[index]))
+            found.append(Decoded(scores, run.logits[index], run.packed[index], run.columns[index]))
         return found
 
     def _give_back(self, buffers: _HostBuffers) -> None:

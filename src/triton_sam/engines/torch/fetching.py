@@ -39,12 +39,15 @@ class Fetcher:
         self._on_gpu = device.type == "cuda"
         self.device = device
         self._by_kernel = False
+        #: Whether columns are packed if they are needed. Torch's operators take longer for them than an RLE of rows.
+        self._packs_columns = False
         self._memory = memory
         self._take: Callable[[int], ByteArray | None] | None = None
 
     def warm_up(self) -> None:
-        """Compiles the kernel that packs masks, if it works here."""
+        """Compiles the kernels that pack masks, if they work here."""
         self._by_kernel = kernel_packs(self.device)
+        self._packs_columns = self._by_kernel and kernel_packs(self.device, columns=True)
         if self._by_kernel and self._memory is not None and _known_to_gpu(self._memory):
             self._take = self._memory.take
 
@@ -73,34 +76,55 @@ class Fetcher:
                     found[index] = array
         return found
 
-    def pixels(self, masks: DeviceMasks, rows: Sequence[Row]) -> list[Any]:
-        """For each row [M,H,ceil(W/8)] uint8, or None if it does not need them."""
+    def pixels(self, masks: DeviceMasks, rows: Sequence[Row]) -> tuple[list[Any], list[Any]]:
+        """For each row [M,H,ceil(W/8)] uint8, and for each [M,W,ceil(H/8)], or None if it does not need them.
+
+        A row that needs columns gets rows where no kernel packs columns.
+        """
         first = rows[0]
-        frame, multimask = first.embedding.frame, first.multimask
+        frame, multimask, pixels, columns = first.embedding.frame, first.multimask, first.pixels, first.columns
         for row in rows:  # usually all are alike; hashing frames is needed only if they are not
             other = row.embedding.frame
-            if not row.pixels or row.multimask is not multimask or (other is not frame and other != frame):
+            if (
+                row.pixels is not pixels
+                or row.columns is not columns
+                or row.multimask is not multimask
+                or (other is not frame and other != frame)
+            ):
                 return self._mixed_pixels(masks, rows)
         source = masks.several if multimask else masks.single
-        return list(self._packed(source if len(source) == len(rows) else source[: len(rows)], frame))
+        logits = source if len(source) == len(rows) else source[: len(rows)]
+        by_rows, by_columns = self._forms(first)
+        return (
+            list(self._packed(logits, frame, columns=False)) if by_rows else [None] * len(rows),
+            list(self._packed(logits, frame, columns=True)) if by_columns else [None] * len(rows),
+        )
 
-    def _mixed_pixels(self, masks: DeviceMasks, rows: Sequence[Row]) -> list[Any]:
-        found: list[Any] = [None] * len(rows)
-        groups: dict[tuple[Frame, bool], list[int]] = {}
+    def _mixed_pixels(self, masks: DeviceMasks, rows: Sequence[Row]) -> tuple[list[Any], list[Any]]:
+        found: tuple[list[Any], list[Any]] = [None] * len(rows), [None] * len(rows)
+        groups: dict[tuple[Frame, bool, bool], list[int]] = {}
         for index, row in enumerate(rows):
-            if row.pixels:
-                groups.setdefault((row.embedding.frame, row.multimask), []).append(index)
-        for (frame, multimask), indices in groups.items():
-            packed = self._packed(_select(masks.several if multimask else masks.single, indices), frame)
+            for columns, is_made in enumerate(self._forms(row)):
+                if is_made:
+                    groups.setdefault((row.embedding.frame, row.multimask, bool(columns)), []).append(index)
+        for (frame, multimask, columns), indices in groups.items():
+            logits = _select(masks.several if multimask else masks.single, indices)
+            packed = self._packed(logits, frame, columns=columns)
             for index, array in zip(indices, packed, strict=True):
-                found[index] = array
+                found[columns][index] = array
         return found
 
-    def _packed(self, logits: Tensor, frame: Frame) -> ByteArray:
-        """[K,M,h,w] -> [K,M,H,ceil(W/8)]."""
-        if self._by_kernel and (packed := packed_by_kernel(logits, frame, self._take)) is not None:
-            return packed
-        bits = packed_masks(logits.flatten(0, 1), frame)
+    def _forms(self, row: Row) -> tuple[bool, bool]:
+        """Whether rows are packed for a row, and whether columns are."""
+        return row.pixels or (row.columns and not self._packs_columns), row.columns and self._packs_columns
+
+    def _packed(self, logits: Tensor, frame: Frame, *, columns: bool) -> ByteArray:
+        """[K,M,h,w] -> [K,M,H,ceil(W/8)], or [K,M,W,ceil(H/8)] for columns."""
+        if self._by_kernel:
+            packed = packed_by_kernel(logits, frame, self._take, columns=columns)
+            if packed is not None:
+                return packed
+        bits = packed_masks(logits.flatten(0, 1), frame, columns=columns)
         array: ByteArray = self.to_host(bits).numpy()
         return array.reshape(*logits.shape[:2], *array.shape[1:])
 

@@ -19,45 +19,87 @@ from triton_sam.engines.base import ByteArray
 
 #: Output bytes of one program, of eight pixels each. Four per thread: a warp writes 128 bytes at a time.
 _BLOCK = tl.constexpr(512)
+#: The same number in columns: bytes down, columns across. Threads side by side read logits that lie side by side, and
+#: a warp writes 32 bytes at a time. One column a warp would read from 32 rows of logits at once.
+_DOWN, _ACROSS = tl.constexpr(32), tl.constexpr(16)
 _WARPS = 4
 #: Offsets have 32 bits.
 MOST_BYTES = 2**31 - _BLOCK.value
-#: Device -> the compiled kernel. Called through this handle it is never compiled again in the middle of a click, and it
-#: skips triton's checks before each launch, which take longer than the launch.
-_compiled: dict[torch.device, Any] = {}
+#: (device, whether columns are packed) -> the compiled kernel. Called through this handle it is never compiled again in
+#: the middle of a click, and it skips triton's checks before each launch, which take longer than the launch.
+_compiled: dict[tuple[torch.device, bool], Any] = {}
 
 
-def pack(logits: Tensor, height: int, width: int, take: Callable[[int], ByteArray | None] | None = None) -> ByteArray:
+def pack(
+    logits: Tensor,
+    height: int,
+    width: int,
+    take: Callable[[int], ByteArray | None] | None = None,
+    *,
+    columns: bool = False,
+) -> ByteArray:
     """[R,M,h,w] float32 -> [R,M,height,ceil(width/8)] uint8 in host memory, valid after the stream is synchronised.
 
     Args:
         logits: any strides between masks, but each mask contiguous. On the current device.
-        height, width: R*M*height*ceil(width/8) is at most :data:`MOST_BYTES`.
+        height, width: the result has at most :data:`MOST_BYTES`.
         take: gives so many bytes of host memory that the device can write, or None; it is asked first.
+        columns: pack the same pixels to [R,M,width,ceil(height/8)]; spare bits are like the column's last pixel.
     """
     rows, masks, in_height, in_width = logits.shape
     row_step, mask_step, *pixel_steps = logits.stride()
     if logits.dtype is not torch.float32 or pixel_steps != [in_width, 1]:
         raise ValueError(f"logits must be contiguous float32, not {logits.dtype} with strides {logits.stride()}")
-    pitch = -(-width // 8)
-    size = rows * masks * height * pitch
+    lines, pitch = (width, -(-height // 8)) if columns else (height, -(-width // 8))
+    size = rows * masks * lines * pitch
     block: int = _BLOCK.value
-    programs = -(-size // block)
-    # Programs write whole blocks: a store without a mask per byte is vectorised.
-    given = None if take is None else take(programs * block)
+    # Programs for rows write whole blocks: a store without a mask per byte is vectorised.
+    room = -(-size // block) * block
+    tiles = -(-width // _ACROSS.value), -(-pitch // _DOWN.value), rows * masks
+    grid = tiles if columns else (room // block, 1, 1)
+    given = None if take is None else take(room)
     if given is None:
-        given = torch.empty(programs * block, dtype=torch.uint8, pin_memory=logits.is_cuda).numpy()
+        given = torch.empty(room, dtype=torch.uint8, pin_memory=logits.is_cuda).numpy()
     target = torch.from_numpy(given)
     numbers = (size, row_step, mask_step, masks, in_height, in_width, height, width)
     scales = in_height / height, in_width / width
-    compiled = _compiled.get(logits.device)
+    compiled = _compiled.get((logits.device, columns))
     if compiled is not None:
-        compiled[programs, 1, 1](logits, target, *numbers, *scales)
+        compiled[grid](logits, target, *numbers, *scales)
     else:
-        found = _pack[programs, 1, 1](logits, target, *numbers, *scales, num_warps=_WARPS)
+        kernel = _pack_columns if columns else _pack_rows
+        found = kernel[grid](logits, target, *numbers, *scales, num_warps=_WARPS)
         if found is not None:  # None in triton's interpreter
-            _compiled[logits.device] = found
-    return np.ndarray((rows, masks, height, pitch), np.uint8, given)
+            _compiled[logits.device, columns] = found
+    return np.ndarray((rows, masks, lines, pitch), np.uint8, given)
+
+
+@triton.jit
+def _neighbours(place, scale, count):  # type: ignore[no-untyped-def]
+    """Pixels along one axis -> the two logits on either side of each, and the share of the second one.
+
+    The arithmetic of both axes is that of torch's ``interpolate(mode="bilinear", align_corners=False)``.
+    """
+    at = tl.maximum(scale * (place.to(tl.float32) + 0.5) - 0.5, 0.0)
+    first = tl.minimum(at.to(tl.int32), count - 1)
+    share = at - first.to(tl.float32)
+    return first, tl.minimum(first + 1, count - 1), share
+
+
+@triton.jit
+def _is_object(upper, lower, left, right, lower_share, right_share, kept):  # type: ignore[no-untyped-def]
+    """Whether the resized logit is positive.
+
+    Rows and columns of a mask have this one expression, and its products are fused here: left to itself the compiler
+    fuses one or the other, and a logit that is almost zero would differ between the two.
+    """
+    left_share = 1.0 - right_share
+    upper_share = 1.0 - lower_share
+    above = right_share * tl.load(upper + right, mask=kept, other=0.0)
+    above = tl.fma(left_share, tl.load(upper + left, mask=kept, other=0.0), above)
+    below = right_share * tl.load(lower + right, mask=kept, other=0.0)
+    below = tl.fma(left_share, tl.load(lower + left, mask=kept, other=0.0), below)
+    return tl.fma(upper_share, above, lower_share * below) > 0
 
 
 # Many parameters: a kernel takes pointers, strides and sizes one by one.
@@ -65,13 +107,10 @@ def pack(logits: Tensor, height: int, width: int, take: Callable[[int], ByteArra
     do_not_specialize=["size", "row_step", "mask_step", "masks", "in_height", "in_width", "height", "width"],
     do_not_specialize_on_alignment=["logits"],  # masks may begin at any address; the target is aligned
 )
-def _pack(  # type: ignore[no-untyped-def]
+def _pack_rows(  # type: ignore[no-untyped-def]
     logits, target, size, row_step, mask_step, masks, in_height, in_width, height, width, scale_y, scale_x
 ):
-    """Computes a block of output bytes. No argument is constexpr, so that one compiled kernel serves all sizes.
-
-    The arithmetic is that of torch's ``interpolate(mode="bilinear", align_corners=False)``.
-    """
+    """Computes a block of output bytes. No argument is constexpr, so that one compiled kernel serves all sizes."""
     pitch = (width + 7) // 8
     place = tl.program_id(0) * _BLOCK + tl.arange(0, _BLOCK)
     kept = place < size
@@ -82,25 +121,43 @@ def _pack(  # type: ignore[no-untyped-def]
     row = which // masks
     source = logits + row * row_step + (which - row * masks) * mask_step
 
-    at_y = tl.maximum(scale_y * (y.to(tl.float32) + 0.5) - 0.5, 0.0)
-    top = tl.minimum(at_y.to(tl.int32), in_height - 1)
-    lower_share = at_y - top.to(tl.float32)
-    upper_share = 1.0 - lower_share
+    top, bottom, lower_share = _neighbours(y, scale_y, in_height)
     upper = source + top * in_width
-    lower = source + tl.minimum(top + 1, in_height - 1) * in_width
-
+    lower = source + bottom * in_width
     bits = tl.zeros([_BLOCK], tl.int32)
     for bit in tl.static_range(8):
-        x = first + bit
-        at_x = tl.maximum(scale_x * (x.to(tl.float32) + 0.5) - 0.5, 0.0)
-        left = tl.minimum(at_x.to(tl.int32), in_width - 1)  # pixels beyond the width are computed and discarded
-        right = tl.minimum(left + 1, in_width - 1)
-        right_share = at_x - left.to(tl.float32)
-        left_share = 1.0 - right_share
-        above = left_share * tl.load(upper + left, mask=kept, other=0.0)
-        above += right_share * tl.load(upper + right, mask=kept, other=0.0)
-        below = left_share * tl.load(lower + left, mask=kept, other=0.0)
-        below += right_share * tl.load(lower + right, mask=kept, other=0.0)
-        inside = (upper_share * above + lower_share * below > 0) & (x < width)
+        x = first + bit  # pixels beyond the width are computed and discarded
+        left, right, right_share = _neighbours(x, scale_x, in_width)
+        inside = _is_object(upper, lower, left, right, lower_share, right_share, kept) & (x < width)
         bits += inside.to(tl.int32) << (7 - bit)
     tl.store(target + place, bits.to(tl.uint8))
+
+
+# Many parameters: as above, and the same ones.
+@triton.jit(
+    do_not_specialize=["size", "row_step", "mask_step", "masks", "in_height", "in_width", "height", "width"],
+    do_not_specialize_on_alignment=["logits"],
+)
+def _pack_columns(  # type: ignore[no-untyped-def]
+    logits, target, size, row_step, mask_step, masks, in_height, in_width, height, width, scale_y, scale_x
+):
+    """Computes some bytes of some columns of one mask."""
+    pitch = (height + 7) // 8
+    # Columns are the first axis: where addresses tell the compiler nothing, threads lie along that.
+    x = tl.program_id(0) * _ACROSS + tl.arange(0, _ACROSS)[:, None]
+    byte = tl.program_id(1) * _DOWN + tl.arange(0, _DOWN)[None, :]
+    which = tl.program_id(2)
+    kept = (byte < pitch) & (x < width)
+    row = which // masks
+    source = logits + row * row_step + (which - row * masks) * mask_step
+
+    left, right, right_share = _neighbours(x, scale_x, in_width)
+    bits = tl.zeros([_ACROSS, _DOWN], tl.int32)
+    for bit in tl.static_range(8):
+        y = tl.minimum(byte * 8 + bit, height - 1)
+        top, bottom, lower_share = _neighbours(y, scale_y, in_height)
+        upper = source + top * in_width
+        lower = source + bottom * in_width
+        inside = _is_object(upper, lower, left, right, lower_share, right_share, kept)
+        bits += inside.to(tl.int32) << (7 - bit)
+    tl.store(target + (which * width + x) * pitch + byte, bits.to(tl.uint8), mask=kept)

@@ -30,8 +30,8 @@ _TRIED = (Frame(203, 101, 64, ResizePolicy.SQUASH), Frame(21, 11, 64, ResizePoli
 _FEW = 3
 
 
-def kernel_packs(device: torch.device) -> bool:
-    """Whether the kernel runs on a device and gives the same as torch's operators. Compiles it."""
+def kernel_packs(device: torch.device, *, columns: bool = False) -> bool:
+    """Whether the kernel for rows or columns runs on a device and gives the same as torch's operators. Compiles it."""
     if device.type != "cuda" or _kernel is None:
         return False
     try:
@@ -39,8 +39,9 @@ def kernel_packs(device: torch.device) -> bool:
             ramp = torch.linspace(-40, 40, 2 * 4 * 32 * 32, device=device).sin()
             logits = ramp.view(2, 4, 32, 32)[:, 1:]
             for frame in _TRIED:
-                given = _kernel.pack(logits, frame.height, frame.width)
-                expected = packed_masks(logits.flatten(0, 1), frame).cpu().numpy()  # waits for the kernel too
+                given = _kernel.pack(logits, frame.height, frame.width, columns=columns)
+                # Its copy to the host waits for the kernel too.
+                expected = packed_masks(logits.flatten(0, 1), frame, columns=columns).cpu().numpy()
                 off = int((given.reshape(expected.shape) != expected).sum())
                 if off > _FEW:
                     raise ValueError(f"{off} of {expected.size} bytes differ")
@@ -48,34 +49,40 @@ def kernel_packs(device: torch.device) -> bool:
     except torch.cuda.OutOfMemoryError:
         raise
     except Exception as error:  # triton and the compilers that it calls raise many different ones
-        log.warning("masks are packed without their kernel, and slower: %s", str(error).partition("\n")[0])
+        what = "RLEs are made of rows" if columns else "masks are packed without their kernel"
+        log.warning("%s, and slower: %s", what, str(error).partition("\n")[0])
         return False
 
 
 def packed_by_kernel(
-    logits: Tensor, frame: Frame, take: Callable[[int], ByteArray | None] | None = None
+    logits: Tensor, frame: Frame, take: Callable[[int], ByteArray | None] | None = None, *, columns: bool = False
 ) -> ByteArray | None:
     """[R,M,h,w] -> [R,M,H,ceil(W/8)] in host memory, valid after the stream is synchronised; see :func:`kernel_packs`.
 
     None if the kernel cannot do it: it resizes in one step, which is not enough for padded images.
 
     Args:
-        take: see :func:`pack_kernel.pack`.
+        take, columns: see :func:`pack_kernel.pack`.
     """
-    size = logits.shape[0] * logits.shape[1] * frame.height * -(-frame.width // 8)
+    length, across = (frame.width, frame.height) if columns else (frame.height, frame.width)
+    size = logits.shape[0] * logits.shape[1] * length * -(-across // 8)
     if _kernel is None or frame.policy is ResizePolicy.PAD or size > _kernel.MOST_BYTES:
         return None
-    packed: ByteArray = _kernel.pack(logits, frame.height, frame.width, take)
+    packed: ByteArray = _kernel.pack(logits, frame.height, frame.width, take, columns=columns)
     return packed
 
 
-def packed_masks(logits: Tensor, frame: Frame) -> Tensor:
-    """[K,h,w] float32 of the model's square -> [K,H,ceil(W/8)] uint8, first pixel in the highest bit."""
+def packed_masks(logits: Tensor, frame: Frame, *, columns: bool = False) -> Tensor:
+    """[K,h,w] float32 of the model's square -> [K,H,ceil(W/8)] uint8, first pixel in the highest bit.
+
+    Args:
+        columns: pack the same pixels to [K,W,ceil(H/8)]; spare bits are like the column's last pixel.
+    """
     each = max(1, _AT_A_TIME // (frame.width * frame.height))
     if len(logits) > each:
         parts = (logits[start : start + each] for start in range(0, len(logits), each))
-        return torch.cat([packed_masks(part, frame) for part in parts])
-    return pack_bits(full_size_logits(logits, frame) > 0)
+        return torch.cat([packed_masks(part, frame, columns=columns) for part in parts])
+    return (pack_columns if columns else pack_bits)(full_size_logits(logits, frame) > 0)
 
 
 def full_size_logits(logits: Tensor, frame: Frame) -> Tensor:
@@ -97,3 +104,12 @@ def pack_bits(masks: Tensor) -> Tensor:
     # Eight bytes of 0 or 1 are one integer; the multiplication moves each of its bits to the highest byte, in order.
     eights = masks.contiguous().view(torch.int64)
     return ((eights * _GATHER) >> 56).to(torch.uint8)
+
+
+def pack_columns(masks: Tensor) -> Tensor:
+    """[K,H,W] bool -> [K,W,ceil(H/8)] uint8; spare bits are like the column's last pixel."""
+    spare = -masks.shape[1] % 8
+    if spare:
+        masks = torch.cat([masks, masks[:, -1:].expand(-1, spare, -1)], dim=1)
+    # Not `contiguous`, which leaves the strides of a single column.
+    return pack_bits(masks.transpose(1, 2).clone(memory_format=torch.contiguous_format))

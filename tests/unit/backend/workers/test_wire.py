@@ -87,7 +87,7 @@ def joined(parts: list[bytes | memoryview]) -> bytes:
     embedding=st.none() | floats(1, 2, 3, 3),
     session=st.none() | st.text(max_size=8),
     sequence=st.none() | st.integers(0, 2**40),
-    needs=st.builds(Needs, st.booleans(), st.booleans(), st.booleans()),
+    needs=st.builds(Needs, st.booleans(), st.booleans(), st.booleans(), st.booleans()),
 )
 def test_requests(
     prompt: Prompt | None,
@@ -122,6 +122,7 @@ def test_requests(
                 floats(masks),
                 st.none() | floats(masks, 4, 4),
                 st.none() | arrays.arrays(np.uint8, (masks, 5, 3)),
+                st.none() | arrays.arrays(np.uint8, (masks, 7, 2)),
             )
         ),
         max_size=3,
@@ -141,7 +142,7 @@ def test_results(decoded: list[Decoded], embedding: npt.NDArray[np.float32] | No
     if embedding is not None:
         same(other.embedding.array("any"), embedding)
     for one, sent in zip(got, decoded, strict=True):
-        for name in ("scores", "logits", "packed"):
+        for name in ("scores", "logits", "packed", "columns"):
             same(getattr(one, name), getattr(sent, name))
 
 
