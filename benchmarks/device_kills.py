@@ -4,7 +4,8 @@ usage: python -m benchmarks.device_kills FOLDER PROCESSES [SECONDS]
 
 FOLDER as for ``benchmarks.device_scale``; ``TRITON_SAM_DEVICES=0,0`` gives two workers on one GPU. Every five seconds
 one worker is killed, in turn. Each person clicks on an image of their own, and uploads it again if it is lost. Every
-mask is compared with the first one of that click. Figures are printed as JSON.
+mask is compared with the first one of that click. Figures are printed as JSON; with ``TRITON_SAM_LOG_FORMAT=json`` also
+what the server logged after its start and after each kill, with seconds.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ from collections import Counter
 from pathlib import Path
 
 from benchmarks.device_scale import Server, User, make_weights, say
+from benchmarks.start_timeline import timeline
 from triton_sam.bench.pictures import Pictures
+from triton_sam.server.worker_processes import worker_pids
 
 PEOPLE = 8
 EVERY_SECONDS = 5.0
-_PART = "workers.process"
 
 
 class Person:
@@ -64,22 +66,15 @@ class Person:
                 number += 1
 
 
-def workers() -> list[int]:
-    """Process numbers of the workers."""
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            if _PART in (entry / "cmdline").read_text(errors="replace"):
-                found.append(int(entry.name))
-        except OSError:
-            continue
-    return sorted(found)
+def workers(server: Server) -> list[int]:
+    """Process numbers of the workers; a spare is none."""
+    return sorted(worker_pids(server.process.pid))
 
 
 def serving(server: Server, devices: int) -> bool:
     """Whether all devices serve, by the server's log: each loss is followed by a line that says it serves again."""
     told = server.log.read_text(errors="replace")
-    return told.count("serves again") == told.count("was lost with") and len(workers()) == devices
+    return told.count("serves again") == told.count("was lost with") and len(workers(server)) == devices
 
 
 def main(arguments: list[str]) -> None:
@@ -91,7 +86,8 @@ def main(arguments: list[str]) -> None:
     stop = threading.Event()
     try:
         say(ready_s=round(server.wait_ready(), 1), full_speed_s=server.wait_full_speed())
-        devices = len(workers())
+        say(timeline_of_the_start=timeline(server.log, server.begun_at))
+        devices = len(workers(server))
         people = [Person(server, pictures, stop) for _ in range(PEOPLE)]
         for person in people:
             person.thread.start()
@@ -99,18 +95,19 @@ def main(arguments: list[str]) -> None:
         ends = time.monotonic() + seconds
         while time.monotonic() < ends:
             time.sleep(EVERY_SECONDS)
-            alive = workers()
+            alive = workers(server)
             victim = alive[kills % len(alive)]
-            killed = time.monotonic()
+            killed, killed_at = time.monotonic(), time.time()
             os.kill(victim, signal.SIGKILL)
             kills += 1
-            while time.monotonic() - killed < 60 and (victim in workers() or not serving(server, devices)):
+            while time.monotonic() - killed < 60 and (victim in workers(server) or not serving(server, devices)):
                 time.sleep(0.05)
             back.append(time.monotonic() - killed)
             first = min(
                 (moment for person in people for moment in person.right_at[-400:] if moment > killed), default=0
             )
             silent.append(max(0.0, first - killed))
+            say(back_s=round(back[-1], 2), timeline_of_the_kill=timeline(server.log, killed_at))
         stop.set()
         for person in people:
             person.thread.join()

@@ -101,7 +101,7 @@ class Server:
         command = [f"{home}/bin/tritonserver", f"--model-repository={folder}", f"--backend-directory={home}/backends"]
         command += ["--model-control-mode=explicit", f"--load-model={MODEL}", "--http-thread-count=16", *ports]
         self.log = Path(os.environ.get("OUT", "/tmp")) / f"server-{processes}.log"
-        self.begun = time.monotonic()
+        self.begun, self.begun_at = time.monotonic(), time.time()
         self.process = subprocess.Popen(command, env=environment, stdout=self.log.open("wb"), stderr=subprocess.STDOUT)
 
     @property

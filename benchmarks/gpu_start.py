@@ -2,7 +2,8 @@
 
 ``python -m benchmarks.gpu_start`` starts it several times in fresh processes, with one folder for compiled code.
 While an engine is brought to full speed, two threads encode and click; every answer is compared with the first one.
-Prints one JSON object for each start.
+Prints one JSON object for each start; its ``timeline`` has what was done when, in seconds: modules imported, the GPU's
+context, weights, captured steps, the first answer.
 """
 
 from __future__ import annotations
@@ -56,19 +57,22 @@ def main() -> None:
 
 def one_start(given: argparse.Namespace) -> dict[str, Any]:
     """Starts an engine in this process and uses it until it is at full speed."""
-    import torch
-
-    from triton_sam.engines.torch.engine import load_torch_engine
+    from triton_sam.backend.workers import links  # noqa: F401 - as a worker does
+    from triton_sam.engines.loading import load_engine
     from triton_sam.settings import Settings
 
     imported = _since(_STARTED)
     logging.basicConfig(level=logging.INFO, format="%(relativeCreated)6d %(message)s")
+    steps = _Steps()
+    logging.getLogger().addHandler(steps)
     sys.setswitchinterval(1e-4)  # as the backend does
     mode = "auto" if given.device == "cuda" else "default"
     settings = Settings(home=given.home, device=given.device, engine="torch", torch_compile=mode)
-    engine = load_torch_engine(_spec(given), given.home / _WEIGHTS, settings)
+    engine: Any = load_engine(_spec(given), given.home, settings)
     serves = _since(_STARTED)
+    timeline = list(steps.found)
     used = _Use(engine)
+    timeline.append((_since(_STARTED), "first answer"))
     used.measure("first")
     threads = [threading.Thread(target=used.repeat, args=(what,)) for what in ("image", "click")]
     ticks = _Ticks()
@@ -82,7 +86,10 @@ def one_start(given: argparse.Namespace) -> dict[str, Any]:
     for thread in threads:
         thread.join()
     used.measure("last")
+    import torch
+
     told = {
+        "timeline": timeline,
         "torch": torch.__version__,
         "imported": imported,
         "serves": serves,
@@ -96,6 +103,17 @@ def one_start(given: argparse.Namespace) -> dict[str, Any]:
         free, total = torch.cuda.mem_get_info()
         told["gpu_gib"] = round((total - free) / 2**30, 2)
     return told
+
+
+class _Steps(logging.Handler):
+    """Keeps log lines with their seconds since the start."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[tuple[float, str]] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.found.append((_since(_STARTED), record.getMessage()))
 
 
 class _Use:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import re
 import urllib.request
-from pathlib import Path
 
 from triton_sam.server import metrics_reader
 from triton_sam.server.host import process_alive
-from triton_sam.server.worker_processes import WORKER_MODULE, worker_pids
+from triton_sam.server.worker_processes import worker_devices
 from triton_sam.serving import RunningServer
 
 
@@ -37,13 +34,8 @@ def own_bytes() -> int:
 
 def workers_of(running: RunningServer) -> dict[int, int]:
     """pid of each worker process -> index of its device. A worker that has lost the race for a device ends soon."""
-    found = {}
-    for pid in worker_pids(running.supervisor.process.process.pid):
-        with contextlib.suppress(OSError, ValueError):  # it has ended
-            words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
-            if process_alive(pid):
-                found[pid] = int(json.loads(words[words.index(WORKER_MODULE) + 1])["index"])
-    return found
+    server = running.supervisor.process.process.pid
+    return {pid: index for pid, index in worker_devices(server) if process_alive(pid)}
 
 
 def work_by_device(running: RunningServer, kind: str) -> dict[str, float]:

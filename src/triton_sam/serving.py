@@ -10,6 +10,7 @@ import contextlib
 import importlib.util
 import logging
 import re
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -223,6 +224,8 @@ def serving(options: ServingOptions) -> Iterator[RunningServer]:
             log.warning("the service is not installed, so Triton runs alone: %s", install_extra("service"))
         supervisor = Supervisor(server, tuple(options.segmenters), options.ping_policy, options.should_stop)
         stack.callback(supervisor.stop)
+        if has_service:  # while Triton starts, this process only waits
+            threading.Thread(target=_import_service, name="imports", daemon=True).start()
         supervisor.start()
         if has_service:
             stack.enter_context(_service(options, server, supervisor, ports.service))
@@ -332,6 +335,12 @@ def _service(
             segmenters=options.segmenters,
         )
     return ServiceThread(create_app(upstream, options.settings), options.bind, port)
+
+
+def _import_service() -> None:
+    import triton_sam.service.app
+    import triton_sam.service.process_pool
+    import triton_sam.service.uvicorn_thread  # noqa: F401
 
 
 def check_service(settings: Settings) -> None:

@@ -29,7 +29,7 @@ from triton_sam.errors import ImageExpired, TritonSamError, Unavailable
 from triton_sam.models.specs import ModelSpec
 from triton_sam.server.host import SHARED_MEMORY, process_alive
 from triton_sam.server.running import ServerRecord
-from triton_sam.server.worker_processes import worker_pids
+from triton_sam.server.worker_processes import worker_and_spare_pids
 from triton_sam.serving import Ports, RunningServer, ServingOptions, serving
 from triton_sam.settings import Settings
 
@@ -234,8 +234,8 @@ def test_a_killed_serve_leaves_no_process(repository: Path, spec: ModelSpec, tmp
 
 
 def processes_of(home: Path, server: int) -> list[int]:
-    """Pids of a server's own processes and of its workers."""
-    found = [pid for pid in worker_pids(server) if process_alive(pid)]
+    """Pids of a server's own processes, of its workers and of a spare."""
+    found = [pid for pid in worker_and_spare_pids(server) if process_alive(pid)]
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):
             if f"{home}/run/" in entry.read_text(errors="replace") and process_alive(int(entry.parent.name)):

@@ -122,6 +122,11 @@ class LocalCore:
         return self._engine.capacity.on_cpu
 
     @property
+    def starts_slowly(self) -> bool:
+        """Whether importing what the engine needs takes seconds."""
+        return self._engine.capacity.starts_slowly
+
+    @property
     def device(self) -> str:
         """``cpu``, or the number or UUID of a GPU."""
         return "cpu" if self.on_cpu else own_gpu()

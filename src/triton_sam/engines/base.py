@@ -116,6 +116,7 @@ class Capacity:
         finds: whether it is a :class:`FindingEngine`, and that is faster than rows.
         find_points: maximum number of points in one call of ``begin_find``.
         cache_bytes: the limit for embeddings in the engine's memory; None if the engine sets no limit.
+        starts_slowly: whether importing what it needs takes seconds.
     """
 
     image_batches: tuple[int, ...] = (1,)
@@ -129,6 +130,7 @@ class Capacity:
     finds: bool = False
     find_points: int = 0
     cache_bytes: int | None = None
+    starts_slowly: bool = False
 
 
 class ResultMemory(Protocol):

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import time
 from pathlib import Path
 
 from triton_sam.engines.base import EIGHT_BIT, Engine, ResultMemory
+from triton_sam.engines.device_list import visible_gpus
+from triton_sam.engines.early_start import create_context, read_ahead
 from triton_sam.errors import SetupError
 from triton_sam.installation import install_extra
 from triton_sam.models.specs import (
@@ -35,10 +38,16 @@ def load_engine(spec: ModelSpec, folder: Path, settings: Settings, memory: Resul
         folder: with ONNX graphs, the weights for torch, or both.
         memory: for masks that a GPU has made; None uses memory of this process.
     """
+    begun = time.perf_counter()
+    if _may_use_torch(folder, settings):
+        read_ahead(folder / NETWORK_FILE)
+        if settings.device != "cpu" and visible_gpus():
+            create_context()
     reason = _why_not_torch(folder, settings)
     if not reason:
         from triton_sam.engines.torch.engine import load_torch_engine
 
+        log.info("%s: torch was imported in %.1f s", spec.id, time.perf_counter() - begun)
         return load_torch_engine(spec, folder / NETWORK_FILE, settings, memory)
     if not (folder / ENCODER_FILE).is_file():
         raise SetupError(
@@ -50,6 +59,11 @@ def load_engine(spec: ModelSpec, folder: Path, settings: Settings, memory: Resul
     if (folder / NETWORK_FILE).is_file() and settings.engine == "auto":
         log.warning("%s runs on ONNX Runtime: %s", spec.id, reason)
     return _load_onnx(spec, folder, settings)
+
+
+def _may_use_torch(folder: Path, settings: Settings) -> bool:
+    """Whether the torch engine is wanted, and has weights."""
+    return settings.engine != "onnx" and (folder / NETWORK_FILE).is_file()
 
 
 def _why_not_torch(folder: Path, settings: Settings) -> str:

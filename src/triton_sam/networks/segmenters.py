@@ -1,18 +1,20 @@
 """Builds the torch network of an architecture from transformers' modules; MobileSAM's encoder is our own.
 
-The network is also the reference of every export: its own ``forward`` does not use our wrappers.
+The network is also the reference of every export: its own ``forward`` does not use our wrappers. transformers is
+imported by the functions that need it: the torch engine serves SAM 2 without it, seconds sooner.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
-from transformers import Sam2Config, Sam2Model, Sam3TrackerConfig, Sam3TrackerModel, SamConfig, SamModel
+from torch import Tensor
 
 from triton_sam.errors import InvalidInput
 from triton_sam.models.specs import IMAGENET_MEAN, IMAGENET_STD, Architecture, Backbone
-from triton_sam.networks.tinyvit import TinyVit
+from triton_sam.networks.sam2_layers import Sam2Layers
 
 #: The side must be a multiple of this, so that all stages of the encoder have whole cells.
 _SIDE_STEP = {Backbone.VIT: 16, Backbone.TINY_VIT: 32, Backbone.HIERA: 32, Backbone.PERCEPTION: 14}
@@ -38,11 +40,51 @@ def build(architecture: Architecture, side: int) -> Any:
     return model.eval().requires_grad_(False)
 
 
+def build_layers(architecture: Architecture, side: int) -> Any:
+    """What the torch engine takes apart: layers with the names and shapes of :func:`build`, with random weights.
+
+    Those of SAM 2 have no ``forward``.
+    """
+    if architecture.backbone is not Backbone.HIERA:
+        return build(architecture, side)
+    check_side(architecture, side)
+    return Sam2Layers(architecture, side).eval().requires_grad_(False)
+
+
+def load_layers(architecture: Architecture, side: int, weights: Mapping[str, Tensor]) -> Any:
+    """The layers of :func:`build_layers` with float32 copies of these weights."""
+    if architecture.backbone is not Backbone.HIERA:
+        network = build(architecture, side)
+        network.load_state_dict(weights)
+        return network
+    with torch.device("meta"):  # random weights would only take time
+        network = build_layers(architecture, side)
+    # Copies: safetensors maps its file, which may change while the engine runs.
+    network.load_state_dict({name: one.to(torch.float32, copy=True) for name, one in weights.items()}, assign=True)
+    return network
+
+
+def import_parts(architecture: Architecture) -> None:
+    """Imports now what :func:`load_layers` would import."""
+    if architecture.backbone is Backbone.PERCEPTION:
+        from transformers import Sam3TrackerConfig, Sam3TrackerModel  # noqa: F401
+    elif architecture.backbone is not Backbone.HIERA:
+        from transformers import SamConfig, SamModel  # noqa: F401
+
+        from triton_sam.networks.tinyvit import TinyVit  # noqa: F401
+
+
 def _build_sam1(architecture: Architecture, side: int) -> Any:
+    from transformers import SamModel
+
     return SamModel(_sam1_config(architecture, side))
 
 
 def _build_mobile(architecture: Architecture, side: int) -> Any:
+    from transformers import SamModel
+
+    from triton_sam.networks.tinyvit import TinyVit
+
     # transformers has no TinyViT: its smallest encoder is built and replaced.
     stand_in = Architecture(Backbone.VIT, 16, (1,), 1, (0,), (14,))
     model = SamModel(_sam1_config(stand_in, side))
@@ -51,6 +93,8 @@ def _build_mobile(architecture: Architecture, side: int) -> Any:
 
 
 def _sam1_config(architecture: Architecture, side: int) -> Any:
+    from transformers import SamConfig
+
     return SamConfig(
         vision_config={
             "hidden_size": architecture.width,
@@ -65,6 +109,8 @@ def _sam1_config(architecture: Architecture, side: int) -> Any:
 
 
 def _build_sam2(architecture: Architecture, side: int) -> Any:
+    from transformers import Sam2Config, Sam2Model
+
     widths = [architecture.width * 2**stage for stage in range(len(architecture.depths))]
     backbone = {
         "hidden_size": architecture.width,
@@ -91,6 +137,8 @@ def _build_sam2(architecture: Architecture, side: int) -> Any:
 
 
 def _build_sam3(architecture: Architecture, side: int) -> Any:
+    from transformers import Sam3TrackerConfig, Sam3TrackerModel
+
     backbone = {
         "hidden_size": architecture.width,
         "intermediate_size": architecture.width * 37 // 8,

@@ -31,7 +31,7 @@ from triton_sam.server import host
 from triton_sam.server.command import EXIT_SECONDS, KEY_HEADER, TRACE_FLAG, ServerOptions, command_line, further_flags
 from triton_sam.server.in_flight import IN_FLIGHT_DIR_VARIABLE, VLM_DIR_VARIABLE, requests_in_flight
 from triton_sam.server.launcher import spawn
-from triton_sam.server.worker_processes import worker_pids
+from triton_sam.server.worker_processes import worker_and_spare_pids
 
 log = logging.getLogger(__name__)
 
@@ -242,7 +242,7 @@ class TritonProcess:
             self._wait_until_drained()
         self.process.kill()
         self.process.wait()
-        for pid in (*(pid for _, pid in self._own_model_processes()), *worker_pids(self.process.pid)):
+        for pid in (*(pid for _, pid in self._own_model_processes()), *worker_and_spare_pids(self.process.pid)):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         for region in host.SHARED_MEMORY.glob(f"{self.shm_prefix}*"):

@@ -13,6 +13,7 @@ from triton_sam.backend.core import hurry_threads, load_resizing
 from triton_sam.backend.replies import ModelInfo
 from triton_sam.backend.workers.channel import Channel, Message, connect
 from triton_sam.backend.workers.options import WorkerOptions
+from triton_sam.backend.workers.spare import SpareKeeper
 from triton_sam.errors import SetupError
 
 _RETRY_SECONDS = 0.02
@@ -30,13 +31,15 @@ class Connected:
 class WorkerConnector:
     """One worker, as one Triton process sees it."""
 
-    def __init__(self, options: WorkerOptions, instance: int) -> None:
+    def __init__(self, options: WorkerOptions, instance: int, spare: SpareKeeper | None = None) -> None:
         """
         Args:
             instance: number of this Triton process among those of its model.
+            spare: used instead of a new process, and kept if the worker takes long to start.
         """
         self._options = options
         self._instance = instance
+        self._spare = spare
         self._child: subprocess.Popen[bytes] | None = None
         self._served = False
 
@@ -69,6 +72,8 @@ class WorkerConnector:
         with contextlib.suppress(OSError):
             channel.send({"is": "join", "instance": self._instance})
         self._served = True
+        if self._spare is not None and first.header["starts_slowly"]:
+            self._spare.keep(self._options)
         return Connected(channel, messages, ModelInfo(*first.header["info"]))
 
     def _start_worker(self) -> None:
@@ -81,6 +86,10 @@ class WorkerConnector:
             self._child = None
             if status != 0 and not self._served:
                 raise SetupError(f"the worker of {self._options.name} ended with code {status} at its start")
+        child = None if self._spare is None else self._spare.use(self._options)
+        if child is not None:
+            self._child = child
+            return
         child = subprocess.Popen(self._options.command, stdin=subprocess.DEVNULL)
         # Its end is not left to the next start: another Triton process's worker may be quicker then.
         threading.Thread(target=child.wait, name="reaper", daemon=True).start()

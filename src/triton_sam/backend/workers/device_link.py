@@ -23,6 +23,7 @@ from triton_sam.backend.workers.channel import Channel, Message
 from triton_sam.backend.workers.connecting import WorkerConnector
 from triton_sam.backend.workers.hang_watcher import HangWatcher
 from triton_sam.backend.workers.options import WorkerOptions
+from triton_sam.backend.workers.spare import SpareKeeper
 from triton_sam.backend.workers.wire import pack_job, unpack_error, unpack_found, unpack_result
 from triton_sam.errors import SetupError, TritonSamError, Unavailable
 
@@ -50,15 +51,18 @@ class LinkEvents:
 class DeviceLink:
     """See the module. Every request that was accepted is answered, also if the worker is lost."""
 
-    def __init__(self, options: WorkerOptions, instance: int, events: LinkEvents) -> None:
+    def __init__(
+        self, options: WorkerOptions, instance: int, events: LinkEvents, spare: SpareKeeper | None = None
+    ) -> None:
         """
         Args:
             instance: number of this Triton process among those of its model.
+            spare: shared by the links of this process; None in processes that keep none.
         """
         self.options = options
         self.info: ModelInfo | None = None
         self._reported_load = 0
-        self._connector = WorkerConnector(options, instance)
+        self._connector = WorkerConnector(options, instance, spare)
         self._events = events
         self._channel: Channel | None = None
         self._lock = threading.Lock()

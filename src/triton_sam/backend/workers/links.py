@@ -198,7 +198,7 @@ class Links:
             if self.core is not None:
                 info = self.core.info
                 hello = {"is": "hello", "info": [info.model_id, info.version, info.encoder]}
-                channel.send(hello | {"on_cpu": self.core.on_cpu})
+                channel.send(hello | {"on_cpu": self.core.on_cpu, "starts_slowly": self.core.starts_slowly})
                 return Link(self, self.core, channel)
             channel.send({"is": "failed", "text": self._failure})
             self._told = True

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from triton_sam.backend.workers.channel import address_of
 from triton_sam.engines.device_list import AUTO
-from triton_sam.server.worker_processes import WORKER_MODULE
+from triton_sam.server.worker_processes import SPARE, WORKER_MODULE
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,12 @@ class WorkerOptions:
     def command(self) -> list[str]:
         """The command line that starts it."""
         return [_python(), "-m", WORKER_MODULE, json.dumps(asdict(self))]
+
+    @property
+    def spare_command(self) -> list[str]:
+        """The command line of a process that may become a worker of this model, on any of its devices."""
+        known = {"server": self.server, "model_id": self.model_id}
+        return [_python(), "-m", WORKER_MODULE, json.dumps(known), SPARE]
 
 
 def _python() -> str:

@@ -17,6 +17,7 @@ from triton_sam.backend.replies import ModelInfo
 from triton_sam.backend.workers.device_link import DeviceLink, LinkEvents
 from triton_sam.backend.workers.options import WorkerOptions
 from triton_sam.backend.workers.routing import Router
+from triton_sam.backend.workers.spare import SpareKeeper
 from triton_sam.errors import ImageExpired, InternalError, TritonSamError, Unavailable
 
 
@@ -44,7 +45,9 @@ class WorkerCore:
         """
         self._metrics = metrics
         events = LinkEvents(metrics.device_counts, self._session_moved, self._device_changed)
-        self._links = [DeviceLink(options, instance, events) for options in workers]
+        # One process keeps it for all.
+        self._spare = SpareKeeper() if instance == 0 else None
+        self._links = [DeviceLink(options, instance, events, self._spare) for options in workers]
         self._router = Router(self._links)
         self._shared = len(self._links) > 1
         try:
@@ -122,6 +125,8 @@ class WorkerCore:
 
     def close(self) -> None:
         """See :class:`~triton_sam.backend.core.SegmenterCore`."""
+        if self._spare is not None:
+            self._spare.close()
         for link in self._links:
             link.close()
 

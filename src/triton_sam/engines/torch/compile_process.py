@@ -112,7 +112,7 @@ def _compiler(request: CompileRequest) -> Callable[[str, Path], None]:
     from triton_sam.engines.torch.measure_trial import kernel_measures
     from triton_sam.engines.torch.packing import kernel_packs
     from triton_sam.engines.torch.resizing import kernel_resizes, normal_of
-    from triton_sam.networks.segmenters import build
+    from triton_sam.networks.segmenters import build_layers
 
     device = torch.device(request.device)
     dtype, row_dtype = getattr(torch, request.dtype), getattr(torch, request.row_dtype)
@@ -120,7 +120,7 @@ def _compiler(request: CompileRequest) -> Callable[[str, Path], None]:
     layout = Layout.of(spec)
     if device.type == "cuda":
         torch.backends.cuda.enable_cudnn_sdp(False)  # as in the engine
-    network = build(spec.architecture, spec.side)
+    network = build_layers(spec.architecture, spec.side)
     decoder = DecoderStep(RowDecoder(network, spec.architecture, layout).cast(device, row_dtype))
     grid = GridStep(decoder.decoder)
     encoder = RowEncoder(network, spec, layout, row_dtype).cast(device, dtype)

@@ -6,8 +6,10 @@ serves any weights of the network. Loading takes a fraction of a second: no trac
 
 from __future__ import annotations
 
+import gc
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -49,17 +51,35 @@ def load_compiled(folder: Path, module: nn.Module, device: torch.device) -> Call
     Args:
         folder: of :func:`compile_module`. It is executed: see :mod:`.code_folder`.
     """
-    import torch._inductor as inductor
-
     names = json.loads((folder / _ARGUMENTS).read_text())
     constants = {name: value.to(device) for name, value in load_file(folder / _CONSTANTS).items()}
     known = {**_tensors(module), **constants}
-    compiled = inductor.CompiledArtifact.load(path=str(folder / _CODE))  # type: ignore[attr-defined]
+    with _no_collections():
+        import torch._inductor as inductor
+
+        compiled = inductor.CompiledArtifact.load(path=str(folder / _CODE))  # type: ignore[attr-defined]
 
     def run(*inputs: Tensor) -> tuple[Tensor, ...]:
         return tuple(compiled(*_arguments(names, known, inputs)))
 
     return run
+
+
+@contextmanager
+def _no_collections() -> Iterator[None]:
+    """No garbage collections in the block, and none of the objects that it leaves.
+
+    The first one imports Inductor, a hundred thousand objects that stay. Collections among them would hold Python's
+    lock for 0.1 s and more, while other threads answer.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+        gc.freeze()
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def difference(found: Sequence[Tensor], expected: Sequence[Tensor]) -> float:

@@ -56,7 +56,7 @@ from triton_sam.engines.torch.options import TorchOptions, choose_options
 from triton_sam.engines.torch.pictures import PictureReader
 from triton_sam.errors import InternalError, InvalidInput, SetupError
 from triton_sam.models.specs import ModelSpec
-from triton_sam.networks.segmenters import build
+from triton_sam.networks.segmenters import import_parts, load_layers
 from triton_sam.scratch import scratch_folder
 from triton_sam.settings import Settings
 
@@ -91,10 +91,10 @@ def load_torch_engine(
             times,
         )
     try:
-        network = build(spec.architecture, spec.side)
-        network.load_state_dict(load_file(weights))
+        network = load_layers(spec.architecture, spec.side, load_file(weights))
     except Exception as error:  # safetensors, torch and the file system raise different ones
         raise SetupError(f"{weights.name} of {spec.id} does not load: {error}") from None
+    log.info("%s: weights loaded after %.1f s", spec.id, time.perf_counter() - started)
     try:
         engine = TorchEngine(spec, network, options)
         engine.warm_up()
@@ -118,6 +118,11 @@ def load_torch_engine(
         gc.freeze()
         engine.speed_up(settings.home / "compiled", started)
     return engine
+
+
+def import_all(spec: ModelSpec) -> None:
+    """Imports what is not imported with this module and is needed to load a model; no device is touched."""
+    import_parts(spec.architecture)
 
 
 class TorchEngine:
@@ -148,6 +153,7 @@ class TorchEngine:
             overlaps=on_gpu,
             finds=on_gpu,
             find_points=GridRunner.MOST_POINTS,
+            starts_slowly=True,
         )
         decoder = RowDecoder(network, spec.architecture, self.layout).cast(options.device, options.row_dtype)
         # Our own kernels come with the compiled code: to compile them here would delay the start.

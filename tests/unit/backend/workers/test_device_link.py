@@ -19,8 +19,10 @@ from triton_sam.backend.jobs import SegmentJob
 from triton_sam.backend.workers import hang_watcher
 from triton_sam.backend.workers.device_link import DeviceLink, LinkEvents
 from triton_sam.backend.workers.options import WorkerOptions
+from triton_sam.backend.workers.spare import SpareKeeper
 from triton_sam.engines.base import Decoded
 from triton_sam.errors import TritonSamError, Unavailable
+from triton_sam.server.worker_processes import SPARE
 
 #: More than a worker can be silent for on a busy machine, and less than a request of the fake worker takes.
 ASK_SECONDS, ROUNDS = 0.02, 100
@@ -32,6 +34,10 @@ class FakeOptions(WorkerOptions):
     @property
     def command(self) -> list[str]:
         return [sys.executable, str(Path(__file__).with_name("fake_worker.py")), self.address.removeprefix("\0")]
+
+    @property
+    def spare_command(self) -> list[str]:
+        return [sys.executable, str(Path(__file__).with_name("fake_worker.py")), SPARE, str(self.server)]
 
 
 class Reply:
@@ -64,11 +70,11 @@ class Reply:
 class Device:
     """A link, and what it has reported."""
 
-    def __init__(self) -> None:
+    def __init__(self, spare: SpareKeeper | None = None) -> None:
         self.changes: list[bool] = []
         options = FakeOptions(os.getppid(), f"fake-{secrets.token_hex(8)}", "1", "sam2:tiny", "", 0, "cpu")
         events = LinkEvents(lambda *_: None, lambda *_: None, lambda _, ready: self.changes.append(ready))
-        self.link = DeviceLink(options, 0, events)
+        self.link = DeviceLink(options, 0, events, spare)
 
     def send(self, key: str, image: bytes | None = None) -> Reply:
         reply = Reply()
