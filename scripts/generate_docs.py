@@ -50,8 +50,9 @@ MEMORY_RESULT = ROOT / "docs" / "memory.json"
 TUNING_RESULT = ROOT / "docs" / "tuning.json"
 THROUGHPUT_RESULT = ROOT / "docs" / "throughput.json"
 EXPORTS = ROOT / "docs" / "exports.json"
-#: One file for each fault, written by parts of the long suite.
+#: One file for each fault, written by parts of the long suite; in a folder of its own, by the part faults-processes.
 FAULTS = ROOT / "docs" / "reliability"
+FAULTS_OF_PROCESSES = FAULTS / "processes"
 #: Written by `make test-all`.
 TEST_RECORD = ROOT / "docs" / "test_record.json"
 HELM_SCHEMA = "deploy/helm/triton-sam/values.schema.json"
@@ -244,18 +245,26 @@ def vlm_table() -> str:
 
 
 def faults_table() -> str:
-    """The measurements of the parts faults, devices, overload, soak and mutations, by fault."""
-    rows = ["| fault or load | what | measured | must hold |", "|---|---|---|---|"]
+    """The measurements of the parts faults, faults-processes, devices, overload, soak and mutations, by fault."""
+    rows = ["| fault or load | what | measured | several processes | must hold |", "|---|---|---|---|---|"]
     for path in sorted(FAULTS.glob("*.json")):
         document = json.loads(path.read_text())
+        other = FAULTS_OF_PROCESSES / path.name
+        several = {row["what"]: row for row in json.loads(other.read_text())["figures"]} if other.exists() else {}
+        known = {row["what"] for row in document["figures"]}
+        more = [row | {"value": ""} for what, row in several.items() if what not in known]
         shown = document["fault"]
-        for row in document["figures"]:
-            value = row["value"]
-            if isinstance(value, dict):
-                value = ", ".join(f"{name}: {count}" for name, count in value.items())
-            rows.append(f"| {shown} | {row['what']} | {value} | {row['bar']} |")
+        for row in [*document["figures"], *more]:
+            twin = several.get(row["what"])
+            bar = row["bar"] if twin is None or twin["bar"] == row["bar"] else f"{row['bar']}; several: {twin['bar']}"
+            seen = "" if twin is None else _fault_value(twin["value"])
+            rows.append(f"| {shown} | {row['what']} | {_fault_value(row['value'])} | {seen} | {bar} |")
             shown = ""
     return "\n".join(rows) + "\n"
+
+
+def _fault_value(value: object) -> str:
+    return ", ".join(f"{name}: {count}" for name, count in value.items()) if isinstance(value, dict) else f"{value}"
 
 
 def test_record_table() -> str:

@@ -132,6 +132,7 @@ _NEEDS: dict[str, tuple[tuple[tuple[str, ...], ...], dict[str, str]]] = {
     ),
     "devices": ((), _LONG),
     "faults": ((), _LONG),
+    "faults-processes": ((), {"TRITON_SAM_FAULTS_OUT": str(ROOT / "build" / "faults" / "processes")}),
     "overload": ((("bash", "scripts/install_deploy_tools.sh"),), _LONG),
     "soak": ((), _LONG),
 }

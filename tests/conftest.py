@@ -13,7 +13,7 @@ import pytest
 
 from tests import hypothesis_profiles
 from tests.analytic import analytic_spec, write_analytic
-from tests.parts import PARTS
+from tests.parts import PARTS, SHAPES
 from triton_sam.errors import SetupError, WeightsError
 from triton_sam.models.catalog import DEFAULT_MODEL, get_spec
 from triton_sam.models.specs import ModelSpec, Role
@@ -43,6 +43,17 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if _NEEDS_TORCH.search(collection_path.read_text()) else None
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Sets the variables of a part that runs tests of others with another shape of the server."""
+    wanted: list[str] = config.getoption("--part")
+    shaped = [part for part in wanted if part in SHAPES]
+    if shaped and len(wanted) > 1:
+        raise pytest.UsageError(f"the part {shaped[0]} has settings of its own: run it alone")
+    for part in shaped:
+        os.environ.update(SHAPES[part])
+        get_settings.cache_clear()
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--part",
@@ -60,10 +71,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     kept, left = [], []
     for item in items:
         names = {name for mark in item.iter_markers("part") for name in mark.args}
-        unknown = names - set(PARTS)
+        also = {name for mark in item.iter_markers("also_part") for name in mark.args}
+        unknown = (names | also) - set(PARTS)
         if unknown:
             raise pytest.UsageError(f"{item.nodeid}: there is no part {unknown.pop()!r}: known are {', '.join(PARTS)}")
-        chosen = bool(names & set(wanted)) or ("every" in wanted and bool(names)) if wanted else not names
+        chosen = bool((names | also) & set(wanted)) or ("every" in wanted and bool(names)) if wanted else not names
         (kept if chosen else left).append(item)
     if left:
         config.hook.pytest_deselected(items=left)

@@ -13,7 +13,12 @@ PARTS = {
     "mutations": "ten thousand mutated requests, and property tests with many examples",
     "devices": "several devices acted out on CPUs, and four Triton processes: kills, hangs, hovers, a newer version",
     "faults": "kills, damage, drains and hostile input in every combination and in full length",
+    "faults-processes": "kills, hangs, drains and hostile input with three Triton processes and two devices, acted out",
     "overload": "ten times capacity, crowds at HAProxy, two servers behind it",
     "full-size": "every model exported at its full size with random weights: hours, and up to 20 GiB of memory",
     "soak": "mixed load with kills for twenty minutes",
 }
+
+#: Parts that run tests of `make test` and of other parts (``@pytest.mark.also_part(NAME)``) with another shape of the
+#: server -> its variables.
+SHAPES = {"faults-processes": {"TRITON_SAM_PROCESSES": "3", "TRITON_SAM_DEVICES": "cpu,cpu"}}

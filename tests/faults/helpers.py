@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
+from tests.server_readings import workers_of
 from tests.waiting import eventually
 from triton_sam.server.host import SHARED_MEMORY, process_alive
 from triton_sam.server.in_flight import requests_in_flight
@@ -69,8 +70,8 @@ def family_of(pid: int) -> list[int]:
 
 
 def processes_of(running: RunningServer) -> list[int]:
-    """tritonserver and the models' processes."""
-    return family_of(running.supervisor.process.process.pid)
+    """tritonserver, the models' processes and their workers, which outlive the process that started them."""
+    return [*family_of(running.supervisor.process.process.pid), *workers_of(running)]
 
 
 def expect_ended(pids: list[int]) -> None:

@@ -76,6 +76,7 @@ def started(damaged: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         logging.getLogger("triton_sam").removeHandler(listener)
 
 
+@pytest.mark.also_part("faults-processes")
 def test_damaged_models_are_told_and_the_others_serve(
     started: tuple[RunningServer, list[str]],
     photographs: Path,

@@ -29,7 +29,7 @@ from triton_sam.errors import InvalidInput, TooLarge
 from triton_sam.serving import RunningServer
 
 pytestmark = pytest.mark.triton
-IN_FULL = pytest.param("all", marks=pytest.mark.part("faults"))
+IN_FULL = pytest.param("all", marks=[pytest.mark.part("faults"), pytest.mark.also_part("faults-processes")])
 #: For what is all or nothing.
 only_in_full = pytest.mark.parametrize("witness", [IN_FULL], indirect=True)
 JSON = "application/json"

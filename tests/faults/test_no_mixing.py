@@ -194,6 +194,7 @@ class Client:
         self._seen.judge(way, image, mask, self._expected)
 
 
+@pytest.mark.also_part("faults-processes")
 def test_no_mask_of_another_image(start_server: ServerFactory) -> None:
     pictures = [FEW.picture(number) for number in range(FEW.images)]
     expected = [expected_mask(picture, points=[POINT]) for picture in pictures]
@@ -202,6 +203,7 @@ def test_no_mask_of_another_image(start_server: ServerFactory) -> None:
 
 
 @pytest.mark.part("faults")
+@pytest.mark.also_part("faults-processes")
 @pytest.mark.timeout(1800)
 def test_no_mask_of_another_image_in_a_crowd(start_real_server: ServerFactory) -> None:
     pictures = [png(MANY.picture(number)) for number in range(MANY.images)]

@@ -98,6 +98,7 @@ def run_in_small(folder: Path, megabytes: int, home: Path, *words: str) -> tuple
     return done.returncode, sentence(done.stderr), left
 
 
+@pytest.mark.also_part("faults-processes")
 def test_no_room_in_shared_memory(namespaces: None, repository: Path, tmp_path: Path) -> None:
     ports = [f"--{name}-port=0" for name in PORTS]
     code, told, _ = run_in_small(Path("/dev/shm"), 8, tmp_path, "serve", f"--model-repository={repository}", *ports)
@@ -114,6 +115,7 @@ def write_for_ever(path: Path) -> None:
             file.write(bytes(1 << 20))
 
 
+@pytest.mark.also_part("faults-processes")
 def test_shared_memory_that_fills_while_it_serves(namespaces: None, repository: Path, tmp_path: Path) -> None:
     """What needs more of it is refused with the mend, what does not is answered, and with room again all is."""
     ports = {name: free_port() for name in PORTS}

@@ -33,6 +33,7 @@ EXIT_WITHIN = 15.0
 DOORS = {"service": "the service", "triton": "Triton's own port"}
 
 
+@pytest.mark.also_part("faults-processes")
 @pytest.mark.parametrize("processes", [1, 3])
 def test_a_killed_serve_takes_its_processes_along_and_the_next_one_drains(
     repository: Path, tmp_path: Path, processes: int
@@ -90,6 +91,7 @@ def test_a_busy_port_is_one_sentence_before_anything_starts(repository: Path, tm
 
 
 @pytest.mark.part("faults")
+@pytest.mark.also_part("faults-processes")
 @pytest.mark.parametrize("door", DOORS)
 def test_twenty_in_flight_finish(real_repository: Path, tmp_path: Path, door: str) -> None:
     ports = {"http": free_port(), "service": free_port()}
@@ -142,6 +144,7 @@ def test_twenty_in_flight_finish(real_repository: Path, tmp_path: Path, door: st
 
 
 @pytest.mark.part("faults")
+@pytest.mark.also_part("faults-processes")
 def test_ctrl_c_drains_and_stops_all(repository: Path, tmp_path: Path) -> None:
     port = free_port()
     with (

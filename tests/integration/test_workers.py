@@ -28,6 +28,7 @@ from triton_sam.client.wire import Address, Call, click_inputs, text_of, text_te
 from triton_sam.errors import ImageExpired, TritonSamError, Unavailable
 from triton_sam.models.specs import ModelSpec
 from triton_sam.server.host import SHARED_MEMORY, process_alive
+from triton_sam.server.in_flight import requests_in_flight
 from triton_sam.server.running import ServerRecord
 from triton_sam.server.worker_processes import worker_and_spare_pids
 from triton_sam.serving import Ports, RunningServer, ServingOptions, serving
@@ -179,6 +180,26 @@ def test_a_killed_worker_costs_one_clear_error_and_comes_back(running: RunningSe
     assert set(outcomes) <= {"right", "told"}
     assert (process.process.pid, set(process.model_pids)) == (triton, stubs), "Triton goes on as it was"
     assert running.supervisor.status["restarts"] == 0
+
+
+@pytest.mark.usefixtures("patient_reaping")
+def test_a_killed_triton_process_is_loaded_again_and_images_stay(running: RunningServer) -> None:
+    """The others are loaded again with it; the workers wait for them."""
+    process, workers, picture = running.supervisor.process, workers_of(running), fresh_picture(945)
+    triton, before = process.process.pid, running.supervisor.status
+    with closing(connect(Address.parse(running.urls["HTTP"]), 60.0, {})) as transport:
+        sent = transport.infer(Call("sam2", {"image": np.frombuffer(png(picture), np.uint8)}, ("image_key",)))
+        prompt = {"points": [POINT], "labels": [1], "format": "logits"}
+        click = Call("sam2", click_inputs(text_of(sent, "image_key"), prompt), ("low_res_logits",))
+        expected = transport.infer(click)["low_res_logits"]
+        eventually(lambda: requests_in_flight(process.in_flight_folder, "sam2") == 0, "the end of all requests")
+        os.kill(next(iter(process.model_pids)), signal.SIGKILL)
+        eventually(lambda: running.supervisor.status["reloads"] != before["reloads"], "the reload")
+        np.testing.assert_array_equal(transport.infer(click)["low_res_logits"], expected)
+    assert process.process.pid == triton
+    assert running.supervisor.status["restarts"] == before["restarts"]
+    assert len(process.model_pids) == PROCESSES
+    assert workers_of(running) == workers
 
 
 def test_nothing_is_left_behind(repository: Path, spec: ModelSpec, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -199,6 +200,8 @@ class LocalCore:
                 job.image = encoded
         self._metrics.count("cache_hits" if self._cache.get(job.image_key) is not None else "cache_misses")
         self._scheduler.submit_image(job, encoded)
+        if not self.on_cpu:
+            time.sleep(0)  # hands Python's lock to the thread that reads the image, which would wait 0.1 ms for it
 
     def _submit_cached(self, job: SegmentJob, prompt: Prompt) -> None:
         try:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from types import TracebackType
 
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 _WATCH_SECONDS = 0.2
 _UPDATE_SECONDS = 1.0
 _RETRY_SECONDS = 0.5
-#: How long Triton may take to reap a dead process: one second, and more on a busy machine.
+#: How long Triton may take to reap each process of a model: one second, and more on a busy machine.
 _REAP_SECONDS = 2.0
 _RESTARTS_ALLOWED = 5
 _RESTART_WINDOW = 60.0
@@ -246,7 +246,7 @@ class Supervisor:
         try:
             for model in sorted(set(dead.values())):
                 self.process.unload(model)  # a load alone does nothing: Triton believes that the model is loaded
-                self._expect_reaped(pid for pid, name in dead.items() if name == model)
+                self._expect_reaped(model, {pid for pid, name in dead.items() if name == model})
                 self.process.load(model, self._updates.pinned(model))
             self._updates.note_versions(self.process)
             self._status.reloads += 1
@@ -254,15 +254,18 @@ class Supervisor:
             log.warning("%s: restarting instead", error)
             self._restart()
 
-    def _expect_reaped(self, pids: Iterable[int]) -> None:
-        """ServerError if Triton does not reap dead processes.
+    def _expect_reaped(self, model: str, dead: set[int]) -> None:
+        """ServerError if Triton does not reap dead processes of a model that it unloads.
 
         It then waits for requests that reached a process between its death and our notice. It never answers them, and
-        keeps the process as a zombie, with its shared memory.
+        keeps the process as a zombie, with its shared memory. Otherwise it ends the model's processes one by one.
         """
         deadline = time.monotonic() + _REAP_SECONDS
-        left = set(pids)
-        while left := {pid for pid in left if process_known(pid)}:
+        left = dead | {pid for pid, name in self.process.retiring.items() if name == model}
+        while any(map(process_known, dead)):
+            known = {pid for pid in left if process_known(pid)}
+            if known != left:
+                left, deadline = known, time.monotonic() + _REAP_SECONDS
             if time.monotonic() > deadline:
                 raise ServerError("requests reached the dead process")
             self._stopping.wait(0.02)

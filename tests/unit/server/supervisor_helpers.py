@@ -50,6 +50,7 @@ class FakeProcess:
 
     def unload(self, model: str) -> None:
         self.steps.append(f"unload {model}")
+        self.retiring |= {pid: name for pid, name in self.model_pids.items() if name == model}
         self.model_pids = {pid: name for pid, name in self.model_pids.items() if name != model}
 
     def load(self, model: str, pinned: ModelState | None = None) -> None:

@@ -159,6 +159,28 @@ def test_a_dead_process_that_triton_does_not_let_go_needs_a_restart(servers: Fak
     assert servers.processes[0].steps == ["ready", "unload sam2", "kill"]
 
 
+def test_triton_may_end_the_processes_of_a_model_one_after_the_other(
+    servers: FakeServers, running: Supervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Together they take longer than the one that is waited for may take."""
+    siblings = list(range(300_000, 300_010))
+    servers.processes[0].model_pids |= dict.fromkeys(siblings, "sam2")
+    polls = iter(range(1, 10_000))
+
+    def known(pid: int) -> bool:
+        """With each look at the dead process another one has ended; it is the last."""
+        if pid == MODEL_PID and siblings and next(polls) % 2:
+            siblings.pop()
+        return pid in siblings or (pid == MODEL_PID and bool(siblings))
+
+    monkeypatch.setattr(supervisor, "process_known", known)
+    servers.hold_requests("sam2", 0)
+    servers.dead.add(MODEL_PID)
+    status = servers.recovered.get(timeout=WAIT)
+    assert (status["state"], status["restarts"], status["reloads"]) == ("ready", 0, 1)
+    assert servers.processes[0].steps == ["ready", "unload sam2", "load sam2"]
+
+
 def test_a_process_that_a_newer_version_replaced_may_end(servers: FakeServers, running: Supervisor) -> None:
     started = servers.processes[0]
     servers.hold_requests("sam2", 0, 77)

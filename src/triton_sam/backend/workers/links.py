@@ -48,6 +48,7 @@ class Links:
 
     Attributes:
         farewells: number of Triton processes that ended in order since the last one joined.
+        losses: number of those that ended without a goodbye since then.
         ended: set if the model cannot be loaded.
     """
 
@@ -55,7 +56,7 @@ class Links:
         self.options = options
         self.core: LocalCore | None = None
         self.ended = threading.Event()
-        self.farewells = 0
+        self.farewells = self.losses = 0
         self._failure: str | None = None
         self._loaded = threading.Event()
         self._lock = threading.Lock()
@@ -174,7 +175,7 @@ class Links:
             return
         with self._lock:
             self._links.append(link)
-            self.farewells = 0
+            self.farewells = self.losses = 0
         self._reader.add(link.channel, link.take, partial(self._left, link))
 
     def _left(self, link: Link) -> None:
@@ -183,6 +184,7 @@ class Links:
         with self._lock:
             self._links.remove(link)
             self.farewells += link.said_goodbye
+            self.losses += not link.said_goodbye
         link.channel.close()
 
     def _greet(self, connection: socket.socket) -> Link | None:

@@ -102,7 +102,9 @@ def _wait_until_unneeded(options: WorkerOptions, links: Links) -> None:
             alone_since = None
             continue
         alone_since = alone_since or time.monotonic()
-        if links.farewells or time.monotonic() - alone_since > _LINGER_SECONDS:
+        # Those who say goodbye after one was killed are reloaded with it.
+        said_goodbye = links.farewells > 0 and not links.losses
+        if said_goodbye or time.monotonic() - alone_since > _LINGER_SECONDS:
             return
 
 
