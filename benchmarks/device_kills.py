@@ -2,8 +2,8 @@
 
 usage: python -m benchmarks.device_kills FOLDER PROCESSES [SECONDS]
 
-FOLDER as for ``benchmarks.device_scale``; ``TRITON_SAM_DEVICES=0,0`` gives two workers on one GPU. Every five seconds
-one worker is killed, in turn. Each person clicks on an image of their own, and uploads it again if it is lost. Every
+FOLDER as for ``benchmarks.device_scale``; ``TRITON_SAM_DEVICES=0,0`` gives two workers on one GPU. One
+worker is killed every ``KILL_EVERY`` seconds (5), in turn. Each person clicks on an image of their own, and uploads it again if it is lost. Every
 mask is compared with the first one of that click. Figures are printed as JSON; with ``TRITON_SAM_LOG_FORMAT=json`` also
 what the server logged after its start and after each kill, with seconds.
 """
@@ -25,7 +25,9 @@ from triton_sam.bench.pictures import Pictures
 from triton_sam.server.worker_processes import worker_pids
 
 PEOPLE = 8
-EVERY_SECONDS = 5.0
+EVERY_SECONDS = float(os.environ.get("KILL_EVERY", "5"))
+#: Share of pixels by which a mask may differ from the first one of the same click.
+_ROUNDING = 0.001
 
 
 class Person:
@@ -38,6 +40,8 @@ class Person:
         self.outcomes: Counter[str] = Counter()
         self.errors: Counter[str] = Counter()
         self.right_at: list[float] = []
+        #: (moment, number of the click, share of its pixels that differ).
+        self.wrong: list[tuple[float, int, float]] = []
         self.thread = threading.Thread(target=self._run)
 
     def _run(self) -> None:
@@ -61,7 +65,10 @@ class Person:
                     (one ^ other).bit_count()
                     for one, other in zip(mask, known.setdefault(number % 10, mask), strict=True)
                 )
-                self.outcomes["right" if differing <= 8 * self._mask_bytes // 1000 else "wrong"] += 1
+                share = differing / (8 * self._mask_bytes)
+                self.outcomes["right" if share <= _ROUNDING else "wrong"] += 1
+                if share > _ROUNDING:
+                    self.wrong.append((time.monotonic(), number % 10, share))
                 self.right_at.append(time.monotonic())
                 number += 1
 
@@ -120,6 +127,11 @@ def main(arguments: list[str]) -> None:
             back_s={"median": round(statistics.median(back), 2), "worst": round(max(back), 2)},
             until_next_right_mask_s={"median": round(statistics.median(silent), 2), "worst": round(max(silent), 2)},
             errors=errors.most_common(4),
+            wrong=[
+                {"seconds_after_kill": round(moment - killed, 2), "click": click, "share": round(share, 5)}
+                for person in people
+                for moment, click, share in person.wrong
+            ][:20],
         )
     finally:
         stop.set()
