@@ -2,10 +2,10 @@
 
 usage: python -m benchmarks.device_kills FOLDER PROCESSES [SECONDS]
 
-FOLDER as for ``benchmarks.device_scale``; ``TRITON_SAM_DEVICES=0,0`` gives two workers on one GPU. One
-worker is killed every ``KILL_EVERY`` seconds (5), in turn. Each person clicks on an image of their own, and uploads it again if it is lost. Every
-mask is compared with the first one of that click. Figures are printed as JSON; with ``TRITON_SAM_LOG_FORMAT=json`` also
-what the server logged after its start and after each kill, with seconds.
+FOLDER as for ``benchmarks.device_scale``; ``TRITON_SAM_DEVICES=0,0`` gives two workers on one GPU. One worker is killed
+every ``KILL_EVERY`` seconds (5), in turn. Each person clicks on an image of their own, and uploads it again if it is
+lost. Every mask is compared with the first one of that click. Figures are printed as JSON; with
+``TRITON_SAM_LOG_FORMAT=json`` also what the server logged after its start and after each kill, with seconds.
 """
 
 from __future__ import annotations
