@@ -39,7 +39,8 @@ class Person:
         self._stop = stop
         self.outcomes: Counter[str] = Counter()
         self.errors: Counter[str] = Counter()
-        self.right_at: list[float] = []
+        #: (when it was requested, when it came) of each mask that is right.
+        self.right_at: list[tuple[float, float]] = []
         #: (moment, number of the click, share of its pixels that differ).
         self.wrong: list[tuple[float, int, float]] = []
         self.thread = threading.Thread(target=self._run)
@@ -48,6 +49,7 @@ class Person:
         known: dict[int, bytes] = {}
         key, number = "", 0
         while not self._stop.is_set():
+            begun = time.monotonic()
             try:
                 key = key or self._user.new_image()
                 mask = self._user.click(key, number % 10)[-self._mask_bytes :]
@@ -61,15 +63,14 @@ class Person:
                 self.outcomes["no answer"] += 1
             else:
                 # Another encode of the same pixels may run in a batch of another size, which rounds differently.
-                differing = sum(
-                    (one ^ other).bit_count()
-                    for one, other in zip(mask, known.setdefault(number % 10, mask), strict=True)
-                )
+                # One large number each: byte by byte, eight threads would keep Python's lock from the one that kills.
+                first = known.setdefault(number % 10, mask)
+                differing = (int.from_bytes(mask, "big") ^ int.from_bytes(first, "big")).bit_count()
                 share = differing / (8 * self._mask_bytes)
                 self.outcomes["right" if share <= _ROUNDING else "wrong"] += 1
                 if share > _ROUNDING:
                     self.wrong.append((time.monotonic(), number % 10, share))
-                self.right_at.append(time.monotonic())
+                self.right_at.append((begun, time.monotonic()))
                 number += 1
 
 
@@ -111,7 +112,7 @@ def main(arguments: list[str]) -> None:
                 time.sleep(0.05)
             back.append(time.monotonic() - killed)
             first = min(
-                (moment for person in people for moment in person.right_at[-400:] if moment > killed), default=0
+                (came for person in people for begun, came in person.right_at[-400:] if begun > killed), default=0
             )
             silent.append(max(0.0, first - killed))
             say(back_s=round(back[-1], 2), timeline_of_the_kill=timeline(server.log, killed_at))
