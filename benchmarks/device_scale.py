@@ -28,6 +28,8 @@ from typing import Any
 from triton_sam.bench.load_clients import LoadClients, infer_request, load_clients
 from triton_sam.bench.load_worker import Connection
 from triton_sam.bench.pictures import Pictures, fresh_numbers, number_at
+from triton_sam.engines.readiness import Stage
+from triton_sam.server.ping_message import PING, read_answer
 
 MODEL = "sam2"
 SECONDS = float(os.environ.get("SCALE_SECONDS", "5"))
@@ -122,15 +124,8 @@ class Server:
         raise SystemExit(f"the server did not start:\n{self.log.read_text(errors='replace')[-3000:]}")
 
     def wait_full_speed(self, seconds: float = 300.0) -> float | None:
-        """Seconds since the start until compiled code is used, by the log; None if it stays uncompiled."""
-        while time.monotonic() - self.begun < seconds:
-            told = self.log.read_text(errors="replace")
-            if "is at full speed" in told:
-                return time.monotonic() - self.begun
-            if "serves on uncompiled" in told or ("another process" not in told and "serves uncompiled" not in told):
-                return None
-            time.sleep(0.1)
-        return None
+        """Seconds since the start until compiled code is used on every device; None if one stays uncompiled."""
+        return wait_full_speed(self.url, self.begun, seconds)
 
     def stop(self) -> None:
         """Ends it and waits."""
@@ -152,6 +147,25 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def wait_full_speed(url: str, begun: float, seconds: float) -> float | None:
+    """Seconds since ``begun`` until all devices are at full speed, by their answers to pings; None if one never is.
+
+    Args:
+        url: of Triton.
+        begun: time.monotonic() of the start.
+    """
+    ping = urllib.request.Request(f"{url}/v2/models/{MODEL}/infer", json.dumps(PING).encode(), method="POST")
+    while time.monotonic() - begun < seconds:
+        with urllib.request.urlopen(ping, timeout=30) as response:
+            engines = [device.get("engine", {}) for device in read_answer(json.loads(response.read())).devices]
+        if any(engine.get("detail") for engine in engines):
+            return None
+        if engines and all(engine.get("stage") == Stage.FULL_SPEED.value for engine in engines):
+            return round(time.monotonic() - begun, 1)
+        time.sleep(0.1)
+    return None
 
 
 class User:

@@ -2,8 +2,10 @@
 
 usage: python -m benchmarks.service_scale FOLDER [SERVICE_PROCESSES ...]
 
-Starts ``triton-sam serve`` on a model repository with one segmenter, once for each number of service processes;
-``TRITON_SAM_PROCESSES`` and the other settings count. Figures are printed as JSON, one line each.
+Starts ``triton-sam serve`` on a model repository with one segmenter, once for each number of service processes, and
+measures when it serves and when every device is at full speed, then clicks. ``TRITON_SAM_PROCESSES`` and the other
+settings count; with ``TRITON_SAM_LOG_FORMAT=json`` the models' log of the start is told too. Figures are printed as
+JSON, one line each.
 """
 
 from __future__ import annotations
@@ -19,9 +21,11 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from benchmarks.device_scale import CLIENTS, MODEL, end, free_port, make_weights, rate_of, say
+from benchmarks.device_scale import CLIENTS, MODEL, end, free_port, make_weights, rate_of, say, wait_full_speed
+from benchmarks.start_timeline import timeline
 from triton_sam.bench.load_clients import RepeatedRequest, load_clients
 from triton_sam.bench.pictures import Pictures, fresh_numbers, number_at
+from triton_sam.settings import Settings
 
 _IMAGES = 8
 _FORMS = tuple(os.environ.get("SCALE_FORMS", "rle,bits").split(","))
@@ -40,23 +44,35 @@ class Service:
         command = [sys.executable, "-m", "triton_sam.cli", "serve", "--model-repository", folder, *ports]
         environment = os.environ | {"TRITON_SAM_SERVICE_PROCESSES": str(processes)}
         self.log = Path(os.environ.get("OUT", "/tmp")) / f"service-{processes}.log"
+        self.begun, self.begun_at = time.monotonic(), time.time()
         self.process = subprocess.Popen(
             [str(word) for word in command], env=environment, stdout=self.log.open("wb"), stderr=subprocess.STDOUT
         )
-        self.begun = time.monotonic()
 
     def wait_ready(self, seconds: float = 300.0) -> float:
-        """Seconds since the start until the service is ready and compiled code is used, if it is compiled."""
+        """Seconds since the start until the service is ready."""
         while time.monotonic() - self.begun < seconds and self.process.poll() is None:
             try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/health", timeout=5) as response:
-                    told = self.log.read_text(errors="replace")
-                    if response.status == 200 and ("serves uncompiled" not in told or "is at full speed" in told):
-                        return time.monotonic() - self.begun
+                if self.health()["state"] == "ready":
+                    return time.monotonic() - self.begun
             except OSError:
                 pass
-            time.sleep(0.2)
+            time.sleep(0.1)
         raise SystemExit(f"the service did not start:\n{self.log.read_text(errors='replace')[-3000:]}")
+
+    def wait_full_speed(self, seconds: float = 300.0) -> float | None:
+        """Seconds since the start until every device is at full speed; None if one stays uncompiled."""
+        return wait_full_speed(f"http://127.0.0.1:{self.triton}", self.begun, seconds)
+
+    def health(self) -> dict[str, Any]:
+        """What ``/health`` answers; OSError if it is not ready."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/health", timeout=5) as response:
+            found: dict[str, Any] = json.loads(response.read())
+            return found
+
+    def timeline(self) -> list[tuple[float, str]]:
+        """(seconds since the start, line) of the models' log, if it is in JSON."""
+        return timeline(Settings().home / "logs" / f"triton-{self.triton}.log", self.begun_at)
 
     def post(self, path: str, body: bytes, kind: str = "application/json") -> dict[str, Any]:
         """A JSON response."""
@@ -118,8 +134,10 @@ def main(arguments: list[str]) -> None:
     for processes in [int(text) for text in arguments[1:]] or [1, 4]:
         service = Service(folder, processes)
         try:
-            say(service_processes=processes, ready_s=round(service.wait_ready(), 1))
-            for form in _FORMS:
+            ready = round(service.wait_ready(), 1)
+            say(service_processes=processes, ready_s=ready, full_speed_s=service.wait_full_speed())
+            say(timeline_of_the_start=service.timeline(), health=service.health().get("devices"))
+            for form in _FORMS if CLIENTS else ():
                 say(service_processes=processes, form=form, **clicks(service, pictures, form))
             if count := int(os.environ.get("SCALE_USERS", "0")):
                 for through, text in users(service, count, image).items():
