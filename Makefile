@@ -21,7 +21,7 @@ help:
 	@echo "make check           ruff, mypy, import-linter"
 	@echo "make bench           the figures of docs/performance.md"
 	@echo "make docs            write the generated tables of docs/ anew"
-	@echo "make lock            choose the exact versions of locks/ anew"
+	@echo "make lock [KEEP=1]   choose the exact versions of locks/ anew (KEEP=1: only of what is new)"
 
 demo: $(call STAMP,$(if $(VLM),vlm,demo))
 	$(BIN)/triton-sam demo $(if $(VLM),--vlm) $(if $(ONCE),--once) $(DEMO_PORTS)
@@ -66,7 +66,7 @@ docs: $(call STAMP,test)
 # What resolves them is the newest too: an outdated lock must not stand in the way of its own renewal.
 lock:
 	PYTHON="$(PYTHON)" LATEST=1 scripts/make_venv.sh build/venv-lock lock
-	build/venv-lock/bin/python scripts/lock.py
+	build/venv-lock/bin/python scripts/lock.py $(if $(KEEP),--keep)
 
 $(call STAMP,demo): EXTRAS = server,service,demo
 $(call STAMP,vlm): EXTRAS = demo-vlm

@@ -1,5 +1,7 @@
 """Writes locks/ (`make lock`): exact versions of everything that `make demo`, `make test` and `make test-all` install.
 
+With ``--keep`` (`make lock KEEP=1`) versions that are locked stay, and only those of new requirements are chosen.
+
 One constraints file for each Python, for Linux on x86_64 and aarch64. uv resolves for a Python and a processor that
 this machine does not have. pip cannot: with `--python-version` it still evaluates conditions such as
 "python_version < '3.11'" for the Python that it runs in. uv does not read pip's configuration, so it is passed on here.
@@ -81,13 +83,25 @@ def write_lock(python: str, found: dict[str, dict[str, str]]) -> None:
             lines.append(f"{name}=={versions[MACHINES[0]]}")
         else:
             lines += [f"{name}=={version} ; platform_machine == '{machine}'" for machine, version in versions.items()]
-    path = ROOT / "locks" / f"py{python.replace('.', '')}.txt"
+    path = lock_file(python)
     path.parent.mkdir(exist_ok=True)
     path.write_text("\n".join(lines) + "\n")
     sys.stdout.write(f"{path.relative_to(ROOT)}: {len(lines) - 1} packages\n")
 
 
-def main() -> None:
+def locked(python: str, machine: str) -> dict[str, str]:
+    """The present lock's versions for a Python and a processor."""
+    lines = lock_file(python).read_text().splitlines()
+    pins = [Requirement(line) for line in lines if line and not line.startswith("#")]
+    kept = [pin for pin in pins if pin.marker is None or pin.marker.evaluate({"platform_machine": machine})]
+    return {pin.name: str(pin.specifier).removeprefix("==") for pin in kept}
+
+
+def lock_file(python: str) -> Path:
+    return ROOT / "locks" / f"py{python.replace('.', '')}.txt"
+
+
+def main(*, keep: bool) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         settings = read_pip_settings(folder)
@@ -101,10 +115,11 @@ def main() -> None:
             found: dict[str, dict[str, str]] = {}
             like: dict[str, str] = {}
             for machine in MACHINES:
-                found[machine] = resolve(python, machine, folder, environment, like)
+                wanted = like | locked(python, machine) if keep else like
+                found[machine] = resolve(python, machine, folder, environment, wanted)
                 like = found[machine]
             write_lock(python, found)
 
 
 if __name__ == "__main__":
-    main()
+    main(keep="--keep" in sys.argv[1:])

@@ -178,6 +178,10 @@ class CrashedAtStart(ServerError):
     """
 
 
+class JobStopped(TritonSamError):
+    """A batch job cannot go on now. Nothing is lost: the same command goes on where it stopped."""
+
+
 _WIRE_CLASSES: tuple[type[TritonSamError], ...] = (
     InvalidInput,
     NotAuthorised,

@@ -78,7 +78,7 @@ class FakeLink:
 
     answers: tuple[Any, ...] = ()
 
-    def __init__(self, options: WorkerOptions, _instance: int, _events: object) -> None:
+    def __init__(self, options: WorkerOptions, _instance: int, _events: object, _spare: object) -> None:
         self.options = options
         self.info = ModelInfo("sam2:tiny", "1", "float16")
         self.answer = self.answers[options.index]
