@@ -149,9 +149,9 @@ def _fill_prompts(connection: sqlite3.Connection, prompts: Iterable[tuple[str, I
                 rows,
             )
     if unknown_count:
-        names = _listed([shown(key) for key in unknown], unknown_count)
+        names = ", ".join(shown(key) for key in unknown)
         raise InvalidInput(
-            f"the file of prompts has {unknown_count} prompts for images that it does not list ({names}): "
+            f"the file of prompts has {unknown_count} prompts for images that it does not list, as {names}: "
             "list these images, or remove the prompts"
         )
 

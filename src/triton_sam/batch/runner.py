@@ -15,7 +15,6 @@ from triton_sam.batch.results import ResultFiles
 from triton_sam.batch.stopping import StopRequest
 from triton_sam.batch.store import JobStore
 from triton_sam.batch.writing import ItemWriter, Writing
-from triton_sam.errors import JobStopped
 
 #: Works and results anywhere between the state and its records, and results whose masks are in memory.
 _MOST, _MOST_UNWRITTEN = 512, 64
@@ -107,8 +106,8 @@ class _Run:
                 self._report_if_due()
             self._executor.close(at_once=self._stop.drops)
             is_closed = True
-        except BaseException:
-            self._end(is_closed)
+        except BaseException as error:
+            self._end(is_closed, error)
             raise
         if not self._writing.end(_SHORT_PATIENCE if self._stop.drops else _PATIENCE):
             log.warning("the disk takes too long: some images that have ended are not recorded, and are made again")
@@ -165,17 +164,21 @@ class _Run:
                 self._in_flight.discard(outcome.work.item.index)
                 self._writing.take(outcome)
 
-    def _end(self, is_closed: bool) -> None:
+    def _end(self, is_closed: bool, error: BaseException) -> None:
         """After an error: what has ended is still written and recorded. Nothing here may hide that error."""
-        if not is_closed:
-            with contextlib.suppress(Exception):
-                while outcomes := self._executor.finished(0.0):
-                    self._pass_on(outcomes)
+        try:
+            if not is_closed and isinstance(error, Exception):  # a Ctrl-C may have met the executor anywhere
+                with contextlib.suppress(Exception):
+                    while outcomes := self._executor.finished(0.0):
+                        self._pass_on(outcomes)
+        finally:
             try:
-                self._executor.close(at_once=True)
+                if not is_closed:
+                    self._executor.close(at_once=True)
             except Exception:
                 log.warning("the executor did not end cleanly", exc_info=True)
-        self._writing.end(_SHORT_PATIENCE if self._stop.drops else _PATIENCE)
+            finally:
+                self._writing.end(_SHORT_PATIENCE if self._stop.drops else _PATIENCE)
 
     def _report_if_due(self) -> None:
         if time.monotonic() >= self._next_report:
@@ -198,6 +201,3 @@ class _Run:
                 self._executor.describe(),
             )
         )
-
-
-__all__ = ["ItemWriter", "JobProgress", "JobStopped", "OnProgress", "Summary", "run_job"]
