@@ -14,7 +14,7 @@ from triton_sam.core.picture_samples import Samples
 from triton_sam.core.pillow_pictures import PillowPicture
 from triton_sam.core.tiff import TiffFile
 from triton_sam.core.tiff_decoder import check_decodable
-from triton_sam.core.tiff_directories import is_tiff
+from triton_sam.core.tiff_directories import FileData, is_tiff
 from triton_sam.core.untrusted import check_size, guarded
 from triton_sam.errors import InvalidInput
 
@@ -37,12 +37,12 @@ class Description:
 class ImagePlanes:
     """An image file whose planes can be read one by one."""
 
-    def __init__(self, data: bytes | memoryview, *, max_bytes: int, max_pixels: int) -> None:
+    def __init__(self, data: bytes | memoryview | FileData, *, max_bytes: int, max_pixels: int) -> None:
         if len(data) == 0:
             raise InvalidInput("the image is empty: send the bytes of an image file")
         check_size(len(data), max_bytes)
         self._tiff = guarded(lambda: TiffFile(data, max_pixels=max_pixels)) if is_tiff(data) else None
-        self._picture = guarded(lambda: PillowPicture(data, max_pixels)) if self._tiff is None else None
+        self._picture = guarded(lambda: PillowPicture(_whole(data), max_pixels)) if self._tiff is None else None
 
     def describe(self) -> Description:
         """Pages, channels and depth; InvalidInput if the planes cannot be read."""
@@ -98,6 +98,10 @@ class ImagePlanes:
             "uint8" if coloured else str(tiff.first.dtype),
             8 if coloured else tiff.first.bits,
         )
+
+
+def _whole(data: bytes | memoryview | FileData) -> bytes | memoryview:
+    return data if isinstance(data, bytes | memoryview) else bytes(data)
 
 
 def _description_of(picture: PillowPicture) -> Description:

@@ -15,7 +15,7 @@ from PIL import Image
 from triton_sam.core import tiff_decoder, tiff_pages
 from triton_sam.core.deep_pixels import Bytes
 from triton_sam.core.picture_samples import Samples
-from triton_sam.core.tiff_directories import Directories, Directory
+from triton_sam.core.tiff_directories import Directories, Directory, FileData
 from triton_sam.core.tiff_pages import TiffPage, read_page
 from triton_sam.core.tiff_stacks import Stack, may_have_channels, stack_of
 from triton_sam.core.untrusted import check_pixels
@@ -30,7 +30,7 @@ _CHOOSE = "choose one: on the page, with --channel on the command line, or set_i
 class TiffFile:
     """A TIFF whose first page was read: its size is known, no pixel is decoded."""
 
-    def __init__(self, data: bytes | memoryview, *, max_pixels: int) -> None:
+    def __init__(self, data: bytes | memoryview | FileData, *, max_pixels: int) -> None:
         self._max_pixels = max_pixels
         self._directories = Directories(data)
         directory = self._directories.first()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -34,7 +34,17 @@ _SUBFILE_TYPE, _OLD_SUBFILE_TYPE = 254, 255
 _REDUCED_OR_MASK = 0b101
 
 
-def is_tiff(data: bytes | memoryview) -> bool:
+class FileData(Protocol):
+    """The bytes of a file that are read when they are asked for, where a file may be larger than the memory."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, part: slice, /) -> bytes: ...
+
+    def __bytes__(self) -> bytes: ...
+
+
+def is_tiff(data: bytes | memoryview | FileData) -> bool:
     """Whether a file begins as a TIFF or BigTIFF does."""
     return bytes(data[:4]) in MAGIC
 
@@ -97,8 +107,8 @@ class Directory:
 class Directories:
     """Reads the directories of one TIFF file."""
 
-    def __init__(self, data: bytes | memoryview) -> None:
-        self.data = memoryview(data)
+    def __init__(self, data: bytes | memoryview | FileData) -> None:
+        self.data: memoryview | FileData = memoryview(data) if isinstance(data, bytes) else data
         self.order, self.is_big = MAGIC[bytes(data[:4])]
         self.offset_format = "Q" if self.is_big else "I"
         self.first_offset = self._unpack(self.offset_format, 8 if self.is_big else 4)
