@@ -48,7 +48,7 @@ class Entry:
 
     Attributes:
         into: where its outcome goes.
-        order: its servers, once it is read.
+        image, size, order: its bytes, width and height, and its servers, once it is read.
         errors: times that a server had an error of its own with it.
         struck: servers that were lost while it was in flight.
         was_alone: whether it was alone the last time.
@@ -57,6 +57,7 @@ class Entry:
     work: Work
     into: deque[Outcome]
     image: ImageFile | None = None
+    size: tuple[int, int] = (0, 0)
     order: list[int] = field(default_factory=list)
     errors: int = 0
     struck: list[int] = field(default_factory=list)
@@ -215,7 +216,9 @@ class Dispatcher:
 
     def answered(self, flight: Flight, result: ItemResult, now: float) -> None:
         self._land(flight)
-        self._worked(flight, now)
+        state = self.servers.states[flight.server]
+        state.pace.answered(flight.sent, now, flight.waited)
+        self._worked(state, now)
         self._finish(flight.entry, Outcome(flight.entry.work, result))
 
     def failed(self, flight: Flight, error: BaseException, now: float) -> None:
@@ -238,7 +241,8 @@ class Dispatcher:
             state.pace.dropped()
             self._lost(flight, error, now)
         elif isinstance(error, InvalidInput | Unsupported):
-            self._worked(flight, now)
+            state.pace.dropped()
+            self._worked(state, now)
             self._finish(entry, Outcome(entry.work, failure=entry.reason))
         else:
             self._broken(flight, error, now)
@@ -246,9 +250,7 @@ class Dispatcher:
     def _land(self, flight: Flight) -> None:
         self._flights[flight.server].pop(flight)
 
-    def _worked(self, flight: Flight, now: float) -> None:
-        state = self.servers.states[flight.server]
-        state.pace.answered(flight.sent, now, flight.waited)
+    def _worked(self, state: ServerState, now: float) -> None:
         state.answered(now)
         self._last_answer = now
         for entry in [parked for parked in self._parked if parked.first_strike < now]:
@@ -332,11 +334,8 @@ class Dispatcher:
         self._finish(entry, Outcome(entry.work, failure=failure))
 
     def _give_up(self, entry: Entry) -> None:
-        times = len(entry.struck)
-        self._fail(
-            entry,
-            f"its server was lost or silent {times} times while it had this image, and works otherwise ({entry.reason})",
-        )
+        held = f"its server was lost or silent {len(entry.struck)} times while it had this image"
+        self._fail(entry, f"{held}, and works otherwise ({entry.reason})")
 
     def _stop(self, error: JobStopped) -> None:
         if self.stopped is None:

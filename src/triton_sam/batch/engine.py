@@ -72,6 +72,7 @@ class Engine:
         self._may_send = [threading.Condition(self._lock) for _ in urls]
         self._changed = threading.Condition(self._lock)
         self._closed = False
+        self._dropped = False  # what is in flight
         self._readers: list[threading.Thread] = []
         self._senders: list[list[threading.Thread]] = [[] for _ in urls]
 
@@ -83,6 +84,10 @@ class Engine:
         with self._lock:
             stopped = self._closed or self._board.stopped is not None
             return 0 if stopped else self._board.room
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
 
     def submit(self, work: Work, into: deque[Outcome]) -> None:
         """Takes an image; its outcome is appended to ``into``, which :meth:`collect` empties."""
@@ -100,7 +105,7 @@ class Engine:
                 if self._board.stopped is not None and not self._closed:
                     raise self._board.stopped
                 left = deadline - time.monotonic()
-                if left <= 0 or (self._closed and not self._board.in_flight):
+                if left <= 0 or self._dropped or (self._closed and not self._board.in_flight):
                     return []
                 self._changed.wait(left)
             found = list(into)
@@ -121,9 +126,10 @@ class Engine:
         """Ends it. What was not sent yet is dropped; what was sent is waited for, or with ``at_once`` dropped too."""
         with self._lock:
             self._closed = True
+            self._dropped = self._dropped or at_once
             for condition in (self._may_read, self._changed, *self._may_send):
                 condition.notify_all()
-            while not at_once and self._board.in_flight:
+            while not self._dropped and self._board.in_flight:
                 self._changed.wait()
             threads = [*self._readers, *(thread for group in self._senders for thread in group)]
         deadline = time.monotonic() + _JOIN_SECONDS
@@ -176,10 +182,11 @@ class Engine:
         failure: Exception | None = None
         try:
             data = self._read(work.item, self._options.choice)
+            size = self._size_of(data)
             if needs_server(work, self._options):
-                image = image_file(data)
+                image, entry.size = image_file(data), size
             else:
-                result = without_masks(work.item, self._size_of(data))
+                result = without_masks(work.item, size)
         except Exception as error:
             failure = error
         with self._lock:
@@ -240,7 +247,7 @@ class Engine:
                 entry.image,
                 self._options,
                 self._models[server],
-                size_of=self._size_of,
+                size=entry.size,
                 on_timings=flight.note,
             )
         except Exception as error:

@@ -122,11 +122,14 @@ def segment(
     options: SegmentOptions,
     server: ModelServer,
     *,
-    size_of: SizeOf,
+    size: tuple[int, int],
     on_timings: OnTimings | None = None,
 ) -> ItemResult:
-    """The masks of an image, in the order of its prompts. Raises what the server answers instead."""
-    size = size_of(image.data)
+    """The masks of an image, in the order of its prompts. Raises what the server answers instead.
+
+    Args:
+        size: width and height of the image, upright.
+    """
     if not needs_server(work, options):
         return without_masks(work.item, size)
     begun = time.perf_counter()
