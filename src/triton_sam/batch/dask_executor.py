@@ -7,6 +7,7 @@ import logging
 import queue
 import time
 import uuid
+from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -79,7 +80,9 @@ class DaskExecutor:
             if self._own_cluster is not None:
                 self._own_cluster.close()
             raise
-        self._buffer: list[Work] = []
+        self._buffer: deque[Work] = deque()
+        self._suspects: deque[Work] = deque()
+        self._tested: set[int] = set()
         self._running: dict[Any, list[Work]] = {}
         self._ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._tasks = 0
@@ -95,31 +98,27 @@ class DaskExecutor:
         if self._stopped is not None or self._closed:
             return 0
         chunks = _CHUNKS_EACH * max(1, self._workers)
-        held = len(self._buffer) + sum(map(len, self._running.values()))
-        return max(0, chunks * self._chunk - held)
+        return max(0, chunks * self._chunk - self._held)
 
     def submit(self, work: Work) -> None:
         self._buffer.append(work)
-        if len(self._buffer) >= self._chunk:
-            self._send(self._take_buffer())
+        self._send_chunks(least=self._chunk)
 
     def finished(self, timeout: float) -> Sequence[Outcome]:
-        if self._stopped is None and self._buffer and len(self._running) < max(1, self._workers):
-            self._send(self._take_buffer())  # a worker has nothing to do
         deadline = time.monotonic() + timeout
         while True:
+            self._send_chunks(least=1)
             outcomes = self._collect(max(0.0, min(_COUNT_SECONDS, deadline - time.monotonic())))
             if outcomes:
                 return outcomes
             if self._stopped is not None and not self._closed:
                 raise self._stopped
-            if time.monotonic() >= deadline or not self._running:
+            if time.monotonic() >= deadline or not self._held:
                 return ()
             self._look()
 
     def describe(self) -> str:
-        count = sum(map(len, self._running.values()))
-        return f"{count} in flight on {self._workers} Dask worker{'' if self._workers == 1 else 's'}"
+        return f"{self._held} in flight on {self._workers} Dask worker{'' if self._workers == 1 else 's'}"
 
     def close(self, *, at_once: bool) -> None:
         """Ends it. Images that no worker has are dropped; chunks on the way are waited for, or dropped too."""
@@ -127,6 +126,7 @@ class DaskExecutor:
             return
         kept: list[Outcome] = []
         self._buffer.clear()
+        self._suspects.clear()
         while not at_once and self._running and self._stopped is None:
             kept += self._collect(_COUNT_SECONDS)
             self._look()
@@ -148,9 +148,28 @@ class DaskExecutor:
 
     # -- chunks --------------------------------------------------------------------------------------------------
 
-    def _take_buffer(self) -> list[Work]:
-        works, self._buffer = self._buffer, []
-        return works
+    @property
+    def _held(self) -> int:
+        return len(self._buffer) + len(self._suspects) + sum(map(len, self._running.values()))
+
+    def _send_chunks(self, least: int) -> None:
+        """Sends chunks that are full, and those of at least so many images if a worker has nothing to do.
+
+        A suspect is sent when nothing else is on the way: whatever shares its worker would share its end.
+        """
+        if any(work.item.index in self._tested for works in self._running.values() for work in works):
+            return
+        if self._suspects:
+            if not self._running and self._stopped is None:
+                work = self._suspects.popleft()
+                self._tested.add(work.item.index)
+                self._send([work])
+            return
+        while self._buffer and self._stopped is None:
+            is_idle = len(self._running) < max(1, self._workers)
+            if len(self._buffer) < (least if is_idle else self._chunk):
+                return
+            self._send([self._buffer.popleft() for _ in range(min(self._chunk, len(self._buffer)))])
 
     def _send(self, works: list[Work]) -> None:
         self._tasks += 1
@@ -163,7 +182,8 @@ class DaskExecutor:
                 pure=False,
             )
         except Exception as error:
-            self._stop(self._lost(error))
+            lost = self._client.status != _RUNNING or isinstance(error, OSError | TimeoutError)
+            self._stop(self._lost(error) if lost else _cannot_run(error))
             return
         self._running[future] = works
         future.add_done_callback(self._ended.put)
@@ -192,9 +212,6 @@ class DaskExecutor:
         except JobStopped as error:
             self._stop(error)
             return []
-        except ImportError as error:
-            self._stop(JobStopped(f"a Dask worker cannot run the job ({error}): install the same triton-sam there"))
-            return []
         except Exception as error:
             self._interrupted(works, error)
             return []
@@ -209,11 +226,10 @@ class DaskExecutor:
         return answer.outcomes
 
     def _killed(self, works: list[Work], error: Exception) -> list[Outcome]:
-        """Several workers died with a chunk: its images are tried one by one, to find the one that kills them."""
-        if len(works) == 1:
+        """Several workers died with a chunk: its images are tried one by one, each alone, to find the one."""
+        if len(works) == 1 and works[0].item.index in self._tested:
             return [Outcome(works[0], failure=f"several Dask workers ended while they had this image ({error})")]
-        for work in works:
-            self._send([work])
+        self._suspects += works
         return []
 
     def _interrupted(self, works: list[Work], error: Exception) -> None:
@@ -223,8 +239,7 @@ class DaskExecutor:
         elif type(error).__module__.partition(".")[0] in ("distributed", "asyncio", "concurrent"):
             self._send(works)
         else:
-            text = " ".join(str(error).split())
-            self._stop(JobStopped(f"a Dask worker cannot run the job ({type(error).__name__}: {text})"))
+            self._stop(_cannot_run(error))
 
     # -- the cluster ---------------------------------------------------------------------------------------------
 
@@ -263,6 +278,11 @@ class DaskExecutor:
         return JobStopped(f"the Dask scheduler no longer responds{why}: start it and run the same command again")
 
 
+def _cannot_run(error: Exception) -> JobStopped:
+    text = " ".join(str(error).split())[:300]
+    return JobStopped(f"Dask cannot run the job ({type(error).__name__}: {text}): its workers need the same triton-sam")
+
+
 def _distributed() -> Any:
     try:
         import distributed
@@ -275,7 +295,7 @@ def _local_cluster(workers: int) -> Any:
     """Processes of this machine, one thread each: a chunk's own threads wait for the servers."""
     distributed = _distributed()
     return distributed.LocalCluster(
-        n_workers=workers, threads_per_worker=1, dashboard_address=None, silence_logs=logging.ERROR
+        n_workers=workers, threads_per_worker=1, dashboard_address="127.0.0.1:0", silence_logs=logging.ERROR
     )
 
 
