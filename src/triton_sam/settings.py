@@ -60,6 +60,9 @@ class Settings(BaseSettings):
     encode_queue: int = Field(default=32, gt=0, description="maximum number of images that wait for the encoder")
     click_queue: int = Field(default=512, gt=0, description="maximum number of clicks that wait for the decoder")
     queue_seconds: float = Field(default=90.0, gt=0, description="longest time in a queue before a request is refused")
+    background_queue_seconds: float = Field(
+        default=900.0, gt=0, description="the same for background requests, whose clients are patient"
+    )
     click_batch: int = Field(
         default=8, gt=0, description="maximum number of prompts decoded in one run of an ONNX graph"
     )

@@ -113,7 +113,11 @@ class LocalCore:
         room = self._engine.capacity.cache_bytes
         self._cache = EmbeddingCache(settings.cache_bytes if room is None else room)
         limits = QueueLimits(
-            settings.encode_queue, settings.click_queue, settings.queue_seconds, window=settings.encode_window_ms / 1e3
+            settings.encode_queue,
+            settings.click_queue,
+            settings.queue_seconds,
+            settings.background_queue_seconds,
+            window=settings.encode_window_ms / 1e3,
         )
         self._scheduler = Scheduler(self._engine, self._cache, metrics, limits)
 
@@ -139,8 +143,8 @@ class LocalCore:
 
     @property
     def crowded(self) -> bool:
-        """Whether a request that arrives now waits for another batch than the one that is being decoded."""
-        return self._scheduler.unanswered > self._engine.capacity.rows
+        """Whether a click that arrives now waits for another batch than the one that is being decoded."""
+        return self._scheduler.unanswered_of_people > self._engine.capacity.rows
 
     def submit(self, job: SegmentJob, source: Source) -> None:
         """See :class:`SegmenterCore`."""
@@ -184,7 +188,7 @@ class LocalCore:
 
     def has(self, name: str) -> bool:
         """Whether an image is cached, by its key or by the hash of its embedding."""
-        return self._cache.get(name) is not None or self._cache.find_alias(name) is not None
+        return self._cache.get(name, background=True) is not None or self._cache.find_alias(name) is not None
 
     def close(self) -> None:
         """See :class:`SegmenterCore`."""
@@ -198,14 +202,15 @@ class LocalCore:
             self._check(job.prompt, *encoded.size)
             if job.prompt.everything is not None and job.prompt.everything.crop_n_layers:
                 job.image = encoded
-        self._metrics.count("cache_hits" if self._cache.get(job.image_key) is not None else "cache_misses")
+        cached = self._cache.get(job.image_key, background=job.background)
+        self._metrics.count("cache_hits" if cached is not None else "cache_misses")
         self._scheduler.submit_image(job, encoded)
         if not self.on_cpu:
             time.sleep(0)  # hands Python's lock to the thread that reads the image, which would wait 0.1 ms for it
 
     def _submit_cached(self, job: SegmentJob, prompt: Prompt) -> None:
         try:
-            embedding = self._cache.require(job.image_key)
+            embedding = self._cache.require(job.image_key, background=job.background)
         except TritonSamError:
             self._metrics.count("cache_misses")
             raise

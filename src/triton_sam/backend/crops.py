@@ -50,4 +50,5 @@ def crop_job(job: SegmentJob, crop: CropBox) -> tuple[SegmentJob, EncodedImage, 
     key = hashlib.sha256(f"{job.image_key}\0{box}".encode()).hexdigest()[: len(job.image_key)]
     reply = _CropReply(job)
     part = SegmentJob(reply, None, key, job.session, sequence=job.sequence, request_id=job.request_id)
+    part.background = job.background
     return part, image, reply.embedding

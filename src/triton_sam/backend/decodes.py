@@ -26,7 +26,9 @@ from triton_sam.errors import Unavailable
 log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 #: Seconds after which work between clicks comes before a click, so that a crowd does not stop it for ever.
-_LONGEST_WAIT = 1.0
+LONGEST_WAIT = 1.0
+#: Rows of a chunk on a CPU, where one takes as long as a click.
+_CPU_ROWS = 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,7 +45,7 @@ class _Chore:
     """Work on the engine that is no click."""
 
     action: Callable[[], Callable[[], Any]]
-    since: float
+    since: float = field(default_factory=time.perf_counter)
     begun: Future[Callable[[], Any]] = field(default_factory=Future)
 
     def start(self) -> None:
@@ -72,6 +74,8 @@ class DecodeWorker:
         self.queue: FairQueue[SegmentJob] = FairQueue(capacity)
         self._pings: list[Callable[[], None]] = []
         self._between: deque[_Chore] = deque()
+        self._background: deque[_Chore] = deque()
+        self._searches = 0
         self._single_user = SingleUserDetector()
         self._decoding = False
         self._closing = False
@@ -84,6 +88,11 @@ class DecodeWorker:
         self._thread.start()
 
     @property
+    def rows_between(self) -> int:
+        """How many rows work between clicks may begin at a time: a click that arrives then waits for them."""
+        return _CPU_ROWS if self._engine.capacity.on_cpu else self._engine.capacity.rows
+
+    @property
     def alive(self) -> bool:
         """Whether its thread runs."""
         return self._thread.is_alive()
@@ -93,6 +102,11 @@ class DecodeWorker:
     def add(self, job: SegmentJob) -> None:
         """Queues a job whose image is encoded."""
         self.queue.put(job, job.turn)
+        self._ready.notify()
+
+    def yield_to(self, searches: int) -> None:
+        """Tells how many searches of people run: between their chunks no background work is begun."""
+        self._searches = searches
         self._ready.notify()
 
     def may_decode_now(self, job: SegmentJob) -> bool:
@@ -110,18 +124,19 @@ class DecodeWorker:
         with self._lock:
             self._single_user.answered(time.perf_counter())
 
-    def between(self, start: Callable[[], Callable[[], _T]]) -> Callable[[], _T]:
+    def between(self, start: Callable[[], Callable[[], _T]], *, background: bool = False) -> Callable[[], _T]:
         """Calls ``start`` on the worker thread when no click is waiting, and returns what it returns.
 
         Args:
             start: begins work on the engine and returns a function that waits for its result. Clicks that arrive then
                 are behind it.
+            background: it also waits for the work between clicks that a person waits for.
         """
-        chore = _Chore(start, time.perf_counter())
+        chore = _Chore(start)
         with self._lock:
             if self._closing:
                 raise Unavailable("the server is stopping: try again on another one or in a moment")
-            self._between.append(chore)
+            (self._background if background else self._between).append(chore)
             self._ready.notify()
         begun: Callable[[], _T] = chore.begun.result()
         return begun
@@ -146,10 +161,11 @@ class DecodeWorker:
         while True:
             with self._lock:
                 self._decoding = running is not None
-                while not (self.queue or self._pings or self._between or self._closing or running):
-                    self._ready.wait()
-                pings, self._pings = self._pings, []
                 chore = self._next_chore()
+                while not (self.queue or self._pings or chore or self._closing or running):
+                    self._ready.wait(LONGEST_WAIT / 4 if self._background else None)
+                    chore = self._next_chore()
+                pings, self._pings = self._pings, []
                 batch = self._next_batch() if chore is None and self._may_begin(running) else []
                 self._decoding = bool(batch or running)
                 if not (batch or pings or running or chore):
@@ -171,9 +187,12 @@ class DecodeWorker:
             pings, batch, begun, chore = [], [], None, None  # an idle worker keeps nothing alive
 
     def _next_chore(self) -> _Chore | None:
-        """Work between clicks, if none is waiting, or if it has waited long enough."""
-        if self._between and (not self.queue or time.perf_counter() - self._between[0].since > _LONGEST_WAIT):
-            return self._between.popleft()
+        """Work between clicks, if nothing is waiting that comes before it, or if it has waited long enough."""
+        late = time.perf_counter() - LONGEST_WAIT
+        clicks = bool(self.queue)
+        for chores, must_yield in ((self._between, clicks), (self._background, clicks or self._searches > 0)):
+            if chores and (not must_yield or chores[0].since < late):
+                return chores.popleft()
         return None
 
     def _may_begin(self, running: _Run | None) -> bool:
@@ -210,8 +229,8 @@ class DecodeWorker:
                 return None
             started = time.perf_counter()
             for job in batch:
-                job.timings["queue"] = (started - job.received) * 1e3 - sum(job.timings.values())
-            self._metrics.count_waits([job.timings["queue"] for job in batch])
+                job.mark_queue(started)
+            self._metrics.count_waits(batch, "queue")
             return _Run(batch, started, self.start([row for job in batch for row in job.rows()]))
         except Exception as error:
             self._failed(batch, error)

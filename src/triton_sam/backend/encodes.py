@@ -1,7 +1,8 @@
 """Encodes images: several threads prepare them, one encodes them in batches.
 
 A batch is what is ready when the encoder becomes free. If other images are being prepared at that moment, the encoder
-waits for them for a few milliseconds at most.
+waits for them for a few milliseconds at most. Images that only background requests want are prepared and encoded while
+nobody waits for another one.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from typing import Any
 
 from triton_sam.backend.jobs import SegmentJob
 from triton_sam.backend.responder import Responder, internal_error
-from triton_sam.core.fair_queue import FairQueue
+from triton_sam.core.fair_queue import PeopleFirstQueue
 from triton_sam.core.images import EncodedImage
-from triton_sam.engines.base import Embedding, Engine
+from triton_sam.engines.base import Capacity, Embedding, Engine
 from triton_sam.engines.priority import lower_this_thread
 from triton_sam.errors import TritonSamError
 
@@ -37,6 +38,11 @@ class EncodeTask:
     begun: float = 0.0
     ready: float = 0.0
 
+    @property
+    def background(self) -> bool:
+        """Whether only background requests wait for it. Under the lock."""
+        return all(job.background for job in self.waiters)
+
 
 class EncodePipeline:
     """The queue of images and the threads that prepare and encode them."""
@@ -47,6 +53,7 @@ class EncodePipeline:
         lock: threading.Lock,
         responder: Responder,
         on_encoded: Callable[[EncodeTask, Embedding], None],
+        may_run_ahead: Callable[[], bool],
         *,
         capacity: int,
         window: float,
@@ -55,17 +62,19 @@ class EncodePipeline:
         Args:
             lock: the scheduler's.
             on_encoded: takes an embedding, and ends the task with :meth:`finish`; called without the lock.
+            may_run_ahead: whether a background image may be begun now; called under the lock.
             capacity: of the queue.
             window: seconds for which the encoder waits for images that are being prepared.
         """
         self._engine = engine
         self._responder = responder
         self._on_encoded = on_encoded
+        self._may_run_ahead = may_run_ahead
         self._lock = lock
         self._window = window
         self._may_prepare = threading.Condition(lock)
         self._may_encode = threading.Condition(lock)
-        self.waiting: FairQueue[EncodeTask] = FairQueue(capacity)
+        self.waiting: PeopleFirstQueue[EncodeTask] = PeopleFirstQueue(capacity)
         #: By image key, from :meth:`add` to :meth:`finish`.
         self.tasks: dict[str, EncodeTask] = {}
         self._preparing = 0
@@ -107,9 +116,20 @@ class EncodePipeline:
     # -- under the scheduler's lock --------------------------------------------------------------------------
 
     def add(self, task: EncodeTask, turn: Hashable) -> None:
-        """Queues an image. The caller has checked ``waiting.full``."""
+        """Queues an image. The caller has checked ``waiting.refusal``."""
         self.tasks[task.key] = task
-        self.waiting.put(task, turn)
+        self.waiting.put(task, turn, background=task.background)
+        self._may_prepare.notify()
+
+    def join_task(self, task: EncodeTask, job: SegmentJob) -> None:
+        """Lets a job wait for an image that waits or runs already. One in the background becomes a person's."""
+        task.waiters.append(job)
+        if not job.background:
+            self.waiting.promote(task, job.turn)
+            self._may_prepare.notify()
+
+    def go_on(self) -> None:
+        """Looks again whether a background image may be begun."""
         self._may_prepare.notify()
 
     def drop_waiters(self, unwanted: Callable[[SegmentJob], bool]) -> list[SegmentJob]:
@@ -150,11 +170,10 @@ class EncodePipeline:
     def _prepare_loop(self) -> None:
         while True:
             with self._lock:
-                while not (self.waiting and self._has_room):
+                while (task := self._next_task()) is None:
                     if self._closing and not self.waiting:
                         return
                     self._may_prepare.wait()
-                task = self.waiting.pop()
                 self._preparing += 1
                 if self._encode_started is None:
                     self._encode_started = time.perf_counter()
@@ -165,7 +184,7 @@ class EncodePipeline:
                 if failure is not None or not task.waiters:
                     self.finish(task)
                 elif task.prepared is None:  # a job joined just after the last one had left
-                    self.waiting.put(task, task.waiters[0].turn)
+                    self.waiting.put(task, task.waiters[0].turn, background=task.background)
                 else:
                     self._ready.append(task)
                 batch = self._take_batch() if self._is_alone(task) else []
@@ -173,7 +192,7 @@ class EncodePipeline:
                 self._may_encode.notify()
                 self._may_prepare.notify()
             if failure is not None:
-                self._fail(task, failure)
+                self._responder.fail_all(task.waiters, failure)
             if batch:
                 self._encode(batch)
             del task, failure, batch  # an idle thread keeps no image alive
@@ -183,9 +202,14 @@ class EncodePipeline:
         others = self._preparing or self._encoding or self.waiting
         return self._engine.capacity.answers_at_once and self._ready == [task] and not others
 
-    @property
-    def _has_room(self) -> bool:
-        return self._preparing + len(self._ready) + self._encoding < self._engine.capacity.ahead
+    def _next_task(self) -> EncodeTask | None:
+        """Removes the next image to prepare from the queue, if there is one and room for it. Under the lock."""
+        begun = self._preparing + len(self._ready) + self._encoding
+        if self.waiting.people:
+            return self.waiting.people.pop() if begun < self._engine.capacity.ahead else None
+        if not self.waiting.background or begun >= _most_in_background(self._engine.capacity):
+            return None
+        return self.waiting.background.pop() if self._closing or self._may_run_ahead() else None
 
     def _note_idle(self) -> None:
         if not (self._preparing or self._ready or self._encoding):
@@ -214,10 +238,6 @@ class EncodePipeline:
             task.waiters = [job for job in task.waiters if job in staying or job not in checked]
             return bool(task.waiters)
 
-    def _fail(self, task: EncodeTask, error: TritonSamError) -> None:
-        for job in task.waiters:
-            self._responder.fail(job, error)
-
     def _encode_loop(self) -> None:
         while True:
             with self._lock:
@@ -233,7 +253,10 @@ class EncodePipeline:
 
     def _take_batch(self) -> list[EncodeTask]:
         """Removes the next batch from the ready images. Under the lock."""
-        batch, self._ready = self._next_batch()
+        for task in self._ready:
+            if not task.waiters:
+                self.finish(task)
+        batch, self._ready = _next_batch(self._ready, self._engine.capacity.image_batches)
         self._encoding = len(batch)
         self._encode_started = time.perf_counter()
         return batch
@@ -264,16 +287,6 @@ class EncodePipeline:
         while self._preparing and len(self._ready) < most and (left := deadline - time.perf_counter()) > 0:
             self._may_encode.wait(left)
 
-    def _next_batch(self) -> tuple[list[EncodeTask], list[EncodeTask]]:
-        """(images to encode now, images that stay), without those that no job waits for. Under the lock."""
-        for task in self._ready:
-            if not task.waiters:
-                self.finish(task)
-        wanted = [task for task in self._ready if task.waiters]
-        # If the engine has batches of four and eight, five cost as much as eight: encode four, then one.
-        count = max((size for size in self._engine.capacity.image_batches if size <= len(wanted)), default=0)
-        return wanted[:count], wanted[count:]
-
     def _hand_over(self, batch: list[EncodeTask], embeddings: list[Embedding], failure: TritonSamError | None) -> None:
         for index, task in enumerate(batch):
             task.prepared = None
@@ -286,4 +299,20 @@ class EncodePipeline:
                     reported = internal_error("caching an embedding", error, list(task.waiters))
             with self._lock:
                 self.finish(task)
-            self._fail(task, reported)
+            self._responder.fail_all(task.waiters, reported)
+
+
+def _most_in_background(capacity: Capacity) -> int:
+    """How many images may be ahead for a background one to be begun: room for a batch of people's stays free."""
+    return max(1, capacity.ahead - capacity.image_batches[-1])
+
+
+def _next_batch(ready: list[EncodeTask], sizes: tuple[int, ...]) -> tuple[list[EncodeTask], list[EncodeTask]]:
+    """(images to encode now, images that stay), without those that no job waits for. Under the lock."""
+    ready = [task for task in ready if task.waiters]
+    # People's images make a batch of their own, which takes less time than a full one.
+    wanted = [task for task in ready if not task.background] or ready
+    # If the engine has batches of four and eight, five cost as much as eight: encode four, then one.
+    count = max((size for size in sizes if size <= len(wanted)), default=0)
+    batch = wanted[:count]
+    return batch, [task for task in ready if task not in batch]

@@ -1,7 +1,7 @@
 """Finds everything in images, beside the clicks: one chunk of one request at a time, in turns.
 
 Each chunk is decoded between two batches of clicks, so a click waits for one chunk at most. A request that is
-cancelled, or whose client is gone, ends before its next chunk.
+cancelled, or whose client is gone, ends before its next chunk. Background requests come after those of people.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import cast
 
 import numpy as np
 
-from triton_sam.backend.decodes import DecodeWorker
+from triton_sam.backend.decodes import LONGEST_WAIT, DecodeWorker
 from triton_sam.backend.following import Followed
 from triton_sam.backend.jobs import SegmentJob
 from triton_sam.backend.responder import Responder, internal_error
@@ -25,13 +25,12 @@ from triton_sam.core.everything.candidates import Place
 from triton_sam.core.everything.driver import Find, Floats, Progress, find_with, run
 from triton_sam.core.everything.grids import CropBox, plan
 from triton_sam.core.everything.options import EverythingOptions
+from triton_sam.core.fair_queue import background_share
 from triton_sam.core.prompts import FOREGROUND, ObjectPrompt
 from triton_sam.engines.base import Embedding, Engine, FindingEngine, Row
 from triton_sam.engines.priority import lower_this_thread
 from triton_sam.errors import QueueFull, TritonSamError
 
-#: Rows of a chunk on a CPU, where one takes as long as a click.
-_CPU_ROWS = 2
 #: Between two questions to Triton whether a client is gone.
 _ASK_SECONDS = 0.05
 #: Requests for everything that may wait or run.
@@ -69,6 +68,7 @@ class EverythingRunner:
         self._changed = threading.Condition(lock)
         self._runs: deque[_Run] = deque()
         self._dropped: list[_Run] = []
+        self._background_step = 0.0
         self._closing = False
         # Measuring masks takes the cores that clicks need. Only the arithmetic yields: EncodePipeline gives the reason.
         self._measuring: ThreadPoolExecutor | None = None
@@ -84,16 +84,25 @@ class EverythingRunner:
 
     # -- under the scheduler's lock --------------------------------------------------------------------------
 
-    def refusal(self) -> TritonSamError | None:
-        """Why no further request can be taken now."""
-        if len(self._runs) < MOST_RUNS:
+    def refusal(self, *, background: bool) -> TritonSamError | None:
+        """Why no further request can be taken now. Those in the background take no place from people."""
+        waiting = len(self._runs) if background else self._of_people
+        most = MOST_RUNS
+        if background and len(self._runs) - self._of_people >= background_share(MOST_RUNS):
+            most = waiting = background_share(MOST_RUNS)
+        if waiting < most:
             return None
-        return QueueFull(f"{MOST_RUNS} requests for everything are waiting already: try again in a moment")
+        return QueueFull(f"{waiting} requests for everything are waiting already: try again in a moment")
 
     def add(self, job: SegmentJob) -> None:
         """Takes a job whose image is encoded."""
         self._runs.append(_Run(job))
+        self._decodes.yield_to(self._of_people)
         self._changed.notify_all()
+
+    @property
+    def _of_people(self) -> int:
+        return sum(not entry.job.background for entry in self._runs)
 
     def drop(self, unwanted: Callable[[SegmentJob], bool]) -> list[SegmentJob]:
         """Removes and returns jobs; one that is computed now stops after its chunk."""
@@ -102,6 +111,7 @@ class EverythingRunner:
             entry.stopped = True
             self._runs.remove(entry)
         self._dropped += dropped
+        self._decodes.yield_to(self._of_people)
         self._changed.notify_all()
         return [entry.job for entry in dropped]
 
@@ -129,8 +139,7 @@ class EverythingRunner:
                 dropped, self._dropped = self._dropped, []
                 if not (self._runs or dropped):
                     return
-                entry = self._runs[0] if self._runs else None
-                self._runs.rotate(-1)
+                entry = self._next_run()
             for ended in dropped:  # who follows one is told; that calls Triton, so not under the lock
                 self._close(ended)
             if entry is None:
@@ -143,6 +152,18 @@ class EverythingRunner:
             except Exception as error:
                 self._end(entry)
                 self._responder.fail(entry.job, internal_error("finding everything", error, [entry.job]))
+
+    def _next_run(self) -> _Run | None:
+        """The run whose turn it is: of people first, but one in the background after a while. Under the lock."""
+        now = time.perf_counter()
+        late = now - self._background_step > LONGEST_WAIT
+        entry = min(self._runs, key=lambda run: run.job.background is not late, default=None)
+        if entry is not None:
+            self._runs.remove(entry)
+            self._runs.append(entry)
+            if entry.job.background:
+                self._background_step = now
+        return entry
 
     def _advance(self, entry: _Run) -> None:
         """One chunk of one run."""
@@ -179,6 +200,7 @@ class EverythingRunner:
             if not entry.stopped:
                 entry.stopped = True
                 self._runs.remove(entry)
+                self._decodes.yield_to(self._of_people)
         self._close(entry)
 
     @staticmethod
@@ -200,27 +222,26 @@ class EverythingRunner:
         finder = cast("FindingEngine", engine) if engine.capacity.finds else None
         if finder is not None and not finder.can_find(options):
             finder = None
-        if finder is not None:
-            rows = engine.capacity.find_points
-        else:
-            rows = _CPU_ROWS if engine.capacity.on_cpu else engine.capacity.rows
+        rows = engine.capacity.find_points if finder is not None else self._decodes.rows_between
 
         def open_crop(crop: CropBox) -> Find:
             place = Place(crop, frame.width, frame.height)
             embedding = job.embedding if place.is_whole else self._open_crop(job, crop)
             assert embedding is not None
             if finder is None:
-                return self._by_rows(embedding, place, options, rows)
+                return self._by_rows(embedding, place, options, rows, background=job.background)
             chunks = [chunk.points for chunk in plan(options, frame.width, frame.height, rows) if chunk.crop == crop]
             # On a stream of its own: clicks go first because theirs has a higher priority.
             return find_ahead(lambda points: finder.begin_find(embedding, points, place, options), chunks)
 
         return run(options, frame.width, frame.height, open_crop, most_rows=rows)
 
-    def _by_rows(self, embedding: Embedding, place: Place, options: EverythingOptions, rows: int) -> Find:
+    def _by_rows(
+        self, embedding: Embedding, place: Place, options: EverythingOptions, rows: int, *, background: bool
+    ) -> Find:
         def decode(points: Floats, *, multimask: bool, mask_input: Floats | None = None) -> tuple[Floats, Floats]:
             asked = _rows(embedding, points, multimask, mask_input)
-            decoded = self._decodes.between(lambda: self._decodes.start(asked))()
+            decoded = self._decodes.between(lambda: self._decodes.start(asked), background=background)()
             return (
                 np.stack([answer.logits for answer in decoded if answer.logits is not None]),
                 np.stack([answer.scores for answer in decoded]),

@@ -76,6 +76,7 @@ class SegmentJob:
         only_copied: whether its reply only copies the result, and another process formats it.
         run: a client's name for a request for everything, to follow its progress; empty if it does not.
         image: kept for crops of it, which have to be encoded.
+        background: whether no person waits for it: it comes after all others.
     """
 
     reply: SegmentReply
@@ -93,6 +94,7 @@ class SegmentJob:
     only_copied: bool = False
     run: str = ""
     image: EncodedImage | None = None
+    background: bool = False
     _rows: list[Row] | None = None
 
     @property
@@ -129,6 +131,10 @@ class SegmentJob:
         is_plain = self.prompt is not None and self.prompt.format in ("bits", "logits") and self.prompt.clean is None
         return made and few and is_plain
 
+    def mark_queue(self, now: float) -> None:
+        """Records how long it has waited for the decoder."""
+        self.timings["queue"] = (now - self.received) * 1e3 - sum(self.timings.values())
+
     def mark(self, step: str, started: float) -> None:
         """Records the milliseconds since ``started`` under ``step``."""
         self.timings[step] = (time.perf_counter() - started) * 1e3
@@ -142,6 +148,8 @@ class QueueLimits:
     clicks: int = 512
     seconds: float = 90.0
     """A request that has waited longer is refused: most likely its client has given up."""
+    background_seconds: float = 900.0
+    """The same for a background request, whose client is patient."""
     patience: float = 0.02
     """Seconds after which a queued request is checked for cancellation."""
     window: float = 0.002

@@ -25,6 +25,11 @@ _SEGMENTER_COUNTERS = {
     "rejected": "Requests refused because a queue was full",
     "turns": "Requests whose turn came: images encoded for them, or prompts of theirs decoded",
     "queue_microseconds": "Time that they waited for it",
+    "background_encodes": "Images encoded for background requests only",
+    "background_decodes": "Prompts of background requests decoded",
+    "background_rejected": "Background requests refused because a queue was full",
+    "background_turns": "Background requests whose turn came, not counted in turns",
+    "background_queue_microseconds": "Time that they waited for it",
     "cache_hits": "Requests whose embedding was cached",
     "cache_misses": "Requests whose embedding was not cached",
 }

@@ -12,11 +12,12 @@ _LONGEST_TEXT = 200
 
 
 class Turn:
-    """The session parameters of a request."""
+    """The parameters of a request about its session and its place in the queues."""
 
     def __init__(self, session: str | None, parameters: dict[str, Any]) -> None:
         self.session = session
         self.latest_wins = flag(parameters, "latest_wins")
+        self.background = flag(parameters, "background")
         self.sequence = number(parameters, "sequence")
         if self.sequence is not None and session is None:
             raise InvalidInput("the parameter sequence counts the requests of a session: add session_id")

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 
+from triton_sam.backend.finishers import Finishers
 from triton_sam.backend.jobs import Metrics, QueueLimits, SegmentJob
 from triton_sam.core.everything.driver import Progress
 from triton_sam.engines.base import Decoded
@@ -39,10 +40,20 @@ class SafeMetrics:
         except Exception:
             log.exception("setting %s failed", name)
 
-    def count_waits(self, waits: list[float]) -> None:
-        """Counts queue times, in milliseconds each. Triton's own queue time is always about zero."""
-        self.count("turns", len(waits))
-        self.count("queue_microseconds", round(sum(max(0.0, wait) for wait in waits) * 1e3))
+    def count_waits(self, jobs: list[SegmentJob], step: str) -> None:
+        """Counts queue times by what jobs have noted for a step. Triton's own queue time is always about zero.
+
+        Those of background jobs are counted apart: they are long, and nobody minds.
+        """
+        for prefix, background in (("", False), ("background_", True)):
+            waits = [max(0.0, job.timings[step]) for job in jobs if job.background is background]
+            self.count(f"{prefix}turns", len(waits))
+            self.count(f"{prefix}queue_microseconds", round(sum(waits) * 1e3))
+
+    def count_rejected(self, jobs: list[SegmentJob]) -> None:
+        """Counts requests for which a queue was full, or which waited too long."""
+        for job in jobs:
+            self.count("background_rejected" if job.background else "rejected")
 
 
 class Responder:
@@ -56,11 +67,16 @@ class Responder:
         self._lock = lock
         self._metrics = metrics
         self._limits = limits
-        #: Admitted jobs without a response. Guarded by the lock.
-        self.unanswered = 0
-        self._finishers = ThreadPoolExecutor(_FINISHERS, thread_name_prefix="finish")
+        #: Admitted jobs without a response, all and those in the background. Guarded by the lock.
+        self.unanswered = self.unanswered_background = 0
+        self._finishers = Finishers(_FINISHERS)
         self._sender = ThreadPoolExecutor(1, thread_name_prefix="send")
         self._sending: Future[None] | None = None
+
+    def admit(self, job: SegmentJob) -> None:
+        """Counts a job that will be answered. Under the lock."""
+        self.unanswered += 1
+        self.unanswered_background += job.background
 
     def cancel(self, jobs: list[SegmentJob]) -> None:
         """Answers CANCELLED to admitted jobs."""
@@ -71,27 +87,36 @@ class Responder:
     def refuse(self, job: SegmentJob, refusal: TritonSamError) -> None:
         """Answers a job that was not admitted."""
         job.reply.fail(refusal)
-        self._metrics.count("cancelled" if isinstance(refusal, Cancelled) else "rejected")
+        if isinstance(refusal, Cancelled):
+            self._metrics.count("cancelled")
+        else:
+            self._metrics.count_rejected([job])
 
     def fail(self, job: SegmentJob, error: TritonSamError) -> None:
         """Answers an admitted job with an error, unless it has a response already."""
         if self._settle(job):
             job.reply.fail(error)
 
+    def fail_all(self, jobs: Iterable[SegmentJob], error: TritonSamError) -> None:
+        """As :meth:`fail`."""
+        for job in jobs:
+            self.fail(job, error)
+
     def still_wanted(self, jobs: list[SegmentJob]) -> list[SegmentJob]:
         """Answers jobs that were cancelled or waited too long, and returns the others."""
         now = time.perf_counter()
         # Each check is a round trip to Triton, so jobs that have only just arrived are not checked.
         gone = [job for job in jobs if now - job.received > self._limits.patience and job.reply.is_cancelled()]
-        oldest = now - self._limits.seconds
-        late = [job for job in jobs if job.received < oldest and job not in gone]
+        late = [job for job in jobs if now - job.received > self._most_seconds(job) and job not in gone]
         self.cancel(gone)
         for job in late:
-            self.fail(
-                job, Unavailable(f"the request waited {self._limits.seconds:g} s in the queue: try again in a moment")
-            )
-        self._metrics.count("rejected", len(late))
+            seconds = self._most_seconds(job)
+            self.fail(job, Unavailable(f"the request waited {seconds:g} s in the queue: try again in a moment"))
+        self._metrics.count_rejected(late)
         return [job for job in jobs if job not in gone and job not in late]
+
+    def _most_seconds(self, job: SegmentJob) -> float:
+        return self._limits.background_seconds if job.background else self._limits.seconds
 
     def finish(self, job: SegmentJob, decoded: list[Decoded]) -> None:
         """Builds and sends a job's response on this thread."""
@@ -113,11 +138,11 @@ class Responder:
 
     def found_later(self, job: SegmentJob, progress: Progress) -> None:
         """Sends the answer of a request for everything, on the thread pool."""
-        self._finishers.submit(self._send, job, lambda: job.reply.found(job, progress))
+        self._finishers.submit(job, lambda: self._send(job, lambda: job.reply.found(job, progress)))
 
     def finish_later(self, job: SegmentJob, decoded: list[Decoded]) -> None:
         """Builds and sends a job's response on the thread pool. May be called under the lock."""
-        self._finishers.submit(self.finish, job, decoded)
+        self._finishers.submit(job, lambda: self.finish(job, decoded))
 
     def finish_light(self, answers: list[tuple[SegmentJob, list[Decoded]]]) -> None:
         """Sends responses that only have to be assembled.
@@ -139,7 +164,7 @@ class Responder:
 
     def close(self) -> None:
         """Sends what is left and ends the thread pools."""
-        self._finishers.shutdown(wait=True)
+        self._finishers.close()
         self._sender.shutdown(wait=True)
 
     def _finish_all(self, answers: list[tuple[SegmentJob, list[Decoded]]]) -> None:
@@ -155,6 +180,7 @@ class Responder:
                 return False
             job.answered = True
             self.unanswered -= 1
+            self.unanswered_background -= job.background
             return True
 
 

@@ -1,9 +1,10 @@
 """Admission, order, batching and cancellation of requests inside a model's process.
 
 Triton's scheduler cannot do this for a process that answers later. All workers share one lock.
-:mod:`triton_sam.backend.decodes` decodes clicks, :mod:`triton_sam.backend.encodes` encodes images, and
-:mod:`triton_sam.backend.responder` sends the responses. A click never waits for the encode of another image. Every job,
-admitted or refused, is answered exactly once, also if an engine raises.
+:mod:`triton_sam.backend.decodes` decodes clicks, :mod:`triton_sam.backend.background` what nobody waits for,
+:mod:`triton_sam.backend.encodes` encodes images, and :mod:`triton_sam.backend.responder` sends the responses. A click
+never waits for the encode of another image. Every job, admitted or refused, is answered exactly once, also if an engine
+raises.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+from triton_sam.backend.background import BackgroundDecodes
 from triton_sam.backend.cache import EmbeddingCache
 from triton_sam.backend.crops import crop_job
 from triton_sam.backend.decodes import DecodeWorker
@@ -21,6 +23,7 @@ from triton_sam.backend.jobs import Metrics, QueueLimits, SegmentJob
 from triton_sam.backend.responder import SUPERSEDED, Responder, SafeMetrics
 from triton_sam.backend.sessions import SessionBook
 from triton_sam.core.everything.grids import CropBox
+from triton_sam.core.fair_queue import background_share
 from triton_sam.core.images import EncodedImage
 from triton_sam.engines.base import Embedding, Engine
 from triton_sam.errors import Cancelled, QueueFull, TritonSamError, Unavailable
@@ -39,16 +42,32 @@ class Scheduler:
         self._closing = False
         self._responder = Responder(self._lock, self._metrics, limits)
         self._encodes = EncodePipeline(
-            engine, self._lock, self._responder, self._on_encoded, capacity=limits.encodes, window=limits.window
+            engine,
+            self._lock,
+            self._responder,
+            self._on_encoded,
+            lambda: self._background.has_room,
+            capacity=limits.encodes,
+            window=limits.window,
         )
         self._decodes = DecodeWorker(engine, self._lock, self._responder, self._metrics, capacity=limits.clicks)
+        self._background = BackgroundDecodes(
+            engine,
+            self._lock,
+            self._decodes,
+            self._responder,
+            self._metrics,
+            self._encodes.go_on,
+            capacity=limits.clicks,
+        )
         self._everything = EverythingRunner(engine, self._lock, self._decodes, self._responder, self._open_crop)
 
     def submit_click(self, job: SegmentJob) -> None:
         """Takes a job whose embedding is known."""
         with self._lock:
             superseded, refusal = self._admit(job)
-            decode_now = refusal is None and not job.wants_everything and self._decodes.may_decode_now(job)
+            is_click = not (job.wants_everything or job.background)
+            decode_now = refusal is None and is_click and self._decodes.may_decode_now(job)
             if refusal is None and not decode_now:
                 self._enqueue_decode(job)
             self._release_turn(job)
@@ -61,7 +80,7 @@ class Scheduler:
     def submit_image(self, job: SegmentJob, image: EncodedImage) -> None:
         """Takes a job whose image has to be encoded first. Equal images that wait or run are encoded once."""
         with self._lock:
-            cached = self._cache.get(job.image_key)
+            cached = self._cache.get(job.image_key, background=job.background)
             superseded, refusal = self._admit(job, new_image=cached is None)
             task = self._encodes.tasks.get(job.image_key)
             if refusal is not None:
@@ -70,7 +89,7 @@ class Scheduler:
                 job.embedding = cached
                 self._enqueue_decode(job)
             elif task is not None:
-                task.waiters.append(job)
+                self._encodes.join_task(task, job)
             else:
                 self._encodes.add(EncodeTask(job.image_key, image, [job]), job.turn)
             self._release_turn(job)
@@ -111,7 +130,8 @@ class Scheduler:
     @property
     def alive(self) -> bool:
         """Whether all worker threads run."""
-        return self._decodes.alive and self._encodes.alive and self._everything.alive
+        workers = (self._decodes, self._encodes, self._everything, self._background)
+        return all(worker.alive for worker in workers)
 
     @property
     def encode_seconds(self) -> float:
@@ -123,6 +143,11 @@ class Scheduler:
         """Number of admitted jobs without a response."""
         return self._responder.unanswered
 
+    @property
+    def unanswered_of_people(self) -> int:
+        """The same without background jobs."""
+        return self._responder.unanswered - self._responder.unanswered_background
+
     def close(self) -> None:
         """Finishes what was admitted, refuses new requests, and ends the workers."""
         with self._lock:
@@ -130,6 +155,7 @@ class Scheduler:
             self._encodes.stop_taking()
         self._encodes.join()  # encodes first: they still queue decodes
         self._everything.close()
+        self._background.close()
         self._decodes.close()
         self._responder.close()
 
@@ -146,16 +172,30 @@ class Scheduler:
         if job.session is not None and self._sessions.is_late(job.session, job.sequence, latest_wins=job.latest_wins):
             return [], Cancelled(SUPERSEDED)
         superseded = self._supersede(job)
-        images = self._encodes.waiting
-        if new_image and job.image_key not in self._encodes.tasks and images.full:
-            return superseded, QueueFull(f"{images.capacity} images are waiting already: try again in a moment")
-        waiting = self._responder.unanswered - len(superseded)
-        if waiting >= self._limits.clicks + self._engine.capacity.rows:  # queued, and being decoded
+        images = self._encodes.waiting.refusal(background=job.background)
+        if new_image and job.image_key not in self._encodes.tasks and images is not None:
+            return superseded, QueueFull(f"{images} images are waiting already: try again in a moment")
+        waiting = self._crowd(job, superseded)
+        if waiting is not None:
             return superseded, QueueFull(f"{waiting} requests are waiting already: try again in a moment")
-        if job.wants_everything and (full := self._everything.refusal()) is not None:
+        if job.wants_everything and (full := self._everything.refusal(background=job.background)) is not None:
             return superseded, full
-        self._responder.unanswered += 1
+        self._responder.admit(job)
         return superseded, None
+
+    def _crowd(self, job: SegmentJob, superseded: list[SegmentJob]) -> int | None:
+        """How many requests wait already if a further one may not; None if it may.
+
+        Background requests take no place from people, and at most half as many.
+        """
+        most = self._limits.clicks + self._engine.capacity.rows  # queued, and being decoded
+        background = self._responder.unanswered_background - sum(old.background for old in superseded)
+        waiting = self._responder.unanswered - len(superseded)
+        if not job.background:
+            waiting -= background
+        elif background >= background_share(self._limits.clicks):
+            return background
+        return waiting if waiting >= most else None
 
     def _enqueue_decode(self, job: SegmentJob) -> None:
         """Queues an encoded job for the decoder, or for its response if there is nothing to decode."""
@@ -163,6 +203,8 @@ class Scheduler:
             self._responder.finish_later(job, [])
         elif job.wants_everything:
             self._everything.add(job)
+        elif job.background:
+            self._background.add(job)
         else:
             self._decodes.add(job)
 
@@ -183,7 +225,7 @@ class Scheduler:
     def _drop(self, unwanted: Callable[[SegmentJob], bool]) -> list[SegmentJob]:
         """Removes queued jobs, and encodes that no job waits for any more."""
         waiting = self._decodes.queue.take(unwanted) + self._encodes.drop_waiters(unwanted)
-        return waiting + self._everything.drop(unwanted)
+        return waiting + self._everything.drop(unwanted) + self._background.drop(unwanted)
 
     # -- without the lock ------------------------------------------------------------------------------------
 
@@ -195,7 +237,9 @@ class Scheduler:
 
     def _on_encoded(self, task: EncodeTask, embedding: Embedding) -> None:
         """Caches an embedding and passes on the jobs that wait for it."""
-        self._cache.put(task.key, embedding)
+        with self._lock:
+            background = task.background
+        self._cache.put(task.key, embedding, background=background)
         with self._lock:
             waiters = self._encodes.finish(task)
             alone = self._engine.capacity.answers_at_once and self._encodes.has_one and len(waiters) == 1
@@ -210,7 +254,8 @@ class Scheduler:
         if alone:
             self._responder.finish(waiters[0], [])
         self._metrics.count("encodes")
-        self._metrics.count_waits([job.timings["queue_encode"] for job in waiters])
+        self._metrics.count("background_encodes", int(background))
+        self._metrics.count_waits(waiters, "queue_encode")
         self._metrics.set("cache_bytes", self._cache.bytes)
 
 

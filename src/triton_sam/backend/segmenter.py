@@ -218,6 +218,7 @@ class TritonPythonModel:
             sequence=turn.sequence,
             request_id=reply.request_id,
             run=run,
+            background=turn.background,
         )
         self.core.submit(job, Source(image, embedding))
 

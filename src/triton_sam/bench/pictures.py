@@ -18,6 +18,8 @@ from triton_sam.errors import InvalidInput, SetupError
 SIDE = 1024
 _QUALITY = 92
 _DIGITS = 12
+#: Of boxes, as a fraction of the image's sides.
+_BOX_SIDE = 0.2
 #: A point on an object of the sample photograph, as fractions of width and height.
 _POINT = (0.6055, 0.7227)
 _START_OF_IMAGE = b"\xff\xd8"
@@ -67,6 +69,17 @@ class Pictures:
         """A click, xy in original pixels; each number gives another point inside the image."""
         x, y = _POINT
         return ((x + 0.381966 * number) % 1 * (self.width - 1), (y + 0.618034 * number) % 1 * (self.height - 1))
+
+    def boxes(self, count: int) -> list[list[float]]:
+        """[count,4] x0, y0, x1, y1 in original pixels, of a fifth of each side, spread over the image."""
+        half = _BOX_SIDE / 2
+        found = []
+        for number in range(count):
+            x, y = self.point(number)
+            x = min(max(x, half * self.width), (1 - half) * self.width)
+            y = min(max(y, half * self.height), (1 - half) * self.height)
+            found.append([x - half * self.width, y - half * self.height, x + half * self.width, y + half * self.height])
+        return found
 
 
 def fresh_numbers() -> Iterator[int]:

@@ -24,6 +24,22 @@ from triton_sam.errors import InvalidInput, TritonSamError
 _RAMP_SECONDS, _RAMP_LATENCIES, _RAMP_MOST = 1.0, 1.5, 4.0
 #: Offsets of image numbers: images to click on, new images of the first client, numbers of each client.
 _CLICKED, _SENT, _EACH = 1, 1_000_000, 1_000_000
+#: Those with boxes are other images: more clients than 1024 are not allowed.
+_WITH_BOXES = _SENT + 1024 * _EACH
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """What is counted.
+
+    Attributes:
+        file: of its chart; empty for ``many``.
+    """
+
+    one: str
+    many: str
+    title: str
+    file: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +51,7 @@ class ThroughputLoad:
         seconds: length of every step.
         form: how masks are returned.
         least_clicks, least_images: bars, per second, with 32 and 16 clients; None for no bar.
+        boxes: also measures new images with so many boxes each in one request, as a batch job sends them; 0: not.
     """
 
     most: int = 64
@@ -42,6 +59,7 @@ class ThroughputLoad:
     form: str = "bits"
     least_clicks: float | None = None
     least_images: float | None = None
+    boxes: int = 0
 
     @property
     def steps(self) -> list[int]:
@@ -74,16 +92,20 @@ def measure_throughput(target: Target, load: ThroughputLoad) -> Result:
         outputs = ("masks", "scores") if load.form == "bits" else ("result_json",)
         return infer_request(target.urls["HTTP"], target.name, inputs, outputs, session=f"{run} click {client}")
 
-    def image_request(client: int) -> RepeatedRequest:
+    def image_request(client: int, boxes: int = 0) -> RepeatedRequest:
         data = target.pictures.jpeg()
+        inputs, outputs = {"image": data}, ("image_key",)
+        if boxes:
+            prompt = {"boxes": target.pictures.boxes(boxes), "format": "rle"}
+            inputs, outputs = {"prompt_json": json.dumps(prompt).encode(), **inputs}, ("result_json",)
         return infer_request(
             target.urls["HTTP"],
             target.name,
-            {"image": data},
-            ("image_key",),
-            session=f"{run} image {client}",
+            inputs,
+            outputs,
+            session=f"{run} {'boxes' if boxes else 'image'} {client}",
             number=number_at(data),
-            first_number=base + _SENT + client * _EACH,
+            first_number=base + (_WITH_BOXES if boxes else _SENT) + client * _EACH,
         )
 
     def cancel(kind: str, clients: int) -> None:
@@ -95,11 +117,17 @@ def measure_throughput(target: Target, load: ThroughputLoad) -> Result:
 
     try:
         for kind, make_request, least, at in (
-            ("click", click_request, load.least_clicks, CLICK_CLIENTS),
-            ("image", image_request, load.least_images, IMAGE_CLIENTS),
+            (_Kind("click", "clicks", f"clicks ({load.form})"), click_request, load.least_clicks, CLICK_CLIENTS),
+            (_Kind("image", "images", "new images"), image_request, load.least_images, IMAGE_CLIENTS),
         ):
-            steps = _increase(make_request, load, functools.partial(cancel, kind))
-            _report(result, target, load, kind, steps, {at: least} if least is not None else {})
+            steps = _increase(make_request, load, functools.partial(cancel, kind.one))
+            _report(result, target, kind, steps, {at: least} if least is not None else {})
+        if load.boxes:
+            with_boxes = functools.partial(image_request, boxes=load.boxes)
+            steps = _increase(with_boxes, load, functools.partial(cancel, "boxes"))
+            what = f"with {load.boxes} box{'es' if load.boxes > 1 else ''}"
+            kind = _Kind(f"image {what}", f"images {what}", f"new images {what}", "images_with_boxes")
+            _report(result, target, kind, steps, {})
     finally:
         link.transport.close()
     return result
@@ -140,37 +168,35 @@ def _add_clients(clients: LoadClients, count: int, make_request: Callable[[int],
     clients.wait_until_ready(before)
 
 
-def _report(
-    result: Result, target: Target, load: ThroughputLoad, kind: str, steps: Sequence[LoadStep], least: dict[int, float]
-) -> None:
+def _report(result: Result, target: Target, kind: _Kind, steps: Sequence[LoadStep], least: dict[int, float]) -> None:
     """``least``: number of clients -> the bar on the rate."""
+    many = kind.many
     for step in steps:
-        name = f"{kind}s a second, {step.clients} client{'s' if step.clients > 1 else ''}"
+        name = f"{many} a second, {step.clients} client{'s' if step.clients > 1 else ''}"
         result.figures.append(
-            Figure(name, step.rate, f"{kind}s/s", None, step.detail, least.get(step.clients), better="higher")
+            Figure(name, step.rate, f"{many}/s", None, step.detail, least.get(step.clients), better="higher")
         )
         milliseconds = tuple(spent * 1e3 for spent in step.latencies)
-        result.series.append(Series(f"{kind}, {step.clients} clients", "ms", (milliseconds,)))
+        result.series.append(Series(f"{kind.one}, {step.clients} clients", "ms", (milliseconds,)))
     last = steps[-1]
     if last.refused:
-        note = f"{kind}s: with {last.clients} clients the queue refused {last.refused} requests"
+        note = f"{many}: with {last.clients} clients the queue refused {last.refused} requests"
     else:
-        note = f"{kind}s: {last.clients} clients were not refused (--most)"
+        note = f"{many}: {last.clients} clients were not refused (--most)"
     result.notes.append(note)
     cost = max(step.cpu_seconds for step in steps) * 1e3
     detail = "of the load-generating client, at most: it must stay far below the latency"
-    result.figures.append(Figure(f"processor time of a client for one {kind}", cost, "ms", detail=detail))
+    result.figures.append(Figure(f"processor time of a client for one {kind.one}", cost, "ms", detail=detail))
     shown = [step for step in steps if step.latencies]
     counts = [step.clients for step in steps]
-    what = f"clicks ({load.form})" if kind == "click" else "new images"
     result.charts.append(
         Chart(
-            f"throughput_{kind}s",
-            f"{what.capitalize()} with more and more clients at a time: {target.spec.id}",
+            f"throughput_{kind.file or many}",
+            f"{kind.title.capitalize()} with more and more clients at a time: {target.spec.id}",
             [
                 Panel(
                     "clients at a time",
-                    f"{kind}s answered a second",
+                    f"{many} answered a second",
                     [Curve("answered", [step.rate for step in steps], counts), *_refused(last)],
                     doubling=True,
                 ),

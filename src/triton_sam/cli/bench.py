@@ -85,6 +85,9 @@ def throughput(
     form: Annotated[str, typer.Option(help="How masks are returned: bits, rle, png.")] = "bits",
     least_clicks: Annotated[float | None, typer.Option(help="A bar: clicks a second with 32 clients.")] = None,
     least_images: Annotated[float | None, typer.Option(help="A bar: images a second with 16 clients.")] = None,
+    boxes: Annotated[
+        int, typer.Option(min=0, max=64, help="Also new images with so many boxes each, as batch jobs send them.")
+    ] = 0,
 ) -> None:
     """Clicks and images a second, with more and more concurrent clients until the queue is full.
 
@@ -93,7 +96,7 @@ def throughput(
     """
     from triton_sam.bench.throughput import ThroughputLoad, measure_throughput
 
-    load = ThroughputLoad(most, seconds, form, least_clicks, least_images)
+    load = ThroughputLoad(most, seconds, form, least_clicks, least_images, boxes)
     options.run(lambda target: measure_throughput(target, load), environment=load.environment)
 
 

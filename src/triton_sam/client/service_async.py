@@ -147,7 +147,8 @@ class ServiceAsyncTransport:
     async def _answer(self, call: Call) -> Outputs:
         try:
             request = service_calls.request_of(call)
-            if call.parameters.get("latest_wins") and request.path == service_calls.SEGMENT:
+            hovers = call.parameters.get("latest_wins") and not call.parameters.get("background")
+            if hovers and request.path == service_calls.SEGMENT:
                 found = await asyncio.wait_for(self._hover(call), self._timeout)
                 if found is not None:
                     return found

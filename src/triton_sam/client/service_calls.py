@@ -43,11 +43,13 @@ def request_of(call: Call) -> ServiceRequest:
     """The request for a call with an image, or with a prompt."""
     headers = dict(call.headers) | ({"x-request-id": call.request_id} if call.request_id else {})
     if set(call.inputs) == {"image"}:
-        kind, body = _form({"model": call.model, **_session(call)}, call.inputs["image"].tobytes())
+        fields = {"model": call.model, **_session(call)}
+        if call.parameters.get("background"):
+            fields["background"] = "true"
+        kind, body = _form(fields, call.inputs["image"].tobytes())
         return ServiceRequest(IMAGES, headers | {"content-type": kind}, body)
     document = click_document(call) | _session(call)
-    if call.parameters.get("latest_wins"):
-        document["latest_wins"] = True
+    document |= {name: True for name in ("latest_wins", "background") if call.parameters.get(name)}
     path = EVERYTHING if "everything" in document else SEGMENT
     return ServiceRequest(path, headers | _JSON, json.dumps(document).encode())
 

@@ -65,6 +65,7 @@ class SpeculativeSAM2Client:
         latest_wins: bool = False,
         max_in_flight: int = 64,
         headers: Mapping[str, str] | None = None,
+        background: bool = False,
         transport: Transport | None = None,
         async_transport: AsyncTransport | None = None,
         max_in_air: int | None = None,
@@ -78,6 +79,7 @@ class SpeculativeSAM2Client:
             latest_wins: the default of sessions: a new prediction supersedes the session's older ones.
             max_in_flight: the most requests in flight; further ones wait in the client, where cancelling them is free.
             headers: as in :class:`~triton_sam.SAM2TritonClient`, ``x-image-key`` included.
+            background: as in :class:`~triton_sam.SAM2TritonClient`. Through the service it uses no WebSocket.
             transport, async_transport: replace the network, for tests.
             max_in_air: deprecated name of ``max_in_flight``.
         """
@@ -88,7 +90,10 @@ class SpeculativeSAM2Client:
             raise InvalidInput("timeout must be above 0, retries not below 0 and max_in_flight at least 1")
         endpoint = Endpoint(url, timeout, headers, token)
         self.model_type = model_type
-        self._core = ClientCore(model_type, retries=retries, longest_wait=timeout, headers=headers)
+        parameters = {"background": True} if background else None
+        self._core = ClientCore(
+            model_type, retries=retries, longest_wait=timeout, headers=headers, parameters=parameters
+        )
         self._link = ModelLink(transport or endpoint.transport(), self._core)
         self._io = IoThread("triton-sam-io")
         self._dispatcher = dispatcher = Dispatcher(

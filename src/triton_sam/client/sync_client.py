@@ -53,6 +53,7 @@ class SAM2TritonClient:
         session_id: str | None = None,
         headers: Mapping[str, str] | None = None,
         request_id: Callable[[], str] | None = None,
+        background: bool = False,
         transport: Transport | None = None,
         async_transport: AsyncTransport | None = None,
     ) -> None:
@@ -73,13 +74,17 @@ class SAM2TritonClient:
                 ``x-image-key``, the image's SHA-256, by which a proxy routes them to one of several servers;
                 an ``x-image-key`` given here replaces it.
             request_id: makes a request's id, which the server's log shows beside errors.
+            background: whether no person waits for the responses, as in a batch job: the server takes the requests of
+                others first. They may wait for long, so choose a long timeout.
             transport, async_transport: replace the network, for tests.
         """
         if timeout <= 0 or retries < 0:
             raise InvalidInput("timeout must be above 0 and retries not below 0")
         self.model_type = model_type
         endpoint = Endpoint(url, timeout, headers, token)
-        parameters = {"session_id": session_id} if session_id else None
+        parameters: dict[str, str | bool] = {"session_id": session_id} if session_id else {}
+        if background:
+            parameters["background"] = True
         self._core = ClientCore(
             model_type,
             retries=retries,

@@ -1,4 +1,4 @@
-"""A bounded queue that serves its sessions in turn."""
+"""Bounded queues that serve their sessions in turn."""
 
 from __future__ import annotations
 
@@ -76,3 +76,52 @@ class FairQueue(Generic[T]):
                 del self._sessions[session]
         self._size -= len(taken)
         return taken
+
+
+def background_share(capacity: int) -> int:
+    """How many of ``capacity`` places background work may take."""
+    return max(1, capacity // 2)
+
+
+class PeopleFirstQueue(Generic[T]):
+    """Two fair queues: what people wait for, and background work, which is served when nobody waits.
+
+    Background work takes no place from people: it has places of its own, half as many.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self.people: FairQueue[T] = FairQueue(capacity)
+        self.background: FairQueue[T] = FairQueue(background_share(capacity))
+
+    def __len__(self) -> int:
+        return len(self.people) + len(self.background)
+
+    def refusal(self, *, background: bool) -> int | None:
+        """How many items wait already if no further one may; None if one may."""
+        if background:
+            is_full = self.background.full or len(self) >= self.people.capacity
+            return len(self) if is_full else None
+        return len(self.people) if self.people.full else None
+
+    def put(self, item: T, session: Hashable, *, background: bool) -> None:
+        """Appends to the session's own line. The caller has checked :meth:`refusal`."""
+        (self.background if background else self.people).put(item, session)
+
+    def promote(self, item: T, session: Hashable) -> None:
+        """Moves an item of the background, if it waits there, to those that people wait for."""
+        if self.background.take(lambda other: other is item):
+            self.people.put(item, session)
+
+    def keep_turn(self, session: Hashable) -> None:
+        """See :meth:`FairQueue.keep_turn`."""
+        self.people.keep_turn(session)
+        self.background.keep_turn(session)
+
+    def release_turn(self, session: Hashable) -> None:
+        """See :meth:`FairQueue.release_turn`."""
+        self.people.release_turn(session)
+        self.background.release_turn(session)
+
+    def take(self, wanted: Callable[[T], bool]) -> list[T]:
+        """Removes and returns all items that are ``wanted``."""
+        return self.people.take(wanted) + self.background.take(wanted)

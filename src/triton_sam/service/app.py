@@ -79,8 +79,8 @@ def create_app(
     metrics.register(BodyBytesCollector(lambda: capacity.bytes_held))
     decoding = DecodingSlots(_MAX_DECODING, shared.tally)
     routers = (
-        segment_router(gateway),
-        everything_router(gateway),
+        segment_router(gateway, capacity),
+        everything_router(gateway, capacity),
         hover_router(gateway, metrics, access, capacity),
         completions.chat_router(gateway, metrics),
         preview_router(settings, decoding),

@@ -15,6 +15,7 @@ from pydantic.json_schema import models_json_schema
 MODEL = "a family (`sam2`), a catalogue id (`sam2.1:large`) or a Triton name (`sam2.1_large`); default: see /models"
 _ENCODER = "precision of the encoder: float32, bfloat16, float16 or 8-bit"
 SESSION = "name of a session, whose requests can be cancelled together; up to 200 printable characters"
+BACKGROUND = "no person waits for the response: all other requests pass first, and half of the places are left for them"
 _REFERENCE = "#/components/schemas/{model}"
 
 Point = tuple[float, float]
@@ -216,6 +217,7 @@ class SegmentRequest(ObjectRequest):
     )
     session_id: str | None = Field(default=None, max_length=200, description=SESSION)
     latest_wins: bool = Field(default=False, description="supersede the waiting requests of the session")
+    background: bool = Field(default=False, description=BACKGROUND)
 
 
 class ImageForm(BaseModel):
@@ -224,6 +226,7 @@ class ImageForm(BaseModel):
     image: bytes = Field(description="an image file")
     model: str = Field(default="", max_length=200, description=MODEL)
     session_id: str = Field(default="", max_length=200, description=SESSION)
+    background: Literal["true", "false"] = Field(default="false", description=BACKGROUND)
 
 
 class PreviewForm(BaseModel):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from starlette.concurrency import run_in_threadpool
@@ -23,15 +24,38 @@ from triton_sam.settings import Settings
 _NOT_PROMPT = frozenset({"image_key", "image", "model"})
 
 
-def session_fields(document: dict[str, Any]) -> tuple[str | None, bool]:
-    """Removes the fields about the session from a request: (its name, latest_wins)."""
-    session = checked_name(document.pop("session_id", None), "session_id")
-    latest_wins = document.pop("latest_wins", False)
-    if not isinstance(latest_wins, bool):
-        raise InvalidInput("latest_wins must be true or false")
-    if latest_wins and session is None:
-        raise InvalidInput("latest_wins needs a session_id: send the session whose older requests it supersedes")
-    return session, latest_wins
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """The fields of a request about its session and its place in the queues.
+
+    Attributes:
+        session: the client's name for it; None without one.
+        background: whether no person waits for the response.
+    """
+
+    session: str | None = None
+    latest_wins: bool = False
+    background: bool = False
+
+    @classmethod
+    def of(cls, document: dict[str, Any]) -> Turn:
+        """Removes these fields from a request."""
+        session = checked_name(document.pop("session_id", None), "session_id")
+        latest_wins, background = (_flag(document, field) for field in ("latest_wins", "background"))
+        if latest_wins and session is None:
+            raise InvalidInput("latest_wins needs a session_id: send the session whose older requests it supersedes")
+        return cls(session, latest_wins, background)
+
+    def of_call(self, call: Call) -> Call:
+        """The call with what Triton has to know beside the session."""
+        return replace(call, parameters={**call.parameters, "background": True}) if self.background else call
+
+
+def _flag(document: dict[str, Any], field: str) -> bool:
+    value = document.pop(field, False)
+    if not isinstance(value, bool):
+        raise InvalidInput(f"{field} must be true or false")
+    return value
 
 
 async def segment_call(gateway: Gateway, document: Mapping[str, Any], size: int) -> Call:

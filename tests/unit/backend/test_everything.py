@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.unit.backend.scheduler_helpers import PATIENCE, GatedEngine, Inbox, MakeScheduler, click
+from tests.unit.backend.scheduler_helpers import PATIENCE, GatedEngine, Inbox, MakeScheduler, click, prompt
 from tests.unit.core.everything.discs import SIDE, Discs
 from tests.waiting import eventually
+from triton_sam.backend import decodes
 from triton_sam.backend.everything import MOST_RUNS
 from triton_sam.backend.jobs import SegmentJob
 from triton_sam.backend.scheduler import Scheduler
@@ -224,6 +225,54 @@ def test_too_many_are_refused_at_once(engine: DiscEngine, make: MakeScheduler) -
     engine.decode_gate.set()
     for inbox in taken:
         assert isinstance(inbox.get(), Progress)
+
+
+def test_a_search_in_the_background_comes_after_those_of_people(engine: DiscEngine, make: MakeScheduler) -> None:
+    scheduler = make()
+    engine.decode_gate.clear()
+    job = ask(scheduler, EverythingOptions(points_per_side=20), background=True)
+    assert engine.decode_arrived.wait(PATIENCE)
+    person = ask(scheduler, EverythingOptions(points_per_side=20))
+    engine.decode_gate.set()
+    assert isinstance(person.get(), Progress)
+    assert job.empty, "it has as many points and began first"
+    assert isinstance(job.get(), Progress)
+
+
+def test_searches_in_the_background_take_no_place_from_people(engine: DiscEngine, make: MakeScheduler) -> None:
+    engine.decode_gate.clear()
+    scheduler = make()
+    one_point = EverythingOptions(points_per_side=1)
+    taken = [ask(scheduler, one_point, background=True) for _ in range(MOST_RUNS // 2)]
+    assert isinstance(ask(scheduler, one_point, background=True).get(), QueueFull)
+    taken += [ask(scheduler, one_point) for _ in range(MOST_RUNS)]
+    assert isinstance(ask(scheduler, one_point).get(), QueueFull)
+    engine.decode_gate.set()
+    for inbox in taken:
+        assert isinstance(inbox.get(), Progress)
+
+
+def test_background_objects_wait_for_a_search_but_not_for_ever(
+    engine: DiscEngine, make: MakeScheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scheduler = make()
+    for longest, goes_first in ((60.0, False), (0.0, True)):
+        monkeypatch.setattr(decodes, "LONGEST_WAIT", longest)
+        engine.decode_gate.clear()
+        engine.decode_arrived.clear()
+        search = ask(scheduler, EverythingOptions(points_per_side=30))
+        assert engine.decode_arrived.wait(PATIENCE)
+        job = Inbox()
+        scheduler.submit_click(SegmentJob(job, prompt(), "key", embedding=scene_embedding(picture()), background=True))
+        engine.decode_gate.set()
+        if goes_first:
+            assert isinstance(job.get(), list)
+            assert search.empty
+            assert isinstance(search.get(), Progress)
+        else:
+            assert isinstance(search.get(), Progress)
+            assert isinstance(job.get(), list)
+            assert engine.kinds[-1] == "click", "a chunk of the search came after it"
 
 
 def test_who_follows_sees_masks_come_and_go(engine: DiscEngine, make: MakeScheduler) -> None:

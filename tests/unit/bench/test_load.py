@@ -197,3 +197,12 @@ def test_bytes_are_counted_both_ways(server: _Server) -> None:
         assert len(connection.getresponse().read()) == 5_000
         connection.close()
         assert 7_000 < counter.count < 8_000
+
+
+def test_boxes_of_a_picture_are_inside_and_different() -> None:
+    pictures = Pictures()
+    boxes = pictures.boxes(10)
+    assert len({tuple(box) for box in boxes}) == 10
+    for x0, y0, x1, y1 in boxes:
+        assert 0 <= x0 < x1 <= pictures.width
+        assert 0 <= y0 < y1 <= pictures.height

@@ -355,3 +355,14 @@ def test_an_image_is_hashed_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_client_may_retry_for_hours() -> None:
     """2 ** 1100 is no float."""
     assert 4.0 <= retry_pause(1100) <= 4.25
+
+
+@pytest.mark.parametrize("kind", [Blocking, Speculative])
+@pytest.mark.parametrize("background", [True, False])
+def test_background_goes_with_every_request(kind: type[Blocking | Speculative], background: bool) -> None:
+    server = MemoryServer()
+    client = kind(server, background=background)
+    expired_once(client, server)
+    client.close()
+    assert len(server.calls) == 5
+    assert {call.parameters.get("background", False) for call in server.calls} == {background}

@@ -238,3 +238,14 @@ def test_tls_and_a_token_on_both_ways(memory: MemoryServer, tmp_path: Path, monk
 
     with service(memory, "https", tls_certificate=certificate, tls_key=key, token=TOKEN) as url:
         run(body(url))
+
+
+def test_background_requests_use_no_socket(fake: Fake, url: str) -> None:
+    async def body() -> None:
+        async with SpeculativeSAM2Client(url, latest_wins=True, background=True) as client:
+            client.set_image(PICTURE)
+            assert await client.segment_async([[3, 2]], [1]) is not None
+
+    run(body())
+    assert ways(fake) == [USER]
+    assert all(call.parameters["background"] is True for call in fake.transport.calls)

@@ -270,3 +270,10 @@ def test_a_certificate_authority_of_ones_own(
         with SAM2TritonClient(url, token=TOKEN) as client:
             client.set_image(PICTURE)
             assert client.segment([[1, 1]]).masks
+
+
+def test_background_goes_with_every_request(memory: MemoryServer, url: str) -> None:
+    with SAM2TritonClient(url, background=True) as client:
+        client.set_image(PICTURE)
+        client.segment([[1, 1]])
+    assert [call.parameters["background"] for call in memory.calls] == [True, True]

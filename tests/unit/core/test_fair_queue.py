@@ -5,7 +5,7 @@ from collections import defaultdict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triton_sam.core.fair_queue import FairQueue
+from triton_sam.core.fair_queue import FairQueue, PeopleFirstQueue
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers()), max_size=40))
@@ -68,3 +68,28 @@ def test_a_kept_turn_is_inherited_and_given_up_when_nobody_takes_it() -> None:
     queue.put("c1", "c")
     queue.put("a4", "a")
     assert [queue.pop(), queue.pop()] == ["c1", "a4"]
+
+
+def test_people_come_first_and_background_work_has_half_as_many_places() -> None:
+    queue: PeopleFirstQueue[str] = PeopleFirstQueue(4)
+    for name in ("job 1", "job 2"):
+        assert queue.refusal(background=True) is None
+        queue.put(name, "job", background=True)
+    assert queue.refusal(background=True) == 2
+    for name in "abcd":
+        assert queue.refusal(background=False) is None
+        queue.put(name, "person", background=False)
+    assert queue.refusal(background=False) == 4
+    assert len(queue) == 6
+    queue.promote("job 2", "person")
+    queue.promote("a", "person")
+    assert [queue.people.pop() for _ in range(5)] == ["a", "b", "c", "d", "job 2"]
+    assert queue.take(lambda item: True) == ["job 1"]
+    assert not queue
+
+
+def test_people_who_fill_the_queue_leave_no_place_for_background_work() -> None:
+    queue: PeopleFirstQueue[int] = PeopleFirstQueue(2)
+    for number in range(2):
+        queue.put(number, number, background=False)
+    assert queue.refusal(background=True) == 2

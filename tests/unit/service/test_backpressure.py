@@ -105,3 +105,13 @@ def test_the_service_asks_a_full_model_once(monkeypatch: pytest.MonkeyPatch) -> 
     for answer in asyncio.run(run()):
         assert refusal(answer, 429, "queue_full") == REASON
         assert answer.headers["Retry-After"] == "1"
+
+
+def test_a_full_share_of_background_requests_is_no_full_queue() -> None:
+    job = Call("sam2", {"image_key": np.zeros(1)}, (), {"background": True})
+    watched = Watched()
+    assert not watched.is_full(job), "its queue is another one"
+    watched.backpressure.watch(call_of("image_key"), answered({}))
+    watched.backpressure.watch(job, answered(QueueFull(REASON)))
+    assert watched.is_full(job)
+    assert not watched.is_full(call_of("image_key"))

@@ -108,3 +108,30 @@ def test_the_models_of_embeddings_are_known_to_all_processes(tmp_path: Path) -> 
     there.remember(f"{599:064x}", "sam1")
     assert here.model_of(f"{599:064x}") == "sam1"
     SharedEmbeddingModels(tmp_path / "missing").remember("a" * 64, "sam2")
+
+
+def test_background_requests_leave_half_for_people(tally: Tally) -> None:
+    capacity = ServiceCapacity(8, {CHAT: 4}, max_bytes=100, tally=tally)
+    for number in range(4):
+        capacity.add(CHAT if number < 2 else "/", working=1)
+        capacity.check_background("/")
+    capacity.check_background(CHAT)
+    capacity.hold_bytes(51)
+    with pytest.raises(QueueFull, match="bodies of 4 requests use 51 bytes"):
+        capacity.check_background("/")
+    capacity.release_bytes(1)
+    capacity.check_background("/")
+    capacity.add(CHAT, working=1)
+    with pytest.raises(QueueFull, match="half of the places are left for people"):
+        capacity.check_background("/")
+    capacity.add("/", working=-1)
+    with pytest.raises(QueueFull, match="half of the 4 places of /chat"):
+        capacity.check_background(CHAT)
+
+
+def test_one_background_request_is_taken_in_the_end(tally: Tally) -> None:
+    """However few places and however large its body."""
+    capacity = ServiceCapacity(1, {CHAT: 1}, max_bytes=10, tally=tally)
+    capacity.add(CHAT, working=1)
+    capacity.hold_bytes(10)
+    capacity.check_background(CHAT)

@@ -205,3 +205,55 @@ def test_forms_without_an_image(request_: dict[str, Any]) -> None:
     fake = Fake()
     refusal(ask("POST", "/v1/images", fake, **request_), 400, "invalid_input")
     assert fake.transport.calls == []
+
+
+# -- background requests -------------------------------------------------------------------------------------------
+
+
+def in_the_background(fake: Fake) -> list[bool]:
+    calls = fake.transport.calls + fake.transport.streams
+    return [call.parameters.get("background", False) is True for call in calls]
+
+
+@pytest.mark.parametrize("background", [True, False])
+def test_background_reaches_the_server(background: bool) -> None:
+    fake = Fake()
+    form = {"background": "true"} if background else {}
+    assert ask("POST", "/v1/images", fake, files={"image": ("a.png", IMAGE)}, data=form).status_code == 200
+    fields = {"background": background}
+    assert ask("POST", "/v1/segment", fake, json={**CLICK, **fields}).status_code == 200
+    assert ask("POST", "/v1/everything", fake, json={"image_key": KEY, **fields}).status_code == 200
+    assert in_the_background(fake) == [background] * 3
+    assert fake.transport.prompt(1) == {"points": CLICK["points"]}, "it is no part of the prompt"
+
+
+def test_background_is_a_flag() -> None:
+    answer = ask("POST", "/v1/segment", json={**CLICK, "background": "later"})
+    assert refusal(answer, 400, "invalid_input") == "background must be true or false"
+    answer = ask("POST", "/v1/images", files={"image": ("a.png", IMAGE)}, data={"background": "later"})
+    assert "background must be true or false" in refusal(answer, 400, "invalid_input")
+
+
+def test_half_of_the_places_are_left_for_people() -> None:
+    fake = Fake()
+    fake.transport.hold()
+
+    async def run() -> tuple[list[httpx.Response], list[httpx.Response]]:
+        async with client_of(fake, service_requests=4) as client:
+            job = [asyncio.create_task(client.post("/v1/segment", json={**CLICK, "background": True})) for _ in "12"]
+            await fake.transport.reached(calls=2)
+            refused = [
+                await client.post("/v1/segment", json={**CLICK, "background": True}),
+                await client.post("/v1/everything", json={"image_key": KEY, "background": True}),
+                await client.post("/v1/images", files={"image": ("a.png", IMAGE)}, data={"background": "true"}),
+            ]
+            people = [asyncio.create_task(client.post("/v1/segment", json=CLICK)) for _ in "12"]
+            await fake.transport.reached(calls=4)
+            fake.transport.release()
+            return refused, [await task for task in (*job, *people)]
+
+    refused, served = asyncio.run(run())
+    for answer in refused:
+        assert "left for people" in refusal(answer, 429, "queue_full")
+        assert float(answer.headers["retry-after"]) > 0
+    assert [answer.status_code for answer in served] == [200] * 4

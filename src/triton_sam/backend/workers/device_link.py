@@ -10,11 +10,11 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 from triton_sam.backend.core import Source
+from triton_sam.backend.finishers import Finishers
 from triton_sam.backend.jobs import SegmentJob
 from triton_sam.backend.replies import ModelInfo
 from triton_sam.backend.responder import internal_error
@@ -72,7 +72,7 @@ class DeviceLink:
         self._building = 0
         self._questions: dict[int, Callable[[Any], None]] = {}
         self._closing = False
-        self._finishers = ThreadPoolExecutor(_FINISHERS, thread_name_prefix="finish")
+        self._finishers = Finishers(_FINISHERS)
         self._first = threading.Event()
         self._failure: str | None = None
         self._thread = threading.Thread(target=self._run, name=f"device-{options.index}", daemon=True)
@@ -156,7 +156,7 @@ class DeviceLink:
             channel, self._channel = self._channel, None
             self._idle.notify_all()
         self._hang_watcher.stop()
-        self._finishers.shutdown(wait=True)
+        self._finishers.close()
         if channel is not None:
             with contextlib.suppress(OSError):
                 channel.send({"is": "goodbye"})
@@ -264,7 +264,7 @@ class DeviceLink:
         if nothing_to_build or (found is None and job.is_light(decoded)):
             answer()
         else:
-            self._finishers.submit(answer)
+            self._finishers.submit(job, answer)
 
     def _pop(self, number: int) -> SegmentJob | None:
         with self._lock:

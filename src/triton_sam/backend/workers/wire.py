@@ -63,6 +63,7 @@ def pack_job(job: SegmentJob, source: Source) -> tuple[Header, Body]:
         "needs": [job.needs.logits, job.needs.pixels, job.needs.embedding, job.needs.columns],
         "request": job.request_id,
         "run": job.run,
+        "background": job.background,
         # Linux's monotonic clock is one clock for all processes.
         "received": job.received,
     }
@@ -101,6 +102,7 @@ def unpack_job(header: Mapping[str, Any], body: bytes | memoryview, reply: Segme
         received=header["received"],
         only_copied=True,
         run=header["run"],
+        background=header["background"],
     )
     return job, Source(image, embedding)
 

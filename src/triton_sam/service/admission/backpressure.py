@@ -25,11 +25,12 @@ class Backpressure:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._full: dict[str, tuple[float, str]] = {}
+        #: By model, and whether the refused request was in the background: such requests have fewer places.
+        self._full: dict[tuple[str, bool], tuple[float, str]] = {}
 
     def check(self, call: Call) -> None:
         """Raises QueueFull with the model's own message if the model would refuse this call again."""
-        until, reason = self._full.get(call.model, (0.0, ""))
+        until, reason = self._full.get(_queue_of(call), (0.0, ""))
         if self._clock() < until and _is_click(call):
             raise QueueFull(reason)
 
@@ -40,9 +41,14 @@ class Backpressure:
     def _learn(self, call: Call, future: Future[Outputs]) -> None:
         error = None if future.cancelled() else future.exception()
         if not isinstance(error, QueueFull):
-            self._full.pop(call.model, None)
+            for background in (False, True):
+                self._full.pop((call.model, background), None)
         elif _is_click(call):
-            self._full[call.model] = (self._clock() + _MAX_SECONDS, str(error))
+            self._full[_queue_of(call)] = (self._clock() + _MAX_SECONDS, str(error))
+
+
+def _queue_of(call: Call) -> tuple[str, bool]:
+    return call.model, call.parameters.get("background") is True
 
 
 def _is_click(call: Call) -> bool:

@@ -12,6 +12,7 @@ from triton_sam.errors import QueueFull
 _ARRIVING_PER_SLOT = 4
 #: (name of its count, limit) of a path without a limit of its own.
 _NO_PART = ("", 0)
+_LATER = "try this background request again in a moment"
 #: An image takes at least some milliseconds, and no process is told when another one has finished.
 _DECODING_POLL_SECONDS = 0.02
 
@@ -125,6 +126,17 @@ class ServiceCapacity:
             raise self._part_is_full(path)
         if self.is_full:
             raise self.refusal()
+
+    def check_background(self, path: str) -> None:
+        """Raises QueueFull if a background request, which holds a slot, is in the half that is left for people."""
+        part, limit = self._parts.get(path, _NO_PART)
+        working = self._tally.total("working")
+        if working > max(1, self._max_requests // 2):
+            raise QueueFull(f"{working} requests are in progress, and half of the places are left for people: {_LATER}")
+        if part and self._tally.total(part) > max(1, limit // 2):
+            raise QueueFull(f"half of the {limit} places of {path} are left for people: {_LATER}")
+        if working > 1 and self.bytes_held > self._max_bytes // 2:
+            raise QueueFull(f"the bodies of {working} requests use {self.bytes_held:,} bytes: {_LATER}")
 
     @property
     def is_full(self) -> bool:

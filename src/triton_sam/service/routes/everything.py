@@ -15,11 +15,12 @@ from starlette.responses import Response
 from triton_sam.client.dispatch import Outputs
 from triton_sam.errors import InternalError, TritonSamError
 from triton_sam.service import json_bodies, schemas
+from triton_sam.service.admission.capacity import ServiceCapacity
 from triton_sam.service.error_responses import error_document
 from triton_sam.service.event_streams import EVENTS, EventStream, Lines, event_of, time_limit
 from triton_sam.service.gateway import Gateway, json_output
 from triton_sam.service.routes import everything_schemas
-from triton_sam.service.triton_calls import everything_call, session_fields
+from triton_sam.service.triton_calls import Turn, everything_call
 
 EVERYTHING = "/v1/everything"
 
@@ -39,7 +40,7 @@ class _Message:
 _Messages = AsyncGenerator[_Message, None]
 
 
-def everything_router(gateway: Gateway) -> APIRouter:
+def everything_router(gateway: Gateway, capacity: ServiceCapacity) -> APIRouter:
     """The router of ``/v1/everything``."""
     router = APIRouter(tags=["segment"])
 
@@ -57,9 +58,11 @@ def everything_router(gateway: Gateway) -> APIRouter:
             body = await request.body()
             max_parts = json_bodies.max_parts(gateway.settings)
             document = await json_bodies.by_size(len(body), lambda: json_bodies.json_object(body, max_parts))
-            session, latest_wins = session_fields(document)
-            call = await everything_call(gateway, document, len(body))
-        messages = _parsed(gateway.follow(request, call, session, latest_wins=latest_wins))
+            turn = Turn.of(document)
+            if turn.background:
+                capacity.check_background(EVERYTHING)
+            call = turn.of_call(await everything_call(gateway, document, len(body)))
+        messages = _parsed(gateway.follow(request, call, turn.session, latest_wins=turn.latest_wins))
         if not _wants_events(request):
             async with contextlib.aclosing(messages):
                 return await _answer(messages)

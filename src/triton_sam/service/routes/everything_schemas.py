@@ -82,6 +82,7 @@ class EverythingRequest(BaseModel):
     )
     session_id: str | None = Field(default=None, max_length=200, description=schemas.SESSION)
     latest_wins: bool = Field(default=False, description="supersede the waiting requests of the session")
+    background: bool = Field(default=False, description=schemas.BACKGROUND)
 
 
 class EverythingRecord(BaseModel):

@@ -10,13 +10,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from triton_sam.service import json_bodies, schemas
+from triton_sam.service.admission.capacity import ServiceCapacity
 from triton_sam.service.forms import read_form
 from triton_sam.service.gateway import Gateway, json_output
 from triton_sam.service.telemetry import request_context
-from triton_sam.service.triton_calls import image_call, segment_call, session_fields
+from triton_sam.service.triton_calls import Turn, image_call, segment_call
 
 
-def segment_router(gateway: Gateway) -> APIRouter:
+def segment_router(gateway: Gateway, capacity: ServiceCapacity) -> APIRouter:
     """The router of ``/v1/images`` and ``/v1/segment``."""
     router = APIRouter(prefix="/v1", tags=["segment"])
 
@@ -29,11 +30,13 @@ def segment_router(gateway: Gateway) -> APIRouter:
     )
     async def images(request: Request) -> Response:
         async with read_form(request) as form:
-            session = form.name("session_id")
+            turn = Turn(form.name("session_id"), background=form.flag("background"))
+            if turn.background:
+                capacity.check_background(request.url.path)
             served = await gateway.segmenters.find(form.name("model"))
             image = await form.file("image")
         call = await run_in_threadpool(lambda: image_call(served, image, None, gateway.settings))
-        answer = json_output(await gateway.infer(request, call, session))
+        answer = json_output(await gateway.infer(request, turn.of_call(call), turn.session))
         request_context.set_image(_image_key(answer))
         return _json_response(answer)
 
@@ -49,9 +52,12 @@ def segment_router(gateway: Gateway) -> APIRouter:
         body = await request.body()
         max_parts = json_bodies.max_parts(gateway.settings)
         document = await json_bodies.by_size(len(body), lambda: json_bodies.json_object(body, max_parts))
-        session, latest_wins = session_fields(document)
-        call = await segment_call(gateway, document, len(body))
-        return _json_response(json_output(await gateway.infer(request, call, session, latest_wins=latest_wins)))
+        turn = Turn.of(document)
+        if turn.background:
+            capacity.check_background(request.url.path)
+        call = turn.of_call(await segment_call(gateway, document, len(body)))
+        outputs = await gateway.infer(request, call, turn.session, latest_wins=turn.latest_wins)
+        return _json_response(json_output(outputs))
 
     return router
 

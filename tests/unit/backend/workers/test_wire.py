@@ -88,6 +88,7 @@ def joined(parts: list[bytes | memoryview]) -> bytes:
     session=st.none() | st.text(max_size=8),
     sequence=st.none() | st.integers(0, 2**40),
     needs=st.builds(Needs, st.booleans(), st.booleans(), st.booleans(), st.booleans()),
+    background=st.booleans(),
 )
 def test_requests(
     prompt: Prompt | None,
@@ -96,12 +97,15 @@ def test_requests(
     session: str | None,
     sequence: int | None,
     needs: Needs,
+    background: bool,
 ) -> None:
     job = SegmentJob(Reply(), prompt, "key", session, True, needs=needs, sequence=sequence, request_id="r")
+    job.background = background
     header, parts = pack_job(job, Source(image, embedding))
     got, source = unpack_job(header, joined(parts), Reply())
     assert (got.image_key, got.session, got.latest_wins, got.sequence) == ("key", session, True, sequence)
     assert (got.needs, got.request_id, got.received) == (needs, "r", job.received)
+    assert got.background is background
     assert source.image == image
     same(source.embedding, embedding)
     if prompt is None or got.prompt is None:
