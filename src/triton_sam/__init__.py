@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from triton_sam.batch.job import BatchJob
     from triton_sam.client.speculative import (
         SessionStatus,
         SpeculativeSAM2Client,
@@ -21,6 +22,7 @@ __version__ = "0.1.0"
 #: Public names and where they live; loaded on first use so that the server's process never imports the client.
 _HOMES = {
     "AsyncTritonVLMClient": "triton_sam.client.vlm_client",
+    "BatchJob": "triton_sam.batch.job",
     "MaskSet": "triton_sam.core.masks",
     "SAM2TritonClient": "triton_sam.client.sync_client",
     "Segmentation": "triton_sam.client.sync_client",
@@ -32,6 +34,7 @@ _HOMES = {
 }
 __all__ = [
     "AsyncTritonVLMClient",
+    "BatchJob",
     "MaskSet",
     "SAM2TritonClient",
     "Segmentation",

@@ -12,7 +12,7 @@ import typer
 from rich.text import Text
 
 from triton_sam import __version__
-from triton_sam.cli import ask, bench, everything, models, segment
+from triton_sam.cli import ask, batch, bench, everything, models, segment
 from triton_sam.cli.models import RepositoryOption
 from triton_sam.cli.progress import download_progress
 from triton_sam.console import err, log_handler, out
@@ -166,6 +166,7 @@ _COMMANDS = (
 )
 for command in _COMMANDS:
     app.command()(command)
+app.add_typer(batch.batch_app, name="batch")
 app.add_typer(models.models_app, name="models")
 app.add_typer(bench.bench_app, name="bench")
 

@@ -34,7 +34,7 @@ class ImageSource:
     @classmethod
     def of(cls, image: Path, page: int | None, channel: int | None, window: str | None) -> ImageSource:
         """From the options of a command; InvalidInput if they are wrong."""
-        return cls(image.expanduser(), ImageChoice(page, channel, _window(window)))
+        return cls(image.expanduser(), ImageChoice(page, channel, window_of(window)))
 
     def send_with(self, client: SAM2TritonClient) -> None:
         """Makes it the client's current image."""
@@ -51,7 +51,8 @@ def check_targets(targets: Sequence[Path]) -> None:
             raise InvalidInput(f"the folder of {target} does not exist: create it first")
 
 
-def _window(text: str | None) -> tuple[float, float] | None:
+def window_of(text: str | None) -> tuple[float, float] | None:
+    """The option ``--window LOW,HIGH``."""
     if text is None:
         return None
     low, high = numbers(text, (2,), "--window LOW,HIGH")

@@ -1,0 +1,309 @@
+"""BatchJob: masks for many images, in one call."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from triton_sam.batch.definition import JobDefinition, PromptsFile
+from triton_sam.batch.disk_errors import disk_stopped
+from triton_sam.batch.filling import JobInput
+from triton_sam.batch.finishing import finish, is_finished
+from triton_sam.batch.inputs import find_sources, pages_of
+from triton_sam.batch.lock import job_lock
+from triton_sam.batch.opening import known_definition, open_job, results_of
+from triton_sam.batch.outputs import check_outputs, make_writers
+from triton_sam.batch.prompt_files import open_prompts
+from triton_sam.batch.prompt_function import PromptingExecutor, PromptsOf
+from triton_sam.batch.reading import read_item, size_of
+from triton_sam.batch.records import Executor, Item, ItemResult, SegmentOptions
+from triton_sam.batch.results import ResultFiles
+from triton_sam.batch.runner import OnProgress, Summary, run_job
+from triton_sam.batch.stopping import StopRequest
+from triton_sam.batch.store import JobStore
+from triton_sam.core.deep_pixels import Window
+from triton_sam.core.image_choice import ImageChoice, picture_for_model
+from triton_sam.errors import InvalidInput
+
+OnResult = Callable[[ItemResult], object]
+#: Results that may wait for a reader of the job.
+_MOST_UNREAD = 64
+#: Seconds between two looks at whether the other thread still runs.
+_LOOK = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a job runs; it may be another place each time.
+
+    Attributes:
+        urls: of Triton or of the service; None for the settings' address.
+        workers, scheduler: of Dask; None for threads of this process.
+        patience: seconds to wait for servers that do not respond.
+    """
+
+    urls: Sequence[str | None]
+    token: str | None
+    workers: int | None
+    scheduler: str | None
+    patience: float
+
+
+class BatchJob:
+    """Masks for many images, in a folder that keeps the job's state: the same job goes on where it was stopped.
+
+    :meth:`run` does all of it. ``for result in job`` does too, and gives each image's result; those of earlier runs
+    come first.
+    """
+
+    # Many parameters: options that users set one by one.
+    def __init__(
+        self,
+        inputs: str | Path | Sequence[str | Path],
+        out: str | Path,
+        *,
+        everything: bool | Mapping[str, Any] | None = None,
+        coco: str | Path | None = None,
+        csv: str | Path | None = None,
+        prompts: PromptsOf | None = None,
+        save: Sequence[str] = ("coco",),
+        label_format: str = "png",
+        clean: int | None = None,
+        channel: int | None = None,
+        window: Window | None = None,
+        model: str = "sam2",
+        url: str | Sequence[str] | None = None,
+        token: str | None = None,
+        workers: int | None = None,
+        scheduler: str | None = None,
+        retry_failed: bool = False,
+        patience: float = 600.0,
+    ) -> None:
+        """
+        Args:
+            inputs: folders, image files, TIFF stacks, Zarr arrays, patterns, or text files of paths.
+            out: folder of the results; it is made if it is not there.
+            everything: True, or options of everything mode, to find all objects of each image.
+            coco: a COCO file, whose boxes are the prompts.
+            csv: a CSV file with the columns ``file,x,y,label`` or ``file,x0,y0,x1,y1``.
+            prompts: a function of an image's path that returns its prompts, each a box (x0, y0, x1, y1) or a dict
+                ``{"points": ..., "labels": ..., "box": ...}`` in original pixels.
+            save: what to write beside ``results/``: coco, geojson, labels, overlays.
+            label_format: of label images: png, tiff16 or tiff32.
+            clean: fills holes and removes islands with fewer pixels.
+            channel, window: of scientific images, as in :meth:`SAM2TritonClient.set_image`.
+            model: Triton name of the segmenter, or a catalogue id.
+            url: one address or several, which share the job; default TRITON_URL.
+            workers: run on so many Dask processes of this machine.
+            scheduler: run on the workers of this Dask scheduler.
+            retry_failed: try images again that have failed.
+            patience: seconds to wait for servers that do not respond.
+        """
+        given = [inputs] if isinstance(inputs, str | Path) else list(inputs)
+        self.folder = Path(out).expanduser().absolute()
+        self._options = SegmentOptions(
+            model, _everything(everything), clean, ImageChoice(channel=channel, window=window)
+        )
+        self._outputs = {name: {"format": label_format} if name == "labels" else {} for name in sorted(set(save))}
+        self._label_format = label_format
+        self._inputs = [str(text) for text in given]
+        self._coco, self._csv, self._prompts = _path(coco), _path(csv), prompts
+        urls = [url] if url is None or isinstance(url, str) else list(url)
+        self._place = Place(urls, token, workers, scheduler, patience)
+        self._retry_failed = retry_failed
+        self._stop = StopRequest()
+        self.summary: Summary | None = None
+        if sum(way is not None for way in (self._options.everything, coco, csv, prompts)) != 1:
+            raise InvalidInput("say what to segment: --everything, or prompts by --coco or --csv (one of them)")
+        if workers is not None and scheduler is not None:
+            raise InvalidInput("give either --workers or --scheduler, not both")
+        if patience < 0:
+            raise InvalidInput("the patience is 0 seconds or more")
+        check_outputs(list(self._outputs), label_format)
+
+    def run(self, on_progress: OnProgress | None = None, on_result: OnResult | None = None) -> Summary:
+        """Segments what is left, and writes the outputs when all images have ended.
+
+        Args:
+            on_progress: called a few times a second.
+            on_result: called with each new result before it is recorded, from several threads. If it raises, that image
+                has failed. After a kill it may be called for an image again.
+
+        Raises:
+            InvalidInput: an input or an option is wrong, or the folder has another job.
+            JobStopped: the job cannot go on now. Nothing is lost.
+        """
+        return self._run(on_progress, on_result, None)
+
+    def stop(self) -> bool:
+        """Ends a run from another thread or a signal handler: what is in flight is finished; called again, dropped.
+
+        Returns:
+            Whether this was the first call.
+        """
+        return self._stop.ask()
+
+    def __iter__(self) -> Iterator[ItemResult]:
+        """Runs the job; gives the results of earlier runs in order, then each new one when it is there.
+
+        If the reader ends early, so does the job; what it has done is kept.
+        """
+        unread: queue.Queue[ItemResult] = queue.Queue(_MOST_UNREAD)
+        failure: list[BaseException] = []
+        is_read = threading.Event()
+        is_read.set()
+
+        def give(result: ItemResult) -> None:
+            while is_read.is_set():
+                with contextlib.suppress(queue.Full):
+                    unread.put(result, timeout=_LOOK)
+                    return
+
+        def work() -> None:
+            try:
+                self._run(None, give, give)
+            except BaseException as error:
+                failure.append(error)
+
+        thread = threading.Thread(target=work, name="batch-job", daemon=True)
+        thread.start()
+        try:
+            while thread.is_alive() or not unread.empty():
+                with contextlib.suppress(queue.Empty):
+                    yield unread.get(timeout=_LOOK)
+        finally:
+            if thread.is_alive():
+                is_read.clear()
+                self.stop()
+                thread.join()
+        if failure:
+            raise failure[0]
+
+    # -- the parts -----------------------------------------------------------------------------------------------
+
+    def _definition(self) -> JobDefinition:
+        definition = known_definition(self.folder)
+        known = None if definition is None else definition.prompts
+        prompts = None
+        if self._prompts is not None:
+            name = (
+                f"{self._prompts.__module__}.{getattr(self._prompts, '__qualname__', type(self._prompts).__qualname__)}"
+            )
+            prompts = PromptsFile("function", name, 0, 0, name)
+        elif self._coco is not None:
+            prompts = PromptsFile.of("coco", self._coco, known)
+        elif self._csv is not None:
+            prompts = PromptsFile.of("csv", self._csv, known)
+        return JobDefinition(self._inputs, self._options, prompts, self._outputs)
+
+    def _input(self) -> JobInput:
+        def prompts() -> Any:
+            return open_prompts(self._coco, self._csv)
+
+        return JobInput(
+            lambda: find_sources(self._inputs, exclude=[self.folder]),
+            pages_of,
+            prompts if self._coco is not None or self._csv is not None else None,
+        )
+
+    def _run(self, on_progress: OnProgress | None, on_result: OnResult | None, on_earlier: OnResult | None) -> Summary:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise disk_stopped(self.folder, error) from error
+        with job_lock(self.folder):
+            definition = self._definition()
+            store = open_job(self.folder, definition, self._input())
+            files = ResultFiles(self.folder)
+            try:
+                if self._retry_failed:
+                    store.reset_failed()
+                if on_earlier is not None:
+                    for result in results_of(store, files):
+                        on_earlier(result)
+                self.summary = self._segment(store, files, on_progress, on_result)
+                if not self.summary.waiting and (self.summary.now or not is_finished(self.folder, definition)):
+                    finish(store, files, definition, self._picture)
+            finally:
+                store.close()
+        return self.summary
+
+    def _segment(
+        self, store: JobStore, files: ResultFiles, on_progress: OnProgress | None, on_result: OnResult | None
+    ) -> Summary:
+        """All images that wait."""
+        choice = self._options.choice
+        writers = make_writers(list(self._outputs), self.folder, self._label_format)
+        if on_result is not None:
+            writers = [*writers, _Teller(on_result)]
+        return run_job(
+            store,
+            files,
+            self._executor(),
+            writers,
+            on_progress,
+            self._stop,
+            read_image=lambda item: read_item(item, choice),
+        )
+
+    def _picture(self, item: Item) -> Image.Image:
+        return picture_for_model(read_item(item, self._options.choice), ImageChoice())
+
+    def _executor(self) -> Executor:
+        from triton_sam.batch.thread_executor import ThreadExecutor
+
+        place = self._place
+        executor: Executor
+        if place.workers is None and place.scheduler is None:
+            executor = ThreadExecutor(
+                place.urls,
+                self._options,
+                token=place.token,
+                patience=place.patience,
+                read=read_item,
+                size_of=size_of,
+            )
+        else:
+            from triton_sam.batch.dask_executor import DaskExecutor
+
+            executor = DaskExecutor(
+                place.urls,
+                self._options,
+                scheduler=place.scheduler,
+                workers=place.workers,
+                token=place.token,
+                patience=place.patience,
+                read=read_item,
+                size_of=size_of,
+            )
+        return executor if self._prompts is None else PromptingExecutor(executor, self._prompts)
+
+
+class _Teller:
+    """Tells a user's function of each result."""
+
+    def __init__(self, on_result: OnResult) -> None:
+        self._on_result = on_result
+
+    def write(self, result: ItemResult, data: Callable[[], bytes]) -> None:
+        try:
+            self._on_result(result)
+        except Exception as error:
+            raise InvalidInput(f"on_result failed: {type(error).__name__}: {error}") from error
+
+
+def _everything(given: bool | Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    if given is None or given is False:
+        return None
+    return {} if given is True else dict(given)
+
+
+def _path(given: str | Path | None) -> Path | None:
+    return None if given is None else Path(given)
