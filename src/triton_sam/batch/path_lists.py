@@ -28,9 +28,9 @@ class PathList:
         """(name, absolute path); InvalidInput says how many files are missing, before the first is given."""
         base = self._checked_base()
         for _, image in self._lines():
-            yield Path(os.path.relpath(image, base)).as_posix(), image
+            yield Path(image[len(base) :]).as_posix().lstrip("/"), Path(image)
 
-    def _checked_base(self) -> Path:
+    def _checked_base(self) -> str:
         """The folder that names are relative to."""
         own = str(self.path.parent)
         base = own
@@ -40,8 +40,8 @@ class PathList:
             lines += 1
             if not self._is_there(number, image):
                 count += 1
-                missing += [str(image)] if len(missing) < _MOST_NAMED else []
-            folder = str(image.parent)
+                missing += [image] if len(missing) < _MOST_NAMED else []
+            folder = os.path.dirname(image)  # noqa: PTH120
             if lines == 1 and not _is_below(folder, own):
                 base = folder
             elif not _is_below(folder, base):
@@ -54,25 +54,26 @@ class PathList:
                 f"{self.path} names {count:,} file(s) that do not exist: {', '.join(missing)}{more}; "
                 f"paths are relative to {own}"
             )
-        return Path(base)
+        return base
 
-    def _lines(self) -> Iterator[tuple[int, Path]]:
-        own = self.path.parent
+    def _lines(self) -> Iterator[tuple[int, str]]:
+        """Numbers and absolute paths; no Path for each, because there may be a million."""
+        own = str(self.path.parent)
         try:
             with self.path.open(encoding="utf-8-sig") as file:
                 for number, line in enumerate(file, 1):
                     text = line.strip()
                     if text:
-                        yield number, Path(os.path.abspath(own / text))  # noqa: PTH100 - links stay as they are
+                        yield number, os.path.abspath(os.path.join(own, text))  # noqa: PTH100, PTH118 - links stay
         except UnicodeDecodeError:
             raise InvalidInput(f"{self.path} is not UTF-8: save it as a UTF-8 text file") from None
         except OSError as error:
             raise fault_of_file(error, self.path) from None
 
-    def _is_there(self, number: int, image: Path) -> bool:
+    def _is_there(self, number: int, path: str) -> bool:
+        image = Path(path)
         try:
-            mode = image.stat().st_mode
-            if not stat.S_ISDIR(mode):
+            if not stat.S_ISDIR(os.stat(path).st_mode):  # noqa: PTH116
                 return True
             description = zarr_arrays.description_of(image)
         except OSError as error:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from triton_sam.core.untrusted import guarded
 from triton_sam.errors import InvalidInput, SetupError
+from triton_sam.installation import install_extra
 
 #: A last axis of at most this length has channels: no image is so narrow.
 _MOST_CHANNELS = 16
@@ -123,10 +124,9 @@ def _zarr() -> Any:
         pass
     if sys.version_info < (3, 11):
         raise SetupError(
-            "Zarr arrays need Python 3.11 or later, and the package zarr: install triton-sam[batch] there, "
-            "or write the planes as a TIFF"
+            "Zarr arrays need Python 3.11 or later: make an environment with it, or write the planes as a TIFF"
         )
-    raise SetupError("Zarr arrays need the package zarr: run `pip install 'triton-sam[batch]'`")
+    raise SetupError(f"Zarr arrays need the package zarr: run `{install_extra('batch')}`")
 
 
 def _document(description: Path) -> dict[str, Any]:
