@@ -18,9 +18,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from triton_sam.batch.definition import JobDefinition
-from triton_sam.batch.filling import JobInput
-from triton_sam.batch.opening import open_job, results_of
 from triton_sam.batch.records import (
     Item,
     ItemPrompt,
@@ -32,9 +29,12 @@ from triton_sam.batch.records import (
     Source,
     Work,
 )
-from triton_sam.batch.results import ResultFiles
 from triton_sam.batch.runner import run_job
-from triton_sam.batch.store import JobStore
+from triton_sam.batch.state.definition import JobDefinition
+from triton_sam.batch.state.filling import JobInput
+from triton_sam.batch.state.opening import open_job, results_of
+from triton_sam.batch.state.results import ResultFiles
+from triton_sam.batch.state.store import JobStore
 
 STEPS = ("set up", "run", "resume", "read")
 

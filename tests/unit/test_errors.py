@@ -14,6 +14,7 @@ from triton_sam.errors import (
     InternalError,
     InterruptedDownload,
     InvalidInput,
+    JobStopped,
     MethodNotAllowed,
     ModelNotFound,
     NotAuthorised,
@@ -58,6 +59,7 @@ LOCAL = (
     WeightsError,
     InterruptedDownload,
     CrashedAtStart,
+    JobStopped,
     ServerError,
     IncompleteRewrite,
 )

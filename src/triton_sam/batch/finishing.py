@@ -10,13 +10,15 @@ from typing import Any
 from PIL import Image
 
 from triton_sam import __version__
-from triton_sam.batch.definition import JobDefinition
-from triton_sam.batch.disk_errors import disk_stopped
-from triton_sam.batch.opening import results_of
-from triton_sam.batch.outputs import FailureGroup, JobFacts, files_of, write_outputs
+from triton_sam.batch.outputs.choosing import files_of
+from triton_sam.batch.outputs.facts import FailureGroup, JobFacts
+from triton_sam.batch.outputs.merge import write_outputs
 from triton_sam.batch.records import Item
-from triton_sam.batch.results import ResultFiles
-from triton_sam.batch.store import JobStore
+from triton_sam.batch.state.definition import JobDefinition
+from triton_sam.batch.state.disk_errors import disk_stopped
+from triton_sam.batch.state.opening import results_of
+from triton_sam.batch.state.results import ResultFiles
+from triton_sam.batch.state.store import JobStore
 
 #: Reasons and examples in a report.
 _MOST_REASONS, _MOST_EXAMPLES = 50, 20

@@ -12,22 +12,22 @@ from typing import Any
 
 from PIL import Image
 
-from triton_sam.batch.definition import JobDefinition, PromptsFile
-from triton_sam.batch.disk_errors import disk_stopped
-from triton_sam.batch.filling import JobInput
 from triton_sam.batch.finishing import finish, is_finished
-from triton_sam.batch.inputs import find_sources, pages_of
-from triton_sam.batch.lock import job_lock
-from triton_sam.batch.opening import known_definition, open_job, results_of
-from triton_sam.batch.outputs import check_outputs, make_writers
-from triton_sam.batch.prompt_files import open_prompts
-from triton_sam.batch.prompt_function import PromptingExecutor, PromptsOf
-from triton_sam.batch.reading import read_item, size_of
+from triton_sam.batch.inputs.reading import read_item, size_of
+from triton_sam.batch.inputs.sources import find_sources, pages_of
+from triton_sam.batch.outputs.choosing import check_outputs, make_writers
+from triton_sam.batch.prompts.prompt_files import open_prompts
+from triton_sam.batch.prompts.prompt_function import PromptingExecutor, PromptsOf
 from triton_sam.batch.records import Executor, Item, ItemResult, SegmentOptions
-from triton_sam.batch.results import ResultFiles
 from triton_sam.batch.runner import OnProgress, Summary, run_job
+from triton_sam.batch.state.definition import JobDefinition, PromptsFile
+from triton_sam.batch.state.disk_errors import disk_stopped
+from triton_sam.batch.state.filling import JobInput
+from triton_sam.batch.state.lock import folder_lock
+from triton_sam.batch.state.opening import known_definition, open_job, results_of
+from triton_sam.batch.state.results import ResultFiles
+from triton_sam.batch.state.store import JobStore
 from triton_sam.batch.stopping import StopRequest
-from triton_sam.batch.store import JobStore
 from triton_sam.core.deep_pixels import Window
 from triton_sam.core.image_choice import ImageChoice, picture_for_model
 from triton_sam.errors import InvalidInput
@@ -218,7 +218,7 @@ class BatchJob:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise disk_stopped(self.folder, error) from error
-        with job_lock(self.folder):
+        with folder_lock(self.folder):
             definition = self._definition()
             store = open_job(self.folder, definition, self._input())
             files = ResultFiles(self.folder)
@@ -257,7 +257,7 @@ class BatchJob:
         return picture_for_model(read_item(item, self._options.choice), ImageChoice())
 
     def _executor(self) -> Executor:
-        from triton_sam.batch.thread_executor import ThreadExecutor
+        from triton_sam.batch.executors.thread_executor import ThreadExecutor
 
         place = self._place
         executor: Executor
@@ -271,7 +271,7 @@ class BatchJob:
                 size_of=size_of,
             )
         else:
-            from triton_sam.batch.dask_executor import DaskExecutor
+            from triton_sam.batch.executors.dask_executor import DaskExecutor
 
             executor = DaskExecutor(
                 place.urls,

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 from triton_sam.batch.progress import JobProgress, Rate, rest_seconds
 from triton_sam.batch.records import Executor, Item, Outcome, Work
-from triton_sam.batch.results import ResultFiles
+from triton_sam.batch.state.results import ResultFiles
+from triton_sam.batch.state.store import JobStore
+from triton_sam.batch.state.writing import ItemWriter, Writing
 from triton_sam.batch.stopping import StopRequest
-from triton_sam.batch.store import JobStore
-from triton_sam.batch.writing import ItemWriter, Writing
 
 #: Works and results anywhere between the state and its records, and results whose masks are in memory.
 _MOST, _MOST_UNWRITTEN = 512, 64

@@ -122,7 +122,7 @@ def batch_run(
 @batch_app.command("status")
 def batch_status(folder: FolderArgument) -> None:
     """Show how far a job is, while it runs or later."""
-    from triton_sam.batch.status import job_status
+    from triton_sam.batch.state.status import job_status
 
     show_status(job_status(folder.expanduser()))
 

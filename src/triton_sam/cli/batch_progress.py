@@ -12,8 +12,8 @@ from types import FrameType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from triton_sam.batch.job import BatchJob
-from triton_sam.batch.runner import JobProgress
-from triton_sam.batch.status import JobStatus
+from triton_sam.batch.progress import JobProgress
+from triton_sam.batch.state.status import JobStatus
 from triton_sam.console import err, out
 
 #: Between two lines where there is no terminal for a bar: the log of a job that runs for a night stays readable.

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.unit.batch.state_helpers import BOXES, given, opened, run
-from triton_sam.batch import database
-from triton_sam.batch.lock import folder_lock
+from triton_sam.batch.state import database
+from triton_sam.batch.state.lock import folder_lock
 
 _EVENTS = {"open", "os.rename", "os.mkdir", "os.scandir"}
 NAMES = [f"{number}.png" for number in range(60)]

@@ -11,7 +11,7 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from triton_sam.batch.outputs import JobFacts
+from triton_sam.batch.outputs.facts import JobFacts
 from triton_sam.batch.records import Item, ItemResult, MaskRecord
 from triton_sam.core.rle import BoolArray, rle
 

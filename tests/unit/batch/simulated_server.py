@@ -8,7 +8,7 @@ import random
 from collections import deque
 from dataclasses import dataclass, field
 
-from triton_sam.batch.pacing import Pace, Sent
+from triton_sam.batch.executors.pacing import Pace, Sent
 
 
 @dataclass

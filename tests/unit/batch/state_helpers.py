@@ -8,9 +8,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from triton_sam.batch.definition import JobDefinition
-from triton_sam.batch.filling import JobInput
-from triton_sam.batch.opening import open_job
 from triton_sam.batch.records import (
     Item,
     ItemPrompt,
@@ -22,10 +19,13 @@ from triton_sam.batch.records import (
     Source,
     Work,
 )
-from triton_sam.batch.results import ResultFiles
 from triton_sam.batch.runner import JobProgress, Summary, run_job
+from triton_sam.batch.state.definition import JobDefinition
+from triton_sam.batch.state.filling import JobInput
+from triton_sam.batch.state.opening import open_job
+from triton_sam.batch.state.results import ResultFiles
+from triton_sam.batch.state.store import JobStore
 from triton_sam.batch.stopping import StopRequest
-from triton_sam.batch.store import JobStore
 
 DEFINITION = JobDefinition(("photos",), SegmentOptions(everything={"points_per_side": 32}))
 

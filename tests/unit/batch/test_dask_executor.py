@@ -14,9 +14,9 @@ import pytest
 from tests.unit.batch import fake_transport as fake
 from tests.unit.batch.fake_transport import FakeServer, memory_transport
 from tests.waiting import eventually
-from triton_sam.batch import dask_executor
-from triton_sam.batch.dask_executor import DaskExecutor
-from triton_sam.batch.dask_worker import EngineSettings, _engines
+from triton_sam.batch.executors import dask_executor
+from triton_sam.batch.executors.dask_executor import DaskExecutor
+from triton_sam.batch.executors.dask_worker import EngineSettings, _engines
 from triton_sam.batch.records import Item, Outcome, SegmentOptions, Work
 from triton_sam.core.image_choice import ImageChoice
 from triton_sam.errors import InvalidInput, JobStopped, NotAuthorised, SetupError

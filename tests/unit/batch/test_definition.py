@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from triton_sam.batch.definition import JobDefinition, PromptsFile, differences
 from triton_sam.batch.records import SegmentOptions
+from triton_sam.batch.state.definition import JobDefinition, PromptsFile, differences
 from triton_sam.core.image_choice import ImageChoice
 from triton_sam.errors import InvalidInput
 

@@ -7,10 +7,10 @@ from collections import deque
 import pytest
 
 from tests.unit.batch import fake_transport as fake
-from triton_sam.batch.dispatching import Dispatcher, Entry, Flight
+from triton_sam.batch.executors.dispatching import Dispatcher, Entry, Flight
+from triton_sam.batch.executors.segmenting import digest_of, image_file
+from triton_sam.batch.executors.servers import Servers
 from triton_sam.batch.records import ItemResult, Outcome
-from triton_sam.batch.segmenting import digest_of, image_file
-from triton_sam.batch.servers import Servers
 from triton_sam.errors import DeadlineExceeded, NotFound, ServerUnreachable, TritonSamError, Unavailable
 
 LOST = ServerUnreachable("the connection was lost")

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.batch.input_helpers import png, stack, write, zarr2
-from triton_sam.batch.inputs import find_sources, pages_of
+from triton_sam.batch.inputs.sources import find_sources, pages_of
 from triton_sam.batch.records import Source
 from triton_sam.errors import InvalidInput, JobStopped, SetupError
 
@@ -292,7 +292,7 @@ def test_a_share_that_goes_away_while_pages_are_counted_stops_the_job(
     found = source(stack(tmp_path / "a.tif", np.zeros((2, 4, 5), np.uint8)))
 
     def failing(self: Path, *_: Any, **__: Any) -> Iterator[Any]:
-        raise OSError(errno.EIO, "Input/output error")
+        raise OSError(errno.ESTALE, "Stale file handle")
 
     monkeypatch.setattr(Path, "open", failing)
     with pytest.raises(JobStopped, match="does not work"):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +15,7 @@ from hypothesis import given
 from PIL import Image
 
 from tests.unit.batch.made_results import disk, mask_lists, record_of, result_of
-from triton_sam.batch.outputs import LABEL_FORMATS, check_outputs, make_writers
+from triton_sam.batch.outputs.choosing import LABEL_FORMATS, check_outputs, make_writers
 from triton_sam.batch.records import ItemResult, MaskRecord
 from triton_sam.core.rle import BoolArray
 from triton_sam.errors import InvalidInput
@@ -21,13 +23,23 @@ from triton_sam.errors import InvalidInput
 TYPES = {"tiff16": np.uint16, "tiff32": np.uint32}
 
 
-def no_picture() -> Image.Image:
+def named(result: ItemResult, stem: str) -> ItemResult:
+    return replace(result, item=replace(result.item, stem=stem))
+
+
+def png_of(picture: Image.Image) -> bytes:
+    buffer = io.BytesIO()
+    picture.save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def no_picture() -> bytes:
     raise AssertionError("a label image needs no picture")
 
 
 def written(folder: Path, result: ItemResult, form: str, stem: str = "image") -> np.ndarray:
     (writer,) = make_writers(["labels", "coco"], folder, form)
-    writer.write(result, stem, no_picture)
+    writer.write(named(result, stem), no_picture)
     if form != "png":
         return np.asarray(tifffile.imread(folder / "labels" / f"{stem}.tif"))
     with Image.open(folder / "labels" / f"{stem}.png") as picture:
@@ -91,7 +103,7 @@ def test_folders_of_a_stem_are_made_and_a_second_time_writes_the_same(tmp_path: 
 
     def write() -> dict[Path, bytes]:
         for writer in writers:
-            writer.write(result, stem, lambda: Image.new("RGB", (40, 30), "navy"))
+            writer.write(named(result, stem), lambda: png_of(Image.new("RGB", (40, 30), "navy")))
         return {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
 
     first = write()
@@ -129,7 +141,9 @@ def test_overlays_have_the_picture_and_its_masks(tmp_path: Path, width: int, hei
     mask[:, : width // 2] = True
     (writer,) = make_writers(["overlays"], tmp_path)
 
-    writer.write(result_of([record_of(mask)], width, height), "image", lambda: Image.new("L", (width, height), 100))
+    result = named(result_of([record_of(mask)], width, height), "image")
+    path = writer.write(result, lambda: png_of(Image.new("L", (width, height), 100)))
+    assert path == tmp_path / "overlays" / "image.jpg"
 
     with Image.open(tmp_path / "overlays" / "image.jpg") as picture:
         assert picture.format == "JPEG"
@@ -144,11 +158,11 @@ def test_overlays_have_the_picture_and_its_masks(tmp_path: Path, width: int, hei
 def test_a_picture_that_cannot_be_read_leaves_no_file(tmp_path: Path) -> None:
     (writer,) = make_writers(["overlays"], tmp_path)
 
-    def gone() -> Image.Image:
+    def gone() -> bytes:
         raise InvalidInput("the file is gone")
 
     with pytest.raises(InvalidInput, match="gone"):
-        writer.write(result_of([], 4, 4), "image", gone)
+        writer.write(result_of([], 4, 4), gone)
     assert not list(tmp_path.iterdir())
 
 

@@ -17,13 +17,13 @@ from hypothesis import given as examples
 from hypothesis import strategies
 
 from tests.unit.batch.state_helpers import DEFINITION, FakeExecutor, given, opened, run
-from triton_sam.batch.database import STATE_FILE
-from triton_sam.batch.lock import LOCK_FILE, folder_lock, running_job
-from triton_sam.batch.opening import open_job
 from triton_sam.batch.progress import JobProgress
 from triton_sam.batch.records import Item, ItemResult, MaskRecord
-from triton_sam.batch.results import ResultFiles
-from triton_sam.batch.status import job_status
+from triton_sam.batch.state.database import STATE_FILE
+from triton_sam.batch.state.lock import LOCK_FILE, folder_lock, running_job
+from triton_sam.batch.state.opening import open_job
+from triton_sam.batch.state.results import ResultFiles
+from triton_sam.batch.state.status import job_status
 from triton_sam.batch.stopping import StopRequest
 from triton_sam.errors import InvalidInput, NotFound
 
@@ -32,7 +32,7 @@ NAMES = [f"{number}.png" for number in range(60)]
 _HOLD = """
 import sys
 from pathlib import Path
-from triton_sam.batch.lock import folder_lock
+from triton_sam.batch.state.lock import folder_lock
 with folder_lock(Path(sys.argv[1])):
     print("locked", flush=True)
     sys.stdin.read()

@@ -17,8 +17,8 @@ from hypothesis import settings, strategies
 from tests.unit.batch.killed_job import NAMES
 from tests.unit.batch.state_helpers import BOXES, DEFINITION, FakeExecutor, check_complete, given, opened, run
 from tests.unit.batch.test_job_folder import mounted
-from triton_sam.batch.opening import open_job
-from triton_sam.batch.results import ResultFiles
+from triton_sam.batch.state.opening import open_job
+from triton_sam.batch.state.results import ResultFiles
 from triton_sam.errors import JobStopped
 
 

@@ -20,7 +20,8 @@ from shapely import contains_xy
 from shapely.geometry import shape
 
 from tests.unit.batch.made_results import FACTS, HOSTILE, disk, mask_lists, record_of, result_of
-from triton_sam.batch.outputs import JobFacts, write_outputs
+from triton_sam.batch.outputs.facts import JobFacts
+from triton_sam.batch.outputs.merge import write_outputs
 from triton_sam.batch.records import Item, ItemResult, MaskRecord
 from triton_sam.core.rle import BoolArray
 

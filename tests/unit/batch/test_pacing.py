@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.batch.simulated_server import SimulatedServer
-from triton_sam.batch.pacing import MOST_IN_FLIGHT, Pace
+from triton_sam.batch.executors.pacing import MOST_IN_FLIGHT, Pace
 
 SERVICE = 0.1
 #: Seconds of the simulation; the second half is judged.

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triton_sam.batch import json_stream
-from triton_sam.batch.prompt_coco import CocoPrompts
-from triton_sam.batch.prompt_files import open_prompts
+from triton_sam.batch.prompts import json_stream
+from triton_sam.batch.prompts.coco_prompts import CocoPrompts
+from triton_sam.batch.prompts.prompt_files import open_prompts
 from triton_sam.batch.records import ItemPrompt, PromptImage
 from triton_sam.core.rle import rle
 from triton_sam.errors import InvalidInput

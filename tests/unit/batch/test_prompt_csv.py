@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triton_sam.batch.prompt_csv import CsvPrompts
-from triton_sam.batch.prompt_files import open_prompts
+from triton_sam.batch.prompts.csv_prompts import CsvPrompts
+from triton_sam.batch.prompts.prompt_files import open_prompts
 from triton_sam.batch.records import ItemPrompt, PromptImage
 from triton_sam.errors import InvalidInput
 

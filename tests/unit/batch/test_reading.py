@@ -18,9 +18,9 @@ from PIL import Image
 from tests.unit.batch.input_helpers import item, png, stack, write, zarr2
 from tests.unit.core.image_helpers import EXIF_ORIENTATION, decoded
 from tests.unit.core.tiff_layouts import Layout, layouts
-from triton_sam.batch import reading
-from triton_sam.batch.file_bytes import FileBytes
-from triton_sam.batch.reading import read_item, size_of
+from triton_sam.batch.inputs import reading
+from triton_sam.batch.inputs.file_bytes import FileBytes
+from triton_sam.batch.inputs.reading import read_item, size_of
 from triton_sam.core.image_choice import ImageChoice, chosen_bytes
 from triton_sam.core.image_planes import ImagePlanes
 from triton_sam.errors import InvalidInput, JobStopped, SetupError
@@ -174,7 +174,20 @@ def test_a_file_that_has_vanished_fails_alone_and_a_folder_stops_the_job(tmp_pat
         read_item(gone, PLAIN)
 
 
-@pytest.mark.parametrize("code", [errno.EIO, errno.ESTALE, errno.ENOTCONN, errno.ETIMEDOUT])
+def test_a_bad_sector_is_one_images_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*_: Any, **__: Any) -> Any:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    path = write(tmp_path / "a.png", png())
+    monkeypatch.setattr(Path, "read_bytes", failing)
+    with pytest.raises(InvalidInput, match=r"cannot read .*a.png: Input/output error"):
+        read_item(item(path), PLAIN)
+    monkeypatch.setattr(os, "scandir", failing)  # nothing else can be read either
+    with pytest.raises(JobStopped, match="does not work"):
+        read_item(item(path), PLAIN)
+
+
+@pytest.mark.parametrize("code", [errno.ESTALE, errno.ENOTCONN, errno.ETIMEDOUT])
 def test_a_share_that_does_not_respond_stops_the_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:

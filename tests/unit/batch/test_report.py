@@ -14,8 +14,9 @@ import pytest
 from PIL import Image
 
 from tests.unit.batch.made_results import FACTS, HOSTILE, disk, record_of, result_of
-from triton_sam.batch.outputs import FailureGroup, JobFacts, write_outputs
 from triton_sam.batch.outputs.charts import doubling_bars, histogram, score_bars
+from triton_sam.batch.outputs.facts import FailureGroup, JobFacts
+from triton_sam.batch.outputs.merge import write_outputs
 from triton_sam.batch.outputs.statistics import SAMPLES, Statistics
 from triton_sam.batch.records import Item, ItemResult
 

@@ -19,13 +19,14 @@ from tests.unit.batch.state_helpers import (
     result_of,
     run,
 )
-from triton_sam.batch import recording, results, runner
-from triton_sam.batch.database import STATE_FILE
+from triton_sam.batch import runner
 from triton_sam.batch.progress import JobProgress, Rate, rest_seconds
 from triton_sam.batch.records import ItemResult, Outcome, Work
-from triton_sam.batch.results import ResultFiles
+from triton_sam.batch.state import recording, results
+from triton_sam.batch.state.database import STATE_FILE
+from triton_sam.batch.state.results import ResultFiles
+from triton_sam.batch.state.store import JobStore
 from triton_sam.batch.stopping import StopRequest
-from triton_sam.batch.store import JobStore
 from triton_sam.errors import InvalidInput, JobStopped
 
 COUNT = 150

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triton_sam.batch.servers import Servers
+from triton_sam.batch.executors.servers import Servers
 from triton_sam.errors import InvalidInput
 
 ADDRESSES = ["a:1", "b:1", "c:1"]

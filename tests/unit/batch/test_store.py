@@ -13,13 +13,13 @@ from hypothesis import given as examples
 from hypothesis import strategies
 
 from tests.unit.batch.state_helpers import DEFINITION, Prompts, check_complete, given, opened, result_of, run
-from triton_sam.batch.database import STATE_FILE
-from triton_sam.batch.definition import JobDefinition
-from triton_sam.batch.filling import JobInput, stems
-from triton_sam.batch.opening import forget_missing, known_definition, open_job, results_of
 from triton_sam.batch.records import ItemPrompt, SegmentOptions, Source
-from triton_sam.batch.results import ResultFiles
-from triton_sam.batch.store import Ended, JobStore
+from triton_sam.batch.state.database import STATE_FILE
+from triton_sam.batch.state.definition import JobDefinition
+from triton_sam.batch.state.filling import JobInput, stems
+from triton_sam.batch.state.opening import forget_missing, known_definition, open_job, results_of
+from triton_sam.batch.state.results import ResultFiles
+from triton_sam.batch.state.store import Ended, JobStore
 from triton_sam.errors import InvalidInput, JobStopped
 
 NAMES = ["a.png", "sub/b.tif", "c.jpg"]

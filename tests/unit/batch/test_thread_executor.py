@@ -13,8 +13,8 @@ import pytest
 from tests.unit.batch import fake_transport as fake
 from tests.unit.batch.fake_transport import FakeServer
 from tests.waiting import eventually
+from triton_sam.batch.executors.thread_executor import ThreadExecutor
 from triton_sam.batch.records import Item, Outcome, SegmentOptions, Work
-from triton_sam.batch.thread_executor import ThreadExecutor
 from triton_sam.core.image_choice import ImageChoice
 from triton_sam.errors import (
     InternalError,

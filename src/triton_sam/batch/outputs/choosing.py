@@ -2,37 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
 
-from PIL import Image
-
+from triton_sam.batch.outputs import coco, geojson, report
 from triton_sam.batch.outputs.labels import LABEL_FORMATS, LabelWriter
 from triton_sam.batch.outputs.overlays import OverlayWriter
-from triton_sam.batch.records import ItemResult
+from triton_sam.batch.state.writing import ItemWriter
 from triton_sam.errors import InvalidInput
 
 #: One file an image, written beside its result.
 ITEM_OUTPUTS = ("labels", "overlays")
 #: All; the others are written at the end.
 OUTPUTS = ("coco", "geojson", *ITEM_OUTPUTS, "report")
-
-
-class ItemWriter(Protocol):
-    """Writes a file for each image. Any thread may use it; a file that is there already is replaced by an equal one."""
-
-    def write(self, result: ItemResult, stem: str, picture: Callable[[], Image.Image]) -> None:
-        """Writes the file of one image.
-
-        Args:
-            stem: path of the file below the output's own folder, without suffix.
-            picture: the image, upright; called only if it is needed, and its errors are raised.
-
-        Raises:
-            InvalidInput: this image cannot be written in this form.
-            OSError: the disk.
-        """
+#: Of those that are written at the end.
+_FILES = {"coco": coco.NAME, "geojson": geojson.NAME, "report": report.NAME}
 
 
 def check_outputs(names: Sequence[str], label_format: str = "png") -> None:
@@ -58,6 +42,11 @@ def make_writers(names: Sequence[str], folder: Path, label_format: str = "png") 
     if "overlays" in names:
         writers.append(OverlayWriter(folder / "overlays"))
     return writers
+
+
+def files_of(names: Sequence[str]) -> list[str]:
+    """The files that are written at the end of the job."""
+    return [_FILES[name] for name in names if name in _FILES]
 
 
 def _listed(words: Sequence[str]) -> str:

@@ -9,8 +9,8 @@ from typing import IO
 import numpy as np
 from PIL import Image, PngImagePlugin
 
-from triton_sam.batch.files import whole_file
 from triton_sam.batch.records import ItemResult
+from triton_sam.batch.state.files import whole_file
 from triton_sam.core.everything.labels import Labels, label_image
 from triton_sam.errors import InvalidInput
 
@@ -28,8 +28,8 @@ class LabelWriter:
         self._folder = folder
         self._format = label_format
 
-    def write(self, result: ItemResult, stem: str, picture: Callable[[], Image.Image]) -> None:
-        del picture  # the size is the result's
+    def write(self, result: ItemResult, data: Callable[[], bytes]) -> Path:
+        del data  # the size is the result's
         count = len(result.masks)
         if count > _MOST_OF_16_BITS and self._format != "tiff32":
             raise InvalidInput(
@@ -40,10 +40,11 @@ class LabelWriter:
         suffix, save = (".png", _save_png) if self._format == "png" else (".tif", _save_tiff)
         if self._format != "png":
             labels = labels.astype(np.uint16 if self._format == "tiff16" else np.uint32)
-        path = self._folder / f"{stem}{suffix}"
+        path = self._folder / f"{result.item.stem}{suffix}"
         path.parent.mkdir(parents=True, exist_ok=True)
         with whole_file(path) as file:
             save(labels, file)
+        return path
 
 
 def _save_png(labels: Labels, file: IO[bytes]) -> None:

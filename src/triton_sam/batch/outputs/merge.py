@@ -8,7 +8,6 @@ from pathlib import Path
 
 from PIL import Image
 
-from triton_sam.batch.files import sync_folder, whole_file
 from triton_sam.batch.outputs import coco, geojson, report
 from triton_sam.batch.outputs.choosing import check_outputs
 from triton_sam.batch.outputs.contact_sheet import thumbnails
@@ -16,6 +15,7 @@ from triton_sam.batch.outputs.facts import JobFacts
 from triton_sam.batch.outputs.numbering import NumberedResult, Numbering
 from triton_sam.batch.outputs.statistics import Statistics
 from triton_sam.batch.records import Item, ItemResult
+from triton_sam.batch.state.files import sync_folder, whole_file
 
 
 def write_outputs(

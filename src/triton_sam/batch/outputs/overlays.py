@@ -9,9 +9,10 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from triton_sam.batch.files import whole_file
 from triton_sam.batch.records import ItemResult
+from triton_sam.batch.state.files import whole_file
 from triton_sam.core.everything.labels import label_image
+from triton_sam.core.image_choice import ImageChoice, picture_for_model
 from triton_sam.core.label_overlay import label_overlay
 
 #: Of the longer side, in pixels.
@@ -24,12 +25,14 @@ class OverlayWriter:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def write(self, result: ItemResult, stem: str, picture: Callable[[], Image.Image]) -> None:
-        drawn = drawn_masks(result, picture(), LONGEST_SIDE)
-        path = self._folder / f"{stem}.jpg"
+    def write(self, result: ItemResult, data: Callable[[], bytes]) -> Path:
+        picture = picture_for_model(data(), ImageChoice())
+        drawn = drawn_masks(result, picture, LONGEST_SIDE)
+        path = self._folder / f"{result.item.stem}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
         with whole_file(path) as file:
             drawn.save(file, "JPEG", quality=90)
+        return path
 
 
 def drawn_masks(result: ItemResult, picture: Image.Image, longest: int) -> Image.Image:
