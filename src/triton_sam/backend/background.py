@@ -175,7 +175,7 @@ class BackgroundDecodes:
                 entry.started = now
                 entry.job.mark_queue(now)
             self._metrics.count_waits([entry.job for entry in begun], "queue")
-            return self._decodes.start(rows)
+            return self._decodes.start(rows, background=True)
 
         try:
             decoded = self._decodes.between(start, background=True)()

@@ -13,14 +13,14 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from triton_sam.backend.jobs import SegmentJob
 from triton_sam.backend.responder import Responder, SafeMetrics, internal_error
 from triton_sam.backend.single_user import SingleUserDetector
 from triton_sam.core.fair_queue import FairQueue
-from triton_sam.engines.base import Decoded, Engine, Row
-from triton_sam.engines.priority import CLICK_NICENESS, lower_this_thread
+from triton_sam.engines.base import Decoded, Engine, Row, YieldingEngine
+from triton_sam.engines.priority import BESIDE_NICENESS, CLICK_NICENESS, lower_this_thread
 from triton_sam.errors import Unavailable
 
 log = logging.getLogger(__name__)
@@ -84,6 +84,10 @@ class DecodeWorker:
         self._low_priority: ThreadPoolExecutor | None = None
         if engine.capacity.on_cpu:
             self._low_priority = ThreadPoolExecutor(1, "decode", lambda: lower_this_thread(CLICK_NICENESS))
+        # Clicks need not wait for what an engine decodes beside them.
+        self._beside: ThreadPoolExecutor | None = None
+        if engine.capacity.decodes_beside:
+            self._beside = ThreadPoolExecutor(1, "beside", lambda: lower_this_thread(BESIDE_NICENESS))
         self._thread = threading.Thread(target=self._loop, name="clicks", daemon=True)
         self._thread.start()
 
@@ -153,8 +157,9 @@ class DecodeWorker:
             self._closing = True
             self._ready.notify_all()
         self._thread.join()
-        if self._low_priority is not None:
-            self._low_priority.shutdown(wait=True)
+        for executor in (self._low_priority, self._beside):
+            if executor is not None:
+                executor.shutdown(wait=True)
 
     def _loop(self) -> None:
         running: _Run | None = None
@@ -236,8 +241,14 @@ class DecodeWorker:
             self._failed(batch, error)
             return None
 
-    def start(self, rows: list[Row]) -> Callable[[], list[Decoded]]:
-        """Starts to decode rows; returns a function that gives the result and must be called. On its thread only."""
+    def start(self, rows: list[Row], *, background: bool = False) -> Callable[[], list[Decoded]]:
+        """Starts to decode rows; returns a function that gives the result and must be called. On its thread only.
+
+        Args:
+            background: no person waits for them.
+        """
+        if background and self._beside is not None:
+            return self._beside.submit(cast("YieldingEngine", self._engine).decode_beside, rows).result
         if self._low_priority is not None:
             return self._low_priority.submit(self._engine.decode, rows).result
         return self._engine.begin(rows)

@@ -72,7 +72,8 @@ class EncodePipeline:
         self._may_run_ahead = may_run_ahead
         self._lock = lock
         self._window = window
-        self._may_prepare = threading.Condition(lock)
+        #: Also notified when ``may_run_ahead`` may have become true.
+        self.may_prepare = threading.Condition(lock)
         self._may_encode = threading.Condition(lock)
         self.waiting: PeopleFirstQueue[EncodeTask] = PeopleFirstQueue(capacity)
         #: By image key, from :meth:`add` to :meth:`finish`.
@@ -84,11 +85,9 @@ class EncodePipeline:
         self._closing = False
         # On a CPU encodes take the cores that clicks need, so they run at a lower priority. Only the arithmetic does: a
         # thread that talks to Triton holds its locks, and if it were descheduled then, all others would wait.
-        self._low_priority: ThreadPoolExecutor | None = None
+        self._low: ThreadPoolExecutor | None = None
         if engine.capacity.on_cpu:
-            self._low_priority = ThreadPoolExecutor(
-                engine.capacity.preparers + 1, thread_name_prefix="background", initializer=lower_this_thread
-            )
+            self._low = ThreadPoolExecutor(engine.capacity.preparers + 1, "background", lower_this_thread)
         self._preparers = [
             threading.Thread(target=self._prepare_loop, name=f"prepare-{number}", daemon=True)
             for number in range(engine.capacity.preparers)
@@ -119,18 +118,14 @@ class EncodePipeline:
         """Queues an image. The caller has checked ``waiting.refusal``."""
         self.tasks[task.key] = task
         self.waiting.put(task, turn, background=task.background)
-        self._may_prepare.notify()
+        self.may_prepare.notify()
 
     def join_task(self, task: EncodeTask, job: SegmentJob) -> None:
         """Lets a job wait for an image that waits or runs already. One in the background becomes a person's."""
         task.waiters.append(job)
         if not job.background:
             self.waiting.promote(task, job.turn)
-            self._may_prepare.notify()
-
-    def go_on(self) -> None:
-        """Looks again whether a background image may be begun."""
-        self._may_prepare.notify()
+            self.may_prepare.notify()
 
     def drop_waiters(self, unwanted: Callable[[SegmentJob], bool]) -> list[SegmentJob]:
         """Removes and returns waiting jobs. Queued images that no job waits for any more are removed too."""
@@ -150,7 +145,7 @@ class EncodePipeline:
     def stop_taking(self) -> None:
         """Lets the threads end as soon as all queued images are done."""
         self._closing = True
-        self._may_prepare.notify_all()
+        self.may_prepare.notify_all()
         self._may_encode.notify_all()
 
     # -- without the lock ------------------------------------------------------------------------------------
@@ -159,13 +154,11 @@ class EncodePipeline:
         """Waits for the threads, after :meth:`stop_taking`."""
         for thread in (*self._preparers, self._encoder):
             thread.join()
-        if self._low_priority is not None:
-            self._low_priority.shutdown(wait=True)
+        if self._low is not None:
+            self._low.shutdown(wait=True)
 
     def _run(self, action: Callable[..., Any], *arguments: Any) -> Any:
-        if self._low_priority is None:
-            return action(*arguments)
-        return self._low_priority.submit(action, *arguments).result()
+        return action(*arguments) if self._low is None else self._low.submit(action, *arguments).result()
 
     def _prepare_loop(self) -> None:
         while True:
@@ -173,7 +166,7 @@ class EncodePipeline:
                 while (task := self._next_task()) is None:
                     if self._closing and not self.waiting:
                         return
-                    self._may_prepare.wait()
+                    self.may_prepare.wait()
                 self._preparing += 1
                 if self._encode_started is None:
                     self._encode_started = time.perf_counter()
@@ -190,7 +183,7 @@ class EncodePipeline:
                 batch = self._take_batch() if self._is_alone(task) else []
                 self._note_idle()
                 self._may_encode.notify()
-                self._may_prepare.notify()
+                self.may_prepare.notify()
             if failure is not None:
                 self._responder.fail_all(task.waiters, failure)
             if batch:
@@ -199,8 +192,9 @@ class EncodePipeline:
 
     def _is_alone(self, task: EncodeTask) -> bool:
         """Whether the thread that prepared an image also encodes it, instead of waking another thread."""
-        others = self._preparing or self._encoding or self.waiting
-        return self._engine.capacity.answers_at_once and self._ready == [task] and not others
+        if not self._engine.capacity.answers_at_once or self._ready != [task]:
+            return False
+        return not (self._preparing or self._encoding or self.waiting)
 
     def _next_task(self) -> EncodeTask | None:
         """Removes the next image to prepare from the queue, if there is one and room for it. Under the lock."""
@@ -243,7 +237,7 @@ class EncodePipeline:
             with self._lock:
                 while self._encoding or not self._ready:
                     if self._closing and not (self._preparing or self.waiting or self._encoding):
-                        self._may_prepare.notify_all()
+                        self.may_prepare.notify_all()
                         return
                     self._may_encode.wait()
                 self._await_others()
@@ -253,9 +247,8 @@ class EncodePipeline:
 
     def _take_batch(self) -> list[EncodeTask]:
         """Removes the next batch from the ready images. Under the lock."""
-        for task in self._ready:
-            if not task.waiters:
-                self.finish(task)
+        for task in [task for task in self._ready if not task.waiters]:
+            self.finish(task)
         batch, self._ready = _next_batch(self._ready, self._engine.capacity.image_batches)
         self._encoding = len(batch)
         self._encode_started = time.perf_counter()
@@ -277,7 +270,7 @@ class EncodePipeline:
             self._encoding = 0
             self._encode_started = time.perf_counter()
             self._note_idle()
-            self._may_prepare.notify_all()
+            self.may_prepare.notify_all()
             self._may_encode.notify()
 
     def _await_others(self) -> None:

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import cast
 
 import numpy as np
@@ -241,7 +242,8 @@ class EverythingRunner:
     ) -> Find:
         def decode(points: Floats, *, multimask: bool, mask_input: Floats | None = None) -> tuple[Floats, Floats]:
             asked = _rows(embedding, points, multimask, mask_input)
-            decoded = self._decodes.between(lambda: self._decodes.start(asked), background=background)()
+            begin = partial(self._decodes.start, asked, background=background)
+            decoded = self._decodes.between(begin, background=background)()
             return (
                 np.stack([answer.logits for answer in decoded if answer.logits is not None]),
                 np.stack([answer.scores for answer in decoded]),

@@ -57,7 +57,7 @@ class Scheduler:
             self._decodes,
             self._responder,
             self._metrics,
-            self._encodes.go_on,
+            self._encodes.may_prepare.notify,
             capacity=limits.clicks,
         )
         self._everything = EverythingRunner(engine, self._lock, self._decodes, self._responder, self._open_crop)

@@ -117,6 +117,7 @@ class Capacity:
         find_points: maximum number of points in one call of ``begin_find``.
         cache_bytes: the limit for embeddings in the engine's memory; None if the engine sets no limit.
         starts_slowly: whether importing what it needs takes seconds.
+        decodes_beside: whether it is a :class:`YieldingEngine`.
     """
 
     image_batches: tuple[int, ...] = (1,)
@@ -131,6 +132,7 @@ class Capacity:
     find_points: int = 0
     cache_bytes: int | None = None
     starts_slowly: bool = False
+    decodes_beside: bool = False
 
 
 class ResultMemory(Protocol):
@@ -177,6 +179,13 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Ends what it does besides serving; call it after the last request."""
+
+
+class YieldingEngine(Engine, Protocol):
+    """An engine that can decode at a low priority while it decodes clicks."""
+
+    def decode_beside(self, rows: Sequence[Row]) -> list[Decoded]:
+        """As ``decode``, which may run at the same time; on one thread of low priority."""
 
 
 class FindingEngine(Engine, Protocol):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from triton_sam.core.images import EncodedImage
 from triton_sam.core.prompts import ObjectPrompt
 from triton_sam.engines.base import Capacity, Decoded, Embedding, FloatArray, HostEmbedding, Row, select
 from triton_sam.engines.inputs import model_points, preprocess
-from triton_sam.engines.priority import CLICK_NICENESS, run_lowered
+from triton_sam.engines.priority import BESIDE_NICENESS, CLICK_NICENESS, run_lowered
 from triton_sam.engines.readiness import AT_ONCE
 from triton_sam.errors import SetupError
 from triton_sam.installation import install
@@ -109,13 +110,17 @@ class OnnxEngine:
         self.readiness = AT_ONCE
         self.encoder_numbers = encoder_numbers
         self._device = None if tuple(providers) == (_CPU,) else "cuda"
-        self.capacity = Capacity(rows=max_batch, on_cpu=self._device is None)
+        on_cpu = self._device is None
+        self.capacity = Capacity(rows=max_batch, on_cpu=on_cpu, decodes_beside=on_cpu)
         self._encoder = run_lowered(lambda: open_session(encoder, threads, providers=providers))
         # The decoder's many small steps wait for each other: threads that sleep in between cost 3 ms of a 45 ms click.
         # The encoder's steps are long; spinning there would only take cores from a click.
         self._decoder = run_lowered(
             lambda: open_session(decoder, threads, spinning=True, providers=providers), CLICK_NICENESS
         )
+        # Its threads have a priority of their own. It is opened when it is first needed.
+        self._open_second = partial(run_lowered, lambda: open_session(decoder, threads), BESIDE_NICENESS)
+        self._second: Any = None
         self._encoder_outputs = [name for name, _ in spec.encoder.outputs]
 
     def warm_up(self) -> None:
@@ -162,6 +167,15 @@ class OnnxEngine:
         Only rows of the same image, number of points and kind of prompt are batched: padding with not-a-point tokens
         would change the masks, and rows of several images would have to be copied together, 16 MB each.
         """
+        return self._decode(self._decoder, rows)
+
+    def decode_beside(self, rows: Sequence[Row]) -> list[Decoded]:
+        """See :class:`~triton_sam.engines.base.YieldingEngine`."""
+        if self._second is None:
+            self._second = self._open_second()
+        return self._decode(self._second, rows)
+
+    def _decode(self, session: Any, rows: Sequence[Row]) -> list[Decoded]:
         answers: list[Decoded | None] = [None] * len(rows)
         groups: dict[Hashable, list[int]] = {}
         for index, row in enumerate(rows):
@@ -169,7 +183,7 @@ class OnnxEngine:
         for indices in groups.values():
             for start in range(0, len(indices), self.capacity.rows):
                 batch = indices[start : start + self.capacity.rows]
-                results = self._run([rows[index] for index in batch])
+                results = self._run(session, [rows[index] for index in batch])
                 for index, decoded in zip(batch, results, strict=True):
                     answers[index] = decoded
         return [answer for answer in answers if answer is not None]
@@ -179,7 +193,7 @@ class OnnxEngine:
         decoded = self.decode(rows)
         return lambda: decoded
 
-    def _run(self, rows: Sequence[Row]) -> list[Decoded]:
+    def _run(self, session: Any, rows: Sequence[Row]) -> list[Decoded]:
         names = self.spec.decoder
         embedding, multimask = rows[0].embedding, rows[0].multimask
         coords, labels = zip(*(model_points(row.prompt, embedding.frame) for row in rows), strict=True)
@@ -197,22 +211,22 @@ class OnnxEngine:
         }
         if names.multimask is not None:
             feeds[names.multimask] = np.array([multimask], np.float32)
-        logits, scores = self._run_decoder(embedding, feeds)
+        logits, scores = self._run_decoder(session, embedding, feeds)
         return [select(*pair, multimask=multimask) for pair in zip(logits, scores, strict=True)]
 
     def close(self) -> None:
         """See :class:`~triton_sam.engines.base.Engine`: there is nothing to end."""
 
-    def _run_decoder(self, embedding: Embedding, feeds: Mapping[str, FloatArray]) -> list[FloatArray]:
+    def _run_decoder(self, session: Any, embedding: Embedding, feeds: Mapping[str, FloatArray]) -> list[FloatArray]:
         """[logits [B,M,h,w], scores [B,M]]."""
         wanted = [self.spec.decoder.masks, self.spec.decoder.scores]
         if isinstance(embedding, HostEmbedding):
-            results: list[FloatArray] = self._decoder.run(wanted, {**embedding.tensors, **feeds})
+            results: list[FloatArray] = session.run(wanted, {**embedding.tensors, **feeds})
             return results
         assert isinstance(embedding, DeviceEmbedding)  # an engine gets only embeddings that it made
         # No I/O binding here: it does not support inputs that have a default.
         sent = {name: onnxruntime.OrtValue.ortvalue_from_numpy(array) for name, array in feeds.items()}
-        answers = self._decoder.run_with_ort_values(wanted, {**embedding.values, **sent})
+        answers = session.run_with_ort_values(wanted, {**embedding.values, **sent})
         return [answer.numpy() for answer in answers]
 
 

@@ -1,4 +1,4 @@
-"""Thread priorities: responses before clicks, clicks before encodes."""
+"""Thread priorities: responses before clicks, clicks before encodes, encodes before what no person waits for."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ _T = TypeVar("_T")
 _BACKGROUND_NICENESS = 10
 #: Below the threads that accept and refuse requests and report health: these need little CPU time, but at once.
 CLICK_NICENESS = 5
+#: Of prompts that no person waits for, which are decoded beside clicks.
+BESIDE_NICENESS = 15
 
 
 def lower_this_thread(niceness: int = _BACKGROUND_NICENESS) -> None:

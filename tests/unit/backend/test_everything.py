@@ -230,9 +230,9 @@ def test_too_many_are_refused_at_once(engine: DiscEngine, make: MakeScheduler) -
 def test_a_search_in_the_background_comes_after_those_of_people(engine: DiscEngine, make: MakeScheduler) -> None:
     scheduler = make()
     engine.decode_gate.clear()
-    job = ask(scheduler, EverythingOptions(points_per_side=20), background=True)
+    job = ask(scheduler, EverythingOptions(points_per_side=12), background=True)
     assert engine.decode_arrived.wait(PATIENCE)
-    person = ask(scheduler, EverythingOptions(points_per_side=20))
+    person = ask(scheduler, EverythingOptions(points_per_side=12))
     engine.decode_gate.set()
     assert isinstance(person.get(), Progress)
     assert job.empty, "it has as many points and began first"
@@ -260,7 +260,7 @@ def test_background_objects_wait_for_a_search_but_not_for_ever(
         monkeypatch.setattr(decodes, "LONGEST_WAIT", longest)
         engine.decode_gate.clear()
         engine.decode_arrived.clear()
-        search = ask(scheduler, EverythingOptions(points_per_side=30))
+        search = ask(scheduler, EverythingOptions(points_per_side=12))
         assert engine.decode_arrived.wait(PATIENCE)
         job = Inbox()
         scheduler.submit_click(SegmentJob(job, prompt(), "key", embedding=scene_embedding(picture()), background=True))
