@@ -13,7 +13,8 @@ from hypothesis import given
 from PIL import Image
 
 from tests.unit.batch.made_results import disk, mask_lists, record_of, result_of
-from triton_sam.batch.outputs import LABEL_FORMATS, check_outputs, make_writers
+from triton_sam.batch.outputs import check_outputs, make_writers
+from triton_sam.batch.outputs.labels import LABEL_FORMATS
 from triton_sam.batch.records import ItemResult, MaskRecord
 from triton_sam.core.rle import BoolArray
 from triton_sam.errors import InvalidInput
