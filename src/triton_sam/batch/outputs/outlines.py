@@ -25,7 +25,7 @@ def polygons_of(document: Mapping[str, Any]) -> list[list[Ring]]:
 
     Pixels that touch at corners only belong to different polygons, and no ring comes to one corner twice, so every
     polygon is valid by the rules of OGC. With y downwards the signed area of outer rings is positive and of holes
-    negative. The web page's exports are the same.
+    negative. These are the rules of the web page's exports too.
     """
     height, width = (int(side) for side in document["size"])
     spans = _spans(runs(document), height)
