@@ -23,7 +23,7 @@ from triton_sam.batch.runner import OnProgress, Summary, run_job
 from triton_sam.batch.state.definition import JobDefinition, PromptsFile
 from triton_sam.batch.state.disk_errors import disk_stopped
 from triton_sam.batch.state.filling import JobInput
-from triton_sam.batch.state.lock import folder_lock
+from triton_sam.batch.state.lock import job_lock
 from triton_sam.batch.state.opening import known_definition, open_job, results_of
 from triton_sam.batch.state.results import ResultFiles
 from triton_sam.batch.state.store import JobStore
@@ -218,7 +218,7 @@ class BatchJob:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise disk_stopped(self.folder, error) from error
-        with folder_lock(self.folder):
+        with job_lock(self.folder):
             definition = self._definition()
             store = open_job(self.folder, definition, self._input())
             files = ResultFiles(self.folder)

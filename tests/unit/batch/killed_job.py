@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.unit.batch.state_helpers import BOXES, given, opened, run
-from triton_sam.batch.state import database
-from triton_sam.batch.state.lock import folder_lock
+from triton_sam.batch import database
+from triton_sam.batch.state.lock import job_lock
 
 _EVENTS = {"open", "os.rename", "os.mkdir", "os.scandir"}
 NAMES = [f"{number}.png" for number in range(60)]
@@ -50,7 +50,7 @@ def run_and_kill(folder: Path, at: int) -> None:
 
     database.prepare = traced
     sys.addaudithook(audit)
-    with folder_lock(folder), opened(folder, given(NAMES, prompts=BOXES)) as store:
+    with job_lock(folder), opened(folder, given(NAMES, prompts=BOXES)) as store:
         run(store)
 
 

@@ -20,7 +20,7 @@ from tests.unit.batch.state_helpers import DEFINITION, FakeExecutor, given, open
 from triton_sam.batch.progress import JobProgress
 from triton_sam.batch.records import Item, ItemResult, MaskRecord
 from triton_sam.batch.state.database import STATE_FILE
-from triton_sam.batch.state.lock import LOCK_FILE, folder_lock, running_job
+from triton_sam.batch.state.lock import LOCK_FILE, job_lock, running_job
 from triton_sam.batch.state.opening import open_job
 from triton_sam.batch.state.results import ResultFiles
 from triton_sam.batch.state.status import job_status
@@ -32,8 +32,8 @@ NAMES = [f"{number}.png" for number in range(60)]
 _HOLD = """
 import sys
 from pathlib import Path
-from triton_sam.batch.state.lock import folder_lock
-with folder_lock(Path(sys.argv[1])):
+from triton_sam.batch.state.lock import job_lock
+with job_lock(Path(sys.argv[1])):
     print("locked", flush=True)
     sys.stdin.read()
 """
@@ -106,18 +106,18 @@ def test_one_job_a_folder(tmp_path: Path) -> None:
     assert running_job(tmp_path) is None
     with holding(tmp_path) as process:
         told = rf"running already in process {process.pid}: wait for it or end it, or give another --out"
-        with pytest.raises(InvalidInput, match=told), folder_lock(tmp_path):
+        with pytest.raises(InvalidInput, match=told), job_lock(tmp_path):
             pass
         holder = running_job(tmp_path)
         assert holder is not None
         assert holder.pid == process.pid
         (tmp_path / LOCK_FILE).write_text("")
-        with pytest.raises(InvalidInput, match="in another process"), folder_lock(tmp_path):
+        with pytest.raises(InvalidInput, match="in another process"), job_lock(tmp_path):
             pass
         process.kill()  # -9
         process.wait()
         assert running_job(tmp_path) is None
-        with folder_lock(tmp_path):
+        with job_lock(tmp_path):
             assert json.loads((tmp_path / LOCK_FILE).read_text())["pid"] == os.getpid()
 
 
@@ -135,7 +135,7 @@ def test_status_while_a_job_is_set_up_and_after(tmp_path: Path) -> None:
         assert (status.is_set_up, status.running, status.of) == (False, True, 0)
         assert status.pid == os.getpid()
 
-    with folder_lock(tmp_path):
+    with job_lock(tmp_path):
         open_job(tmp_path, DEFINITION, replace(given(NAMES), on_found=look)).close()
     status = job_status(tmp_path)
     assert (status.is_set_up, status.running, status.of, status.waiting) == (True, False, 60, 60)
@@ -156,7 +156,7 @@ def test_status_while_a_job_runs_and_after(tmp_path: Path) -> None:
         ended = len(executor.submitted) - len(executor.held)
         executor.is_ready = ended < 30 or store.counts().waiting == len(NAMES) - ended
 
-    with folder_lock(tmp_path), opened(tmp_path, given(NAMES)) as store:
+    with job_lock(tmp_path), opened(tmp_path, given(NAMES)) as store:
         run(store, FakeExecutor(30, on_finished=pause), on_progress=look, stop=stop)
     step, status = seen[0]
     assert status.running

@@ -40,7 +40,7 @@ class Holder:
 
 
 @contextlib.contextmanager
-def folder_lock(folder: Path) -> Iterator[None]:
+def job_lock(folder: Path) -> Iterator[None]:
     """Holds the folder for this process; the system lets go of it when the process ends, however it ends.
 
     Raises:
