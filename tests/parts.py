@@ -9,7 +9,7 @@ PARTS = {
     "deploy": "Helm, promtool, HAProxy, nginx, containers' files, sites without internet, the audit",
     "bench": "that every bench runs, and GPU kernels in an interpreter",
     "clones": "a fresh clone on every Python, the light client with numpy 1 and 2, the notebook",
-    "batch": "batch jobs: workers of Dask that are killed",
+    "batch": "batch jobs: kills, a full disk, Dask, real weights, environments of other libraries",
     "everything": "everything mode with real weights against the published loop: photographs, grids, crops, options",
     "mutations": "ten thousand mutated requests, and property tests with many examples",
     "devices": "several devices acted out on CPUs, and four Triton processes: kills, hangs, hovers, a newer version",

@@ -30,7 +30,7 @@ from triton_sam.batch.state.store import JobStore
 from triton_sam.batch.stopping import StopRequest
 from triton_sam.core.deep_pixels import Window
 from triton_sam.core.image_choice import ImageChoice, picture_for_model
-from triton_sam.errors import InvalidInput
+from triton_sam.errors import InvalidInput, JobStopped
 
 OnResult = Callable[[ItemResult], object]
 #: Results that may wait for a reader of the job.
@@ -211,7 +211,13 @@ class BatchJob:
             lambda: find_sources(self._inputs, exclude=[self.folder]),
             pages_of,
             prompts if self._coco is not None or self._csv is not None else None,
+            self._end_set_up,
         )
+
+    def _end_set_up(self, _found: int) -> None:
+        """Called while images are listed. What was listed is given up, because half a list would be another job."""
+        if self._stop.is_asked:
+            raise JobStopped("stopped while the images were listed: the same command begins again")
 
     def _run(self, on_progress: OnProgress | None, on_result: OnResult | None, on_earlier: OnResult | None) -> Summary:
         try:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.unit.batch.state_helpers import BOXES, given, opened, run
-from triton_sam.batch import database
+from triton_sam.batch.state import database, recording
 from triton_sam.batch.state.lock import job_lock
 
 _EVENTS = {"open", "os.rename", "os.mkdir", "os.scandir"}
@@ -49,6 +49,7 @@ def run_and_kill(folder: Path, at: int) -> None:
             step()
 
     database.prepare = traced
+    recording._MOST = 4  # many groups, so that kills meet jobs of which a part is recorded
     sys.addaudithook(audit)
     with job_lock(folder), opened(folder, given(NAMES, prompts=BOXES)) as store:
         run(store)

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from hypothesis import example, settings, strategies
 from hypothesis import given as examples
-from hypothesis import settings, strategies
 
 from tests.unit.batch.killed_job import NAMES
 from tests.unit.batch.state_helpers import BOXES, DEFINITION, FakeExecutor, check_complete, given, opened, run
@@ -35,13 +35,16 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in (folder / "results").rglob("*.json")}
 
 
-@settings(max_examples=3)
-@examples(strategies.lists(strategies.integers(1, 700), min_size=1, max_size=4))
+@settings(max_examples=2)
+@examples(strategies.lists(strategies.integers(20, 620), min_size=1, max_size=4))
+@example([410, 150, 150, 150])  # the job is set up after 380 steps, and has ended after 750
+@example([620, 60, 250])
 def test_any_kills_give_the_results_of_a_run_without(
     tmp_path_factory: pytest.TempPathFactory, kills: list[int]
 ) -> None:
     folder, untouched = tmp_path_factory.mktemp("killed"), tmp_path_factory.mktemp("untouched")
-    run_and_kill([(folder, at) for at in kills])
+    ended = run_and_kill([(folder, at) for at in kills])
+    assert not ended[0]
     with opened(folder, given(NAMES, prompts=BOXES)) as store:
         run(store)
         check_complete(store)
