@@ -121,7 +121,7 @@ def test_a_full_disk(repository: Path, home: Path, data: Data, tmp_path: Path) -
         with serving_at(repository, home, port):
             code, output = run_batch(*words, home=home)
             assert code == 1, output
-            assert "free some space" in output, output
+            assert "is full: make room" in output, output
             assert len(output.strip().splitlines()[-1]) < 400
             before = results_so_far(disk / "out")
             assert 0 < before < IMAGES

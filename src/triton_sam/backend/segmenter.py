@@ -24,6 +24,7 @@ from triton_sam.backend.cache import content_key
 from triton_sam.backend.core import LocalCore, SegmenterCore, Source
 from triton_sam.backend.jobs import Needs, SegmentJob
 from triton_sam.backend.metrics import TritonMetrics, WorkerMetrics
+from triton_sam.backend.parent_watch import end_after_parent
 from triton_sam.backend.replies import build_everything, build_reply, needs_of, refuse_tensors, wanted_outputs
 from triton_sam.backend.requests import Turn, flag, image_bytes, number, session_of, text_of, text_parameter
 from triton_sam.backend.workers.options import WorkerOptions
@@ -112,6 +113,7 @@ class TritonPythonModel:
 
     def initialize(self, args: dict[str, str]) -> None:
         """Loads the model. A failure is one sentence in Triton's log."""
+        end_after_parent()
         try:
             set_up_model_log(args["model_name"], get_settings())
             self._load(json.loads(args["model_config"]), Path(args["model_repository"]), args)

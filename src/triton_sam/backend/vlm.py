@@ -18,6 +18,7 @@ from PIL import Image
 
 from triton_sam.backend import triton_io
 from triton_sam.backend.metrics import VLM_COUNTERS, TritonMetrics
+from triton_sam.backend.parent_watch import end_after_parent
 from triton_sam.backend.vlm_memory import MemoryLedger, free_memory
 from triton_sam.backend.vlm_requests import VlmRequest
 from triton_sam.backend.vlm_worker import VlmJob, VlmWorker
@@ -92,6 +93,7 @@ class TritonPythonModel:
 
     def initialize(self, args: dict[str, str]) -> None:
         """Starts the worker. The first question loads the weights."""
+        end_after_parent()
         parameters = triton_io.parameters_of(json.loads(args["model_config"]))
         try:
             self._settings = get_settings()

@@ -12,6 +12,7 @@ from typing import Any
 
 from PIL import Image
 
+from triton_sam.batch.executors.segmenting import check_options
 from triton_sam.batch.finishing import finish, is_finished
 from triton_sam.batch.inputs.reading import read_item, size_of
 from triton_sam.batch.inputs.sources import find_sources, pages_of
@@ -126,6 +127,7 @@ class BatchJob:
             raise InvalidInput("give either --workers or --scheduler, not both")
         if patience < 0:
             raise InvalidInput("the patience is 0 seconds or more")
+        check_options(self._options)
         check_outputs(list(self._outputs), label_format)
 
     def run(self, on_progress: OnProgress | None = None, on_result: OnResult | None = None) -> Summary:
