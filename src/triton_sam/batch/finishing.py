@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 from pathlib import Path
@@ -9,7 +10,6 @@ from typing import Any
 
 from PIL import Image
 
-from triton_sam import __version__
 from triton_sam.batch.outputs.choosing import files_of
 from triton_sam.batch.outputs.facts import FailureGroup, JobFacts
 from triton_sam.batch.outputs.merge import write_outputs
@@ -60,7 +60,7 @@ def job_facts(store: JobStore, definition: JobDefinition) -> JobFacts:
         failures=_failures(store),
         definition=_shown(definition),
         categories=store.categories(),
-        version=__version__,
+        version=importlib.metadata.version("triton-sam"),
         from_coco=definition.prompts is not None and definition.prompts.kind == "coco",
         clean=definition.options.clean,
     )

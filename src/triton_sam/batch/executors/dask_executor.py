@@ -289,6 +289,8 @@ def _distributed() -> Any:
         import distributed
     except ImportError:
         raise SetupError(f"Dask is not installed: {install_extra('batch')}") from None
+    # Importing it makes it tell each step of a cluster's start on the console, between the lines of the progress.
+    logging.getLogger("distributed").setLevel(logging.WARNING)
     return distributed
 
 
