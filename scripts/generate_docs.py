@@ -28,6 +28,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGES = (
     "README.md",
     "docs/cli.md",
+    "docs/scale.md",
     "docs/everything.md",
     "docs/settings.md",
     "docs/models.md",
@@ -244,6 +245,22 @@ def vlm_table() -> str:
     return _recorded(VLM_RESULT)
 
 
+def scale_table() -> str:
+    """Hours of a million images, from the rates of docs/scale.json."""
+    scale = json.loads((ROOT / "docs" / "scale.json").read_text())
+    lines = ["| machine | work | images a second | hours | GPU-hours |", "|---|---|---|---|---|"]
+    for rate in scale["rates"]:
+        for work, name in (("boxes", "ten boxes"), ("everything", "everything")):
+            hours = scale["images"] / rate[work] / 3600
+            gpu_hours = _hours(hours * rate["gpus"]) if rate["gpus"] else ""
+            lines.append(f"| {rate['machine']} | {name} | {rate[work]:,} | {_hours(hours)} | {gpu_hours} |")
+    return "\n".join(lines) + "\n"
+
+
+def _hours(hours: float) -> str:
+    return f"{hours:,.0f}" if hours >= 20 else f"{hours:.1f}" if hours >= 1 else f"{hours:.2f}"
+
+
 def faults_table() -> str:
     """The measurements of the parts faults, faults-processes, devices, overload, soak and mutations, by fault."""
     rows = ["| fault or load | what | measured | several processes | must hold |", "|---|---|---|---|---|"]
@@ -306,6 +323,7 @@ PARTS = {
     "gpu": gpu_table,
     "gpu_half_precision": gpu_half_precision_table,
     "click": click_table,
+    "scale": scale_table,
     "memory": memory_table,
     "faults": faults_table,
     "tuning": tuning_table,
