@@ -65,7 +65,7 @@ def test_workers_and_two_servers(
 
 
 def encodes(running: RunningServer) -> int:
-    return int(counters(running, "sam2")["encodes"])
+    return int(counters(running, "sam2")["encodes_total"])
 
 
 def test_a_worker_and_a_server_are_killed(repository: Path, boxes: Path, expected: Results, tmp_path: Path) -> None:
