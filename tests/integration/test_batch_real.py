@@ -29,7 +29,7 @@ def draw_shapes(folder: Path) -> dict[str, list[np.ndarray]]:
         picture = Image.fromarray(noise).resize((SIDE, SIDE)).filter(ImageFilter.GaussianBlur(3))
         name = f"{number:02}.jpg"
         shapes[name] = []
-        for place in random.choice(4, 3, replace=False):
+        for place in random.choice(4, 3, replace=False).tolist():
             left, top = (place % 2) * SIDE // 2 + 30, (place // 2) * SIDE // 2 + 30
             corners = [int(value) for value in (*random.integers(0, 30, 2), *random.integers(130, 190, 2))]
             x0, y0, x1, y1 = (value + (left, top)[index % 2] for index, value in enumerate(corners))
