@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import shutil
 import subprocess
+import sys
 import venv
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -18,6 +20,7 @@ import yaml
 from PIL import Image
 
 from tests.batch_data import BOXES, results_of, run_batch, write_pictures
+from triton_sam.server.host import free_port
 from triton_sam.serving import RunningServer
 
 pytestmark = [pytest.mark.triton, pytest.mark.part("batch"), pytest.mark.timeout(1500)]
@@ -239,16 +242,37 @@ print(json.dumps(found))
 
 def test_dask(job: Path, server: RunningServer) -> None:
     """The page's job on this machine's workers gives what a plain one does."""
-    (local, _) = blocks("batch_clusters.md", "Dask", "bash")
-    words = local.split()
+    local, _ = blocks("batch_clusters.md", "Dask", "bash")
+    words = local.replace("masks/", "by-workers/").replace("--workers 4", "--workers 2").split()
     assert words[:2] == ["triton-sam", "batch"]
-    words[words.index("masks/")] = "by-workers/"
-    words[words.index("4")] = "2"
-    code, output = run_batch(
-        *words[2:], home=job / "home", cwd=job, variables={"TRITON_URL": server.urls["HTTP"]}, seconds=200
-    )
-    assert code == 0, output
+    run_on_dask(words[2:], job, server)
     assert results_of(job / "by-workers") == results_of(job / "masks")
+
+
+def test_dask_scheduler(job: Path, server: RunningServer) -> None:
+    """The page's scheduler and workers, started by its commands on this machine."""
+    _, cluster = blocks("batch_clusters.md", "Dask", "bash")
+    port = free_port()
+    here = {"head:8786": f"127.0.0.1:{port}", "--port 8786": f"--host 127.0.0.1 --port {port} --no-dashboard"}
+    here |= {"--nworkers 4": "--nworkers 2 --no-dashboard", "/data/photos": "photos", "masks/": "by-cluster/"}
+    here |= {"http://gpu1:8080": server.urls["HTTP"], "http://gpu2:8080": server.urls["gRPC"], ' --token "$TOKEN"': ""}
+    for written, meant in here.items():
+        assert written in cluster
+        cluster = cluster.replace(written, meant)
+    start, join, batch = cluster.replace("\\\n", "").splitlines()
+    with contextlib.ExitStack() as running:
+        for command in (start, join):
+            words = [sys.executable, "-m", *command.partition("#")[0].split()]
+            process = running.enter_context(subprocess.Popen(words, cwd=job))
+            running.callback(process.terminate)
+        run_on_dask(batch.split()[2:], job, server)
+    assert results_of(job / "by-cluster") == results_of(job / "masks")
+
+
+def run_on_dask(words: list[str], job: Path, server: RunningServer) -> None:
+    variables = {"TRITON_URL": server.urls["HTTP"]}
+    code, output = run_batch(*words, home=job / "home", cwd=job, variables=variables, seconds=200)
+    assert code == 0, output
 
 
 def test_slurm(environment: Environment, job: Path) -> None:
