@@ -268,3 +268,11 @@ def test_another_job_in_the_folder(server: RunningServer, folder: Path) -> None:
     (folder / "in" / "new.png").write_bytes((folder / "in" / "a.png").read_bytes())
     with pytest.raises(InvalidInput, match=r"new\.png"):
         BatchJob(folder / "in", folder / "out", coco=folder / "boxes.json").run()
+
+
+def test_the_same_folder_with_a_slash_is_the_same_job(server: RunningServer, folder: Path) -> None:
+    def job(inputs: str) -> BatchJob:
+        return BatchJob(inputs, folder / "out", coco=folder / "boxes.json", url=server.urls["HTTP"])
+
+    assert job(f"{folder}/in").run().now == 1
+    assert job(f"{folder}/in/").run().now == 0

@@ -114,7 +114,7 @@ class BatchJob:
         )
         self._outputs = {name: {"format": label_format} if name == "labels" else {} for name in sorted(set(save))}
         self._label_format = label_format
-        self._inputs = [str(text) for text in given]
+        self._inputs = [str(Path(text)) for text in given]  # photos/ is photos
         self._coco, self._csv, self._prompts = _path(coco), _path(csv), prompts
         urls = [url] if url is None or isinstance(url, str) else list(url)
         self._place = Place(urls, token, workers, scheduler, patience)
