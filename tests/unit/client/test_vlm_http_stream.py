@@ -212,15 +212,21 @@ def test_leaving_early_cuts_the_connection(speaks: Speaks) -> None:
 
 
 def test_leaving_early_with_asyncio(speaks: Speaks) -> None:
+    begun = threading.Event()
+
     def go_on(outer: EventServer) -> None:
+        begun.set()
         outer.over.wait(0.01)
 
     server = speaks(200, [step for _ in range(1000) for step in (ANSWER[0], go_on)])
 
     async def go() -> None:
         async with AsyncTritonVLMClient(server.address) as client:
-            with pytest.raises(asyncio.TimeoutError):
-                await asyncio.wait_for(client.infer("llava", IMAGE, "What?"), 0.2)
+            question = asyncio.create_task(client.infer("llava", IMAGE, "What?"))
+            assert await asyncio.to_thread(begun.wait, PATIENCE)
+            question.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await question
             assert await asyncio.to_thread(server.gone.wait, PATIENCE)
 
     asyncio.run(go())
