@@ -147,6 +147,20 @@ def test_a_cancelled_session_takes_its_background_images_along(make: MakeSchedul
     assert engine.encodes == 1
 
 
+def test_an_encode_whose_person_has_gone_is_none_of_the_background(
+    make: MakeScheduler, engine: Recorder, counts: Counts
+) -> None:
+    scheduler = make()
+    engine.encode_gate.clear()
+    gone = send(scheduler, 1, session="person")
+    assert engine.encode_arrived.wait(PATIENCE)
+    scheduler.cancel_session("person")
+    assert isinstance(gone.get(), Cancelled)
+    engine.encode_gate.set()
+    scheduler.close()
+    assert (counts["encodes"], counts["background_encodes"]) == (1, 0)
+
+
 def test_images_are_encoded_no_further_ahead_than_they_are_decoded(make: MakeScheduler, engine: Recorder) -> None:
     """Those that wait for the decoder are in memory."""
     scheduler = make()
