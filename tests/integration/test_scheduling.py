@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -173,3 +174,37 @@ def test_threads_share_one_client(server: RunningServer, pictures: list[bytes]) 
         with ThreadPoolExecutor(8) as pool:
             for found in pool.map(lambda _: client.segment([POINT]).masks.masks, range(24)):
                 np.testing.assert_array_equal(found, expected)
+
+
+def test_background_requests_come_after_those_of_people(server: RunningServer, pictures: list[bytes]) -> None:
+    """A job's images wait for a person's, which came last, and its masks are the same as a person's."""
+    finished: list[str] = []
+
+    def send(name: str, number: int, **parameters: bool) -> object:
+        found = outcome(server, encode_call(slow_picture(number), **parameters))
+        finished.append(name)
+        return found
+
+    before = metrics(server)
+    with ThreadPoolExecutor(6) as pool:
+        job = [pool.submit(send, "job", number, background=True) for number in range(140, 144)]
+        while not finished:
+            time.sleep(0.01)
+        person = pool.submit(send, "person", 150)
+    assert [repr(future.result()) for future in (*job, person) if isinstance(future.result(), TritonSamError)] == []
+    assert finished.index("person") <= 2, finished
+    after = metrics(server)
+    assert after["encodes_total"] - before["encodes_total"] == 5
+    assert after["background_encodes_total"] - before["background_encodes_total"] == 4
+    boxes = [{"box": [20 * number, 20, 20 * number + 200, 250]} for number in range(10)]
+    with (
+        SAM2TritonClient(server.urls["HTTP"], background=True) as client,
+        SAM2TritonClient(server.urls["gRPC"], background=True) as grpc,
+        SAM2TritonClient(server.urls["HTTP"]) as plain,
+    ):
+        found = []
+        for each in (client, grpc, plain):
+            each.set_image(pictures[0])
+            found.append(each.segment(objects=boxes, format="rle").result["masks"])
+    assert found[0] == found[1] == found[2]
+    assert metrics(server)["background_decodes_total"] - after["background_decodes_total"] == 20

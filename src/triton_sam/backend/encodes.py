@@ -41,7 +41,7 @@ class EncodeTask:
     @property
     def background(self) -> bool:
         """Whether only background requests wait for it. Under the lock."""
-        return all(job.background for job in self.waiters)
+        return bool(self.waiters) and all(job.background for job in self.waiters)
 
 
 class EncodePipeline:

@@ -44,6 +44,7 @@ class Recorder(GatedEngine):
         self.points: list[list[float]] = []
         self.steps: threading.Semaphore | None = None
         self.bad_point: float | None = None
+        self.beside_gate, self.beside_arrived = threading.Event(), threading.Event()
 
     def encode(self, prepared: Sequence[Image.Image]) -> list[Embedding]:
         self.shades += [picture.getpixel((0, 0))[0] for picture in prepared]  # type: ignore[index]
@@ -58,6 +59,11 @@ class Recorder(GatedEngine):
             self.decode_arrived.set()
             assert self.steps.acquire(timeout=PATIENCE)
         return super().decode(rows)
+
+    def decode_beside(self, rows: Sequence[Row]) -> list[Decoded]:
+        self.beside_arrived.set()
+        assert self.beside_gate.wait(PATIENCE)
+        return self.decode(rows)
 
 
 @pytest.fixture
@@ -141,6 +147,20 @@ def test_a_cancelled_session_takes_its_background_images_along(make: MakeSchedul
     assert engine.encodes == 1
 
 
+def test_an_encode_whose_person_has_gone_is_none_of_the_background(
+    make: MakeScheduler, engine: Recorder, counts: Counts
+) -> None:
+    scheduler = make()
+    engine.encode_gate.clear()
+    gone = send(scheduler, 1, session="person")
+    assert engine.encode_arrived.wait(PATIENCE)
+    scheduler.cancel_session("person")
+    assert isinstance(gone.get(), Cancelled)
+    engine.encode_gate.set()
+    scheduler.close()
+    assert (counts["encodes"], counts["background_encodes"]) == (1, 0)
+
+
 def test_images_are_encoded_no_further_ahead_than_they_are_decoded(make: MakeScheduler, engine: Recorder) -> None:
     """Those that wait for the decoder are in memory."""
     scheduler = make()
@@ -192,6 +212,19 @@ def test_a_click_waits_for_one_chunk_of_a_request_with_many_objects(make: MakeSc
     expect_answer(clicked)
     assert [answer.logits[0, 0, 0] for answer in expect_answer(job)] == [1.0] * 5
     assert engine.points == [[1.0, 1.0], [7.0], [1.0, 1.0], [1.0]]
+
+
+def test_a_click_waits_for_nothing_that_is_decoded_beside_it(make: MakeScheduler, engine: Recorder) -> None:
+    engine.capacity = dataclasses.replace(engine.capacity, decodes_beside=True)
+    scheduler = make()
+    engine.beside_gate.clear()
+    job = ask(scheduler, 1.0, objects=3)
+    assert engine.beside_arrived.wait(PATIENCE)
+    expect_answer(click(scheduler, Inbox(), embedding(), 7.0))
+    assert job.empty
+    engine.beside_gate.set()
+    assert len(expect_answer(job)) == 3
+    assert engine.points == [[7.0], [1.0, 1.0], [1.0]]
 
 
 def test_work_of_a_job_is_counted_apart(make: MakeScheduler, counts: Counts) -> None:

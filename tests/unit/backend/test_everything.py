@@ -227,16 +227,33 @@ def test_too_many_are_refused_at_once(engine: DiscEngine, make: MakeScheduler) -
         assert isinstance(inbox.get(), Progress)
 
 
+class Ordered(Inbox):
+    """Notes its name in a list when it is answered."""
+
+    def __init__(self, name: str, answered: list[str]) -> None:
+        super().__init__()
+        self._name, self._answered = name, answered
+
+    def succeed(self, job: SegmentJob, decoded: list[Decoded]) -> None:
+        self._answered.append(self._name)
+        super().succeed(job, decoded)
+
+    def found(self, job: SegmentJob, progress: Progress) -> None:
+        self._answered.append(self._name)
+        super().found(job, progress)
+
+
 def test_a_search_in_the_background_comes_after_those_of_people(engine: DiscEngine, make: MakeScheduler) -> None:
     scheduler = make()
+    order: list[str] = []
     engine.decode_gate.clear()
-    job = ask(scheduler, EverythingOptions(points_per_side=12), background=True)
+    job = ask(scheduler, EverythingOptions(points_per_side=12), background=True, reply=Ordered("job", order))
     assert engine.decode_arrived.wait(PATIENCE)
-    person = ask(scheduler, EverythingOptions(points_per_side=12))
+    person = ask(scheduler, EverythingOptions(points_per_side=12), reply=Ordered("person", order))
     engine.decode_gate.set()
     assert isinstance(person.get(), Progress)
-    assert job.empty, "it has as many points and began first"
     assert isinstance(job.get(), Progress)
+    assert order == ["person", "job"], "it has as many points and began first"
 
 
 def test_searches_in_the_background_take_no_place_from_people(engine: DiscEngine, make: MakeScheduler) -> None:
@@ -260,19 +277,16 @@ def test_background_objects_wait_for_a_search_but_not_for_ever(
         monkeypatch.setattr(decodes, "LONGEST_WAIT", longest)
         engine.decode_gate.clear()
         engine.decode_arrived.clear()
-        search = ask(scheduler, EverythingOptions(points_per_side=12))
+        order: list[str] = []
+        search = ask(scheduler, EverythingOptions(points_per_side=12), reply=Ordered("search", order))
         assert engine.decode_arrived.wait(PATIENCE)
-        job = Inbox()
+        job = Ordered("job", order)
         scheduler.submit_click(SegmentJob(job, prompt(), "key", embedding=scene_embedding(picture()), background=True))
         engine.decode_gate.set()
-        if goes_first:
-            assert isinstance(job.get(), list)
-            assert search.empty
-            assert isinstance(search.get(), Progress)
-        else:
-            assert isinstance(search.get(), Progress)
-            assert isinstance(job.get(), list)
-            assert engine.kinds[-1] == "click", "a chunk of the search came after it"
+        assert isinstance(job.get(), list)
+        assert isinstance(search.get(), Progress)
+        assert (order == ["job", "search"]) is goes_first
+        assert (engine.kinds[-1] == "chunk") is goes_first
 
 
 def test_who_follows_sees_masks_come_and_go(engine: DiscEngine, make: MakeScheduler) -> None:

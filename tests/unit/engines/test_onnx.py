@@ -368,3 +368,24 @@ def test_what_this_onnxruntime_does_not_have(
     monkeypatch.setattr(engine_module.onnxruntime, "get_available_providers", lambda: ["CPUExecutionProvider"])
     with pytest.raises(SetupError, match=word):
         choose_providers(device, tensorrt=tensorrt)
+
+
+def test_what_nobody_waits_for_is_decoded_in_a_session_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    built = build(monkeypatch)
+    second = FakeDecoder()
+
+    def open_second(path: Path, _threads: int, **_options: Any) -> FakeDecoder:
+        opened.append(path.name)
+        return second
+
+    monkeypatch.setattr(engine_module, "open_session", open_second)
+    rows = [Row(EMBEDDING, prompt([[2, 0]])), Row(EMBEDDING, prompt([[4, 0]]))]
+    for _ in range(2):
+        beside = built.engine.decode_beside(rows)
+    assert opened == ["decoder.onnx"], "when it is first needed, once"
+    assert len(second.feeds) == 2
+    assert built.decoder.feeds == []
+    assert [logits_of(answer).tolist() for answer in beside] == [
+        logits_of(answer).tolist() for answer in built.engine.decode(rows)
+    ]
