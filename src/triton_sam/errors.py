@@ -182,6 +182,10 @@ class JobStopped(TritonSamError):
     """A batch job cannot go on now. Nothing is lost: the same command goes on where it stopped."""
 
 
+class JobInterrupted(JobStopped):
+    """A batch job was ended by its user."""
+
+
 _WIRE_CLASSES: tuple[type[TritonSamError], ...] = (
     InvalidInput,
     NotAuthorised,

@@ -18,10 +18,11 @@ from typer.testing import CliRunner
 from tests.analytic import assert_mask
 from tests.batch_data import Results, batch_command, leftovers, results_of, run_batch, write_pictures
 from triton_sam import BatchJob
+from triton_sam.batch.progress import JobProgress
 from triton_sam.batch.state.status import job_status
 from triton_sam.cli.app import app
 from triton_sam.core.rle import from_rle
-from triton_sam.errors import InvalidInput, TritonSamError
+from triton_sam.errors import InvalidInput, JobInterrupted, TritonSamError
 from triton_sam.serving import RunningServer
 
 pytestmark = pytest.mark.triton
@@ -276,3 +277,45 @@ def test_the_same_folder_with_a_slash_is_the_same_job(server: RunningServer, fol
 
     assert job(f"{folder}/in").run().now == 1
     assert job(f"{folder}/in/").run().now == 0
+
+
+def test_outputs_are_written_again_if_what_is_recorded_has_changed(
+    server: RunningServer, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kill between the last record and the outputs."""
+    out = folder / "out"
+
+    def job() -> BatchJob:
+        return BatchJob(folder / "in", out, coco=folder / "boxes.json", url=server.urls["HTTP"])
+
+    job().run()
+    assert job_status(out).is_finished
+    whole = (out / "annotations.json").read_text()
+    next(out.glob("results/*/*.json")).unlink()
+    (out / "annotations.json").write_text("of an earlier run")
+    with monkeypatch.context() as patch:
+        patch.setattr("triton_sam.batch.finishing.write_outputs", kill)
+        with pytest.raises(KeyboardInterrupt):
+            job().run()
+    assert not job_status(out).is_finished
+    assert job().run().now == 0
+    assert (out / "annotations.json").read_text() == whole
+    assert job_status(out).is_finished
+
+
+def kill(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_stop_while_outputs_are_written(server: RunningServer, folder: Path) -> None:
+    job = BatchJob(folder / "in", folder / "out", coco=folder / "boxes.json", url=server.urls["HTTP"])
+
+    def stop(step: JobProgress) -> None:
+        if step.doing == "writing the outputs":
+            job.stop()
+
+    with pytest.raises(JobInterrupted, match="the same command goes on"):
+        job.run(stop)
+    assert not (folder / "out" / "annotations.json").exists()
+    assert job.run().now == 0, "the same job may be run again"
+    assert (folder / "out" / "annotations.json").exists()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from PIL import Image
 from triton_sam.batch.outputs.choosing import files_of
 from triton_sam.batch.outputs.facts import FailureGroup, JobFacts
 from triton_sam.batch.outputs.merge import write_outputs
-from triton_sam.batch.records import Item
+from triton_sam.batch.records import Item, ItemResult
 from triton_sam.batch.state.definition import JobDefinition
 from triton_sam.batch.state.disk_errors import disk_stopped
 from triton_sam.batch.state.opening import results_of
@@ -25,21 +25,29 @@ _MOST_REASONS, _MOST_EXAMPLES = 50, 20
 
 
 def finish(
-    store: JobStore, files: ResultFiles, definition: JobDefinition, picture: Callable[[Item], Image.Image]
+    store: JobStore,
+    files: ResultFiles,
+    definition: JobDefinition,
+    picture: Callable[[Item], Image.Image],
+    checked: Callable[[Iterable[ItemResult]], Iterator[ItemResult]],
 ) -> None:
     """Writes what is about all images, and the report.
+
+    Args:
+        checked: the results go through it; it may raise, to end this.
 
     Raises:
         JobStopped: the disk is full or gone, or a result is.
     """
     facts = job_facts(store, definition)
     try:
-        write_outputs(store.folder, _names(definition), results_of(store, files), facts, picture)
+        write_outputs(store.folder, _names(definition), checked(results_of(store, files)), facts, picture)
     except OSError as error:
         raise disk_stopped(store.folder, error) from error
+    store.note_finished()
 
 
-def is_finished(folder: Path, definition: JobDefinition) -> bool:
+def are_there(folder: Path, definition: JobDefinition) -> bool:
     """Whether the files that :func:`finish` writes are there."""
     return all((folder / name).exists() for name in files_of(_names(definition)))
 

@@ -13,11 +13,12 @@ from typing import Any
 from PIL import Image
 
 from triton_sam.batch.executors.segmenting import check_options
-from triton_sam.batch.finishing import finish, is_finished
+from triton_sam.batch.finishing import are_there, finish
 from triton_sam.batch.inputs.reading import read_item, size_of
 from triton_sam.batch.inputs.sources import find_sources, pages_of
 from triton_sam.batch.outputs.choosing import check_outputs, make_writers
-from triton_sam.batch.prompts.prompt_files import open_prompts
+from triton_sam.batch.progress import JobProgress
+from triton_sam.batch.prompts.prompt_files import CheckedPrompts, open_prompts
 from triton_sam.batch.prompts.prompt_function import PromptingExecutor, PromptsOf
 from triton_sam.batch.records import Executor, Item, ItemResult, SegmentOptions
 from triton_sam.batch.runner import OnProgress, Summary, run_job
@@ -31,13 +32,15 @@ from triton_sam.batch.state.store import JobStore
 from triton_sam.batch.stopping import StopRequest
 from triton_sam.core.deep_pixels import Window
 from triton_sam.core.image_choice import ImageChoice, picture_for_model
-from triton_sam.errors import InvalidInput, JobStopped
+from triton_sam.errors import InvalidInput
 
 OnResult = Callable[[ItemResult], object]
 #: Results that may wait for a reader of the job.
 _MOST_UNREAD = 64
 #: Seconds between two looks at whether the other thread still runs.
 _LOOK = 0.1
+#: Seconds for one request. Everything takes a minute on a small machine, and waits behind others there.
+_TIMEOUT, _EVERYTHING_TIMEOUT = 300.0, 1000.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,7 @@ class Place:
         urls: of Triton or of the service; None for the settings' address.
         workers, scheduler: of Dask; None for threads of this process.
         patience: seconds to wait for servers that do not respond.
+        timeout: seconds for one request.
     """
 
     urls: Sequence[str | None]
@@ -55,6 +59,7 @@ class Place:
     workers: int | None
     scheduler: str | None
     patience: float
+    timeout: float
 
 
 class BatchJob:
@@ -74,8 +79,8 @@ class BatchJob:
         coco: str | Path | None = None,
         csv: str | Path | None = None,
         prompts: PromptsOf | None = None,
-        save: Sequence[str] = ("coco",),
-        label_format: str = "png",
+        save: str | Sequence[str] = ("coco",),
+        label_format: str | None = None,
         clean: int | None = None,
         channel: int | None = None,
         window: Window | None = None,
@@ -86,6 +91,7 @@ class BatchJob:
         scheduler: str | None = None,
         retry_failed: bool = False,
         patience: float = 600.0,
+        timeout: float | None = None,
     ) -> None:
         """
         Args:
@@ -97,7 +103,7 @@ class BatchJob:
             prompts: a function of an image's path that returns its prompts, each a box (x0, y0, x1, y1) or a dict
                 ``{"points": ..., "labels": ..., "box": ...}`` in original pixels.
             save: what to write beside ``results/``: coco, geojson, labels, overlays.
-            label_format: of label images: png, tiff16 or tiff32.
+            label_format: of label images: png (the default), tiff16 or tiff32.
             clean: fills holes and removes islands with fewer pixels.
             channel, window: of scientific images, as in :meth:`SAM2TritonClient.set_image`.
             model: Triton name of the segmenter, or a catalogue id.
@@ -106,18 +112,21 @@ class BatchJob:
             scheduler: run on the workers of this Dask scheduler.
             retry_failed: try images again that have failed.
             patience: seconds to wait for servers that do not respond.
+            timeout: seconds for one request; default 300, in everything mode 1,000.
         """
         given = [inputs] if isinstance(inputs, str | Path) else list(inputs)
         self.folder = Path(out).expanduser().absolute()
         self._options = SegmentOptions(
             model, _everything(everything), clean, ImageChoice(channel=channel, window=window)
         )
-        self._outputs = {name: {"format": label_format} if name == "labels" else {} for name in sorted(set(save))}
-        self._label_format = label_format
+        names = sorted({save} if isinstance(save, str) else set(save))
+        self._label_format = label_format or "png"
+        self._outputs = {name: {"format": self._label_format} if name == "labels" else {} for name in names}
         self._inputs = [str(Path(text)) for text in given]  # photos/ is photos
         self._coco, self._csv, self._prompts = _path(coco), _path(csv), prompts
         urls = [url] if url is None or isinstance(url, str) else list(url)
-        self._place = Place(urls, token, workers, scheduler, patience)
+        usual = _TIMEOUT if self._options.everything is None else _EVERYTHING_TIMEOUT
+        self._place = Place(urls, token, workers, scheduler, patience, usual if timeout is None else timeout)
         self._retry_failed = retry_failed
         self._stop = StopRequest()
         self.summary: Summary | None = None
@@ -128,7 +137,9 @@ class BatchJob:
         if patience < 0:
             raise InvalidInput("the patience is 0 seconds or more")
         check_options(self._options)
-        check_outputs(list(self._outputs), label_format)
+        check_outputs(names, self._label_format)
+        if label_format is not None and "labels" not in names:
+            raise InvalidInput("a format of label images is given, but none are saved: add labels to what is saved")
 
     def run(self, on_progress: OnProgress | None = None, on_result: OnResult | None = None) -> Summary:
         """Segments what is left, and writes the outputs when all images have ended.
@@ -206,22 +217,24 @@ class BatchJob:
         return JobDefinition(self._inputs, self._options, prompts, self._outputs)
 
     def _input(self) -> JobInput:
-        def prompts() -> Any:
-            return open_prompts(self._coco, self._csv)
-
+        """What a stop interrupts while it is read: then nothing is set up, because half a list would be another job."""
+        checked = self._stop.checked
+        source = open_prompts(self._coco, self._csv)
         return JobInput(
-            lambda: find_sources(self._inputs, exclude=[self.folder]),
+            lambda: checked(find_sources(self._inputs, exclude=[self.folder])),
             pages_of,
-            prompts if self._coco is not None or self._csv is not None else None,
-            self._end_set_up,
+            None if source is None else lambda: CheckedPrompts(source, checked),
         )
 
-    def _end_set_up(self, _found: int) -> None:
-        """Called while images are listed. What was listed is given up, because half a list would be another job."""
-        if self._stop.is_asked:
-            raise JobStopped("stopped while the images were listed: the same command begins again")
-
     def _run(self, on_progress: OnProgress | None, on_result: OnResult | None, on_earlier: OnResult | None) -> Summary:
+        try:
+            return self._locked_run(on_progress, on_result, on_earlier)
+        finally:
+            self._stop = StopRequest()  # another run of this job is not stopped
+
+    def _locked_run(
+        self, on_progress: OnProgress | None, on_result: OnResult | None, on_earlier: OnResult | None
+    ) -> Summary:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -234,11 +247,13 @@ class BatchJob:
                 if self._retry_failed:
                     store.reset_failed()
                 if on_earlier is not None:
-                    for result in results_of(store, files):
+                    for result in self._stop.checked(results_of(store, files)):
                         on_earlier(result)
-                self.summary = self._segment(store, files, on_progress, on_result)
-                if not self.summary.waiting and (self.summary.now or not is_finished(self.folder, definition)):
-                    finish(store, files, definition, self._picture)
+                summary = self.summary = self._segment(store, files, on_progress, on_result)
+                if not summary.waiting and not (store.is_finished() and are_there(self.folder, definition)):
+                    if on_progress is not None:
+                        on_progress(JobProgress(summary.done, summary.failed, summary.of, doing="writing the outputs"))
+                    finish(store, files, definition, self._picture, self._stop.checked)
             finally:
                 store.close()
         return self.summary
@@ -275,6 +290,7 @@ class BatchJob:
                 self._options,
                 token=place.token,
                 patience=place.patience,
+                timeout=place.timeout,
                 read=read_item,
                 size_of=size_of,
             )
@@ -288,6 +304,7 @@ class BatchJob:
                 workers=place.workers,
                 token=place.token,
                 patience=place.patience,
+                timeout=place.timeout,
                 read=read_item,
                 size_of=size_of,
             )

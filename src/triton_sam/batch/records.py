@@ -168,13 +168,11 @@ class Executor(Protocol):
 
 
 class PromptSource(Protocol):
-    """Prompts from a file, read in a stream.
+    """Prompts from a file, read in a stream."""
 
-    Attributes:
-        categories: COCO's, in its form; known after :meth:`images` has been read.
-    """
-
-    categories: Sequence[Mapping[str, Any]]
+    @property
+    def categories(self) -> Sequence[Mapping[str, Any]]:
+        """COCO's, in its form; known after :meth:`images` has been read."""
 
     def images(self) -> Iterator[PromptImage]:
         """The images that it names."""

@@ -16,8 +16,8 @@ from triton_sam.batch.state.store import JobStore
 from triton_sam.batch.state.writing import ItemWriter, Writing
 from triton_sam.batch.stopping import StopRequest
 
-#: Works and results anywhere between the state and its records, and results whose masks are in memory.
-_MOST, _MOST_UNWRITTEN = 512, 64
+#: Results that are not recorded yet, and those whose masks are in memory. The executor limits what is in flight.
+_MOST_UNRECORDED, _MOST_UNWRITTEN = 512, 64
 #: Works with their prompts that are read ahead.
 _AHEAD = 16
 #: Seconds: between two looks at the wish to stop, and between two reports.
@@ -138,7 +138,7 @@ class _Run:
         return True
 
     def _submit(self) -> None:
-        while len(self._in_flight) + self._writing.unrecorded < _MOST and self._executor.room() > 0:
+        while self._writing.unrecorded < _MOST_UNRECORDED and self._executor.room() > 0:
             if not self._ahead and not self._is_exhausted:
                 works = self._store.waiting(_AHEAD, self._last)
                 self._is_exhausted = not works

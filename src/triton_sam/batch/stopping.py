@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
+
+from triton_sam.errors import JobInterrupted
+
+_T = TypeVar("_T")
+
 
 class StopRequest:
     """Given to a job that runs, by another thread or by a handler of Ctrl-C.
@@ -29,3 +36,10 @@ class StopRequest:
     def drops(self) -> bool:
         """Whether what is in flight is not waited for either."""
         return self._asked > 1
+
+    def checked(self, entries: Iterable[_T]) -> Iterator[_T]:
+        """The same entries; raises JobInterrupted once a stop is asked."""
+        for entry in entries:
+            if self.is_asked:
+                raise JobInterrupted("stopped: the same command goes on")
+            yield entry

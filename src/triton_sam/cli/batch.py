@@ -14,7 +14,7 @@ from triton_sam.cli.batch_progress import job_progress, show_status, stop_on_int
 from triton_sam.cli.image_options import ChannelOption, ModelOption, WindowOption, window_of
 from triton_sam.cli.server_options import TokenOption
 from triton_sam.console import err, out
-from triton_sam.errors import InvalidInput
+from triton_sam.errors import InvalidInput, JobInterrupted
 
 _INTERRUPTED = 130
 
@@ -60,7 +60,9 @@ def batch_run(
     save: Annotated[
         str, typer.Option(help="What to write, separated by commas: coco, geojson, labels, overlays.")
     ] = "coco",
-    label_format: Annotated[str, typer.Option(help="Of label images: png (8 or 16 bits), tiff16, tiff32.")] = "png",
+    label_format: Annotated[
+        str | None, typer.Option(help="Of label images: png (8 or 16 bits, the default), tiff16, tiff32.")
+    ] = None,
     clean: Annotated[int, typer.Option(help="Fill holes and drop islands with fewer pixels than this.", min=0)] = 0,
     channel: ChannelOption = None,
     window: WindowOption = None,
@@ -81,6 +83,9 @@ def batch_run(
     patience: Annotated[
         float, typer.Option(min=0, help="Seconds to wait for servers that do not respond, before the job stops.")
     ] = 600.0,
+    timeout: Annotated[
+        float | None, typer.Option(min=1, help="Seconds for one request; default 300, with --everything 1000.")
+    ] = None,
 ) -> None:
     """Segment many images on a running server; the same command goes on where a job stopped.
 
@@ -96,7 +101,7 @@ def batch_run(
         everything=everything_options(settings or []) if everything else None,
         coco=coco,
         csv=csv,
-        save=[name for name in save.split(",") if name],
+        save=[name.strip() for name in save.split(",") if name.strip()],
         label_format=label_format,
         clean=clean or None,
         channel=channel,
@@ -108,9 +113,14 @@ def batch_run(
         scheduler=scheduler,
         retry_failed=retry_failed,
         patience=patience,
+        timeout=timeout,
     )
-    with job_progress() as report, stop_on_interrupt(job):
-        summary = job.run(report)
+    try:
+        with job_progress() as report, stop_on_interrupt(job):
+            summary = job.run(report)
+    except JobInterrupted as stopped:
+        err.print(str(stopped))
+        raise typer.Exit(_INTERRUPTED) from None
     out.print(summary.text)
     if summary.waiting:
         err.print("stopped: the same command goes on")

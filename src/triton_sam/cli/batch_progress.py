@@ -88,13 +88,18 @@ def stop_on_interrupt(job: BatchJob) -> Iterator[None]:
 
 def show_status(status: JobStatus) -> None:
     """Counts, rate and the newest failures, on stdout."""
-    state = "running" if status.running else "finished" if not status.waiting else "stopped"
-    out.print(
-        f"{state}: {status.done:,} of {status.of:,} images done, {status.failed:,} failed, {status.waiting:,} left"
-    )
+    if status.running:
+        state = "running" if status.pid is None else f"running in process {status.pid}"
+    else:
+        state = "finished" if status.is_finished else "stopped, the same command goes on"
+    if not status.is_set_up:
+        out.print(f"{state}: its images are not listed yet")
+        return
+    counts = f"{status.done:,} of {status.of:,} images done, {status.failed:,} failed, {status.waiting:,} left"
+    out.print(f"{state}: {counts}")
     if status.running and (rate := _rate(status)):
         out.print(rate)
     for failure in status.failures[:_SHOWN_FAILURES]:
         out.print(f"  {failure.name}: {failure.reason}")
     if status.failed > _SHOWN_FAILURES:
-        out.print(f"  and {status.failed - _SHOWN_FAILURES:,} more: report.html counts them by reason")
+        out.print(f"  and {status.failed - _SHOWN_FAILURES:,} more, which the report counts by reason")

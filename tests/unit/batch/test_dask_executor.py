@@ -107,9 +107,38 @@ def test_its_room_is_bounded(make: Make, tmp_path: Path) -> None:
     while executor.room() > 0:
         executor.submit(fake.work(count, folder=tmp_path))
         count += 1
-    assert count == 3 * 1 * 4  # the workers are counted later
+    assert count == 3 * 2 * 4  # chunks of four, three for each of two workers
     server.hold.set()
     assert len(executor.finished(60.0)) > 0
+
+
+def test_workers_are_counted_while_a_job_looks_every_tenth_of_a_second(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dask_executor, "_COUNT_SECONDS", 0.0)
+    server = FakeServer()
+    server.hold = threading.Event()
+    executor = make(server)
+    executor.submit(fake.work(0, folder=tmp_path))
+    executor._workers = 7
+    assert not executor.finished(0.05)
+    assert "on 2 Dask workers" in executor.describe()
+    server.hold.set()
+    assert len(executor.finished(60.0)) == 1
+
+
+def test_two_jobs_share_the_workers(make: Make, tmp_path: Path) -> None:
+    server = FakeServer()
+    first, second = make(server), make(server)
+    for number in range(12):
+        first.submit(fake.work(number, folder=tmp_path))
+        second.submit(fake.work(number, folder=tmp_path))
+    for executor in (first, second):
+        found: list[Outcome] = []
+        while len(found) < 12:
+            found += executor.finished(60.0)
+        assert not any(outcome.failure for outcome in found)
+    assert len(server.calls) == 24, "nothing is sent twice"
 
 
 def test_a_bad_image_fails_alone(make: Make, tmp_path: Path) -> None:

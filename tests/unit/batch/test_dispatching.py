@@ -11,7 +11,7 @@ from triton_sam.batch.executors.dispatching import Dispatcher, Entry, Flight
 from triton_sam.batch.executors.segmenting import digest_of, image_file
 from triton_sam.batch.executors.servers import Servers
 from triton_sam.batch.records import ItemResult, Outcome
-from triton_sam.errors import DeadlineExceeded, NotFound, ServerUnreachable, TritonSamError, Unavailable
+from triton_sam.errors import DeadlineExceeded, InternalError, NotFound, ServerUnreachable, TritonSamError, Unavailable
 
 LOST = ServerUnreachable("the connection was lost")
 
@@ -171,3 +171,39 @@ def test_room_is_for_what_servers_want_and_a_little_more() -> None:
 
 def fake_digest(number: int) -> str:
     return digest_of(image_file(fake.image_of(fake.work(number).item.name)))
+
+
+def test_an_image_that_a_server_has_an_error_with_goes_to_another_one() -> None:
+    desk = Desk(2)
+    desk.add(0)
+    home = next(server for server in (0, 1) if desk.board.servers.home(desk.board._ready[0].order) == server)
+    desk.fail(desk.sent(home), InternalError("CUDA error"))
+    assert desk.send(home) is None
+    desk.answer(desk.sent(1 - home))
+    assert not desk.failures
+
+
+def test_a_server_with_nothing_but_errors_stops_the_job_and_fails_few_images() -> None:
+    desk = Desk(patience=100.0)
+    added = 0
+    for _ in range(1000):
+        if desk.board.stopped is not None:
+            break
+        if not desk.board._ready:
+            desk.add(added)
+            added += 1
+        flight = desk.send()
+        if flight is None:
+            desk.come_back()  # it answers questions, as such a server does
+        else:
+            desk.fail(flight, InternalError("CUDA error"))
+    assert "the server has not answered for 100 s (s0:1: CUDA error)" in str(desk.board.stopped)
+    assert len(desk.failures) == 4
+
+
+def test_a_single_bad_image_fails_after_three_tries() -> None:
+    desk = Desk()
+    desk.add(0)
+    for _ in range(3):
+        desk.fail(desk.sent(), InternalError("no such layer"))
+    assert desk.failures == {0: "no such layer"}

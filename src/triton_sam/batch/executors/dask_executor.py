@@ -92,6 +92,7 @@ class DaskExecutor:
         self._without_workers_since: float | None = None
         self._stopped: JobStopped | None = None
         self._closed = False
+        self._look()  # a cluster that runs already has its workers
 
     # -- Executor ------------------------------------------------------------------------------------------------
 
@@ -108,6 +109,7 @@ class DaskExecutor:
     def finished(self, timeout: float) -> Sequence[Outcome]:
         deadline = time.monotonic() + timeout
         while True:
+            self._look()
             self._send_chunks(least=1)
             outcomes = self._collect(max(0.0, min(_COUNT_SECONDS, deadline - time.monotonic())))
             if outcomes:
@@ -116,7 +118,6 @@ class DaskExecutor:
                 raise self._stopped
             if time.monotonic() >= deadline or not self._held:
                 return ()
-            self._look()
 
     def describe(self) -> str:
         return f"{self._held} in flight on {self._workers} Dask worker{'' if self._workers == 1 else 's'}"

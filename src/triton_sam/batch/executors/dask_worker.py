@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,9 +11,11 @@ from dataclasses import dataclass, field
 from triton_sam.batch.executors.engine import Engine, MakeTransport, Read
 from triton_sam.batch.executors.segmenting import SizeOf
 from triton_sam.batch.records import Outcome, SegmentOptions, Work
-from triton_sam.errors import JobStopped
+from triton_sam.errors import InternalError, JobStopped
 
 _WAIT_SECONDS = 1.0
+#: An engine that has had no chunk for so long is one of a job that is over, or of which the client is gone.
+_IDLE_SECONDS = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +23,7 @@ class EngineSettings:
     """What a worker needs to know of a job.
 
     Attributes:
-        run: names the job's run; a process has the engine of one run at a time.
+        run: names the job's run; a process keeps an engine for each.
         token: not shown, because Dask's pages show what tasks are given.
     """
 
@@ -51,6 +54,8 @@ class ChunkAnswer:
 
 _lock = threading.Lock()
 _engines: dict[str, Engine] = {}
+#: Run -> when its engine was last used.
+_used: dict[str, float] = {}
 
 
 def run_chunk(works: Sequence[Work], settings: EngineSettings) -> ChunkAnswer:
@@ -63,9 +68,14 @@ def run_chunk(works: Sequence[Work], settings: EngineSettings) -> ChunkAnswer:
     outcomes: list[Outcome] = []
     try:
         engine = _engine(settings)
-        for work in works:
-            engine.submit(work, into)
+        try:
+            for work in works:
+                engine.submit(work, into)
+        except InternalError:
+            if not engine.is_closed:  # it may end at any time; what it did not take is sent again
+                raise
         while len(outcomes) < len(works):
+            _used[settings.run] = time.monotonic()
             outcomes += engine.collect(into, _WAIT_SECONDS)
             if engine.is_closed:
                 break
@@ -79,13 +89,16 @@ def drop_engine(run: str) -> None:
     """Ends the engine of a run, if this process has it."""
     with _lock:
         engine = _engines.pop(run, None)
+        _used.pop(run, None)
     if engine is not None:
         engine.close(at_once=True)
 
 
 def _engine(settings: EngineSettings) -> Engine:
     with _lock:
-        old = [run for run in _engines if run != settings.run]
+        now = time.monotonic()
+        old = [run for run in _engines if run != settings.run and now - _used[run] > _IDLE_SECONDS]
+        _used[settings.run] = now
         engine = _engines.get(settings.run)
         if engine is None:
             engine = _engines[settings.run] = Engine(
@@ -99,7 +112,7 @@ def _engine(settings: EngineSettings) -> Engine:
                 most=settings.most,
                 transport=settings.transport,
             )
-    for run in old:  # of a job whose client is gone
+    for run in old:
         drop_engine(run)
     return engine
 

@@ -34,6 +34,8 @@ from triton_sam.errors import (
 )
 
 _TRIES = 3
+#: After so many errors of its own without an answer a server is broken, and no image is to blame.
+_MOST_ERRORS = 12
 #: From so many strikes on an image is sent alone.
 _ALONE_FROM = 2
 #: Images that are read before a server is free, and their bytes.
@@ -49,7 +51,7 @@ class Entry:
     Attributes:
         into: where its outcome goes.
         image, size, order: its bytes, width and height, and its servers, once it is read.
-        errors: times that a server had an error of its own with it.
+        erred: servers that had an error of their own with it, once for each time.
         struck: servers that were lost while it was in flight.
         was_alone: whether it was alone the last time.
     """
@@ -59,7 +61,7 @@ class Entry:
     image: ImageFile | None = None
     size: tuple[int, int] = (0, 0)
     order: list[int] = field(default_factory=list)
-    errors: int = 0
+    erred: list[int] = field(default_factory=list)
     struck: list[int] = field(default_factory=list)
     first_strike: float = 0.0
     was_alone: bool = False
@@ -189,7 +191,9 @@ class Dispatcher:
         return flight
 
     def _choose(self, server: int) -> Entry | None:
-        own = [entry for entry in self._ready if self.servers.home(entry.order, entry.struck) == server]
+        own = [
+            entry for entry in self._ready if self.servers.home(entry.order, [*entry.struck, *entry.erred]) == server
+        ]
         suspects = (entry for entry in own if entry.is_suspect)
         found = next(suspects, None) or (own[0] if own else None)
         if found is not None:
@@ -197,7 +201,7 @@ class Dispatcher:
         if len(self._ready) < self._ahead:
             return None  # one of its own may still be read
         # Rather than be idle it takes one of a server that is behind.
-        return next((entry for entry in self._ready if not entry.struck), None)
+        return next((entry for entry in self._ready if not entry.struck and server not in entry.erred), None)
 
     def _take(self, entry: Entry) -> None:
         assert entry.image is not None
@@ -288,11 +292,17 @@ class Dispatcher:
 
     def _broken(self, flight: Flight, error: BaseException, now: float) -> None:
         entry = flight.entry
-        entry.errors += 1
+        entry.erred.append(flight.server)
         state = self.servers.states[flight.server]
         state.pace.dropped()
+        state.errors_in_row += 1
+        if state.errors_in_row > _MOST_ERRORS:
+            state.away(now, entry.reason)
+            self._wait(entry)
+            self._trouble(state, now)
+            return
         state.responds()
-        if entry.errors < _TRIES or (isinstance(error, Cancelled) and entry.errors < 2 * _TRIES):
+        if len(entry.erred) < _TRIES or (isinstance(error, Cancelled) and len(entry.erred) < 2 * _TRIES):
             self._wait(entry)
         else:
             self._finish(entry, Outcome(entry.work, failure=entry.reason))

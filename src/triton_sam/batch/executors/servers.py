@@ -22,6 +22,7 @@ class ServerState:
         has_answered: whether it ever answered about an image, so it does serve the model.
         reason: why it is away.
         trouble_since: when it first did not respond as it should, since it last did.
+        errors_in_row: errors of its own since it last answered.
     """
 
     def __init__(self, address: str, most: int) -> None:
@@ -32,6 +33,7 @@ class ServerState:
         self.reason = ""
         self.last_answer = float("-inf")
         self.trouble_since: float | None = None
+        self.errors_in_row = 0
         self._refusing_since: float | None = None
         self._ask_at = 0.0
         self._ask_pause = 0.0
@@ -41,6 +43,7 @@ class ServerState:
         """It has answered about an image."""
         self.has_answered = True
         self.last_answer = now
+        self.errors_in_row = 0
         self._refusing_since = None
         self.responds()
         if not self.is_up:
@@ -135,7 +138,7 @@ class Servers:
         if any(state.trouble_since is None or now - state.trouble_since < self._patience for state in self.states):
             return None
         reasons = [f"{state.address}: {state.reason or 'no answer'}" for state in self.states]
-        which = "the server has" if len(reasons) == 1 else f"none of {len(reasons)} servers has"
+        which = "the server has not" if len(reasons) == 1 else f"none of {len(reasons)} servers has"
         return JobStopped(
             f"{which} answered for {self._patience:.0f} s ({'; '.join(reasons)}): "
             "run the same command again when it is back"

@@ -14,14 +14,14 @@ from triton_sam.errors import InvalidInput
 #: One file an image, written beside its result.
 ITEM_OUTPUTS = ("labels", "overlays")
 #: All; the others are written at the end.
-OUTPUTS = ("coco", "geojson", *ITEM_OUTPUTS, "report")
+OUTPUTS = ("coco", "geojson", *ITEM_OUTPUTS)
 #: Of those that are written at the end.
 _FILES = {"coco": coco.NAME, "geojson": geojson.NAME, "report": report.NAME}
 
 
 def check_outputs(names: Sequence[str], label_format: str = "png") -> None:
     """Raises InvalidInput for a name that there is not. None of them needs more than the light client."""
-    unknown = [name for name in names if name not in OUTPUTS]
+    unknown = [name for name in names if name not in (*OUTPUTS, "report")]
     if unknown:
         raise InvalidInput(f"there is no output {unknown[0]!r}: choose among {', '.join(OUTPUTS)}")
     if label_format not in LABEL_FORMATS:

@@ -65,7 +65,8 @@ class CocoPrompts:
             for _ in self.images():
                 pass
         assert self._images is not None
-        count = found = crowds = 0
+        count = found = crowds = wrong = 0
+        first = ""
         for _, entry in json_stream.entries(self._path, "annotations"):
             where = f"{self._path}: annotations[{count}]"
             count += 1
@@ -74,10 +75,16 @@ class CocoPrompts:
             if entry.get("iscrowd"):
                 crowds += 1
                 continue
-            prompt = self._prompt(entry, where, self._images)
+            try:
+                prompt = self._prompt(entry, where, self._images)
+            except InvalidInput as error:
+                wrong, first = wrong + 1, first or str(error)
+                continue
             if prompt is not None:
                 found += 1
                 yield prompt
+        if wrong:
+            raise InvalidInput(first if wrong == 1 else f"{wrong} annotations cannot be used, the first one: {first}")
         if not found:
             raise self._without_boxes(count, crowds)
 

@@ -2,12 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from triton_sam.batch.prompts.coco_prompts import CocoPrompts
 from triton_sam.batch.prompts.csv_prompts import CsvPrompts
-from triton_sam.batch.records import PromptSource
+from triton_sam.batch.records import ItemPrompt, PromptImage, PromptSource
 from triton_sam.errors import InvalidInput
+
+
+class CheckedPrompts:
+    """The prompts of another source, whose entries go through ``check``, which may raise."""
+
+    def __init__(self, source: PromptSource, check: Callable[[Iterable[Any]], Iterator[Any]]) -> None:
+        self._source = source
+        self._check = check
+
+    @property
+    def categories(self) -> Sequence[Mapping[str, Any]]:
+        return self._source.categories
+
+    def images(self) -> Iterator[PromptImage]:
+        return self._check(self._source.images())
+
+    def prompts(self) -> Iterator[tuple[str, ItemPrompt]]:
+        return self._check(self._source.prompts())
 
 
 def open_prompts(coco: Path | None, csv: Path | None) -> PromptSource | None:

@@ -28,6 +28,8 @@ class PromptingExecutor:
 
     def submit(self, work: Work) -> None:
         try:
+            if work.item.page is not None:
+                raise InvalidInput("a function is given a path, and this file has several images")
             prompts = [prompt_of(entry, number) for number, entry in enumerate(self._prompts(work.item.path))]
         except Exception as error:  # the function is the user's
             self._refused.append(Outcome(work, failure=f"its prompts failed: {type(error).__name__}: {error}"))

@@ -16,7 +16,7 @@ from triton_sam.batch.progress import WINDOW, rest_seconds
 from triton_sam.batch.state import database
 from triton_sam.batch.state.database import STATE_FILE, sentences
 from triton_sam.batch.state.lock import Holder, running_job
-from triton_sam.batch.state.store import Failure, counts_of, newest_failures
+from triton_sam.batch.state.store import Failure, counts_of, finished, newest_failures
 from triton_sam.errors import InvalidInput
 
 #: Seconds; while a job is set up its state cannot be read.
@@ -30,6 +30,7 @@ class JobStatus:
     """How far a job is.
 
     Attributes:
+        is_finished: whether the files that are about all images have been written.
         is_set_up: False while its images are still being listed, or if that was never finished: all counts are 0.
         pid: of the process that runs it, on ``host``; None if none does or it is not known.
         rate: images a second over the last minute; 0 if it does not run.
@@ -47,6 +48,7 @@ class JobStatus:
     failures: tuple[Failure, ...] = ()
     pid: int | None = None
     host: str = ""
+    is_finished: bool = False
 
     @property
     def waiting(self) -> int:
@@ -96,6 +98,7 @@ def _status(connection: sqlite3.Connection, folder: Path, holder: Holder | None)
         tuple(newest_failures(connection, _FAILURES)),
         holder.pid if holder is not None else None,
         holder.host if holder is not None else "",
+        finished(connection),
     )
 
 

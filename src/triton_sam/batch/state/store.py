@@ -22,6 +22,7 @@ from triton_sam.errors import JobStopped
 _ROWS = 500
 _LONGEST_REASON = 2000
 _CLOSE_SECONDS = 10.0
+_UNFINISHED = "DELETE FROM facts WHERE name = 'finished'"
 _ITEM = "items.number, items.name, sources.path, items.stem, items.page, items.image_id"
 _ITEMS = "items JOIN sources ON sources.number = items.source"
 
@@ -154,6 +155,7 @@ class JobStore:
                 rows,
             )
             self._writing.execute("UPDATE runs SET ended = ? WHERE number = ?", (now, self._run))
+            self._writing.execute(_UNFINISHED)
 
     def reset(self, indexes: Iterable[int]) -> None:
         """These images wait again."""
@@ -162,13 +164,25 @@ class JobStore:
                 f"UPDATE items SET state = {WAITING}, reason = NULL, ended = NULL WHERE number = ?",
                 ((index,) for index in indexes),
             )
+            self._writing.execute(_UNFINISHED)
 
     def reset_failed(self) -> int:
         """All that failed wait again; returns how many."""
         with self._written():
+            self._writing.execute(_UNFINISHED)
             return self._writing.execute(
                 f"UPDATE items SET state = {WAITING}, reason = NULL, ended = NULL WHERE state = {FAILED}"
             ).rowcount
+
+    def note_finished(self) -> None:
+        """The files that are about all images have been written, and agree with what is recorded."""
+        with self._written():
+            self._writing.execute("INSERT OR REPLACE INTO facts VALUES ('finished', '1')")
+
+    def is_finished(self) -> bool:
+        """Whether that is so: nothing was recorded since."""
+        with self._read_lock, sentences(self.folder):
+            return finished(self._reading)
 
     def counts(self) -> Counts:
         with self._read_lock, sentences(self.folder):
@@ -239,6 +253,11 @@ class JobStore:
                 )
             with transaction(self._writing):
                 yield
+
+
+def finished(connection: sqlite3.Connection) -> bool:
+    """See :meth:`JobStore.is_finished`."""
+    return connection.execute("SELECT 1 FROM facts WHERE name = 'finished'").fetchone() is not None
 
 
 def counts_of(connection: sqlite3.Connection) -> Counts:
