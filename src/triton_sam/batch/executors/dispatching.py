@@ -71,6 +71,12 @@ class Entry:
     def is_suspect(self) -> bool:
         return len(self.struck) >= _ALONE_FROM
 
+    @property
+    def blame(self) -> str:
+        """Why it has failed, if servers were lost with it."""
+        held = f"its server was lost or silent {len(self.struck)} times while it had this image"
+        return f"{held}, and works otherwise ({self.reason})"
+
 
 @dataclass(eq=False, slots=True)
 class Flight:
@@ -184,7 +190,9 @@ class Dispatcher:
         entry = self._choose(server)
         if entry is None or (entry.is_suspect and flights):  # it waits until it is alone
             return None
-        self._take(entry)
+        assert entry.image is not None
+        self._ready.remove(entry)
+        self._ready_bytes -= len(entry.image.data)
         entry.was_alone = not flights
         flight = Flight(entry, server, state.pace.sent(now))
         flights[flight] = None
@@ -203,23 +211,16 @@ class Dispatcher:
         # Rather than be idle it takes one of a server that is behind.
         return next((entry for entry in self._ready if not entry.struck and server not in entry.erred), None)
 
-    def _take(self, entry: Entry) -> None:
-        assert entry.image is not None
-        self._ready.remove(entry)
-        self._ready_bytes -= len(entry.image.data)
-
     def wait_for(self, server: int, now: float) -> float | None:
         """Seconds after which a server's threads look again without being told; None for never."""
         state = self.servers.states[server]
         ask_in = state.ask_in(now)
-        if ask_in is not None:
-            return ask_in
-        return state.pace.pause_left(now) or None
+        return ask_in if ask_in is not None else state.pace.pause_left(now) or None
 
     # -- ends of a flight ----------------------------------------------------------------------------------------
 
     def answered(self, flight: Flight, result: ItemResult, now: float) -> None:
-        self._land(flight)
+        self._flights[flight.server].pop(flight)
         state = self.servers.states[flight.server]
         state.pace.answered(flight.sent, now, flight.waited)
         self._worked(state, now)
@@ -227,7 +228,7 @@ class Dispatcher:
 
     def failed(self, flight: Flight, error: BaseException, now: float) -> None:
         """A request ended with an exception."""
-        self._land(flight)
+        self._flights[flight.server].pop(flight)
         state, entry = self.servers.states[flight.server], flight.entry
         entry.reason = sentence(error)
         if isinstance(error, _STOPS):
@@ -250,9 +251,6 @@ class Dispatcher:
             self._finish(entry, Outcome(entry.work, failure=entry.reason))
         else:
             self._broken(flight, error, now)
-
-    def _land(self, flight: Flight) -> None:
-        self._flights[flight.server].pop(flight)
 
     def _worked(self, state: ServerState, now: float) -> None:
         state.answered(now)
@@ -344,8 +342,7 @@ class Dispatcher:
         self._finish(entry, Outcome(entry.work, failure=failure))
 
     def _give_up(self, entry: Entry) -> None:
-        held = f"its server was lost or silent {len(entry.struck)} times while it had this image"
-        self._fail(entry, f"{held}, and works otherwise ({entry.reason})")
+        self._fail(entry, entry.blame)
 
     def _stop(self, error: JobStopped) -> None:
         if self.stopped is None:
