@@ -268,9 +268,9 @@ def test_it_may_take_longer_than_other_requests(events: bool) -> None:
     fake.transport.hold_before = 1
 
     async def run() -> httpx.Response:
-        async with client_of(fake, service_seconds=0.05) as client:
+        async with client_of(fake, service_seconds=0.5) as client:  # what else the request needs keeps to it
             asking = asyncio.create_task(client.post(PATH, json=BY_KEY, headers=EVENTS if events else {}))
-            done, _ = await asyncio.wait([asking], timeout=0.2)
+            done, _ = await asyncio.wait([asking], timeout=0.8)
             assert not done
             fake.transport.release()
             return await asking
