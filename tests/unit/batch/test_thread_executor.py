@@ -273,7 +273,13 @@ def test_it_can_be_closed_while_it_waits_for_a_server(make: Make) -> None:
     executor.submit(fake.work(0))
     eventually(lambda: "waiting" in executor.describe(), "the server is seen to be away")
     executor.close(at_once=False)
+    assert executor.room() == 0
+    assert executor.finished(60.0) == [], "what was not sent has no outcome"
 
 
 def test_it_can_be_closed_before_anything_was_sent(make: Make) -> None:
-    make(FakeServer()).close(at_once=False)
+    server = FakeServer()
+    executor = make(server)
+    executor.close(at_once=False)
+    assert executor.room() == 0
+    assert not server.calls
