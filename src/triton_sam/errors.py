@@ -104,6 +104,12 @@ class ImageExpired(NotFound):
     marker = "image-expired"
 
 
+class SessionExpired(NotFound):
+    """A video session is not in the server's memory: it was idle for too long, or the server has restarted."""
+
+    marker = "session-expired"
+
+
 class Unavailable(TritonSamError):
     """The server runs but cannot take this request now (queue full, model loading): try again."""
 
@@ -215,7 +221,7 @@ def spelled(cls: type[TritonSamError], between: str) -> str:
 
 
 _BY_MARKER = {spelled(cls, "-"): cls for cls in _WIRE_CLASSES} | {
-    cls.marker: cls for cls in (TooLarge, ImageExpired, QueueFull, Cancelled)
+    cls.marker: cls for cls in (TooLarge, ImageExpired, SessionExpired, QueueFull, Cancelled)
 }
 
 

@@ -54,6 +54,29 @@ class Settings(BaseSettings):
         default=500_000_000, gt=0, description="maximum number of masks of one request times pixels of the image"
     )
 
+    video_sessions: int = Field(default=256, gt=0, description="maximum number of open videos of a device")
+    video_idle_seconds: float = Field(
+        default=300.0, gt=0, description="a video without a request for so long is closed; its client restores it"
+    )
+    video_bytes: int = Field(
+        default=4096 * MIB,
+        gt=0,
+        description="memory of all open videos of a device; on a GPU at most a third of what is free",
+    )
+    video_session_bytes: int = Field(default=512 * MIB, gt=0, description="memory of one open video")
+    video_history: int = Field(
+        default=32,
+        ge=0,
+        description="frames around the newest one of a video whose memories are kept for corrections of earlier frames",
+    )
+    video_conditioning: int = Field(
+        default=16, gt=0, description="prompted frames kept of an object; older ones are dropped, and the answer says so"
+    )
+    video_objects: int = Field(default=64, gt=0, description="maximum number of objects of one video")
+    video_gap_seconds: float = Field(
+        default=10.0, gt=0, description="how long a step of a video waits for the steps before it"
+    )
+
     cache_bytes: int = Field(
         default=1024 * MIB, gt=0, description="size of the embedding cache of each segmenter process"
     )

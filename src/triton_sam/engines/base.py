@@ -118,6 +118,7 @@ class Capacity:
         cache_bytes: the limit for embeddings in the engine's memory; None if the engine sets no limit.
         starts_slowly: whether importing what it needs takes seconds.
         decodes_beside: whether it is a :class:`YieldingEngine`.
+        tracks: whether it is a :class:`~triton_sam.engines.tracking.TrackingEngine`.
     """
 
     image_batches: tuple[int, ...] = (1,)
@@ -133,6 +134,7 @@ class Capacity:
     cache_bytes: int | None = None
     starts_slowly: bool = False
     decodes_beside: bool = False
+    tracks: bool = False
 
 
 class ResultMemory(Protocol):
