@@ -83,10 +83,10 @@ class TrackingEngine(Engine, Protocol):
         The number of masks that a row chooses from follows its prompt: three for at most one point, one for more.
         """
 
-    def memory_to_host(self, features: Any, pointer: Any) -> tuple[npt.NDArray[np.uint16], FloatArray]:
-        """[C,h,w] bits of bfloat16, in which memories are kept, and [256] float32."""
+    def memory_to_host(self, features: Any, pointer: Any) -> tuple[npt.NDArray[np.uint16] | None, FloatArray]:
+        """[C,h,w] bits of bfloat16, in which memories are kept, None for None; and [256] float32."""
 
-    def memory_from_host(self, features: npt.NDArray[np.uint16], pointer: FloatArray) -> tuple[Any, Any]:
+    def memory_from_host(self, features: npt.NDArray[np.uint16] | None, pointer: FloatArray) -> tuple[Any, Any]:
         """The inverse. The caller has checked shapes and finiteness."""
 
     def memory_shape(self) -> tuple[int, int, int]:

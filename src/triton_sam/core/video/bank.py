@@ -1,13 +1,13 @@
 """The memory of one object: what was remembered of it in which frame, and which of that a frame attends to.
 
 The definition is Meta's video predictor. A frame attends to the conditioning frames (those with a prompt), to the
-memories of the 6 frames before it, and to the object pointers of the 15 frames before it; "before" is after it where the
-video is tracked backward. What none of these can reach any more is dropped.
+memories of the 6 frames before it, and to the object pointers of the 15 frames before it; where the video is tracked
+backward, "before" means after. What none of these can reach is dropped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,7 +44,7 @@ class Attended:
 
     Attributes:
         memories: (features, age) of each frame; age is 0 for a conditioning frame, else how many frames ago, 1 to 6.
-        pointers: (pointer, distance in frames); negative for a conditioning frame that is still to come.
+        pointers: (pointer, distance in frames), of frames in the direction that the video was tracked from.
         span: the distance that counts as 1 in a pointer's position.
     """
 
@@ -135,16 +135,22 @@ class ObjectMemory:
             frame: the one that was tracked last.
             history: memories of so many frames around it are kept in any case, for corrections of earlier frames.
         """
-        traits = self._traits
-        near = max(traits.memories - 1, history)
         kept: dict[int, Remembered] = {}
         for other, entry in self.others.items():
-            away, off_conditioning = abs(other - frame), _distance(other, self.conditioning)
-            if away > near and off_conditioning > traits.memories - 1:
+            if not self.reaches(other, frame, self._traits.memories - 1, history):
                 entry.features = entry.logits = None
-            if entry.features is not None or away < traits.pointers or off_conditioning < traits.pointers:
+            if entry.features is not None or self.reaches(other, frame, self._traits.pointers - 1):
                 kept[other] = entry
         self.others = kept
+
+    def reaches(self, other: int, frame: int, most: int, history: int = 0) -> bool:
+        """Whether a frame is at most ``most`` frames away from the one tracked last, or from a conditioning frame.
+
+        Args:
+            history: counts instead of ``most`` for the one tracked last, if it is more.
+        """
+        near = abs(other - frame) <= max(most, history)
+        return near or any(abs(other - conditioning) <= most for conditioning in self.conditioning)
 
     def drop_conditioning(self, most: int) -> list[int]:
         """Drops conditioning frames beyond ``most``: those prompted earliest, but never the first. Returns them."""
@@ -167,7 +173,3 @@ class ObjectMemory:
             {other: known[other] for other in order},
             {other: entry for other, entry in known.items() if other not in order},
         )
-
-
-def _distance(frame: int, others: Iterable[int]) -> float:
-    return min((abs(frame - other) for other in others), default=float("inf"))

@@ -32,6 +32,11 @@ class FrameRanges:
         self._join(place)
         self._join(place - 1)
 
+    def set_range(self, first: int, last: int, *, reverse: bool) -> None:
+        """Notes that frames were tracked that come after all that are known."""
+        self._firsts.append(first)
+        self._rest.append((last, reverse))
+
     def discard(self, frame: int) -> None:
         """Forgets that a frame was tracked."""
         place = bisect.bisect_right(self._firsts, frame) - 1
