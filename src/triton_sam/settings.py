@@ -70,7 +70,7 @@ class Settings(BaseSettings):
         description="frames around the newest one of a video whose memories are kept for corrections of earlier frames",
     )
     video_conditioning: int = Field(
-        default=16, gt=0, description="prompted frames kept of an object; older ones are dropped, and the answer says so"
+        default=16, gt=0, description="prompted frames kept of an object; an answer says which older ones are dropped"
     )
     video_objects: int = Field(default=64, gt=0, description="maximum number of objects of one video")
     video_gap_seconds: float = Field(
