@@ -20,7 +20,9 @@ from torch.nn import functional
 from triton_sam.errors import InvalidInput
 from triton_sam.export.checkpoint_keys import MappedWeights, map_keys
 from triton_sam.models.catalog import CATALOG
+from triton_sam.models.memory_traits import MEMORY_TRAITS
 from triton_sam.models.specs import Architecture, Backbone, ModelSpec
+from triton_sam.networks.segmenters import build
 
 #: Image-mode checkpoints may lack it, and no mask depends on it.
 _OPTIONAL = re.compile(r"^mask_decoder\.pred_obj_score_head\.")
@@ -111,7 +113,7 @@ def _read_folder(folder: Path) -> dict[str, Tensor]:
 
 
 def recognise(weights: MappedWeights) -> list[ModelSpec]:
-    """The catalogue rows that these tensors fit; SAM 2 and 2.1 cannot be told apart without their video part."""
+    """The catalogue rows that these tensors fit; SAM 2 and 2.1 cannot be told apart without their memory."""
     seen = _signature(weights.tensors)
     rows = [spec for spec in CATALOG.values() if _signature_of(spec.architecture) == seen]
     same_generation = [spec for spec in rows if spec.architecture.generation in ("", weights.generation)]
@@ -169,10 +171,18 @@ def load_weights(network: Any, path: Path, spec: ModelSpec) -> MappedWeights:
     return weights
 
 
+def network_of(spec: ModelSpec, side: int, weights: MappedWeights) -> Any:
+    """The model's network with these weights, and with a memory if they have one."""
+    network = build(spec.architecture, side, MEMORY_TRAITS[spec.architecture.generation] if weights.memory else None)
+    fill(network, weights)
+    return network
+
+
 def fill(network: Any, weights: MappedWeights) -> None:
-    """Loads mapped weights into a network, upcast to the network's own type."""
+    """Loads mapped weights into a network, upcast to the network's own type; those of a memory if it has one."""
     expected = network.state_dict()
-    tensors = {name: _resized(name, tensor, expected.get(name)) for name, tensor in weights.tensors.items()}
+    given = weights.tensors | weights.memory if hasattr(network, "memory_attention") else weights.tensors
+    tensors = {name: _resized(name, tensor, expected.get(name)) for name, tensor in given.items()}
     missing = [name for name in expected if name not in tensors and not _OPTIONAL.match(name)]
     unknown = [weights.origin.get(name, name) for name in tensors if name not in expected]
     misshapen = [

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from triton_sam.networks.memory_layers import MEMORY_NAMES
+
 _Rules = tuple[tuple[str, str], ...]
 
 #: Hugging Face's files have the modules' names already; of a whole SAM 3 only the tracker's part is used.
@@ -27,7 +29,14 @@ _SAM3_TRUNK = r"^detector\.backbone\.vision_backbone\.trunk\."
 _SAM3_NECK = r"^detector\.backbone\.vision_backbone\.sam2_convs\.(\d+)\."
 _TO_BACKBONE = "vision_encoder.backbone."
 _TO_SAM3_NECK = r"vision_encoder.neck.fpn_layers.\1."
-_HEADS = r"^(mask_decoder\.(?:iou_prediction_head|pred_obj_score_head|output_hypernetworks_mlps\.\d+)\.)"
+_HEADS = (
+    r"^((?:mask_decoder\.(?:iou_prediction_head|pred_obj_score_head|output_hypernetworks_mlps\.\d+)"
+    r"|object_pointer_proj)\.)"
+)
+_MASK_STEPS = r"^memory_encoder\.mask_downsampler\.encoder\."
+_TO_MASK_STEPS = "memory_encoder.mask_downsampler.layers."
+_FUSER = r"^memory_encoder\.fuser\.layers\.(\d+)\."
+_TO_FUSER = r"memory_encoder.memory_fuser.layers.\1."
 
 _META: _Rules = (
     # image encoder of SAM 3
@@ -71,6 +80,32 @@ _META: _Rules = (
     (r"\.output_upscaling\.3\.", ".upscale_conv2."),
     (r"^(mask_decoder\.transformer\..*\.)norm(\d)\.", r"\1layer_norm\2."),
     (r"^mask_decoder\.transformer\.norm_final_attn\.", "mask_decoder.transformer.layer_norm_final_attn."),
+    # memory of SAM 2 and 3
+    (r"^transformer\.encoder\.", "memory_attention."),
+    (r"^maskmem_backbone\.", "memory_encoder."),
+    (r"^maskmem_tpos_enc$", "memory_temporal_positional_encoding"),
+    (r"^no_obj_ptr$", "no_object_pointer"),
+    (r"^no_obj_embed_spatial$", "occlusion_spatial_embedding_parameter"),
+    (r"^obj_ptr_proj\.", "object_pointer_proj."),
+    (r"^obj_ptr_tpos_proj\.", "temporal_positional_encoding_projection_layer."),
+    (r"^(memory_attention\..*\.)out_proj\.", r"\1o_proj."),
+    (r"^(memory_attention\.(?:layers\.\d+\.)?)norm(\d?)\.", r"\1layer_norm\2."),
+    (_MASK_STEPS + r"0\.", _TO_MASK_STEPS + "0.conv."),
+    (_MASK_STEPS + r"1\.", _TO_MASK_STEPS + "0.layer_norm."),
+    (_MASK_STEPS + r"3\.", _TO_MASK_STEPS + "1.conv."),
+    (_MASK_STEPS + r"4\.", _TO_MASK_STEPS + "1.layer_norm."),
+    (_MASK_STEPS + r"6\.", _TO_MASK_STEPS + "2.conv."),
+    (_MASK_STEPS + r"7\.", _TO_MASK_STEPS + "2.layer_norm."),
+    (_MASK_STEPS + r"9\.", _TO_MASK_STEPS + "3.conv."),
+    (_MASK_STEPS + r"10\.", _TO_MASK_STEPS + "3.layer_norm."),
+    (_MASK_STEPS + r"12\.", "memory_encoder.mask_downsampler.final_conv."),
+    (r"^memory_encoder\.pix_feat_proj\.", "memory_encoder.feature_projection."),
+    (r"^memory_encoder\.out_proj\.", "memory_encoder.projection."),
+    (_FUSER + r"dwconv\.", _TO_FUSER + "depthwise_conv."),
+    (_FUSER + r"norm\.", _TO_FUSER + "layer_norm."),
+    (_FUSER + r"pwconv(\d)\.", _TO_FUSER + r"pointwise_conv\2."),
+    (_FUSER + r"gamma$", _TO_FUSER + "scale"),
+    # heads of the mask decoder, and that of object pointers
     (_HEADS + r"layers\.0\.", r"\1proj_in."),
     (_HEADS + r"layers\.2\.", r"\1proj_out."),
     (_HEADS + r"layers\.1\.", r"\1layers.0."),
@@ -89,16 +124,16 @@ _META_LATER: _Rules = (
     (r"^(mask_decoder\.transformer\.layers\.\d+\.mlp\.)(?:layers\.1|lin2)\.", r"\1proj_out."),
 )
 
-#: Parts of official checkpoints that images do not need: video memory, SAM 3's detector, MobileSAM's classifier.
+#: Parts of official checkpoints that nothing here needs: SAM 3's detector, MobileSAM's classifier, unused positions.
 _UNUSED = re.compile(
-    r"^(?:tracker(?:_model)?\.)?(?:memory_|maskmem_|mask_downsample|obj_ptr_|object_pointer_proj|no_obj_|no_object_"
-    r"|no_mem_pos_enc|no_memory_positional_encoding|occlusion_spatial_embedding_parameter"
-    r"|temporal_positional_encoding_projection_layer|transformer\.)"
+    r"^(?:no_mem_pos_enc|no_memory_positional_encoding)$|^memory_attention\.rotary_emb\."
     r"|^detector(?:_model)?\.|\.attention\.freqs_cis$|^pixel_(?:mean|std)$|^vision_encoder\.(?:norm_head|head)\."
 )
-#: SAM 2.1 and SAM 2 differ in keys of their video part only.
-_GENERATION_MARK = re.compile(r"no_obj_embed_spatial$|occlusion_spatial_embedding_parameter$")
-_VIDEO_MARK = re.compile(r"memory_attention\.")
+#: The part without which the others of a memory are of no use.
+_MEMORY_MARK = "memory_attention."
+#: SAM 2.1 and SAM 2 differ in this and other keys of their memory only.
+_OCCLUSION = "occlusion_spatial_embedding_parameter"
+_SAM3_MARK = "vision_encoder.backbone.layer_norm.weight"
 #: One table under two names; Hugging Face's files have one of them or both.
 _POSITIONS = ("prompt_encoder.shared_embedding.positional_embedding", "shared_image_embedding.positional_embedding")
 
@@ -108,13 +143,15 @@ class MappedWeights:
     """A checkpoint under transformers' names.
 
     Attributes:
-        tensors: name -> tensor.
+        tensors: name -> tensor, of the image network.
+        memory: likewise of the memory, which only video needs; empty if the file has none.
         origin: name -> the key in the file, for messages.
-        unused: keys in the file that an image does not need.
-        generation: "sam2" or "sam2.1" if the file shows it, else empty.
+        unused: keys in the file that are not needed.
+        generation: that of :class:`~triton_sam.models.specs.Architecture` if the file shows it, else empty.
     """
 
     tensors: dict[str, Tensor] = field(default_factory=dict)
+    memory: dict[str, Tensor] = field(default_factory=dict)
     origin: dict[str, str] = field(default_factory=dict)
     unused: list[str] = field(default_factory=list)
     generation: str = ""
@@ -123,14 +160,17 @@ class MappedWeights:
 def map_keys(state: Mapping[str, Tensor]) -> MappedWeights:
     """Renames Meta's or Hugging Face's keys to transformers', and splits or joins tensors if the modules differ."""
     rules = _rules_for(state)
-    mapped = MappedWeights(generation=_generation(state))
-    for key, tensor in state.items():
-        name = _rename(key, rules)
-        if _UNUSED.search(name):
+    mapped = MappedWeights()
+    names = {key: _rename(key, rules) for key in state}
+    has_memory = any(name.startswith(_MEMORY_MARK) for name in names.values())
+    for key, name in names.items():
+        of_memory = name.partition(".")[0] in MEMORY_NAMES
+        if _UNUSED.search(name) or (of_memory and not has_memory):
             mapped.unused.append(key)
             continue
-        mapped.tensors[name] = tensor
+        (mapped.memory if of_memory else mapped.tensors)[name] = state[key]
         mapped.origin[name] = key
+    mapped.generation = _generation(mapped)
     _split_attention(mapped)
     _join_point_embeddings(mapped)
     _drop_class_position(mapped)
@@ -157,10 +197,12 @@ def _rename(key: str, rules: _Rules) -> str:
     return key
 
 
-def _generation(state: Mapping[str, Tensor]) -> str:
-    if any(_GENERATION_MARK.search(key) for key in state):
-        return "sam2.1"
-    return "sam2" if any(_VIDEO_MARK.search(key) for key in state) else ""
+def _generation(mapped: MappedWeights) -> str:
+    if _SAM3_MARK in mapped.tensors:
+        return "sam3"
+    if not mapped.memory:
+        return ""
+    return "sam2.1" if _OCCLUSION in mapped.memory else "sam2"
 
 
 def _replace(mapped: MappedWeights, old: str, new: Mapping[str, Tensor]) -> None:

@@ -9,9 +9,10 @@ from typing import Any
 from safetensors.torch import save_file
 
 from triton_sam.errors import SetupError
-from triton_sam.export.checkpoint import check_variant, fill, read_checkpoint
+from triton_sam.export.checkpoint import check_variant, network_of, read_checkpoint
 from triton_sam.export.checkpoint_keys import map_keys
 from triton_sam.export.random_weights import randomise
+from triton_sam.models.memory_traits import MEMORY_TRAITS
 from triton_sam.models.specs import ModelSpec
 from triton_sam.networks.segmenters import build
 
@@ -20,14 +21,12 @@ def write_checkpoint_network(spec: ModelSpec, checkpoint: Path, file: Path, imag
     """Writes a checkpoint, in any form that an export takes, to ``file`` and returns ``file``."""
     weights = map_keys(read_checkpoint(checkpoint))
     check_variant(weights, spec)
-    network = build(spec.architecture, image_size or spec.side)
-    fill(network, weights)
-    return _write(network, file)
+    return _write(network_of(spec, image_size or spec.side, weights), file)
 
 
 def write_random_network(spec: ModelSpec, file: Path) -> Path:
     """Writes a network of the model's size with random weights to ``file`` and returns ``file``."""
-    network = build(spec.architecture, spec.side)
+    network = build(spec.architecture, spec.side, MEMORY_TRAITS.get(spec.architecture.generation))
     randomise(network)
     return _write(network, file)
 

@@ -269,7 +269,7 @@ _SAM3_ONNX = (
         "2d870726d484cb496760fd139c21f115cf1b945c6b69583489faa2ac79f1d2ae",
     ),
 )
-_PERCEPTION = Architecture(Backbone.PERCEPTION, 1024, (32,), 16, (7, 15, 23, 31), (24,))
+_PERCEPTION = Architecture(Backbone.PERCEPTION, 1024, (32,), 16, (7, 15, 23, 31), (24,), generation="sam3")
 _SAM3 = (
     ModelSpec(
         id="sam3:tracker",

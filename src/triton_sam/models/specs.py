@@ -12,6 +12,7 @@ from enum import Enum
 from pydantic import TypeAdapter
 
 from triton_sam.core.geometry import ResizePolicy
+from triton_sam.models.memory_traits import MemoryTraits
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -216,7 +217,8 @@ class Architecture:
         global_blocks: blocks that attend to the whole image.
         windows: window side of each stage.
         background: side of the background positional embedding (hiera).
-        generation: distinguishes SAM 2.1 from SAM 2, whose image networks have the same architecture.
+        generation: of models that were trained for video, by which their memory is known; it distinguishes SAM 2.1
+            from SAM 2, whose image networks have the same architecture.
     """
 
     backbone: Backbone
@@ -245,6 +247,7 @@ class ModelSpec:
         access: what a user must do before the sources allow the download; empty if nothing.
         prompts: kinds of prompts it takes.
         pred_iou_thresh: the predicted IoU above which everything mode keeps a mask by default, as published.
+        memory: how it remembers objects in a video, of a model in a repository whose files have a memory; else None.
     """
 
     id: str
@@ -262,6 +265,7 @@ class ModelSpec:
     access: str = ""
     prompts: frozenset[str] = frozenset({"points", "boxes", "masks", "everything"})
     pred_iou_thresh: float = 0.8
+    memory: MemoryTraits | None = None
 
     @property
     def side(self) -> int:

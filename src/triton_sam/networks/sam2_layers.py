@@ -74,7 +74,7 @@ class _Table(nn.Module):
         self.weight = nn.Parameter(torch.zeros(count, _WIDTH))
 
 
-class _FeedForward(nn.Module):
+class FeedForward(nn.Module):
     """``depth`` linear layers with activations in between."""
 
     def __init__(self, sizes: tuple[int, int, int], activation: nn.Module, depth: int = 2, bounded: bool = False):
@@ -159,7 +159,7 @@ class _Block(nn.Module):
         self.layer_norm1 = nn.LayerNorm(self.dim, eps=_EPS)
         self.attn = _WindowAttention(self.dim, self.dim_out, architecture.heads * 2**stage)
         self.layer_norm2 = nn.LayerNorm(self.dim_out, eps=_EPS)
-        self.mlp = _FeedForward((self.dim_out, 4 * self.dim_out, self.dim_out), nn.GELU())
+        self.mlp = FeedForward((self.dim_out, 4 * self.dim_out, self.dim_out), nn.GELU())
         if self.dim != self.dim_out:
             self.proj = nn.Linear(self.dim, self.dim_out)
 
@@ -197,7 +197,7 @@ class _PromptEncoder(nn.Module):
         self.not_a_point_embed = _Table(1)
 
 
-class _ChannelNorm(nn.LayerNorm):
+class ChannelNorm(nn.LayerNorm):
     """Normalises the channels of [B,C,h,w]."""
 
     def forward(self, features: Tensor) -> Tensor:
@@ -213,8 +213,8 @@ class _MaskEmbedding(nn.Module):
         self.conv1 = nn.Conv2d(1, 4, 2, 2)
         self.conv2 = nn.Conv2d(4, 16, 2, 2)
         self.conv3 = nn.Conv2d(16, _WIDTH, 1)
-        self.layer_norm1 = _ChannelNorm(4, eps=_EPS)
-        self.layer_norm2 = _ChannelNorm(16, eps=_EPS)
+        self.layer_norm1 = ChannelNorm(4, eps=_EPS)
+        self.layer_norm2 = ChannelNorm(16, eps=_EPS)
 
     def forward(self, masks: Tensor) -> Tensor:
         state = self.activation(self.layer_norm1(self.conv1(masks)))
@@ -238,7 +238,7 @@ class _MaskDecoder(nn.Module):
         self.transformer = _TwoWayTransformer()
         self.upscale_conv1 = nn.ConvTranspose2d(_WIDTH, quarter, 2, 2)
         self.upscale_conv2 = nn.ConvTranspose2d(quarter, eighth, 2, 2)
-        self.upscale_layer_norm = _ChannelNorm(quarter, eps=_EPS)
+        self.upscale_layer_norm = ChannelNorm(quarter, eps=_EPS)
         self.output_hypernetworks_mlps = nn.ModuleList(_head(eighth) for _ in range(_MASKS))
         self.iou_prediction_head = _head(_MASKS, bounded=True)
         self.conv_s0 = nn.Conv2d(_WIDTH, eighth, 1)
@@ -247,8 +247,8 @@ class _MaskDecoder(nn.Module):
         self.pred_obj_score_head = _head(1)
 
 
-def _head(wanted: int, *, bounded: bool = False) -> _FeedForward:
-    return _FeedForward((_WIDTH, _WIDTH, wanted), nn.ReLU(), depth=3, bounded=bounded)
+def _head(wanted: int, *, bounded: bool = False) -> FeedForward:
+    return FeedForward((_WIDTH, _WIDTH, wanted), nn.ReLU(), depth=3, bounded=bounded)
 
 
 class _TwoWayTransformer(nn.Module):
@@ -267,7 +267,7 @@ class _TwoWayBlock(nn.Module):
         self.layer_norm1 = nn.LayerNorm(_WIDTH)
         self.cross_attn_token_to_image = _Attention(_WIDTH // 2)
         self.layer_norm2 = nn.LayerNorm(_WIDTH)
-        self.mlp = _FeedForward((_WIDTH, 8 * _WIDTH, _WIDTH), nn.ReLU())
+        self.mlp = FeedForward((_WIDTH, 8 * _WIDTH, _WIDTH), nn.ReLU())
         self.layer_norm3 = nn.LayerNorm(_WIDTH)
         self.layer_norm4 = nn.LayerNorm(_WIDTH)
         self.cross_attn_image_to_token = _Attention(_WIDTH // 2)

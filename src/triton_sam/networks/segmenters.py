@@ -6,14 +6,16 @@ imported by the functions that need it: the torch engine serves SAM 2 without it
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from triton_sam.errors import InvalidInput
+from triton_sam.models.memory_traits import MEMORY_TRAITS, MemoryTraits
 from triton_sam.models.specs import IMAGENET_MEAN, IMAGENET_STD, Architecture, Backbone
+from triton_sam.networks.memory_layers import MEMORY_NAMES, add_memory
 from triton_sam.networks.sam2_layers import Sam2Layers
 
 #: The side must be a multiple of this, so that all stages of the encoder have whole cells.
@@ -29,39 +31,51 @@ def check_side(architecture: Architecture, side: int) -> None:
         )
 
 
-def build(architecture: Architecture, side: int) -> Any:
-    """A network with random weights, in eval mode; its ``forward`` is transformers' own.
+def build(architecture: Architecture, side: int, memory: MemoryTraits | None = None) -> Any:
+    """A network with random weights, in eval mode; its ``forward``, for images, is transformers' own.
 
     Args:
         side: side of the square input, pixels.
+        memory: adds the layers of a memory under the names of transformers' video networks.
     """
     check_side(architecture, side)
-    model = _BUILDERS[architecture.backbone](architecture, side)
-    return model.eval().requires_grad_(False)
+    return _finished(_BUILDERS[architecture.backbone](architecture, side), memory)
 
 
-def build_layers(architecture: Architecture, side: int) -> Any:
+def build_layers(architecture: Architecture, side: int, memory: MemoryTraits | None = None) -> Any:
     """What the torch engine takes apart: layers with the names and shapes of :func:`build`, with random weights.
 
     Those of SAM 2 have no ``forward``.
     """
     if architecture.backbone is not Backbone.HIERA:
-        return build(architecture, side)
+        return build(architecture, side, memory)
     check_side(architecture, side)
-    return Sam2Layers(architecture, side).eval().requires_grad_(False)
+    return _finished(Sam2Layers(architecture, side), memory)
+
+
+def _finished(network: Any, memory: MemoryTraits | None) -> Any:
+    if memory is not None:
+        add_memory(network, memory)
+    return network.eval().requires_grad_(False)
 
 
 def load_layers(architecture: Architecture, side: int, weights: Mapping[str, Tensor]) -> Any:
-    """The layers of :func:`build_layers` with float32 copies of these weights."""
+    """The layers of :func:`build_layers` with float32 copies of these weights, and with a memory if they have one."""
+    memory = MEMORY_TRAITS[architecture.generation] if has_memory(weights) else None
     if architecture.backbone is not Backbone.HIERA:
-        network = build(architecture, side)
+        network = build(architecture, side, memory)
         network.load_state_dict(weights)
         return network
     with torch.device("meta"):  # random weights would only take time
-        network = build_layers(architecture, side)
+        network = build_layers(architecture, side, memory)
     # Copies: safetensors maps its file, which may change while the engine runs.
     network.load_state_dict({name: one.to(torch.float32, copy=True) for name, one in weights.items()}, assign=True)
     return network
+
+
+def has_memory(names: Iterable[str]) -> bool:
+    """Whether weights of these names have a memory, for video."""
+    return any(name.partition(".")[0] in MEMORY_NAMES for name in names)
 
 
 def import_parts(architecture: Architecture) -> None:
