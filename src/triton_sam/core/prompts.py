@@ -117,6 +117,11 @@ class PromptLimits:
 def parse_prompt(text: str | bytes, limits: PromptLimits | None = None) -> Prompt:
     """``prompt_json`` -> Prompt; InvalidInput if it is not valid."""
     limits = limits or PromptLimits()
+    return prompt_from_mapping(prompt_document(text, limits), limits)
+
+
+def prompt_document(text: str | bytes, limits: PromptLimits) -> dict[str, Any]:
+    """The JSON object in ``prompt_json``; InvalidInput if it is none, or too long."""
     if len(text) > limits.max_bytes:
         raise InvalidInput(f"prompt_json has {len(text):,} bytes and {limits.max_bytes:,} are allowed")
     try:
@@ -125,7 +130,7 @@ def parse_prompt(text: str | bytes, limits: PromptLimits | None = None) -> Promp
         raise InvalidInput(f"prompt_json is not JSON ({error})") from None
     if not isinstance(document, dict):
         raise InvalidInput(f'prompt_json is a JSON object like {{"points": [[x, y]]}}, not a {kind(document)}')
-    return prompt_from_mapping(document, limits)
+    return document
 
 
 def prompt_from_mapping(document: Mapping[str, Any], limits: PromptLimits | None = None) -> Prompt:
