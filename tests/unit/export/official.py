@@ -252,7 +252,7 @@ def sam2(architecture: Architecture, *, video: bool = True) -> Shapes:
 
 
 def sam3_unused(architecture: Architecture) -> Shapes:
-    """Keys of ``sam3.pt`` that images and clicks do not need: some of the detector's heads, and the video part."""
+    """Some of the keys of ``sam3.pt`` that only its detector needs, and unused positions."""
     width, detector = architecture.width, "detector."
     neck = f"{detector}backbone.vision_backbone.convs"
     found = _up(f"{neck}.0.dconv_2x2_0", width, width // 2) | _up(f"{neck}.0.dconv_2x2_1", width // 2, width // 4)
@@ -267,8 +267,7 @@ def sam3_unused(architecture: Architecture) -> Shapes:
     for number in range(architecture.depths[0]):
         cells = 72**2 if number in architecture.global_blocks else 24**2
         found |= {f"{detector}backbone.vision_backbone.trunk.blocks.{number}.attn.freqs_cis": (cells, head // 2)}
-    memory = video_part("sam2.1", attention="transformer.encoder", encoder="maskmem_backbone")
-    return found | {f"tracker.{key}": shape for key, shape in memory.items()}
+    return found | {"tracker.no_mem_pos_enc": (1, 1, 256)}
 
 
 def sam3(architecture: Architecture) -> Shapes:
@@ -291,8 +290,9 @@ def sam3(architecture: Architecture) -> Shapes:
     for level, inputs in enumerate((width // 4, width // 2, width, width)):
         found |= _both(f"{neck}.{level}.conv_1x1", (256, inputs, 1, 1))
         found |= _both(f"{neck}.{level}.conv_3x3", (256, 256, 3, 3))
-    heads = _later_heads(("lin1", "lin2"))
-    return found | {f"tracker.{key}": shape for key, shape in heads.items()} | sam3_unused(architecture)
+    tracker = _later_heads(("lin1", "lin2"))
+    tracker |= video_part("sam2.1", attention="transformer.encoder", encoder="maskmem_backbone")
+    return found | {f"tracker.{key}": shape for key, shape in tracker.items()} | sam3_unused(architecture)
 
 
 def checkpoint(architecture: Architecture, side: int) -> Shapes:
@@ -305,11 +305,11 @@ def checkpoint(architecture: Architecture, side: int) -> Shapes:
 
 
 def unused(architecture: Architecture) -> list[str]:
-    """Keys of the official checkpoint that images do not need."""
+    """Keys of the official checkpoint that are not needed."""
     if architecture.backbone is Backbone.TINY_VIT:
         return list(MOBILE_UNUSED)
     if architecture.backbone is Backbone.HIERA:
-        return list(video_part(architecture.generation))
+        return ["no_mem_pos_enc"]
     return list(sam3_unused(architecture)) if architecture.backbone is Backbone.PERCEPTION else []
 
 
@@ -349,6 +349,19 @@ _LATER_CHAIN = (
     ("image_encoder", "vision_encoder.backbone"),
     ("patch_embed.proj", "patch_embed.projection"),
     ("no_mem_embed", "no_memory_embedding"),
+    ("maskmem_backbone", "memory_encoder"),
+    ("transformer.encoder", "memory_attention"),
+    ("maskmem_tpos_enc", "memory_temporal_positional_encoding"),
+    ("no_obj_ptr", "no_object_pointer"),
+    ("no_obj_embed_spatial", "occlusion_spatial_embedding_parameter"),
+    ("obj_ptr_tpos_proj", "temporal_positional_encoding_projection_layer"),
+    ("obj_ptr_proj", "object_pointer_proj"),
+    ("pix_feat_proj", "feature_projection"),
+    ("memory_encoder.out_proj", "memory_encoder.projection"),
+    ("dwconv", "depthwise_conv"),
+    ("pwconv", "pointwise_conv"),
+    ("fuser", "memory_fuser"),
+    ("gamma", "scale"),
     (".norm", ".layer_norm"),
     ("trunk.", ""),
     ("out_proj", "o_proj"),
@@ -384,9 +397,14 @@ def converted(key: str, backbone: Backbone) -> str:
     chain = _SAM1_CHAIN if early else _LATER_CHAIN
     for old, new in (*_SAM3_CHAIN, *chain) if backbone is Backbone.PERCEPTION else chain:
         key = key.replace(old, new)
-    three = r"(output_hypernetworks_mlps\.\d|pred_obj_score_head)\.layers\.(\d)"
+    three = r"(output_hypernetworks_mlps\.\d|pred_obj_score_head|object_pointer_proj)\.layers\.(\d)"
     key = re.sub(three, lambda match: f"{match[1]}.{_THREE_LAYERS[match[2]]}", key)
     if not early:
+        step = re.search(r"mask_downsampler\.encoder\.(\d+)", key)
+        if step:
+            number, part = divmod(int(step[1]), 3)
+            later = "final_conv" if number == 4 else f"layers.{number}.{('conv', 'layer_norm')[part]}"
+            key = key.replace(f"encoder.{step[1]}", later)
         key = re.sub(r"\.mlp\.layers\.0\.", ".mlp.proj_in.", key)
         key = re.sub(r"\.mlp\.layers\.1\.", ".mlp.proj_out.", key)
         key = re.sub(r"neck\.convs\.(\d)\.conv\.", r"neck.convs.\1.", key)

@@ -11,9 +11,10 @@ from tests.unit.export import official
 from tests.unit.export.families import FAMILIES
 from tests.unit.export.small import small_network, small_spec, state_of
 from triton_sam.errors import WeightsError
-from triton_sam.export.checkpoint import fill, recognise
+from triton_sam.export.checkpoint import fill, network_of, recognise
 from triton_sam.export.checkpoint_keys import MappedWeights, map_keys
 from triton_sam.models.catalog import CATALOG, get_spec
+from triton_sam.models.memory_traits import MEMORY_TRAITS
 from triton_sam.models.specs import Backbone, ModelSpec
 from triton_sam.models.weights import WeightStore
 from triton_sam.networks.segmenters import build
@@ -25,14 +26,15 @@ TWINS = ("prompt_encoder.shared_embedding.positional_embedding", "shared_image_e
 
 
 def meta_network(spec: ModelSpec) -> dict[str, Tensor]:
-    """Names and shapes of a full-size network, in no memory."""
+    """Names and shapes of a full-size network with the layers of a memory, in no memory of the machine."""
     with torch.device("meta"):
-        return dict(build(spec.architecture, spec.side).state_dict())
+        traits = MEMORY_TRAITS.get(spec.architecture.generation)
+        return dict(build(spec.architecture, spec.side, traits).state_dict())
 
 
 def assert_fits(mapped: MappedWeights, expected: dict[str, Tensor]) -> None:
     """Nothing missing, nothing unknown, nothing misshapen."""
-    found = {name: tuple(tensor.shape) for name, tensor in mapped.tensors.items()}
+    found = {name: tuple(tensor.shape) for name, tensor in (mapped.tensors | mapped.memory).items()}
     assert found == {name: tuple(tensor.shape) for name, tensor in expected.items()}
 
 
@@ -53,7 +55,7 @@ def test_an_official_checkpoint_at_full_size(model_id: str) -> None:
     spec = get_spec(model_id)
     mapped = map_keys(official.without_values(official.checkpoint(spec.architecture, spec.side)))
     assert_fits(mapped, meta_network(spec))
-    assert mapped.unused == official.unused(spec.architecture)
+    assert sorted(mapped.unused) == sorted(official.unused(spec.architecture))
     assert recognise(mapped) == [spec]
 
 
@@ -64,6 +66,7 @@ def test_an_image_mode_checkpoint_may_be_of_either_generation(model_id: str) -> 
     variant = model_id.partition(":")[2]
     assert mapped.generation == ""
     assert mapped.unused == []
+    assert mapped.memory == {}
     assert [row.id for row in recognise(mapped)] == [f"sam2.1:{variant}", f"sam2:{variant}"]
 
 
@@ -112,11 +115,11 @@ def test_every_tensor_comes_to_its_place(model_id: str) -> None:
     state = official.tensors(official.checkpoint(spec.architecture, spec.side))
     mapped = map_keys(state)
     wanted = expected_values(state, spec)
-    assert set(mapped.tensors) == set(wanted)
+    found = mapped.tensors | mapped.memory
+    assert set(found) == set(wanted)
     for name, tensor in wanted.items():
-        assert torch.equal(mapped.tensors[name], tensor), name
-    network = build(spec.architecture, spec.side)
-    fill(network, mapped)
+        assert torch.equal(found[name], tensor), name
+    network = network_of(spec, spec.side, mapped)
     loaded = network.state_dict()
     assert set(loaded) == set(wanted)
     for name, tensor in wanted.items():
@@ -133,7 +136,7 @@ def test_the_origin_of_a_tensor_is_known() -> None:
         assert origin[name] == f"{trunk}blocks.1.attn.qkv.bias"
     assert origin["vision_encoder.backbone.embeddings.position_embeddings"] == f"{trunk}pos_embed"
     assert origin["prompt_encoder.point_embed.weight"] == "tracker.sam_prompt_encoder.point_embeddings.0.weight"
-    assert set(origin) == set(mapped.tensors) - {TWINS[1]}
+    assert set(origin) == set(mapped.tensors) - {TWINS[1]} | set(mapped.memory)
 
 
 def test_an_unknown_key_is_kept_and_reported() -> None:
@@ -185,19 +188,6 @@ def hub_video_names(name: str) -> str:
     return f"tracker_model.{name}"
 
 
-HUB_MEMORY = (
-    "memory_attention.layers.0.self_attn.q_proj.weight",
-    "memory_encoder.projection.weight",
-    "memory_temporal_positional_encoding",
-    "no_memory_positional_encoding",
-    "no_object_pointer",
-    "mask_downsample.weight",
-    "object_pointer_proj.proj_in.weight",
-    "occlusion_spatial_embedding_parameter",
-    "temporal_positional_encoding_projection_layer.weight",
-)
-
-
 def test_the_whole_sam3_of_hugging_face() -> None:
     state = state_of(small_network(small_spec("sam3:tracker")))
     whole = {hub_video_names(name): tensor for name, tensor in state.items()}
@@ -206,7 +196,10 @@ def test_the_whole_sam3_of_hugging_face() -> None:
         "detector_model.text_encoder.text_model.embeddings.token_embedding.weight",
         "detector_model.detr_encoder.layers.0.self_attn.q_proj.weight",
         "detector_model.mask_decoder.pixel_decoder.conv_layers.0.weight",
-        *(f"tracker_model.{name}" for name in HUB_MEMORY),
+        "tracker_model.no_memory_positional_encoding",
+        # Without an attention to memories, these are of no use.
+        "tracker_model.no_object_pointer",
+        "tracker_model.memory_encoder.projection.weight",
     ]
     mapped = map_keys(whole | {name: torch.zeros(2) for name in strangers})
     assert mapped.unused == strangers
@@ -227,11 +220,9 @@ def test_the_video_sam2_of_hugging_face(generation: str) -> None:
     )
     with torch.device("meta"):
         whole = dict(Sam2VideoModel(config).state_dict())
-    image = meta_network(spec)
     mapped = map_keys(whole)
-    assert_fits(mapped, image)
-    assert mapped.unused == [key for key in whole if key not in image]
-    assert len(mapped.unused) > 100
+    assert_fits(mapped, meta_network(spec))
+    assert mapped.unused == ["no_memory_positional_encoding"]
     assert mapped.generation == generation
     assert recognise(mapped) == [spec]
 
@@ -245,9 +236,9 @@ def test_the_video_sam3_of_hugging_face() -> None:
         whole = dict(Sam3VideoModel(Sam3VideoConfig()).state_dict())
     spec = get_spec("sam3:tracker")
     mapped = map_keys(whole)
-    image = meta_network(spec)
-    assert_fits(mapped, image)
-    assert mapped.unused == [key for key in whole if key not in {hub_video_names(name) for name in image}]
+    needed = meta_network(spec)
+    assert_fits(mapped, needed)
+    assert mapped.unused == [key for key in whole if key not in {hub_video_names(name) for name in needed}]
     assert recognise(mapped) == [spec]
 
 
