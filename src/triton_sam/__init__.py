@@ -14,6 +14,8 @@ if TYPE_CHECKING:
         wait_for_latest_result,
     )
     from triton_sam.client.sync_client import SAM2TritonClient, Segmentation
+    from triton_sam.client.video_async import AsyncSAM2VideoClient
+    from triton_sam.client.video_client import SAM2VideoClient
     from triton_sam.client.vlm_client import AsyncTritonVLMClient, TritonVLMClient
     from triton_sam.core.masks import MaskSet
 
@@ -21,10 +23,12 @@ __version__ = "0.1.0"
 
 #: Public names and where they live; loaded on first use so that the server's process never imports the client.
 _HOMES = {
+    "AsyncSAM2VideoClient": "triton_sam.client.video_async",
     "AsyncTritonVLMClient": "triton_sam.client.vlm_client",
     "BatchJob": "triton_sam.batch.job",
     "MaskSet": "triton_sam.core.masks",
     "SAM2TritonClient": "triton_sam.client.sync_client",
+    "SAM2VideoClient": "triton_sam.client.video_client",
     "Segmentation": "triton_sam.client.sync_client",
     "SessionStatus": "triton_sam.client.speculative",
     "SpeculativeSAM2Client": "triton_sam.client.speculative",
@@ -33,10 +37,12 @@ _HOMES = {
     "wait_for_latest_result": "triton_sam.client.speculative",
 }
 __all__ = [
+    "AsyncSAM2VideoClient",
     "AsyncTritonVLMClient",
     "BatchJob",
     "MaskSet",
     "SAM2TritonClient",
+    "SAM2VideoClient",
     "Segmentation",
     "SessionStatus",
     "SpeculativeSAM2Client",

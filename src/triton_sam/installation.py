@@ -27,6 +27,7 @@ _MODULES = {
     "server": ("onnxruntime", "onnx", "cv2"),
     "export": ("torch", "transformers", "safetensors", "onnx", "onnxruntime"),
     "torch": ("torch", "transformers", "safetensors"),
+    "video": ("av",),
     "vlm": ("torch", "transformers", "safetensors", "jinja2"),
 }
 

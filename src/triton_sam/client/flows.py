@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from triton_sam.client.wire import Call, OnMessage
 
 T = TypeVar("T")
+S = TypeVar("S")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ Step = Infer | ReadParameters | ListServed | Pause | EncodeAgain
 Flow = Generator[Step, Any, T]
 
 
-def run(flow: Flow[T], perform: Callable[[Step], Any]) -> T:
+def run(flow: Generator[S, Any, T], perform: Callable[[S], Any]) -> T:
     """Performs the steps of an operation, blocking; returns its result."""
     try:
         step = next(flow)
@@ -74,7 +75,7 @@ def run(flow: Flow[T], perform: Callable[[Step], Any]) -> T:
         return returned
 
 
-async def run_async(flow: Flow[T], perform: Callable[[Step], Awaitable[Any]]) -> T:
+async def run_async(flow: Generator[S, Any, T], perform: Callable[[S], Awaitable[Any]]) -> T:
     """As :func:`run`, with steps that are awaited."""
     try:
         step = next(flow)

@@ -202,6 +202,26 @@ def runs(document: Mapping[str, Any]) -> Counts:
     return lengths
 
 
+def area_and_bbox(rle: Mapping[str, Any]) -> tuple[int, tuple[float, float, float, float]]:
+    """(pixels, (x, y, width, height)) of COCO's RLE, equal to pycocotools' ``area`` and ``toBbox``."""
+    lengths = runs(rle)
+    height = int(rle["size"][0])
+    ends = lengths.cumsum()
+    is_run = lengths[1::2] > 0  # empty runs of the object cover nothing
+    behind = ends[1::2][is_run]
+    first = behind - lengths[1::2][is_run]
+    if not len(first):
+        return 0, (0.0, 0.0, 0.0, 0.0)
+    last = behind - 1
+    left, right = int(first[0] // height), int(last[-1] // height)
+    if (first // height != last // height).any():  # a run that goes on in the next column covers both edges
+        top, bottom = 0, height - 1
+    else:
+        top, bottom = int((first % height).min()), int((last % height).max())
+    area = int((behind - first).sum())
+    return area, (float(left), float(top), float(right - left + 1), float(bottom - top + 1))
+
+
 def from_rle(document: Mapping[str, Any]) -> BoolArray:
     """COCO's RLE (compressed or a list of counts) -> [H,W] bool."""
     height, width = (int(side) for side in document["size"])

@@ -14,10 +14,10 @@ from pycocotools import mask as coco
 
 from tests.unit.batch import fake_transport as fake
 from tests.unit.batch.fake_transport import BOX, HEIGHT, WIDTH, FakeServer
-from triton_sam.batch.executors.segmenting import ModelServer, area_and_bbox, check_options, image_file, segment
+from triton_sam.batch.executors.segmenting import ModelServer, check_options, image_file, segment
 from triton_sam.batch.records import ItemPrompt, ItemResult, SegmentOptions, Work
 from triton_sam.client.wire import text_of
-from triton_sam.core.rle import from_rle, rle
+from triton_sam.core.rle import area_and_bbox, from_rle, rle
 from triton_sam.errors import InternalError, InvalidInput, NotFound, ServerUnreachable, Unavailable
 from triton_sam.settings import get_settings
 

@@ -15,7 +15,7 @@ from triton_sam.client.endpoint import Endpoint
 from triton_sam.client.everything import EverythingRun
 from triton_sam.client.link import ModelLink
 from triton_sam.client.transport import Transport
-from triton_sam.core.rle import runs
+from triton_sam.core.rle import area_and_bbox
 from triton_sam.errors import ImageExpired, InternalError, InvalidInput, NotFound, TooLarge, Unavailable
 from triton_sam.settings import get_settings
 
@@ -259,23 +259,3 @@ def _record(rle: Mapping[str, Any], score: float, **more: Any) -> MaskRecord:
     area, bbox = area_and_bbox(rle)
     segmentation = {"size": [int(side) for side in rle["size"]], "counts": str(rle["counts"])}
     return MaskRecord(segmentation, area, bbox, float(score), **more)
-
-
-def area_and_bbox(rle: Mapping[str, Any]) -> tuple[int, tuple[float, float, float, float]]:
-    """(pixels, (x, y, width, height)) of COCO's RLE, equal to pycocotools' ``area`` and ``toBbox``."""
-    lengths = runs(rle)
-    height = int(rle["size"][0])
-    ends = lengths.cumsum()
-    is_run = lengths[1::2] > 0  # empty runs of the object cover nothing
-    behind = ends[1::2][is_run]
-    first = behind - lengths[1::2][is_run]
-    if not len(first):
-        return 0, (0.0, 0.0, 0.0, 0.0)
-    last = behind - 1
-    left, right = int(first[0] // height), int(last[-1] // height)
-    if (first // height != last // height).any():  # a run that goes on in the next column covers both edges
-        top, bottom = 0, height - 1
-    else:
-        top, bottom = int((first % height).min()), int((last % height).max())
-    area = int((behind - first).sum())
-    return area, (float(left), float(top), float(right - left + 1), float(bottom - top + 1))

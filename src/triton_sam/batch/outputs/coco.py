@@ -12,7 +12,7 @@ from typing import Any
 from triton_sam.batch.outputs.facts import JobFacts
 from triton_sam.batch.outputs.json_text import JsonList, json_text, short_numbers
 from triton_sam.batch.outputs.numbering import NumberedMask, NumberedResult, Numbering
-from triton_sam.batch.state.files import whole_file
+from triton_sam.files import whole_file
 
 NAME = "annotations.json"
 _CHUNK = 2**18

@@ -11,7 +11,7 @@ from triton_sam.batch.outputs.facts import JobFacts
 from triton_sam.batch.outputs.json_text import JsonList, json_text, short_numbers
 from triton_sam.batch.outputs.numbering import NumberedMask, NumberedResult
 from triton_sam.batch.outputs.outlines import polygons_of
-from triton_sam.batch.state.files import whole_file
+from triton_sam.files import whole_file
 
 NAME = "masks.geojson"
 #: As the web page's (js/core/palette.js).

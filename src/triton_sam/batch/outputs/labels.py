@@ -10,9 +10,9 @@ import numpy as np
 from PIL import Image, PngImagePlugin
 
 from triton_sam.batch.records import ItemResult
-from triton_sam.batch.state.files import whole_file
 from triton_sam.core.everything.labels import Labels, label_image
 from triton_sam.errors import InvalidInput
+from triton_sam.files import whole_file
 
 LABEL_FORMATS = ("png", "tiff16", "tiff32")
 _MOST_OF_16_BITS = 2**16 - 1

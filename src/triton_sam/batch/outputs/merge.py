@@ -15,7 +15,7 @@ from triton_sam.batch.outputs.facts import JobFacts
 from triton_sam.batch.outputs.numbering import NumberedResult, Numbering
 from triton_sam.batch.outputs.statistics import Statistics
 from triton_sam.batch.records import Item, ItemResult
-from triton_sam.batch.state.files import sync_folder, whole_file
+from triton_sam.files import sync_folder, whole_file
 
 
 def write_outputs(

@@ -10,10 +10,10 @@ import numpy.typing as npt
 from PIL import Image
 
 from triton_sam.batch.records import ItemResult
-from triton_sam.batch.state.files import whole_file
 from triton_sam.core.everything.labels import label_image
 from triton_sam.core.image_choice import ImageChoice, picture_for_model
 from triton_sam.core.label_overlay import label_overlay
+from triton_sam.files import whole_file
 
 #: Of the longer side, in pixels.
 LONGEST_SIDE = 2048

@@ -6,8 +6,8 @@ import errno
 import os
 from pathlib import Path
 
-from triton_sam.batch.state.files import sync_folder
 from triton_sam.errors import JobStopped
+from triton_sam.files import sync_folder
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 #: They have nothing to do with one image: the next one would fail too. Not every system has every name.

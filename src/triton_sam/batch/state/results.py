@@ -10,8 +10,8 @@ from typing import Any
 
 from triton_sam.batch.records import Item, ItemResult, MaskRecord
 from triton_sam.batch.state.disk_errors import sync_where_possible
-from triton_sam.batch.state.files import whole_file
 from triton_sam.errors import InvalidInput, NotFound
+from triton_sam.files import whole_file
 
 RESULTS = "results"
 #: Of the JSON; a later one has a greater number.

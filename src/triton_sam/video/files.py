@@ -1,0 +1,201 @@
+"""Clips that are video files, read by PyAV, and streams of the same formats."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import IO, Any
+
+from triton_sam.errors import InvalidInput, TritonSamError
+from triton_sam.video.clip import Clip, ClipFrame, ClipLimits, check_same_size
+from triton_sam.video.containers import (
+    CutShort,
+    Damaged,
+    Opened,
+    check_stream_size,
+    frame_file,
+    open_video,
+    upright_picture,
+    upright_size_of,
+)
+from triton_sam.video.live import LiveClip, Timed
+
+log = logging.getLogger(__name__)
+
+#: Looked at when a file is opened: whether a clip is shorter than this changes what a frame attends to.
+_SHORT = 17
+#: Frames from which on seeking is worth it, and how far before the wanted frame it aims: the first frames behind a
+#: keyframe may need the ones before it.
+_SEEK_FROM, _SEEK_MARGIN = 24, 16
+_RECENT = 16
+
+
+class FileClip(Clip):
+    """A video file. Frames are numbered as they are shown, and sent as JPEG.
+
+    Where a frame is in the file is known once it was decoded; what lies further on is decoded on the way to it.
+    """
+
+    def __init__(self, path: Path, limits: ClipLimits | None = None) -> None:
+        self.name = str(path)
+        self._path = path
+        self._limits = limits or ClipLimits.of_settings()
+        self._lock = threading.Lock()
+        #: Presentation times of the frames that have been seen, from the first on, in the stream's units.
+        self._times: list[int | None] = []
+        self._can_seek = True
+        self._raw_size: tuple[int, int] | None = None
+        self._recent: OrderedDict[int, ClipFrame] = OrderedDict()
+        self._notices: list[str] = []
+        opened = open_video(str(path), self.name, self._limits)
+        try:
+            self.rate, self.expected = opened.rate, opened.expected
+            self._unit = float(opened.stream.time_base or 0)
+            for _, frame in islice(self._counted(opened), _SHORT):
+                if self._raw_size is None:
+                    self._raw_size = frame.width, frame.height
+                    self.size = upright_size_of(frame)
+        finally:
+            opened.container.close()
+        if self._raw_size is None:
+            raise InvalidInput(f"there are no frames in {self.name}, or none that can be decoded")
+
+    def frames(self, first: int = 0, last: int | None = None) -> Iterator[ClipFrame]:
+        opened = open_video(str(self._path), self.name, self._limits)
+        try:
+            for index, frame in self._from(opened, max(0, first)):
+                if last is not None and index > last:
+                    return
+                yield self._sendable(index, frame)
+                if index == last:
+                    return
+        finally:
+            opened.container.close()
+
+    def frame(self, index: int) -> ClipFrame:
+        with self._lock:
+            known = self._recent.get(index)
+        if known is not None:
+            return known
+        found = super().frame(index)
+        with self._lock:
+            self._recent[index] = found
+            while len(self._recent) > _RECENT:
+                self._recent.popitem(last=False)
+        return found
+
+    @property
+    def notices(self) -> list[str]:
+        return list(self._notices)
+
+    def _sendable(self, index: int, frame: Any) -> ClipFrame:
+        check_same_size(f"frame {index} of {self.name}", (frame.width, frame.height), self._raw_size or (0, 0))
+        start = self._times[0]
+        seconds = None if frame.pts is None or start is None else (frame.pts - start) * self._unit
+        return ClipFrame(index, frame_file(upright_picture(frame)), seconds)
+
+    def _from(self, opened: Opened, first: int) -> Iterator[tuple[int, Any]]:
+        """(index, decoded frame) from ``first`` on: behind the nearest known frame if the file can seek."""
+        aim = min(first - _SEEK_MARGIN, len(self._times) - 1)
+        if aim >= _SEEK_FROM and self._can_seek:
+            found = self._sought(opened, aim)
+            if found is not None:
+                yield from ((index, frame) for index, frame in found if index >= first)
+                return
+            opened.container.close()
+            opened = open_video(str(self._path), self.name, self._limits)
+        try:
+            yield from ((index, frame) for index, frame in self._counted(opened) if index >= first)
+        finally:
+            opened.container.close()
+
+    def _sought(self, opened: Opened, aim: int) -> Iterator[tuple[int, Any]] | None:
+        """Decoded frames with their indices, from frame ``aim`` on; None if the file does not lead there."""
+        wanted = self._times[aim]
+        try:
+            opened.container.seek(wanted, stream=opened.stream)
+            frames = opened.decoded()
+            for frame in frames:
+                if frame.pts is not None and frame.pts >= wanted:
+                    if frame.pts != wanted:
+                        break
+                    return self._counted(opened, aim, frame, frames)
+        except (OSError, ValueError, Damaged, CutShort) as error:
+            log.debug("%s cannot seek to frame %d: %s", self.name, aim, error)
+        self._can_seek = False
+        return None
+
+    def _counted(
+        self, opened: Opened, index: int = 0, frame: Any = None, frames: Iterator[Any] | None = None
+    ) -> Iterator[tuple[int, Any]]:
+        """Numbers decoded frames from ``index`` on, and notes their times; ``frame`` comes before ``frames``."""
+        if frame is not None:
+            yield index, frame
+            index += 1
+        try:
+            for frame in opened.decoded() if frames is None else frames:
+                self._note(index, frame.pts)
+                yield index, frame
+                index += 1
+        except Damaged as error:
+            raise InvalidInput(f"frame {index} of {self.name} is damaged ({error}): repair or cut the file") from None
+        except CutShort:
+            self._tell(f"{self.name} is cut short: {index} frames can be read")
+        except (OSError, ValueError) as error:
+            if isinstance(error, TritonSamError):
+                raise
+            raise InvalidInput(f"frame {index} of {self.name} cannot be decoded ({error})") from None
+        self.length = self.expected = index
+
+    def _note(self, index: int, pts: int | None) -> None:
+        with self._lock:
+            if index == len(self._times):
+                last = self._times[-1] if self._times else None
+                if pts is None or (last is not None and pts <= last):
+                    self._can_seek = False
+                self._times.append(pts)
+
+    def _tell(self, notice: str) -> None:
+        if notice not in self._notices:
+            self._notices.append(notice)
+            log.warning("%s", notice)
+
+
+def stream_clip(source: IO[bytes], name: str, limits: ClipLimits | None = None) -> LiveClip:
+    """A clip of a pipe in any format that needs no seeking: Matroska, MPEG-TS, AVI, fragmented MP4, Y4M, MJPEG."""
+    limits = limits or ClipLimits.of_settings()
+    opened = open_video(_Readable(source), name, limits)  # type: ignore[arg-type]
+    return LiveClip(_sent(opened, limits), name, limits, rate=opened.rate)
+
+
+class _Readable:
+    """Only ``read``: PyAV would ask a pipe to seek."""
+
+    def __init__(self, source: IO[bytes]) -> None:
+        self._source = source
+
+    def read(self, size: int) -> bytes:
+        return self._source.read(size)
+
+
+def _sent(opened: Opened, limits: ClipLimits) -> Iterator[Timed]:
+    unit, start = float(opened.stream.time_base or 0), None
+    index = 0
+    try:
+        for frame in opened.decoded():
+            check_stream_size(frame.width, frame.height, opened.name, limits)
+            if start is None:
+                start = frame.pts
+            seconds = None if frame.pts is None or start is None else (frame.pts - start) * unit
+            yield frame_file(upright_picture(frame)), seconds
+            index += 1
+    except Damaged as error:
+        raise InvalidInput(f"frame {index} of {opened.name} is damaged ({error})") from None
+    except CutShort:
+        log.warning("%s is cut short: %d frames could be read", opened.name, index)
+    finally:
+        opened.container.close()
