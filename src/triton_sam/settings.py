@@ -55,9 +55,7 @@ class Settings(BaseSettings):
     )
 
     video_sessions: int = Field(default=256, gt=0, description="maximum number of open videos of a device")
-    video_idle_seconds: float = Field(
-        default=300.0, gt=0, description="a video without a request for so long is closed; its client restores it"
-    )
+    video_idle_seconds: float = Field(default=300.0, gt=0, description="a video that nobody uses for so long is closed")
     video_bytes: int = Field(
         default=4096 * MIB,
         gt=0,
@@ -73,9 +71,7 @@ class Settings(BaseSettings):
         default=16, gt=0, description="prompted frames kept of an object; an answer says which older ones are dropped"
     )
     video_objects: int = Field(default=64, gt=0, description="maximum number of objects of one video")
-    video_gap_seconds: float = Field(
-        default=10.0, gt=0, description="how long a step of a video waits for the steps before it"
-    )
+    video_gap_seconds: float = Field(default=10.0, gt=0, description="how long a step waits for the steps before it")
 
     cache_bytes: int = Field(
         default=1024 * MIB, gt=0, description="size of the embedding cache of each segmenter process"

@@ -24,6 +24,7 @@ from triton_sam.backend.following import Answer
 from triton_sam.backend.jobs import Metrics, QueueLimits, SegmentJob
 from triton_sam.backend.replies import ModelInfo
 from triton_sam.backend.scheduler import Scheduler
+from triton_sam.backend.video.limits import VideoLimits
 from triton_sam.core import masks
 from triton_sam.core.geometry import Frame, ResizePolicy
 from triton_sam.core.images import EncodedImage
@@ -31,12 +32,14 @@ from triton_sam.core.prompts import Prompt
 from triton_sam.engines.base import Embedding, ResultMemory
 from triton_sam.engines.device_list import own_gpu
 from triton_sam.engines.loading import load_engine
-from triton_sam.errors import InternalError, InvalidInput, TritonSamError
+from triton_sam.errors import InternalError, InvalidInput, TritonSamError, Unsupported
 from triton_sam.models.specs import ModelSpec
 from triton_sam.settings import Settings
 
 log = logging.getLogger(__name__)
 _SWITCH_SECONDS = 0.0001
+#: Before the name of a video session, where image keys are known by their name too.
+SESSION_KEY = "video/"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -118,6 +121,7 @@ class LocalCore:
             settings.queue_seconds,
             settings.background_queue_seconds,
             window=settings.encode_window_ms / 1e3,
+            video=VideoLimits.of(settings, self._engine.capacity.video_bytes),
         )
         self._scheduler = Scheduler(self._engine, self._cache, metrics, limits)
 
@@ -148,7 +152,9 @@ class LocalCore:
 
     def submit(self, job: SegmentJob, source: Source) -> None:
         """See :class:`SegmenterCore`."""
-        if source.image is not None:
+        if job.video is not None:
+            self._submit_step(job, source.image)
+        elif source.image is not None:
             self._submit_image(job, source.image)
         elif job.prompt is None:
             kept = "image_key" if source.embedding is None else "an embedding"
@@ -187,7 +193,9 @@ class LocalCore:
         return array
 
     def has(self, name: str) -> bool:
-        """Whether an image is cached, by its key or by the hash of its embedding."""
+        """Whether an image is cached, by its key or by the hash of its embedding; or a video session is open."""
+        if name.startswith(SESSION_KEY):
+            return self._scheduler.video is not None and self._scheduler.video.has(name.removeprefix(SESSION_KEY))
         return self._cache.get(name, background=True) is not None or self._cache.find_alias(name) is not None
 
     def close(self) -> None:
@@ -207,6 +215,19 @@ class LocalCore:
         self._scheduler.submit_image(job, encoded)
         if not self.on_cpu:
             time.sleep(0)  # hands Python's lock to the thread that reads the image, which would wait 0.1 ms for it
+
+    def _submit_step(self, job: SegmentJob, image: bytes | None) -> None:
+        """Passes a step of a video on. One whose frame is no image has its turn too, so that those behind it wait."""
+        if self._scheduler.video is None:
+            raise Unsupported(f"the engine of {self._spec.id} cannot track: serve it with the ONNX engine, or on a GPU")
+        encoded, failure = None, None
+        try:
+            if image is not None:
+                settings = self._settings
+                encoded = EncodedImage(image, max_bytes=settings.max_image_bytes, max_pixels=settings.max_image_pixels)
+        except TritonSamError as error:
+            failure = error
+        self._scheduler.video.submit(job, encoded, failure)
 
     def _submit_cached(self, job: SegmentJob, prompt: Prompt) -> None:
         try:

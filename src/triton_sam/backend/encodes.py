@@ -29,6 +29,7 @@ class EncodeTask:
 
     Attributes:
         begun, ready: start and end of its preparation, by ``time.perf_counter``.
+        among_people: it takes its turn among people's images, although only background requests wait for it.
     """
 
     key: str
@@ -37,6 +38,7 @@ class EncodeTask:
     prepared: Any = None
     begun: float = 0.0
     ready: float = 0.0
+    among_people: bool = False
 
     @property
     def background(self) -> bool:
@@ -117,7 +119,7 @@ class EncodePipeline:
     def add(self, task: EncodeTask, turn: Hashable) -> None:
         """Queues an image. The caller has checked ``waiting.refusal``."""
         self.tasks[task.key] = task
-        self.waiting.put(task, turn, background=task.background)
+        self.waiting.put(task, turn, background=task.background and not task.among_people)
         self.may_prepare.notify()
 
     def join_task(self, task: EncodeTask, job: SegmentJob) -> None:

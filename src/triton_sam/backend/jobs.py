@@ -5,13 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
+from triton_sam.backend.video.limits import VideoLimits
 from triton_sam.core.everything.driver import Progress
 from triton_sam.core.images import EncodedImage
 from triton_sam.core.prompts import Prompt
 from triton_sam.engines.base import Decoded, Embedding, Row
 from triton_sam.errors import TritonSamError
+
+if TYPE_CHECKING:
+    from triton_sam.backend.video.outcome import VideoJob
 
 
 class SegmentReply(Protocol):
@@ -77,6 +81,8 @@ class SegmentJob:
         run: a client's name for a request for everything, to follow its progress; empty if it does not.
         image: kept for crops of it, which have to be encoded.
         background: whether no person waits for it: it comes after all others.
+        video: the step of a video session that it is; then the prompt only has the format of its masks.
+        at_once: whether the thread that has its embedding hands it over: it is for work inside this process.
     """
 
     reply: SegmentReply
@@ -95,6 +101,8 @@ class SegmentJob:
     run: str = ""
     image: EncodedImage | None = None
     background: bool = False
+    video: VideoJob | None = None
+    at_once: bool = False
     _rows: list[Row] | None = None
 
     @property
@@ -154,3 +162,5 @@ class QueueLimits:
     """Seconds after which a queued request is checked for cancellation."""
     window: float = 0.002
     """Seconds for which the encoder waits for images that are being prepared, so that they join its batch."""
+    video: VideoLimits = field(default_factory=VideoLimits)
+    """Of video sessions."""

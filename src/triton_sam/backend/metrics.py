@@ -32,8 +32,15 @@ _SEGMENTER_COUNTERS = {
     "background_queue_microseconds": "Time that they waited for it",
     "cache_hits": "Requests whose embedding was cached",
     "cache_misses": "Requests whose embedding was not cached",
+    "video_frames": "Frames of videos that were tracked",
+    "video_rows": "Objects that were tracked or prompted in them",
+    "video_expired": "Video sessions that ended because they were idle, or were dropped for others",
 }
-_SEGMENTER_GAUGES = {"cache_bytes": "Bytes of cached embeddings"}
+_SEGMENTER_GAUGES = {
+    "cache_bytes": "Bytes of cached embeddings",
+    "video_sessions": "Open video sessions",
+    "video_bytes": "Bytes of their memories and of frames that wait",
+}
 _DEVICE_COUNTERS = {"device_encodes": "Images encoded on a device", "device_decodes": "Prompts decoded on a device"}
 _DEVICE_GAUGES = {
     "device_cache_bytes": "Bytes of cached embeddings of a device",
@@ -144,7 +151,8 @@ class WorkerMetrics:
             TritonMetrics(model, _DEVICE_COUNTERS, _DEVICE_GAUGES, {"device": f"{index}:{device}"})
             for index, device in enumerate(devices)
         ]
-        self._cached = [0.0] * len(devices)
+        #: Gauge -> its value on each device.
+        self._levels = {name: [0.0] * len(devices) for name in _SEGMENTER_GAUGES}
 
     def begin(self) -> None:
         """Starts to report; see :meth:`TritonMetrics.begin`."""
@@ -157,16 +165,18 @@ class WorkerMetrics:
             self._model.count(name, amount)
             if f"device_{name}" in _DEVICE_COUNTERS:
                 self._devices[index].count(f"device_{name}", amount)
-        if "cache_bytes" in levels:
-            self._set_cached(index, levels["cache_bytes"])
+        for name, value in levels.items():
+            self._set(name, index, value)
 
     def device_changed(self, index: int, ready: bool) -> None:
-        """A device was lost, with its cache, or is back."""
+        """A device was lost, with its cache and its videos, or is back."""
         self._devices[index].set("device_ready", float(ready))
         if not ready:
-            self._set_cached(index, 0.0)
+            for name in self._levels:
+                self._set(name, index, 0.0)
 
-    def _set_cached(self, index: int, amount: float) -> None:
-        self._cached[index] = amount
-        self._devices[index].set("device_cache_bytes", amount)
-        self._model.set("cache_bytes", sum(self._cached))
+    def _set(self, name: str, index: int, value: float) -> None:
+        self._levels[name][index] = value
+        if f"device_{name}" in _DEVICE_GAUGES:
+            self._devices[index].set(f"device_{name}", value)
+        self._model.set(name, sum(self._levels[name]))

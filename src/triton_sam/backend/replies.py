@@ -81,37 +81,45 @@ def build_reply(
     started = time.perf_counter()
     outputs: dict[str, npt.NDArray[Any]] = {}
     if "image_key" in wanted:
-        outputs["image_key"] = _text(job.image_key)
+        outputs["image_key"] = text_tensor(job.image_key)
     if decoded:
         if "scores" in wanted:
             outputs["scores"] = np.stack([answer.scores for answer in decoded])
         if "low_res_logits" in wanted:
-            outputs["low_res_logits"] = np.stack([_logits(answer) for answer in decoded])
+            outputs["low_res_logits"] = np.stack([mask_logits(answer) for answer in decoded])
     assert job.embedding is not None  # jobs without one have failed before
-    form = job.prompt.format if job.prompt is not None else "logits"
-    clean = None if job.prompt is None else job.prompt.clean
-    needs = Needs() if job.prompt is None else needs_of(job.prompt, wanted)
-    entries: list[_Entry] = []
-    packed = []
-    for index, answer in enumerate(decoded):
-        for which, score in enumerate(answer.scores):
-            pixels = _Pixels(answer, which, job.embedding.frame, clean) if needs.pixels else None
-            if pixels is not None and "masks" in wanted:
-                packed.append(pixels.packed)
-            if "result_json" in wanted:
-                if form == "rle" and clean is None:
-                    body = _rle(answer, which, job.embedding.frame)
-                else:
-                    logits = None if _is_from_pixels(form, clean) else _logits(answer)[which]
-                    body = _entry(form, logits, pixels, job.embedding.frame, wanted)
-                entries.append(_Entry(json.dumps(body), float(score), index))
+    prompt = job.prompt or Prompt((), format="logits")
+    entries, packed = mask_entries(decoded, prompt, job.embedding.frame, wanted)
     if packed:
         outputs["masks"] = packed[0][None] if len(packed) == 1 else np.stack(packed)
     job.mark("answer", started)
     job.timings["total"] = (time.perf_counter() - job.received) * 1e3
     if "result_json" in wanted:
-        outputs["result_json"] = _text(_with_masks(json.dumps(_result(job, info)), entries))
+        outputs["result_json"] = text_tensor(_with_masks(json.dumps(_result(job, info)), entries))
     return outputs
+
+
+def mask_entries(
+    decoded: Sequence[Decoded], prompt: Prompt, frame: Frame, wanted: Set[str]
+) -> tuple[list[MaskEntry], list[npt.NDArray[np.uint8]]]:
+    """Each mask in its JSON form, and packed, [H,ceil(W/8)]; none of what is not wanted."""
+    form, clean = prompt.format, prompt.clean
+    needs = needs_of(prompt, wanted)
+    entries: list[MaskEntry] = []
+    packed = []
+    for index, answer in enumerate(decoded):
+        for which, score in enumerate(answer.scores):
+            pixels = _Pixels(answer, which, frame, clean) if needs.pixels else None
+            if pixels is not None and "masks" in wanted:
+                packed.append(pixels.packed)
+            if "result_json" in wanted:
+                if form == "rle" and clean is None:
+                    body = _rle(answer, which, frame)
+                else:
+                    logits = None if _is_from_pixels(form, clean) else mask_logits(answer)[which]
+                    body = _entry(form, logits, pixels, frame, wanted)
+                entries.append(MaskEntry(json.dumps(body), float(score), index))
+    return entries, packed
 
 
 def build_everything(
@@ -124,9 +132,9 @@ def build_everything(
     answer = answer_of(progress.found, job.prompt.format, frame.width, frame.height)
     job.mark("answer", started)
     job.timings["total"] = (time.perf_counter() - job.received) * 1e3
-    outputs = {"result_json": _text(json.dumps({**_result(job, info), "of": progress.of, **answer}))}
+    outputs = {"result_json": text_tensor(json.dumps({**_result(job, info), "of": progress.of, **answer}))}
     if "image_key" in wanted:
-        outputs["image_key"] = _text(job.image_key)
+        outputs["image_key"] = text_tensor(job.image_key)
     return outputs
 
 
@@ -137,7 +145,7 @@ def refuse_tensors(wanted: Set[str]) -> None:
         raise InvalidInput(f"everything has no {tensors[0]}, it would be too large: request only result_json")
 
 
-class _Entry(NamedTuple):
+class MaskEntry(NamedTuple):
     """One mask of a response.
 
     Attributes:
@@ -149,6 +157,10 @@ class _Entry(NamedTuple):
     score: float
     object: int
 
+    def as_json(self, name: int) -> str:
+        """With its score and the name of its object."""
+        return f'{self.mask[:-1]}, "score": {json.dumps(self.score)}, "object": {name}}}'
+
 
 class _Pixels:
     """One full-size mask, in the form that the engine returned, and in others if they are needed."""
@@ -157,7 +169,7 @@ class _Pixels:
         self._frame = frame
         self._packed = None if answer.packed is None else answer.packed[which]
         self._full: BoolArray | None = None
-        self._logits = _logits(answer)[which] if self._packed is None else None
+        self._logits = mask_logits(answer)[which] if self._packed is None else None
         if clean is not None:
             self._full, self._packed = clean_mask(self.full, clean), None
 
@@ -179,7 +191,8 @@ class _Pixels:
         return self._full
 
 
-def _logits(answer: Decoded) -> npt.NDArray[np.float32]:
+def mask_logits(answer: Decoded) -> npt.NDArray[np.float32]:
+    """[M,h,w], which were requested."""
     assert answer.logits is not None  # `needs_of` requests them
     return answer.logits
 
@@ -193,7 +206,7 @@ def _rle(answer: Decoded, which: int, frame: Frame) -> dict[str, Any]:
         return masks.columns_rle(answer.columns[which], frame.height)
     if answer.packed is not None:
         return masks.packed_rle(answer.packed[which], frame.width)
-    return masks.full_size_rle(_logits(answer)[which], frame)
+    return masks.full_size_rle(mask_logits(answer)[which], frame)
 
 
 def _entry(
@@ -233,7 +246,7 @@ def _result(job: SegmentJob, info: ModelInfo) -> Mapping[str, Any]:
     return result
 
 
-def _with_masks(head: str, entries: Sequence[_Entry]) -> str:
+def _with_masks(head: str, entries: Sequence[MaskEntry]) -> str:
     """Adds ``mask`` (the best one), ``score`` and ``masks`` to a JSON object.
 
     The text of the best mask, which is there twice, is made once: for a click that is most of the response.
@@ -241,11 +254,10 @@ def _with_masks(head: str, entries: Sequence[_Entry]) -> str:
     if not entries:
         return head
     best = max(entries, key=lambda entry: entry.score)
-    listed = ", ".join(
-        f'{entry.mask[:-1]}, "score": {json.dumps(entry.score)}, "object": {entry.object}}}' for entry in entries
-    )
+    listed = ", ".join(entry.as_json(entry.object) for entry in entries)
     return f'{head[:-1]}, "mask": {best.mask}, "score": {json.dumps(best.score)}, "masks": [{listed}]}}'
 
 
-def _text(value: str) -> npt.NDArray[Any]:
+def text_tensor(value: str) -> npt.NDArray[Any]:
+    """[1] bytes."""
     return np.array([value.encode()], dtype=object)

@@ -2,15 +2,16 @@
 
 Triton's scheduler cannot do this for a process that answers later. All workers share one lock.
 :mod:`triton_sam.backend.decodes` decodes clicks, :mod:`triton_sam.backend.background` what nobody waits for,
-:mod:`triton_sam.backend.encodes` encodes images, and :mod:`triton_sam.backend.responder` sends the responses. A click
-never waits for the encode of another image. Every job, admitted or refused, is answered exactly once, also if an engine
-raises.
+:mod:`triton_sam.backend.encodes` encodes images, :mod:`triton_sam.backend.video.runner` tracks videos, and
+:mod:`triton_sam.backend.responder` sends the responses. A click never waits for the encode of another image. Every job,
+admitted or refused, is answered exactly once, also if an engine raises.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
 
 from triton_sam.backend.background import BackgroundDecodes
 from triton_sam.backend.cache import EmbeddingCache
@@ -22,11 +23,15 @@ from triton_sam.backend.following import Answer
 from triton_sam.backend.jobs import Metrics, QueueLimits, SegmentJob
 from triton_sam.backend.responder import SUPERSEDED, Responder, SafeMetrics
 from triton_sam.backend.sessions import SessionBook
+from triton_sam.backend.video.runner import VideoRunner
 from triton_sam.core.everything.grids import CropBox
 from triton_sam.core.fair_queue import background_share
 from triton_sam.core.images import EncodedImage
 from triton_sam.engines.base import Embedding, Engine
 from triton_sam.errors import Cancelled, QueueFull, TritonSamError, Unavailable
+
+if TYPE_CHECKING:
+    from triton_sam.engines.tracking import TrackingEngine
 
 
 class Scheduler:
@@ -61,6 +66,19 @@ class Scheduler:
             capacity=limits.clicks,
         )
         self._everything = EverythingRunner(engine, self._lock, self._decodes, self._responder, self._open_crop)
+        self.video: VideoRunner | None = None
+        """Takes the steps of videos; None if the engine cannot track."""
+        if engine.capacity.tracks:
+            self.video = VideoRunner(
+                cast("TrackingEngine", engine),
+                self._lock,
+                cache,
+                self._encodes,
+                self._responder,
+                self._metrics,
+                self._sessions,
+                limits.video,
+            )
 
     def submit_click(self, job: SegmentJob) -> None:
         """Takes a job whose embedding is known."""
@@ -130,13 +148,13 @@ class Scheduler:
     @property
     def alive(self) -> bool:
         """Whether all worker threads run."""
-        workers = (self._decodes, self._encodes, self._everything, self._background)
-        return all(worker.alive for worker in workers)
+        workers = (self._decodes, self._encodes, self._everything, self._background, self.video)
+        return all(worker is None or worker.alive for worker in workers)
 
     @property
     def encode_seconds(self) -> float:
-        """For how long the current encode has been running; 0 if there is none."""
-        return self._encodes.encode_seconds
+        """For how long the current encode, or the tracking of frames, has been running; 0 if there is neither."""
+        return max(self._encodes.encode_seconds, 0.0 if self.video is None else self.video.track_seconds)
 
     @property
     def unanswered(self) -> int:
@@ -153,6 +171,8 @@ class Scheduler:
         with self._lock:
             self._closing = True
             self._encodes.stop_taking()
+        if self.video is not None:
+            self.video.close()
         self._encodes.join()  # encodes first: they still queue decodes
         self._everything.close()
         self._background.close()
@@ -225,6 +245,7 @@ class Scheduler:
     def _drop(self, unwanted: Callable[[SegmentJob], bool]) -> list[SegmentJob]:
         """Removes queued jobs, and encodes that no job waits for any more."""
         waiting = self._decodes.queue.take(unwanted) + self._encodes.drop_waiters(unwanted)
+        waiting += [] if self.video is None else self.video.drop(unwanted)
         return waiting + self._everything.drop(unwanted) + self._background.drop(unwanted)
 
     # -- without the lock ------------------------------------------------------------------------------------
@@ -243,16 +264,16 @@ class Scheduler:
         with self._lock:
             waiters = self._encodes.finish(task)
             alone = self._engine.capacity.answers_at_once and self._encodes.has_one and len(waiters) == 1
-            alone = alone and waiters[0].prompt is None
+            at_once = waiters if alone and waiters[0].prompt is None else [job for job in waiters if job.at_once]
             for job in waiters:
                 job.embedding = embedding
                 job.timings["queue_encode"] = max(0.0, (task.begun - job.received) * 1e3)
                 job.timings["image"] = (task.ready - task.begun) * 1e3
                 job.mark("encode", task.ready)
-                if not alone:
+                if job not in at_once:
                     self._enqueue_decode(job)
-        if alone:
-            self._responder.finish(waiters[0], [])
+        for job in at_once:
+            self._responder.finish(job, [])
         self._metrics.count("encodes")
         self._metrics.count("background_encodes", int(background))
         self._metrics.count_waits(waiters, "queue_encode")

@@ -27,10 +27,12 @@ from triton_sam.backend.metrics import TritonMetrics, WorkerMetrics
 from triton_sam.backend.parent_watch import end_after_parent
 from triton_sam.backend.replies import build_everything, build_reply, needs_of, refuse_tensors, wanted_outputs
 from triton_sam.backend.requests import Turn, flag, image_bytes, number, session_of, text_of, text_parameter
+from triton_sam.backend.video.answers import build_video
+from triton_sam.backend.video.requests import StepReader
 from triton_sam.backend.workers.options import WorkerOptions
 from triton_sam.backend.workers.remote_core import WorkerCore
 from triton_sam.core.everything.driver import Progress
-from triton_sam.core.prompts import Prompt, PromptLimits, parse_prompt
+from triton_sam.core.prompts import Prompt, PromptLimits, prompt_document, prompt_from_mapping
 from triton_sam.engines.base import Decoded
 from triton_sam.engines.device_list import devices_of, use_device
 from triton_sam.errors import InternalError, InvalidInput, TritonSamError, Unavailable
@@ -63,7 +65,8 @@ class _TritonReply:
         self.wanted = wanted_outputs(set(request.requested_output_names()))
 
     def succeed(self, job: SegmentJob, decoded: list[Decoded]) -> None:
-        outputs = build_reply(job, decoded, self._model.core.info, self.wanted)
+        build = build_reply if job.video is None else build_video
+        outputs = build(job, decoded, self._model.core.info, self.wanted)
         if "embedding" in self.wanted:
             outputs["embedding"] = self._model.core.embedding_of(job)
         self.send_arrays(outputs)
@@ -128,6 +131,7 @@ class TritonPythonModel:
         refuse_other_config(config, self.spec)
         self._settings: Settings = settings
         self._limits = PromptLimits.of(settings, self.spec.decoder.mask_side)
+        self._steps = StepReader(self.spec, settings, self._limits)
         self.flight = InFlightCounter(args["model_name"])
         devices = devices_of(folder, settings)
         if instances_of(config) == 1 and len(devices) == 1:
@@ -195,7 +199,14 @@ class TritonPythonModel:
 
     def _segment(self, request: Any, reply: _TritonReply, turn: Turn, run: str) -> None:
         tensors = {tensor.name(): tensor for tensor in request.inputs()}
-        prompt = self._prompt(tensors)
+        text = text_of(tensors, "prompt_json")
+        document = None if text is None else prompt_document(text, self._limits)
+        if document is not None and "video" in document:
+            job, frame = self._steps.read(document, tensors, turn, reply, reply.wanted, self.core.info)
+            job.request_id = reply.request_id
+            self.core.submit(job, Source(frame))
+            return
+        prompt = self._prompt(document)
         if prompt is not None and prompt.everything is not None:
             refuse_tensors(reply.wanted)
         image = image_bytes(tensors, self._settings.max_image_bytes)
@@ -224,11 +235,10 @@ class TritonPythonModel:
         )
         self.core.submit(job, Source(image, embedding))
 
-    def _prompt(self, tensors: Mapping[str, Any]) -> Prompt | None:
-        text = text_of(tensors, "prompt_json")
-        if text is None:
+    def _prompt(self, document: Mapping[str, Any] | None) -> Prompt | None:
+        if document is None:
             return None
-        prompt = parse_prompt(text, self._limits)
+        prompt = prompt_from_mapping(document, self._limits)
         prompt.check_kinds(self.spec.prompts, self.spec.id)
         return prompt
 

@@ -119,6 +119,7 @@ class Capacity:
         starts_slowly: whether importing what it needs takes seconds.
         decodes_beside: whether it is a :class:`YieldingEngine`.
         tracks: whether it is a :class:`~triton_sam.engines.tracking.TrackingEngine`.
+        video_bytes: the limit for memories of videos in the engine's memory; None if the engine sets no limit.
     """
 
     image_batches: tuple[int, ...] = (1,)
@@ -135,6 +136,7 @@ class Capacity:
     starts_slowly: bool = False
     decodes_beside: bool = False
     tracks: bool = False
+    video_bytes: int | None = None
 
 
 class ResultMemory(Protocol):

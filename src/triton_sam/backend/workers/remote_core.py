@@ -10,14 +10,16 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from triton_sam.backend.core import Source, embedding_hash
+from triton_sam.backend.core import SESSION_KEY, Source, embedding_hash
 from triton_sam.backend.following import Answer
 from triton_sam.backend.jobs import SegmentJob
 from triton_sam.backend.replies import ModelInfo
+from triton_sam.backend.video.store import unknown_session
 from triton_sam.backend.workers.device_link import DeviceLink, LinkEvents
 from triton_sam.backend.workers.options import WorkerOptions
 from triton_sam.backend.workers.routing import Router
 from triton_sam.backend.workers.spare import SpareKeeper
+from triton_sam.core.video.request import Do
 from triton_sam.errors import ImageExpired, InternalError, TritonSamError, Unavailable
 
 
@@ -70,6 +72,10 @@ class WorkerCore:
         """See :class:`~triton_sam.backend.core.SegmenterCore`."""
         if not self._shared:
             self._links[0].submit(job, source, shared=False)
+        elif job.video is not None:
+            request = job.video.request
+            key, new = SESSION_KEY + request.session, request.do is Do.OPEN
+            self._router.find(key, new=new, then=lambda place: self._send(place, job, source))
         elif source.embedding is not None:
             name = embedding_hash(source.embedding)
             self._router.find_embedding(name, lambda place: self._send(place, job, source))
@@ -140,8 +146,10 @@ class WorkerCore:
             job.reply.fail(error)
 
     def _nowhere(self, job: SegmentJob, source: Source) -> TritonSamError:
-        if not self._router.ready or source.image is not None:
+        if not self._router.ready or (source.image is not None and job.video is None):
             return Unavailable("no device is ready: send the request again in a moment")
+        if job.video is not None:
+            return unknown_session(job.video.request.session)
         return ImageExpired(f"image_key {job.image_key[:40]!r} is unknown here or has expired: send the image again")
 
     def _session_moved(self, to: int, session: str, sequence: int | None) -> None:

@@ -29,6 +29,8 @@ class Router:
         self._links = links
         self._lock = threading.Lock()
         self._places: OrderedDict[str, int] = OrderedDict()
+        #: How many new images and videos went to each device.
+        self._given = [0] * len(links)
 
     @property
     def ready(self) -> list[int]:
@@ -36,8 +38,14 @@ class Router:
         return [index for index, link in enumerate(self._links) if link.ready]
 
     def least_loaded(self) -> int | None:
-        """The ready device with the fewest requests in flight; None if no device is ready."""
-        return min(self.ready, key=lambda index: self._links[index].load, default=None)
+        """The ready device with the fewest requests in flight; None if no device is ready.
+
+        Of several, the one that was given the fewest before: videos that are opened one after the other take turns.
+        """
+        place = min(self.ready, key=lambda index: (self._links[index].load, self._given[index]), default=None)
+        if place is not None:
+            self._given[place] += 1
+        return place
 
     def find(self, key: str, *, new: bool, then: Callable[[int | None], None]) -> None:
         """Calls ``then`` with the device of an image, or with None if no device has it.

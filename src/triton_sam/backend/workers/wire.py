@@ -12,6 +12,7 @@ import numpy.typing as npt
 from triton_sam import errors
 from triton_sam.backend.core import Source
 from triton_sam.backend.jobs import Needs, SegmentJob, SegmentReply
+from triton_sam.backend.video.wire import pack_outcome, pack_step, unpack_outcome, unpack_step
 from triton_sam.core.everything.candidates import Candidates, RunMask
 from triton_sam.core.everything.driver import Progress
 from triton_sam.core.everything.options import EverythingOptions
@@ -75,6 +76,10 @@ def pack_job(job: SegmentJob, source: Source) -> tuple[Header, Body]:
         body.append(_bytes(np.ascontiguousarray(source.embedding, np.float32)))
     if job.prompt is not None:
         header["prompt"] = _pack_prompt(job.prompt, body)
+    if job.video is not None:
+        header["video"] = pack_step(job.video)
+        header["state"] = None if job.video.state is None else len(job.video.state)
+        body.append(job.video.state or b"")
     return header, body
 
 
@@ -104,6 +109,9 @@ def unpack_job(header: Mapping[str, Any], body: bytes | memoryview, reply: Segme
         run=header["run"],
         background=header["background"],
     )
+    if "video" in header:  # its state is at the end
+        size = header["state"]
+        job.video = unpack_step(header["video"], None if size is None else bytes(body[len(body) - size :]))
     return job, Source(image, embedding)
 
 
@@ -159,9 +167,7 @@ def _unpack_prompt(header: Mapping[str, Any], body: bytes | memoryview, at: int)
 
 def pack_result(job: SegmentJob, decoded: Sequence[Decoded], embedding: FloatArray | None) -> tuple[Header, ResultBody]:
     """A computed job."""
-    assert job.embedding is not None  # jobs without one have failed before
-    frame, body = job.embedding.frame, ResultBody()
-    answers = []
+    body, answers = ResultBody(), []
     for answer in decoded:
         shapes: list[list[int] | None] = []
         for array in (answer.logits, answer.packed, answer.columns):
@@ -169,12 +175,17 @@ def pack_result(job: SegmentJob, decoded: Sequence[Decoded], embedding: FloatArr
             if array is not None:
                 body.append(_bytes(np.ascontiguousarray(array)))
         answers.append([answer.scores.tolist(), *shapes])
-    header: Header = {
-        "key": job.image_key,
-        "frame": [frame.width, frame.height, frame.side, frame.policy.value],
-        "timings": job.timings,
-        "decoded": answers,
-    }
+    header: Header = {"key": job.image_key, "timings": job.timings, "decoded": answers}
+    if job.video is not None:
+        assert job.video.outcome is not None  # jobs without one have failed before
+        state = job.video.outcome.state_bytes()
+        header["video"] = pack_outcome(job.video.outcome, state)
+        if state:  # a lone mask may be lent instead of copied
+            body.append(memoryview(state))
+        return header, body
+    assert job.embedding is not None  # jobs without one have failed before
+    frame = job.embedding.frame
+    header["frame"] = [frame.width, frame.height, frame.side, frame.policy.value]
     if embedding is not None:
         header["embedding"] = list(embedding.shape)
         body.append(_bytes(np.ascontiguousarray(embedding, np.float32)))
@@ -196,13 +207,17 @@ def unpack_result(header: Mapping[str, Any], body: bytes | memoryview, job: Segm
         if columns_shape is not None:
             columns, at = _array(body, at, columns_shape, np.uint8)
         decoded.append(Decoded(np.array(scores, np.float32), logits, packed, columns))
+    job.image_key = header["key"]
+    job.timings = dict(header["timings"])
+    if job.video is not None:
+        size = header["video"]["state"]
+        job.video.outcome = unpack_outcome(header["video"], None if size is None else bytes(body[at : at + size]))
+        return decoded
     tensor: FloatArray | None = None
     if "embedding" in header:
         tensor, at = _array(body, at, header["embedding"], np.float32)
     width, height, side, policy = header["frame"]
     job.embedding = DistantEmbedding(Frame(width, height, side, ResizePolicy(policy)), tensor)
-    job.image_key = header["key"]
-    job.timings = dict(header["timings"])
     return decoded
 
 
