@@ -1,0 +1,454 @@
+"""The video clients against a server that acts out the protocol: Meta's verbs, several frames under way, and faults."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import itertools
+import json
+import threading
+import tracemalloc
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.unit.client.kserve import KServe
+from tests.unit.client.video_server import FakeVideoServer, reached
+from triton_sam import AsyncSAM2VideoClient, SAM2VideoClient
+from triton_sam.client import video_session
+from triton_sam.core.rle import from_rle
+from triton_sam.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    InternalError,
+    InvalidInput,
+    ServerUnreachable,
+    SessionExpired,
+    TritonSamError,
+    Unavailable,
+    Unsupported,
+)
+
+LENGTH, HEIGHT, WIDTH = 24, 6, 9
+VIDEO = np.random.default_rng(7).integers(0, 255, (LENGTH, HEIGHT, WIDTH, 3), np.uint8)
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(video_session, "retry_pause", lambda attempt: 0.0)
+
+
+def client_of(*servers: FakeVideoServer, **options: Any) -> SAM2VideoClient:
+    return SAM2VideoClient(servers=reached(*servers), **{"state_every": 5, "in_flight": 3, **options})
+
+
+def tracked(server: FakeVideoServer, length: int = LENGTH, **options: Any) -> list[tuple[int, list[int], Any]]:
+    with client_of(server, **options) as client:
+        state = client.init_state(VIDEO[:length])
+        client.add_new_points_or_box(state, 0, 1, [[1, 2]], [1])
+        return list(client.propagate_in_video(state))
+
+
+def same(found: list[Any], expected: list[Any]) -> None:
+    assert [(frame, ids) for frame, ids, _ in found] == [(frame, ids) for frame, ids, _ in expected]
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one[2], other[2])
+
+
+# the verbs
+
+
+def test_a_whole_session_as_metas_users_write_it() -> None:
+    server = FakeVideoServer()
+    with client_of(server) as client:
+        state = client.init_state(VIDEO)
+        assert (state.num_frames, state.video_width, state.video_height) == (LENGTH, WIDTH, HEIGHT)
+        assert not server.calls
+        points = np.array([[1.0, 2.0]], np.float32)
+        frame, ids, logits = client.add_new_points_or_box(
+            state, frame_idx=3, obj_id=4, points=points, labels=np.array([1], np.int32)
+        )
+        assert (frame, ids, logits.shape) == (3, [4], (1, 1, HEIGHT, WIDTH))
+        client.add_new_points_or_box(state, 3, 4, [[2, 2]], [0], clear_old_points=False)
+        client.add_new_points_or_box(state, 3, 4, [[3, 3]], [1], box=[1, 1, 5, 4])
+        _, ids, logits = client.add_new_mask(state, 5, 2, np.ones((HEIGHT, WIDTH)))
+        assert ids == [4, 2]
+        segments = {
+            index: {obj: (logits[place] > 0.0).cpu().numpy() for place, obj in enumerate(ids)}
+            for index, ids, logits in client.propagate_in_video(state)
+        }
+        assert list(segments) == list(range(3, LENGTH))
+        assert segments[7][2].shape == (1, HEIGHT, WIDTH)
+        assert type(segments[7][2]) is np.ndarray
+        backward = [index for index, _, _ in client.propagate_in_video(state, reverse=True)]
+        assert backward == [3, 2, 1, 0]
+        assert [index for index, _, _ in client.propagate_in_video(state, 10, 2)] == [10, 11, 12]
+        assert [index for index, _, _ in client.propagate_in_video(state, 10, 2, reverse=True)] == [10, 9, 8]
+        assert list(client.propagate_in_video(state, 0, reverse=True)) == []
+        cleared = client.clear_all_prompts_in_frame(state, 3, 4)
+        assert cleared is not None
+        assert not cleared[2].any()
+        with pytest.raises(InvalidInput, match="object 4 has no prompt left"):
+            next(client.propagate_in_video(state))
+        assert client.remove_object(state, 4) == [2]
+        assert client.remove_object(state, 4) == [2]
+        with pytest.raises(InvalidInput, match="no object 4 in this video: known are 2"):
+            client.remove_object(state, 4, strict=True)
+        assert next(iter(client.propagate_in_video(state)))[0] == 5
+        client.reset_state(state)
+        with pytest.raises(InvalidInput, match="nothing to track"):
+            next(client.propagate_in_video(state))
+    prompts = server.done("prompt")
+    assert [prompt.get("points") for prompt in prompts] == [[[1.0, 2.0]], [[1.0, 2.0], [2.0, 2.0]], [[3.0, 3.0]], None]
+    assert prompts[1]["labels"] == [1, 0]
+    assert prompts[2]["box"] == [1.0, 1.0, 5.0, 4.0]
+    assert from_rle(prompts[3]["mask"]).all()
+    assert len(server.done("close")) == 1
+
+
+def test_steps_count_and_several_are_under_way() -> None:
+    server = FakeVideoServer()
+    tracked(server, in_flight=3)
+    steps = [json.loads(call.inputs["prompt_json"][0])["video"]["step"] for call in server.calls]
+    assert steps == list(range(len(steps)))
+    assert server.most_in_flight == 3
+    routes = {call.headers["x-image-key"] for call in server.calls}
+    assert len(routes) == 1
+
+
+def test_the_state_comes_every_so_many_requests_and_is_all_that_is_kept() -> None:
+    server = FakeVideoServer()
+    with client_of(server, state_every=4) as client:
+        state = client.init_state(VIDEO)
+        for number in range(6):  # prompts alone do not pile up either
+            client.add_new_points_or_box(state, 0, 1, [[number, 2]], [1])
+        assert len(server.done("state")) == 1
+        for _ in client.propagate_in_video(state):
+            assert len(state.session._log) <= 4 + 3
+    asked = [video["frame"] for video in server.done("track") if video["state"]]
+    assert np.diff(asked).tolist() == [4] * (len(asked) - 1)
+
+
+def test_another_object_and_a_correction_in_the_middle_of_a_propagation() -> None:
+    server = FakeVideoServer()
+    seen = []
+    with client_of(server) as client:
+        state = client.init_state(VIDEO)
+        client.add_new_points_or_box(state, 0, 1, [[1, 2]], [1])
+        for index, ids, masks in client.propagate_in_video(state):
+            seen.append((index, ids))
+            assert len(masks) == len(ids)
+            if index == 5:
+                client.add_new_points_or_box(state, 5, 2, [[3, 3]], [1])
+    assert [index for index, _ in seen] == list(range(LENGTH))
+    assert seen[5][1] == [1]
+    assert seen[-1][1] == [1, 2]
+
+
+def test_leaving_early_and_going_on() -> None:
+    server = FakeVideoServer()
+    with client_of(server) as client:
+        state = client.init_state(VIDEO)
+        client.add_new_points_or_box(state, 0, 1, [[1, 2]], [1])
+        for index, _, _ in client.propagate_in_video(state):
+            if index == 6:
+                break
+        assert len(server.done("track")) <= 7 + 3
+        assert [index for index, _, _ in client.propagate_in_video(state, 7)] == list(range(7, LENGTH))
+
+
+def test_a_refused_prompt_changes_nothing() -> None:
+    server = FakeVideoServer()
+    with client_of(server) as client:
+        state = client.init_state(VIDEO)
+        for name in (1, 2, 3):
+            client.add_new_points_or_box(state, 0, name, [[1, 2]], [1])
+        with pytest.raises(InvalidInput, match="3 objects already"):
+            client.add_new_points_or_box(state, 0, 4, [[1, 2]], [1])
+        assert state.obj_ids == [1, 2, 3]
+        assert len(list(client.propagate_in_video(state))) == LENGTH
+    assert len(server.done("open")) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"points": [[1, 2]], "labels": [1, 0]}, "labels"),
+        ({}, "empty"),
+        ({"points": [[1, 2]], "labels": [1], "frame_idx": -1}, "does not exist"),
+        ({"points": [[1, 2]], "labels": [1], "frame_idx": 99}, "there is no frame 99 in the array: it has 24 frames"),
+        ({"points": [[1, 2]], "labels": [1], "frame_idx": 1.5}, "frame_idx must be a whole number, not float"),
+        ({"points": [[1, 2]], "labels": [1], "obj_id": "a"}, "obj_id must be a whole number, not str"),
+        ({"box": [0, 0, 2, 2], "clear_old_points": False}, "a box replaces the points"),
+    ],
+)
+def test_wrong_prompts_never_reach_the_server(arguments: dict[str, Any], told: str) -> None:
+    server = FakeVideoServer()
+    with client_of(server) as client, pytest.raises(InvalidInput, match=told):
+        client.add_new_points_or_box(client.init_state(VIDEO), **{"frame_idx": 0, "obj_id": 1, **arguments})
+    assert not server.calls
+
+
+def test_wrong_masks_and_options() -> None:
+    with client_of(FakeVideoServer()) as client:
+        state = client.init_state(VIDEO)
+        with pytest.raises(InvalidInput, match=r"a mask must be \[H,W\] of the video's size, \[6,9\]"):
+            client.add_new_mask(state, 0, 1, np.ones((WIDTH, HEIGHT)))
+        client.close_state(state)
+        with pytest.raises(InvalidInput, match="this video state is closed"):
+            client.reset_state(state)
+    with pytest.raises(InvalidInput, match="the client is closed"):
+        client.init_state(VIDEO)
+    with pytest.raises(InvalidInput, match="in_flight and state_every"):
+        client_of(FakeVideoServer(), in_flight=0)
+
+
+def test_relative_coordinates() -> None:
+    server = FakeVideoServer()
+    with client_of(server) as client:
+        client.add_new_points_or_box(client.init_state(VIDEO), 0, 1, [[0.5, 0.5]], [1], normalize_coords=False)
+    assert server.done("prompt")[0]["points"] == [[WIDTH / 2, HEIGHT / 2]]
+
+
+def test_an_id_is_looked_up_on_the_server_that_answers() -> None:
+    server = FakeVideoServer()
+    client = SAM2VideoClient(servers=reached(server, model="sam2.1:tiny"), model_type="sam2.1:tiny")
+    with client:
+        client.add_new_points_or_box(client.init_state(VIDEO), 0, 1, [[1, 2]], [1])
+    assert {call.model for call in server.calls} == {"sam2"}
+
+
+# faults
+
+
+FAULTS = ["unreachable", "killed", "expired", "lost", "busy"]
+
+
+def fault_of(name: str) -> str | TritonSamError:
+    return Unavailable("busy") if name == "busy" else name
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("at", [1, 2, 9, 12])
+def test_one_fault_is_not_seen(fault: str, at: int) -> None:
+    expected = tracked(FakeVideoServer())
+    same(tracked(FakeVideoServer({at: fault_of(fault)})), expected)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.dictionaries(st.integers(1, 40), st.sampled_from(FAULTS), max_size=5), st.integers(1, 5), st.integers(1, 6))
+def test_no_frame_is_missing_or_doubled_whatever_happens(faults: dict[int, str], window: int, every: int) -> None:
+    server = FakeVideoServer({number: fault_of(fault) for number, fault in faults.items()})
+    options = {"length": 14, "in_flight": window, "state_every": every}
+    same(tracked(server, **options), tracked(FakeVideoServer(), **options))
+
+
+def test_a_second_server_takes_over() -> None:
+    first, second = FakeVideoServer(), FakeVideoServer()
+    expected = tracked(FakeVideoServer())
+    with client_of(first, second) as client:
+        state = client.init_state(VIDEO)
+        client.add_new_points_or_box(state, 0, 1, [[1, 2]], [1])
+        found = []
+        for one in client.propagate_in_video(state):
+            found.append(one)
+            if one[0] == 11:
+                first.down = True
+    same(found, expected)
+    (opened,) = second.done("open")
+    assert opened["step"] > 5
+    assert second.done("track")[0]["step"] == opened["step"] + 1
+
+
+def test_a_server_that_stays_away_is_told_after_bounded_tries() -> None:
+    server = FakeVideoServer()
+    with client_of(server, retries=5) as client:
+        state = client.init_state(VIDEO)
+        client.add_new_points_or_box(state, 0, 1, [[1, 2]], [1])
+        server.down = True
+        before = len(server.calls)
+        with pytest.raises(ServerUnreachable):
+            list(client.propagate_in_video(state))
+        assert len(server.calls) - before < 12
+        server.down = False
+        assert len(list(client.propagate_in_video(state))) == LENGTH
+
+
+def test_a_server_that_was_never_there_is_told_at_once() -> None:
+    first, second = FakeVideoServer(), FakeVideoServer()
+    first.down = second.down = True
+    with client_of(first, second) as client, pytest.raises(ServerUnreachable):
+        client.add_new_points_or_box(client.init_state(VIDEO), 0, 1, [[1, 2]], [1])
+    assert (len(first.calls), len(second.calls)) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("error", "attempts"), [(InternalError("a fault"), 4), (DeadlineExceeded("late"), 4), (Unsupported("no"), 1)]
+)
+def test_a_frame_that_always_fails_gives_up(error: TritonSamError, attempts: int) -> None:
+    class Broken(FakeVideoServer):
+        def _take(self, session: Any, call: Any, video: Any) -> Any:
+            if video.get("frame") == 8 and video["do"] == "track":
+                raise error
+            return super()._take(session, call, video)
+
+    server = Broken()
+    with client_of(server) as client:
+        state = client.init_state(VIDEO)
+        client.add_new_points_or_box(state, 0, 1, [[1, 2]], [1])
+        seen: list[int] = []
+        with pytest.raises(type(error)):
+            seen.extend(index for index, _, _ in client.propagate_in_video(state))
+        assert seen == list(range(8))
+        assert sum(video["frame"] == 8 for video in server.done("track")) == attempts
+        assert [index for index, _, _ in client.propagate_in_video(state, 9)] == list(range(9, LENGTH))
+
+
+def test_a_cancelled_step_is_sent_again() -> None:
+    same(tracked(FakeVideoServer({6: Cancelled("drained")})), tracked(FakeVideoServer()))
+
+
+def test_a_checkpoint_goes_on_in_another_process() -> None:
+    expected = tracked(FakeVideoServer(), in_flight=1)
+    with client_of(FakeVideoServer(), in_flight=1) as client:
+        state = client.init_state(VIDEO)
+        client.add_new_points_or_box(state, 0, 1, [[1, 2]], [1])
+        for index, _, _ in client.propagate_in_video(state):
+            if index == 12:
+                break
+        kept, ids = state.checkpoint, state.obj_ids
+    assert kept is not None
+    with client_of(FakeVideoServer(), in_flight=1) as client:
+        state = client.init_state(VIDEO, checkpoint=kept, obj_ids=ids)
+        frame = kept.step - 2  # after open and one prompt
+        same(list(client.propagate_in_video(state, frame + 1)), expected[frame + 1 :])
+
+
+# endless and slow
+
+
+def frames_without_end() -> Iterator[Any]:
+    for number in itertools.count():
+        yield np.full((40, 60, 3), number % 251, np.uint8)
+
+
+def test_an_endless_iterator_in_flat_memory() -> None:
+    server = FakeVideoServer(draw=lambda image, name, memory, size: np.zeros(size[::-1], np.bool_))
+    with client_of(server, state_every=10) as client:
+        state = client.init_state(frames_without_end())
+        client.add_new_points_or_box(state, 0, 1, [[1, 2]], [1])
+        tracemalloc.start()
+        try:
+            for index, _, _ in client.propagate_in_video(state):
+                if index % 50 == 0:
+                    server.calls.clear()
+                    for session in server.sessions.values():
+                        session.frames.clear()
+                if index == 200:
+                    before = tracemalloc.get_traced_memory()[0]
+                if index == 700:
+                    break
+            grown = tracemalloc.get_traced_memory()[0] - before
+        finally:
+            tracemalloc.stop()
+        assert grown < 200_000
+        with pytest.raises(InvalidInput, match="frame 3 of the iterator of frames is gone"):
+            client.add_new_points_or_box(state, 3, 1, [[1, 2]], [1])
+        client.add_new_points_or_box(state, 690, 1, [[1, 2]], [1])
+
+
+def test_a_slow_iterator_holds_no_answer_up() -> None:
+    """The answer to a frame comes before the next frame does."""
+    more = threading.Semaphore(2)
+
+    def slow() -> Iterator[Any]:
+        for frame in VIDEO:
+            assert more.acquire(timeout=20)
+            yield frame
+
+    with client_of(FakeVideoServer()) as client:
+        state = client.init_state(slow())
+        client.add_new_points_or_box(state, 0, 1, [[1, 2]], [1])
+        for index, _, _ in client.propagate_in_video(state, max_frame_num_to_track=9):
+            assert index < LENGTH
+            more.release()
+
+
+def test_an_iterators_own_error_comes_through() -> None:
+    def broken() -> Iterator[Any]:
+        yield from VIDEO[:4]
+        raise OSError("the camera is gone")
+
+    with client_of(FakeVideoServer()) as client:
+        state = client.init_state(broken())
+        client.add_new_points_or_box(state, 0, 1, [[1, 2]], [1])
+        with pytest.raises(OSError, match="the camera is gone"):
+            list(client.propagate_in_video(state))
+
+
+# the async twin
+
+
+def test_both_clients_have_the_same_methods_and_arguments() -> None:
+    def described(cls: type) -> dict[str, list[str]]:
+        found = {name: member for name, member in vars(cls).items() if inspect.isfunction(member)}
+        own = {name: list(inspect.signature(member).parameters) for name, member in found.items()}
+        return {name: names for name, names in own.items() if name == "__init__" or not name.startswith("_")}
+
+    assert described(SAM2VideoClient) == described(AsyncSAM2VideoClient)
+
+
+def test_the_async_client_gives_the_same() -> None:
+    async def track(server: FakeVideoServer) -> list[Any]:
+        async def camera() -> AsyncIterator[Any]:
+            for frame in VIDEO:
+                await asyncio.sleep(0)
+                yield frame
+
+        async with AsyncSAM2VideoClient(servers=reached(server), state_every=5, in_flight=3) as client:
+            state = await client.init_state(camera())
+            await client.add_new_points_or_box(state, 0, 1, [[1, 2]], [1])
+            return [one async for one in client.propagate_in_video(state)]
+
+    same(asyncio.run(track(FakeVideoServer({7: "killed", 15: "lost"}))), tracked(FakeVideoServer()))
+
+
+def test_a_cancelled_await_loses_nothing() -> None:
+    async def run() -> None:
+        server = FakeVideoServer()
+        async with AsyncSAM2VideoClient(servers=reached(server), in_flight=2) as client:
+            state = await client.init_state(VIDEO)
+            await client.add_new_points_or_box(state, 0, 1, [[1, 2]], [1])
+            task = asyncio.create_task(client.add_new_points_or_box(state, 1, 2, [[1, 2]], [1]))
+            while len(server.done("prompt")) < 2:
+                await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert [index async for index, _, _ in client.propagate_in_video(state)] == list(range(LENGTH))
+
+    asyncio.run(run())
+
+
+# addresses
+
+
+def test_the_services_address_is_one_sentence(server: KServe) -> None:
+    server.behaviour.status, server.behaviour.body = 404, b'{"error": {"code": "not_found", "message": "no such path"}}'
+    with (
+        SAM2VideoClient(f"http://{server.address.target}") as client,
+        pytest.raises(Unsupported, match="is the triton-sam service, and videos need Triton itself"),
+    ):
+        client.add_new_points_or_box(client.init_state(VIDEO), 0, 1, [[1, 2]], [1])
+
+
+def test_expired_sessions_are_restored_without_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(video_session, "retry_pause", lambda attempt: pytest.fail("there was a pause"))
+    server = FakeVideoServer({8: "expired"})
+    assert len(tracked(server)) == LENGTH
+    assert len(server.done("open")) == 2
+    assert issubclass(SessionExpired, TritonSamError)
