@@ -15,6 +15,7 @@ class MemoryTraits:
         most_conditioning: conditioning frames that a frame attends to; None for all.
         clears_around_prompts: whether a correction of a session's only object clears the memories near it (SAM 3).
         mask_after_sigmoid: whether the memory encoder resizes a mask after its sigmoid, not before it (SAM 3).
+        soft_masks: whether a mask that a person gives keeps soft edges for the network, and has logits of 1024 (SAM 3).
         corrections_condition: whether a corrected frame becomes a conditioning frame; if not, tracking it again
             overwrites the correction.
         memories: frames with memories that are attended to: conditioning ones count as one.
@@ -27,6 +28,7 @@ class MemoryTraits:
     most_conditioning: int | None = None
     clears_around_prompts: bool = False
     mask_after_sigmoid: bool = False
+    soft_masks: bool = False
     corrections_condition: bool = True
     memories: int = 7
     pointers: int = 16
@@ -37,5 +39,5 @@ class MemoryTraits:
 MEMORY_TRAITS = {
     "sam2": MemoryTraits(pointer_positions=False, marks_occlusion=False),
     "sam2.1": MemoryTraits(),
-    "sam3": MemoryTraits(most_conditioning=4, clears_around_prompts=True, mask_after_sigmoid=True),
+    "sam3": MemoryTraits(most_conditioning=4, clears_around_prompts=True, mask_after_sigmoid=True, soft_masks=True),
 }
