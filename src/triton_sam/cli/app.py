@@ -12,7 +12,7 @@ import typer
 from rich.text import Text
 
 from triton_sam import __version__
-from triton_sam.cli import ask, batch, bench, everything, models, segment
+from triton_sam.cli import ask, batch, bench, everything, models, segment, track
 from triton_sam.cli.models import RepositoryOption
 from triton_sam.cli.progress import download_progress
 from triton_sam.console import err, log_handler, out
@@ -158,6 +158,7 @@ _COMMANDS = (
     serve,
     segment.segment,
     everything.everything,
+    track.track,
     ask.ask,
     models.setup,
     doctor,

@@ -16,12 +16,13 @@ from triton_sam.client.video_client import ask_server
 from triton_sam.client.video_flows import FrameMasks, Propagation
 from triton_sam.client.video_servers import VideoServer, video_servers
 from triton_sam.client.video_session import Checkpoint
-from triton_sam.client.video_state import VideoFrame, VideoState
+from triton_sam.client.video_state import VideoState, masks_of
 from triton_sam.client.video_states import checked_options, new_state
 from triton_sam.client.video_steps import AskServer, Collect, NextFrame, ReadFrame, Start, Ticket, VideoFlow
 from triton_sam.client.wire import Outputs
 from triton_sam.errors import DeadlineExceeded, InvalidInput, ServerUnreachable
 from triton_sam.video.ahead import NotYet
+from triton_sam.video.found import VideoFrame
 from triton_sam.video.opening import open_clip
 
 T = TypeVar("T")
@@ -107,7 +108,7 @@ class AsyncSAM2VideoClient:
     ) -> AsyncIterator[FrameMasks]:
         """As ``SAM2VideoClient.propagate_in_video``."""
         async for found in self.track_frames(state, start_frame_idx, max_frame_num_to_track, reverse):
-            yield found.index, list(state.obj_ids), found.masks(state.obj_ids)
+            yield found.index, list(state.obj_ids), masks_of(found, state.obj_ids)
 
     async def track_frames(
         self,

@@ -20,7 +20,7 @@ from triton_sam.client.io_thread import IoThread
 from triton_sam.client.video_flows import FrameMasks, Propagation
 from triton_sam.client.video_servers import VideoServer, video_servers
 from triton_sam.client.video_session import Checkpoint
-from triton_sam.client.video_state import VideoFrame, VideoState
+from triton_sam.client.video_state import VideoState, masks_of
 from triton_sam.client.video_states import checked_options, new_state
 from triton_sam.client.video_steps import (
     AskServer,
@@ -34,6 +34,7 @@ from triton_sam.client.video_steps import (
 )
 from triton_sam.client.wire import Outputs
 from triton_sam.errors import DeadlineExceeded, InvalidInput, ServerUnreachable, TritonSamError
+from triton_sam.video.found import VideoFrame
 from triton_sam.video.opening import open_clip
 
 T = TypeVar("T")
@@ -160,7 +161,7 @@ class SAM2VideoClient:
             reverse: backward, to the first frame of the video.
         """
         for found in self.track_frames(state, start_frame_idx, max_frame_num_to_track, reverse):
-            yield found.index, list(state.obj_ids), found.masks(state.obj_ids)
+            yield found.index, list(state.obj_ids), masks_of(found, state.obj_ids)
 
     def track_frames(
         self,

@@ -13,11 +13,11 @@ from triton_sam.client.user_input import checked
 from triton_sam.client.video_session import Entry
 from triton_sam.client.video_state import (
     Prompts,
-    VideoFrame,
     VideoMasks,
     VideoState,
     checked_frame,
     checked_object,
+    masks_of,
     read_frame,
 )
 from triton_sam.client.video_steps import NextFrame, ReadFrame, VideoFlow
@@ -25,6 +25,7 @@ from triton_sam.core.rle import rle
 from triton_sam.errors import InvalidInput
 from triton_sam.video.ahead import FramesAhead, NotYet
 from triton_sam.video.clip import ClipFrame
+from triton_sam.video.found import VideoFrame
 
 #: What Meta's predictor returns about a frame: (frame_idx, obj_ids, masks [O,1,H,W]).
 FrameMasks = tuple[int, list[int], VideoMasks]
@@ -79,7 +80,7 @@ def clear_prompts(state: VideoState, frame_idx: Any, obj_id: Any) -> VideoFlow[F
     _check_known(state, name)
     outputs = yield from state.session.answer(state.session.submit("clear", frame=frame, object=name))
     state.prompts.get(name, {}).pop(frame, None)
-    return frame, list(state.obj_ids), read_frame(outputs, state.clip, frame).masks(state.obj_ids)
+    return frame, list(state.obj_ids), masks_of(read_frame(outputs, state.clip, frame), state.obj_ids)
 
 
 def remove(state: VideoState, obj_id: Any, *, strict: bool) -> VideoFlow[list[int]]:
@@ -112,7 +113,7 @@ def _prompt(
     outputs = yield from state.session.answer(entry)
     state.note_prompt(name, frame, prompts)
     found = read_frame(outputs, state.clip, frame, picture.seconds)
-    return frame, list(state.obj_ids), found.masks(state.obj_ids)
+    return frame, list(state.obj_ids), masks_of(found, state.obj_ids)
 
 
 def _check_known(state: VideoState, name: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,9 +15,9 @@ import numpy.typing as npt
 from triton_sam.client import wire
 from triton_sam.client.video_session import Checkpoint, VideoSession
 from triton_sam.client.wire import Outputs
-from triton_sam.core.rle import from_rle
 from triton_sam.errors import InternalError, InvalidInput
 from triton_sam.video.clip import Clip
+from triton_sam.video.found import FoundObject, VideoFrame
 
 log = logging.getLogger(__name__)
 
@@ -37,46 +37,9 @@ class VideoMasks(npt.NDArray[np.bool_]):
         return np.asarray(self)
 
 
-@dataclass(frozen=True, slots=True)
-class FoundObject:
-    """One object in one frame.
-
-    Attributes:
-        rle: its mask as COCO's ``{"size": [H, W], "counts": str}``.
-        score: the model's estimate of the mask's IoU.
-        appearance: above 0 if the object is there.
-    """
-
-    rle: Mapping[str, Any]
-    score: float
-    appearance: float
-
-
-@dataclass(frozen=True, slots=True)
-class VideoFrame:
-    """What is known of one frame.
-
-    Attributes:
-        index: of the frame.
-        seconds: when it is shown; None if the clip has no times.
-        objects: by object; those without a mask in the frame are left out.
-        size: (width, height) of the masks.
-    """
-
-    index: int
-    seconds: float | None
-    objects: Mapping[int, FoundObject]
-    size: tuple[int, int]
-
-    def masks(self, obj_ids: Sequence[int]) -> VideoMasks:
-        """[O,1,H,W] of these objects; empty for those without a mask."""
-        width, height = self.size
-        masks = np.zeros((len(obj_ids), 1, height, width), np.bool_)
-        for place, obj_id in enumerate(obj_ids):
-            found = self.objects.get(obj_id)
-            if found is not None:
-                masks[place, 0] = from_rle(found.rle)
-        return masks.view(VideoMasks)
+def masks_of(frame: VideoFrame, obj_ids: Sequence[int]) -> VideoMasks:
+    """[O,1,H,W] of these objects; empty for those without a mask in the frame."""
+    return frame.masks(obj_ids).view(VideoMasks)
 
 
 @dataclass(eq=False, slots=True)

@@ -1,0 +1,143 @@
+"""``triton-sam track``: objects through a video, from a running server."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from typing import Annotated
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from triton_sam.cli.image_options import ModelOption
+from triton_sam.cli.server_options import TokenOption
+from triton_sam.cli.track_job import Report, TrackJob, TrackRun
+from triton_sam.cli.track_options import Targets, track_prompts
+from triton_sam.console import err, out
+from triton_sam.errors import InvalidInput, JobInterrupted
+
+_INTERRUPTED = 130
+#: Between two lines where there is no terminal for a bar.
+_LINE_SECONDS = 60.0
+
+
+# Many parameters: each is an option of the command line.
+def track(
+    video: Annotated[
+        str,
+        typer.Argument(metavar="VIDEO|FOLDER|-", help="A video file, a folder of images, or - for a stream on stdin."),
+    ],
+    point: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FRAME,X,Y[,LABEL][,OBJECT]", help="Label 1 object (default), 0 background. Repeatable."),
+    ] = None,
+    box: Annotated[
+        list[str] | None, typer.Option(metavar="FRAME,X0,Y0,X1,Y1[,OBJECT]", help="Object 1 by default. Repeatable.")
+    ] = None,
+    mask: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FRAME,FILE[,OBJECT]", help="Image of the video's size, not black where the object is."),
+    ] = None,
+    output: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--out", help="*.mp4, .mov, .mkv: an overlay; *.json: COCO; FOLDER/: a label PNG a frame. Repeatable."
+        ),
+    ] = None,
+    json_form: Annotated[
+        str | None,
+        typer.Option("--json", help="coco or youtube-vis; default by name: *ytvis*.json and *youtube*.json are that."),
+    ] = None,
+    reverse: Annotated[
+        bool, typer.Option("--reverse", help="Track backward, from the last frame with a prompt.")
+    ] = False,
+    both: Annotated[bool, typer.Option("--both", help="Track forward and backward from the first prompt.")] = False,
+    fps: Annotated[
+        float | None, typer.Option(min=0.01, max=1000, help="Of overlays; default the video's own times, else 25.")
+    ] = None,
+    model: ModelOption = "sam2",
+    url: Annotated[
+        list[str] | None,
+        typer.Option(help="Address of Triton; if one does not answer, the next one goes on. Default TRITON_URL."),
+    ] = None,
+    token: TokenOption = None,
+    state_every: Annotated[
+        int, typer.Option(min=1, help="Frames after which a run can go on elsewhere, or after it was killed.")
+    ] = 30,
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds for one request.")] = 120.0,
+) -> None:
+    """Track objects through a video on a running server; the same command goes on where a run stopped.
+
+    Frames count from 0, and coordinates are pixels of the video.
+    """
+    from triton_sam.client.video_client import SAM2VideoClient
+    from triton_sam.video.opening import open_clip
+
+    if reverse and both:
+        raise InvalidInput("--both is forward and backward: leave --reverse out")
+    prompts = track_prompts(point or [], box or [], mask or [])
+    targets = Targets.of(output or ["overlay.mp4"], json_form)
+    clip = open_clip(video)
+    for notice in clip.notices:
+        err.print(notice)
+    job = TrackJob(video, clip, prompts, targets, model, "both" if both else "reverse" if reverse else "forward", fps)
+    job.check()
+    with SAM2VideoClient(url, model, token=token, timeout=timeout, state_every=state_every) as client:
+        try:
+            with _progress() as report:
+                summary = TrackRun(job, client, report).run()
+        except JobInterrupted as stopped:
+            err.print(str(stopped))
+            raise typer.Exit(_INTERRUPTED) from None
+    out.print(summary)
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[Report]:
+    """A bar with frames a second on stderr; where that is no terminal, a line a minute."""
+    if not err.is_terminal:
+        yield _Lines().report
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=err) as progress:
+        task = progress.add_task("starting", total=None, rate="")
+        rate = _Rate()
+
+        def report(what: str, done: int, of: int | None) -> None:
+            total = None if of is None else max(of, done)
+            progress.update(task, description=what, completed=done, total=total, rate=rate.text(what, done))
+
+        yield report
+
+
+class _Lines:
+    def __init__(self) -> None:
+        self._next = time.monotonic() + _LINE_SECONDS
+        self._rate = _Rate()
+
+    def report(self, what: str, done: int, of: int | None) -> None:
+        rate = self._rate.text(what, done)
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + _LINE_SECONDS
+            err.print(f"{what} frame {done:,}{'' if of is None else f' of {of:,}'}, {rate}")
+
+
+class _Rate:
+    """Frames a second since the work of this kind began."""
+
+    def __init__(self) -> None:
+        self._what, self._began, self._first = "", 0.0, 0
+
+    def text(self, what: str, done: int) -> str:
+        now = time.monotonic()
+        if what != self._what:
+            self._what, self._began, self._first = what, now, done
+        spent = now - self._began
+        return f"{(done - self._first) / spent:.1f} frames/s" if spent > 0 else ""

@@ -1,0 +1,322 @@
+"""Tracks one video for ``triton-sam track``: a run that was stopped or killed goes on with the same command."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from triton_sam import __version__
+from triton_sam.cli.track_options import Targets, TrackPrompt, mask_file
+from triton_sam.client.video_client import SAM2VideoClient
+from triton_sam.client.video_session import Checkpoint
+from triton_sam.client.video_state import VideoState
+from triton_sam.core.images import EncodedImage
+from triton_sam.errors import InvalidInput, JobInterrupted
+from triton_sam.files import whole_file
+from triton_sam.video.annotations import VideoFacts, write_coco, write_youtube_vis
+from triton_sam.video.clip import Clip, ClipFrame
+from triton_sam.video.found import VideoFrame
+from triton_sam.video.label_frames import LabelFolder
+from triton_sam.video.overlays import OverlayVideo
+from triton_sam.video.results import ResultFile
+
+_NO_LIMIT = 2**62
+#: Called as frames are done: (what is done, frames so far, frames in all if that is known).
+Report = Callable[[str, int, int | None], None]
+
+
+@dataclass(frozen=True, slots=True)
+class TrackJob:
+    """What is tracked and written.
+
+    Attributes:
+        name: of the video, as it was given.
+        directions: ``forward``, ``reverse`` or ``both``.
+        rate: frames a second of overlays of frames without times.
+    """
+
+    name: str
+    clip: Clip
+    prompts: list[TrackPrompt]
+    targets: Targets
+    model: str
+    directions: str = "forward"
+    rate: float | None = None
+
+    @property
+    def objects(self) -> list[int]:
+        return sorted({prompt.object for prompt in self.prompts})
+
+    @property
+    def first(self) -> int:
+        return min(prompt.frame for prompt in self.prompts)
+
+    def passes(self) -> list[tuple[int, bool]]:
+        """(first frame, whether backward) of each way through the video."""
+        backward = max(prompt.frame for prompt in self.prompts) if self.directions == "reverse" else self.first - 1
+        forward = [(self.first, False)] if self.directions != "reverse" else []
+        return forward + ([(backward, True)] if self.directions != "forward" and backward >= 0 else [])
+
+    def check(self) -> None:
+        """InvalidInput for what cannot be done, before the server is asked."""
+        LabelFolder.check(self.objects if self.targets.folders else [])
+        for prompt in self.prompts:
+            if self.clip.length is not None and prompt.frame >= self.clip.length:
+                self.clip.frame(prompt.frame)  # says so
+            if prompt.mask is not None:
+                mask_file(prompt.mask, self.clip.size)
+        if self.clip.is_live and self.directions != "forward":
+            raise InvalidInput("a stream cannot be tracked backward: save it as a file first")
+
+    def definition(self) -> dict[str, Any]:
+        """What must be the same for a run to go on."""
+        content = {
+            "video": self.name,
+            "size": list(self.clip.size),
+            "first frame": hashlib.sha256(self.clip.frame(0).data).hexdigest(),
+            "prompts": [prompt.as_json() for prompt in self.prompts],
+            "model": self.model,
+            "direction": self.directions,
+        }
+        plain: dict[str, Any] = json.loads(json.dumps(content))
+        return plain
+
+
+class TrackRun:
+    """One run of a job, with its results so far in a folder beside the first output."""
+
+    def __init__(self, job: TrackJob, client: SAM2VideoClient, report: Report) -> None:
+        self._job, self._client, self._report = job, client, report
+        self._done = 0
+
+    def run(self) -> str:
+        """Tracks and writes; returns a summary. JobInterrupted after Ctrl-C, when everything so far is kept."""
+        job = self._job
+        if job.clip.is_live:
+            return self._run_live()
+        folder = _folder_of(job.targets.all[0])
+        with _opened(folder, job) as results:
+            try:
+                self._track(folder, results)
+            except KeyboardInterrupt:
+                results.sync()
+                raise JobInterrupted(
+                    f"stopped with {self._done} frame{'s' * (self._done != 1)} tracked: the same command goes on"
+                ) from None
+            frames = job.clip.length or results.count
+            with self._sinks(results.size) as put:
+                pictures = iter(job.clip.frames()) if job.targets.overlays else iter(())
+                for index in range(frames):
+                    put(next(pictures, None), index, results.get(index))
+                    self._report("writing", index + 1, frames)
+            self._write_jsons(results, frames)
+        shutil.rmtree(folder, ignore_errors=True)
+        return self._summary(frames)
+
+    # -- a file or a folder, which can be read again ------------------------------------------------------------
+
+    def _track(self, folder: Path, results: ResultFile) -> None:
+        job, state_file = self._job, folder / "state.bin"
+        kept = _Position.read(state_file)
+        passes = job.passes()
+        if kept is None:
+            state = self._client.init_state(job.clip)
+            for prompt in job.prompts:
+                self._prompt(state, prompt)
+            at, first = 0, passes[0][0]
+        else:
+            state = self._client.init_state(job.clip, checkpoint=kept.checkpoint, obj_ids=kept.objects)
+            at, first = kept.at, kept.next_frame(passes)
+        while at < len(passes):
+            reverse = passes[at][1]
+            checkpoint = state.checkpoint
+            for found in self._client.track_frames(state, first, reverse=reverse) if first >= 0 else ():
+                results.add(found)
+                self._done = results.known
+                self._report("tracking", self._done, self._expected())
+                if state.checkpoint is not None and state.checkpoint is not checkpoint:
+                    checkpoint = state.checkpoint  # it is the one behind this very frame
+                    results.sync()
+                    _Position(at, found.index, list(state.obj_ids), checkpoint).write(state_file)
+            at += 1
+            if at < len(passes):
+                first = passes[at][0]
+        self._client.close_state(state)
+
+    def _expected(self) -> int | None:
+        job, total = self._job, self._job.clip.length or self._job.clip.expected
+        if job.directions == "reverse":
+            return job.passes()[0][0] + 1
+        if total is None:
+            return None
+        return total if job.directions == "both" else max(total - job.first, 1)
+
+    # -- a stream, which comes once -----------------------------------------------------------------------------
+
+    def _run_live(self) -> str:
+        """Everything is written as frames come; Ctrl-C ends the stream."""
+        job = self._job
+        with TemporaryDirectory(prefix="triton-sam-track") as folder:
+            results = ResultFile(Path(folder) / "results.jsonl", job.clip.size)
+            try:
+                with self._sinks(job.clip.size) as put:
+                    try:
+                        self._follow(results, put)
+                    except KeyboardInterrupt:
+                        self._report("ending", self._done, None)
+                self._write_jsons(results, self._done)
+            finally:
+                results.close()
+        return self._summary(self._done)
+
+    def _follow(self, results: ResultFile, put: Put) -> None:
+        """Prompts count from their frames on."""
+        job = self._job
+        state = self._client.init_state(job.clip)
+        waiting = sorted({prompt.frame for prompt in job.prompts})
+        for picture in job.clip.frames(0, waiting[0] - 1):
+            self._put(put, picture, None)
+        while waiting:
+            first = waiting.pop(0)
+            for prompt in job.prompts:
+                if prompt.frame == first:
+                    self._prompt(state, prompt)
+            most = waiting[0] - first - 1 if waiting else None
+            for found in self._client.track_frames(state, first, most):
+                results.add(found)
+                self._put(put, job.clip.frame(found.index) if job.targets.overlays else None, found)
+        self._client.close_state(state)
+
+    def _put(self, put: Put, picture: ClipFrame | None, found: VideoFrame | None) -> None:
+        put(picture, self._done, found)
+        self._done += 1
+        self._report("tracking", self._done, None)
+
+    # -- both ---------------------------------------------------------------------------------------------------
+
+    def _prompt(self, state: VideoState, prompt: TrackPrompt) -> None:
+        if prompt.mask is not None:
+            mask = mask_file(prompt.mask, state.clip.size)
+            self._client.add_new_mask(state, prompt.frame, prompt.object, mask)
+            return
+        self._client.add_new_points_or_box(
+            state, prompt.frame, prompt.object, prompt.points or None, prompt.labels or None, prompt.box
+        )
+
+    @contextmanager
+    def _sinks(self, size: tuple[int, int]) -> Iterator[Put]:
+        """A function that writes a frame to all overlays and folders, which are complete when the context ends."""
+        job = self._job
+        values = {name: place + 1 for place, name in enumerate(job.objects)}
+        stems = _stems(job.clip)
+        with ExitStack() as stack:
+            rate = job.rate or job.clip.rate
+            overlays = [stack.enter_context(OverlayVideo(path, size, rate)) for path in job.targets.overlays]
+            folders = [LabelFolder(path, size, job.objects) for path in job.targets.folders]
+
+            def put(picture: ClipFrame | None, index: int, found: VideoFrame | None) -> None:
+                for folder in folders:
+                    folder.write(index, found, stems.get(index))
+                if overlays and picture is not None:
+                    pixels = EncodedImage(picture.data, max_bytes=_NO_LIMIT, max_pixels=_NO_LIMIT).pixels()
+                    seconds = None if job.rate else picture.seconds
+                    for overlay in overlays:
+                        overlay.add(pixels, found, values, seconds)
+
+            yield put
+
+    def _write_jsons(self, results: ResultFile, frames: int) -> None:
+        job, stems = self._job, _stems(self._job.clip)
+
+        def file_name(index: int) -> str:
+            return f"{stems.get(index, f'{index:06d}')}.png"
+
+        facts = VideoFacts(
+            job.name, job.clip.size, frames, file_name, job.objects, f"Tracked with triton-sam {__version__}"
+        )
+        for path, is_vis in job.targets.jsons.items():
+            (write_youtube_vis if is_vis else write_coco)(path, results, facts)
+
+    def _summary(self, frames: int) -> str:
+        job, count = self._job, len(self._job.objects)
+        written = ", ".join(map(str, job.targets.all))
+        return f"{count} object{'s' * (count != 1)} in {frames} frame{'s' * (frames != 1)}: {written}"
+
+
+#: Writes one frame: its picture, its index, and what was found in it.
+Put = Callable[[ClipFrame | None, int, VideoFrame | None], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Position:
+    """How far a run has come: the state of the session behind one frame of one pass."""
+
+    at: int
+    frame: int
+    objects: list[int]
+    checkpoint: Checkpoint
+
+    def next_frame(self, passes: list[tuple[int, bool]]) -> int:
+        return self.frame - 1 if passes[self.at][1] else self.frame + 1
+
+    def write(self, path: Path) -> None:
+        head = {"pass": self.at, "frame": self.frame, "objects": self.objects, "step": self.checkpoint.step}
+        with whole_file(path) as file:
+            file.write(json.dumps(head).encode() + b"\n")
+            file.write(self.checkpoint.data)
+
+    @staticmethod
+    def read(path: Path) -> _Position | None:
+        try:
+            head, _, data = path.read_bytes().partition(b"\n")
+        except FileNotFoundError:
+            return None
+        content: Mapping[str, Any] = json.loads(head)
+        checkpoint = Checkpoint(int(content["step"]), data)
+        return _Position(int(content["pass"]), int(content["frame"]), list(content["objects"]), checkpoint)
+
+
+def _folder_of(target: Path) -> Path:
+    target = target.resolve()
+    return target.with_name(f".{target.name}.track")
+
+
+@contextmanager
+def _opened(folder: Path, job: TrackJob) -> Iterator[ResultFile]:
+    """The results so far of this job; InvalidInput if the folder has those of another one."""
+    described = folder / "job.json"
+    wanted = job.definition()
+    try:
+        folder.mkdir(exist_ok=True)
+        found = json.loads(described.read_bytes()) if described.exists() else None
+    except (OSError, ValueError) as error:
+        raise InvalidInput(f"the folder {folder} cannot be used ({error}): delete it") from None
+    if found is None:
+        with whole_file(described) as file:
+            file.write(json.dumps(wanted).encode())
+    elif found != wanted:
+        names = ", ".join(name for name in wanted if found.get(name) != wanted[name])
+        raise InvalidInput(
+            f"{folder} has a stopped run with another {names}: give the former options to go on, another --out, or "
+            "delete that folder to begin again"
+        )
+    results = ResultFile(folder / "results.jsonl", job.clip.size)
+    try:
+        yield results
+    finally:
+        results.close()
+
+
+def _stems(clip: Clip) -> dict[int, str]:
+    """Names of the frames' files; none if two of them are the same."""
+    if clip.length is None:
+        return {}
+    found = {index: stem for index in range(clip.length) if (stem := clip.stem(index)) is not None}
+    return found if len(set(found.values())) == len(found) else {}
