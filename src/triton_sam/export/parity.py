@@ -46,7 +46,7 @@ class ParityCheck:
 
     def __init__(self, reference: Reference, encoder: Path, decoder: Path) -> None:
         self._reference, self._graphs = reference, reference.graphs
-        self._encoder, self._decoder = _session(encoder), _session(decoder)
+        self._encoder, self._decoder = cpu_session(encoder), cpu_session(decoder)
         self._encoded: dict[Scene, dict[str, FloatArray]] = {}
 
     def run(self, scenes: Sequence[Scene], seed: int) -> Report:
@@ -127,7 +127,8 @@ class ParityCheck:
         yield entry
 
 
-def _session(graph: Path) -> Any:
+def cpu_session(graph: Path) -> Any:
+    """A graph in ONNX Runtime, for comparisons."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # torch needs the cores in between

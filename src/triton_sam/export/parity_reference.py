@@ -52,14 +52,14 @@ class Reference:
         """The expected masks and scores for one case of each kind of prompt."""
         seed_before, found = self._answers.get(scene, (None, []))
         if seed_before != seed:
-            with _exactly():
+            with exactly():
                 found = list(self._ask(scene, seed))
             self._answers[scene] = seed, found
         return found
 
     def _encoded(self, scene: Scene) -> Any:
         if scene not in self._embeddings:
-            with _exactly():
+            with exactly():
                 self._embeddings[scene] = embeddings_of(self._network, self._architecture, scene.pixels)
         return self._embeddings[scene]
 
@@ -78,7 +78,7 @@ class Reference:
 
 
 @contextlib.contextmanager
-def _exactly() -> Iterator[None]:
+def exactly() -> Iterator[None]:
     """Disables TF32: by default a GPU's convolutions round to ten bits, an error of 0.5 % of the deviation."""
     convolutions, products = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False

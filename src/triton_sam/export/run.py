@@ -18,31 +18,38 @@ from typing import Any
 import torch
 
 from triton_sam.errors import InvalidInput, SetupError
-from triton_sam.export.checkpoint import check_variant, fill, read_checkpoint, recognise
+from triton_sam.export.checkpoint import check_variant, network_of, read_checkpoint, recognise
 from triton_sam.export.checkpoint_keys import map_keys
+from triton_sam.export.memory_graphs import write_memory_graphs
 from triton_sam.export.onnx_files import GraphInput, export_graph, files_of
 from triton_sam.export.parity import ParityCheck
+from triton_sam.export.parity_memory import check_memory
 from triton_sam.export.parity_reference import Reference
 from triton_sam.export.parity_report import Report
 from triton_sam.export.parity_scenes import scenes
 from triton_sam.export.precision_conversion import convert_graph
 from triton_sam.export.wrappers import Decoder, Encoder
 from triton_sam.models.catalog import get_spec
+from triton_sam.models.memory_traits import MEMORY_TRAITS
 from triton_sam.models.specs import (
     DECODER_FILE,
     ENCODER_FILE,
     GRAPHS_FILE,
+    MEMORY_FILE,
+    MEMORY_GRAPHS,
     Graphs,
     ModelSpec,
     Precision,
     exported_graphs,
     graphs_to_json,
 )
-from triton_sam.networks.segmenters import build, check_side
+from triton_sam.networks.segmenters import check_side
 
 REPORT_FILE = "report.json"
 #: Version of the exporter. Increase it when the exported graphs change, so that cached ones are exported again.
-EXPORTER = 3
+EXPORTER = 4
+#: All files of an export but its description and its report.
+_GRAPHS = (ENCODER_FILE, DECODER_FILE, *MEMORY_GRAPHS, MEMORY_FILE)
 #: Given instead of a model's id: the model is recognised by its tensors.
 AUTO = "auto"
 
@@ -98,15 +105,13 @@ def export_checkpoint(
     check_variant(weights, spec)
     side = _own_side(spec) if options.image_size is None else options.image_size
     graphs = exported_graphs(spec.architecture, side, options.precision)
-    network = build(spec.architecture, side)
-    fill(network, weights)
-    unused = weights.unused
+    network = network_of(spec, side, weights).to(options.device)
+    unused, memory = weights.unused, MEMORY_TRAITS[spec.architecture.generation] if weights.memory else None
     del weights
-    network = network.to(options.device)
     with _build_folder(folder) as building:
         opsets = write_graphs(network, spec, graphs, building, say)
         say("checking against torch")
-        result = _check(network, spec, graphs, building, options.seed)
+        results = _check(network, spec, graphs, building, options.seed)
         report = {
             "model": spec.id,
             "exporter": EXPORTER,
@@ -119,15 +124,16 @@ def export_checkpoint(
             "opset": opsets,
             "parameters_m": round(sum(weight.numel() for weight in network.parameters()) / 1e6, 1),
             "seconds": round(time.monotonic() - started, 1),
-            **_facts(result, building),
+            **_facts(results, building),
         }
-        if not result.passed:
-            reason = f"{result.reason} (seed {result.seed})"
+        failed = next((result for result in results if not result.passed), None)
+        if failed is not None:
+            reason = f"{failed.reason} (seed {failed.seed})"
             raise SetupError(f"the export of {spec.id} does not equal torch, so it was not kept: {reason}")
         (building / REPORT_FILE).write_text(json.dumps(report, indent=2) + "\n")
         (building / GRAPHS_FILE).write_text(graphs_to_json(graphs))
         _publish(building, folder)
-    return Exported(dataclasses.replace(spec, graphs=graphs), folder, report)
+    return Exported(dataclasses.replace(spec, graphs=graphs, memory=memory), folder, report)
 
 
 def check_options(options: ExportOptions, spec: ModelSpec | None) -> None:
@@ -159,10 +165,10 @@ def _publish(building: Path, folder: Path) -> None:
     The description is deleted first and written last, so that a partial export has none.
     """
     (folder / GRAPHS_FILE).unlink(missing_ok=True)
-    for name in (ENCODER_FILE, DECODER_FILE):
+    for name in _GRAPHS:
         for old in files_of(folder / name):
             old.unlink(missing_ok=True)
-        for file in files_of(building / name):
+        for file in _present(building, name):
             file.replace(folder / file.name)
     for name in (REPORT_FILE, GRAPHS_FILE):
         (building / name).replace(folder / name)
@@ -182,7 +188,7 @@ def _own_side(spec: ModelSpec) -> int:
 def write_graphs(
     network: Any, spec: ModelSpec, graphs: Graphs, folder: Path, say: Callable[[str], None] = lambda _: None
 ) -> dict[str, int]:
-    """Writes both graphs of a network into ``folder`` and returns their opsets."""
+    """Writes the graphs of a network into ``folder``, with those of its memory if it has one; returns their opsets."""
     say("writing the encoder")
     encoder, decoder = folder / ENCODER_FILE, folder / DECODER_FILE
     device = next(network.parameters()).device
@@ -207,6 +213,9 @@ def write_graphs(
         say(f"converting to {graphs.precision.value}")
         convert_graph(encoder, graphs.precision, is_decoder=False)
         convert_graph(decoder, graphs.precision, is_decoder=True)
+    if hasattr(network, "memory_attention"):
+        say("writing the memory")
+        opsets |= write_memory_graphs(network, spec, graphs, folder)
     return opsets
 
 
@@ -235,23 +244,35 @@ def decoder_inputs(graphs: Graphs, device: torch.device) -> list[GraphInput]:
     ]
 
 
-def _check(network: Any, spec: ModelSpec, graphs: Graphs, folder: Path, seed: int) -> Report:
+def _check(network: Any, spec: ModelSpec, graphs: Graphs, folder: Path, seed: int) -> list[Report]:
+    """The result for images and, if the network has a memory, that for video."""
     reference = Reference(network, spec.architecture, graphs)
     check = ParityCheck(reference, folder / ENCODER_FILE, folder / DECODER_FILE)
-    return check.run(scenes(graphs.side, seed), seed)
+    shown = scenes(graphs.side, seed)
+    results = [check.run(shown, seed)]
+    if hasattr(network, "memory_attention"):
+        results.append(check_memory(network, spec, graphs, folder, shown[0], seed))
+    return results
 
 
-def _facts(result: Report, folder: Path) -> dict[str, Any]:
-    files = [file for name in (ENCODER_FILE, DECODER_FILE) for file in files_of(folder / name)]
+def _present(folder: Path, name: str) -> list[Path]:
+    """A file of an export and its external data, if it is there."""
+    return files_of(folder / name) if (folder / name).is_file() else []
+
+
+def _facts(results: list[Report], folder: Path) -> dict[str, Any]:
+    """The part of the report about files and differences; that of a memory's graphs is ``memory_parity``."""
+    files = [file for name in _GRAPHS for file in _present(folder, name)]
     packages = ("torch", "transformers", "onnx", "onnxruntime")
     return {
         "files": {file.name: file.stat().st_size for file in files},
         "versions": {name: importlib.metadata.version(name) for name in packages},
         "summary": [
             {"output": output, "max_abs_diff": worst, "share": share, "iou": overlap}
+            for result in results
             for output, worst, share, overlap in result.summary()
         ],
-        "parity": result.as_dict(),
+        **{name: result.as_dict() for name, result in zip(("parity", "memory_parity"), results, strict=False)},
     }
 
 

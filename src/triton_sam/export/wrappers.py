@@ -110,13 +110,32 @@ class Decoder(nn.Module):
         Returns:
             [B,M,4g,4g] logits and [B,M] predicted IoU; M is 3 with ``multimask_output``, else 1.
         """
+        embeddings = image_embeddings, high_res_feats_0, high_res_feats_1
+        masks, scores, _ = self.candidates(embeddings, point_coords, point_labels, mask_input, has_mask_input)
+        start = (multimask_output[0] > 0.5).to(torch.int64)
+        end = 1 + start * (self.decoder.num_mask_tokens - 1)
+        return masks[:, start:end], scores[:, start:end]
+
+    def candidates(
+        self,
+        embeddings: tuple[Tensor, Tensor, Tensor],
+        point_coords: Tensor,
+        point_labels: Tensor,
+        mask_input: Tensor,
+        has_mask_input: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """[B,4,4g,4g] logits, [B,4] predicted IoU, and the [B,T,256] tokens from which they were made.
+
+        The single mask comes first. Arguments as in ``forward``.
+        """
+        image_embeddings, high_res_feats_0, high_res_feats_1 = embeddings
         rows = point_coords.shape[0]
         tokens = self._tokens(point_coords, point_labels)
         source = (image_embeddings + self._dense(mask_input, has_mask_input)).expand(rows, -1, -1, -1)
         image = source.flatten(2).transpose(1, 2)
         tokens, image = run_two_way_transformer(self.decoder.transformer, tokens, image, self.positions)
         count = self.decoder.num_mask_tokens
-        first = 2 if self.has_features else 1  # the token of the object score comes first if there is one
+        first = self.first_mask_token
         upscaled = self._upscale(image, source, high_res_feats_0, high_res_feats_1)
         weights = torch.stack(
             [mlp(tokens[:, first + index]) for index, mlp in enumerate(self.decoder.output_hypernetworks_mlps)],
@@ -124,7 +143,12 @@ class Decoder(nn.Module):
         )
         masks = (weights @ upscaled.flatten(2)).reshape(rows, count, upscaled.shape[2], upscaled.shape[3])
         scores = self.decoder.iou_prediction_head(tokens[:, first - 1])
-        return self._select(masks, scores, multimask_output)
+        return *self._with_stable_single(masks, scores), tokens
+
+    @property
+    def first_mask_token(self) -> int:
+        """The token of the single mask; that of the object score, if there is one, and that of the IoU come first."""
+        return 2 if self.has_features else 1
 
     def _tokens(self, coords: Tensor, labels: Tensor) -> Tensor:
         """[B,T,256]: the output tokens, then one for each point and each padding point of the reference."""
@@ -177,15 +201,9 @@ class Decoder(nn.Module):
         upscaled = decoder.upscale_conv2(functional.gelu(upscaled))
         return functional.gelu(upscaled + finest if self.has_features else upscaled)
 
-    def _select(self, masks: Tensor, scores: Tensor, multimask: Tensor) -> tuple[Tensor, Tensor]:
-        single, single_score = masks[:, :1], scores[:, :1]
-        if self.has_features and self.decoder.dynamic_multimask_via_stability:
-            stable, stable_score = self.decoder._dynamic_multimask_via_stability(
-                masks.unsqueeze(1), scores.unsqueeze(1)
-            )
-            single, single_score = stable[:, 0], stable_score[:, 0]
-        choice = torch.cat([single, masks[:, 1:]], dim=1)
-        choice_scores = torch.cat([single_score, scores[:, 1:]], dim=1)
-        start = (multimask[0] > 0.5).to(torch.int64)
-        end = 1 + start * (self.decoder.num_mask_tokens - 1)
-        return choice[:, start:end], choice_scores[:, start:end]
+    def _with_stable_single(self, masks: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
+        """Replaces a single mask that is not stable by the best of the others."""
+        if not self.has_features or not self.decoder.dynamic_multimask_via_stability:
+            return masks, scores
+        stable, score = self.decoder._dynamic_multimask_via_stability(masks.unsqueeze(1), scores.unsqueeze(1))
+        return torch.cat([stable[:, 0], masks[:, 1:]], dim=1), torch.cat([score[:, 0], scores[:, 1:]], dim=1)

@@ -30,6 +30,10 @@ OLD_EIGHT_BIT_ENCODER_FILE = "encoder_cpu.onnx"
 CPU_DECODER_FILE = "decoder_cpu.onnx"
 #: The weights for the torch engine, under transformers' names.
 NETWORK_FILE = "network.safetensors"
+#: Graphs of models that remember objects in a video, and what is in none of them. The last is there for torch as well.
+MEMORY_ATTENTION_FILE, VIDEO_DECODER_FILE = "memory_attention.onnx", "video_decoder.onnx"
+MEMORY_ENCODER_FILE, MEMORY_FILE = "memory_encoder.onnx", "memory.json"
+MEMORY_GRAPHS = (MEMORY_ATTENTION_FILE, VIDEO_DECODER_FILE, MEMORY_ENCODER_FILE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,14 +6,14 @@
 
 The definition is Meta's. It is computed in another order with the same result: values are projected after the attention
 (memories have a quarter of the width), and the parts of the first layer that no memory reaches once for all objects.
-Rows of fewer memories than others have empty slots. An empty slot gets the keys of the row's first cell, so that it
-changes no maximum of a softmax, and its share of the result is then taken away: no mask is added to the scores.
+Rows of fewer memories than others have empty slots. These get the keys of others, and their share of the attention is
+then taken away: no mask is added to the scores.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -32,18 +32,25 @@ _MASK_SCALE, _MASK_SHIFT = 20.0, -10.0
 _EMPTY_DISTANCE = -1e8
 
 
-class Attend(Protocol):
-    """[B,Q,C] queries that are scaled already, [B,K,C] keys, [B,K,V] values -> [B,Q,V].
+class Kernels(Protocol):
+    """The two steps of an attention that are worth a kernel of their own."""
 
-    A first axis of 1 stands for B.
-    """
+    def attend(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        """[N,Q,C] queries that are scaled already, [B,K,C] keys, [B,K,V] values -> [B,Q,V]; N is B or 1."""
 
-    def __call__(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor: ...
+    def turn(self, channels: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
+        """Turns each channel of [R,n,C]'s first half with its partner in the second half by angles of [n,C/2]."""
 
 
-def attend(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """:class:`Attend` with torch's own kernels."""
-    return functional.scaled_dot_product_attention(queries, keys, values, scale=1.0)
+class TorchKernels:
+    """:class:`Kernels` of torch's own operators."""
+
+    def attend(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        return functional.scaled_dot_product_attention(queries, keys, values, scale=1.0)
+
+    def turn(self, channels: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
+        first, second = channels.chunk(2, dim=-1)
+        return torch.cat([first * cosines - second * sines, first * sines + second * cosines], dim=-1)
 
 
 class ConditionOnMemory(nn.Module):
@@ -57,15 +64,17 @@ class ConditionOnMemory(nn.Module):
     ages: Tensor
     frequencies: Tensor
 
-    def __init__(self, network: Any, traits: MemoryTraits, grid: int, attention: Attend = attend) -> None:
+    def __init__(self, network: Any, traits: MemoryTraits, grid: int, kernels: Kernels | None = None) -> None:
         """
         Args:
             network: with :func:`~triton_sam.networks.memory_layers.add_memory`'s layers and loaded weights.
             grid: side of the embedding, cells.
+            kernels: torch's by default.
         """
         super().__init__()
-        self._grid, self._width, self._attend = grid, traits.width, attention
-        self._layers = nn.ModuleList(_Layer(layer) for layer in network.memory_attention.layers)
+        self._grid, self._width = grid, traits.width
+        kernels = kernels or TorchKernels()
+        self._layers = nn.ModuleList(_Layer(layer, kernels) for layer in network.memory_attention.layers)
         self._norm = network.memory_attention.layer_norm
         # SAM 2 has no positions of pointers in time.
         places = traits.pointer_positions
@@ -102,7 +111,7 @@ class ConditionOnMemory(nn.Module):
         state = (image_embeddings - self.no_memory).flatten(2).transpose(1, 2) + self.places
         seen = self._seen(memories, memory_ages, pointers, distances)
         for layer in self._layers:
-            state = layer(state, seen, self.cosines, self.sines, self._attend)
+            state = layer(state, seen, self.cosines, self.sines)
         conditioned: Tensor = self._norm(state)
         return conditioned.transpose(1, 2).reshape(-1, _WIDTH, self._grid, self._grid)
 
@@ -112,38 +121,50 @@ class ConditionOnMemory(nn.Module):
         there = (ages >= 0).to(features.dtype)
         places = self.ages[ages.clamp(min=0)].unsqueeze(2) + self.memory_places  # [B,S,cells,C]
         # A pointer becomes as many cells as it is wider than a memory.
-        parts = pointers.reshape(rows, -1, width)
-        found = (distances > _EMPTY_DISTANCE).to(features.dtype).repeat_interleave(_WIDTH // width, dim=1)
-        keys = parts
+        parts = _WIDTH // width
+
+        def for_parts(pointer: Tensor) -> Tensor:
+            """[B,P,K] -> [B,P*parts,K]."""
+            return pointer.unsqueeze(2).expand(-1, -1, parts, -1).flatten(1, 2)
+
+        cut = pointers.reshape(rows, parts * pointers.shape[1], width)
+        found = for_parts((distances > _EMPTY_DISTANCE).to(features.dtype).unsqueeze(2))
+        keys = cut
         if self._pointer_places is not None:
-            angles = distances.clamp(min=_EMPTY_DISTANCE).unsqueeze(-1) * self.frequencies
-            times = self._pointer_places(torch.cat([angles.sin(), angles.cos()], dim=-1))
-            keys = parts + times.repeat_interleave(_WIDTH // width, dim=1)
-        occupied = torch.cat([there.unsqueeze(2).expand(rows, slots, cells).flatten(1), found], dim=1).unsqueeze(2)
-        values = torch.cat([features.flatten(1, 2), parts], dim=1)
+            angles = distances.unsqueeze(-1) * self.frequencies
+            keys = cut + for_parts(self._pointer_places(torch.cat([angles.sin(), angles.cos()], dim=-1)))
+        tokens = features + places
+        # An empty slot gets the keys of the first slot, and an empty pointer those of its first cell, which no position
+        # turns: so they change no maximum of a softmax.
+        tokens = torch.where(there[:, :, None, None] > 0, tokens, tokens[:, :1])
+        keys = torch.where(found > 0, keys, tokens[:, 0, :1])
+        spread = there.unsqueeze(2).expand(rows, slots, cells).flatten(1).unsqueeze(2)
+        occupied = torch.cat([spread, found], dim=1)
+        values = torch.cat([features.flatten(1, 2), cut], dim=1)
         # The last column counts how much of the attention went to occupied cells.
-        return _Seen(features + places, keys, torch.cat([values * occupied, occupied], dim=2), occupied)
+        return _Seen(tokens, keys, torch.cat([values * occupied, occupied], dim=2))
 
 
-class _Seen:
+class _Seen(NamedTuple):
     """What a row attends to.
 
     Attributes:
         memory_keys: [B,S,cells,C] before the projection.
         pointer_keys: [B,P',C], likewise.
-        values: [B,S*cells+P',C+1]: zeros in empty slots; the last column is ``occupied``.
-        occupied: [B,S*cells+P',1]: 1, or 0 in empty slots.
+        values: [B,S*cells+P',C+1]: zeros in empty slots; the last column is 1, or 0 in empty slots.
     """
 
-    def __init__(self, memory_keys: Tensor, pointer_keys: Tensor, values: Tensor, occupied: Tensor) -> None:
-        self.memory_keys, self.pointer_keys, self.values, self.occupied = memory_keys, pointer_keys, values, occupied
+    memory_keys: Tensor
+    pointer_keys: Tensor
+    values: Tensor
 
 
 class _Layer(nn.Module):
     """A layer with its projections prepared: queries are scaled, and pairs of channels that turn are in halves."""
 
-    def __init__(self, layer: Any) -> None:
+    def __init__(self, layer: Any, kernels: Kernels) -> None:
         super().__init__()
+        self._kernels = kernels
         own, cross = layer.self_attn, layer.cross_attn_image
         self._own_query, self._own_key = halves(own.q_proj, _WIDTH**-0.5), halves(own.k_proj)
         self._own_result = joined(own.v_proj, own.o_proj)
@@ -152,20 +173,16 @@ class _Layer(nn.Module):
         self._norms = nn.ModuleList([layer.layer_norm1, layer.layer_norm2, layer.layer_norm3])
         self._linear1, self._linear2 = layer.linear1, layer.linear2
 
-    def forward(self, state: Tensor, seen: _Seen, cosines: Tensor, sines: Tensor, attend: Attend) -> Tensor:
+    def forward(self, state: Tensor, seen: _Seen, cosines: Tensor, sines: Tensor) -> Tensor:
         """[N,n,256] -> [B,n,256]; N is B or 1."""
-
-        def turn(projected: Tensor) -> Tensor:
-            first, second = projected.chunk(2, dim=-1)
-            return torch.cat([first * cosines - second * sines, first * sines + second * cosines], dim=-1)
-
+        attend, turn = self._kernels.attend, self._kernels.turn
         normed = self._norms[0](state)
-        queries, keys = turn(self._own_query(normed)), turn(self._own_key(normed))
+        queries, keys = (turn(one(normed), cosines, sines) for one in (self._own_query, self._own_key))
         state = state + self._own_result(attend(queries, keys, normed))
-        queries = turn(self._query(self._norms[1](state)))
-        keys = torch.cat([turn(self._key(seen.memory_keys)).flatten(1, 2), self._key(seen.pointer_keys)], dim=1)
-        keys = torch.where(seen.occupied > 0, keys, keys[:, :1])
-        result = attend(queries, keys, seen.values)
+        queries = turn(self._query(self._norms[1](state)), cosines, sines)
+        rows = seen.memory_keys.shape[0]
+        keys = turn(self._key(seen.memory_keys).flatten(0, 1), cosines, sines).reshape(rows, -1, _WIDTH)
+        result = attend(queries, torch.cat([keys, self._key(seen.pointer_keys)], dim=1), seen.values)
         state = state + self._result(result[..., :-1] / result[..., -1:])
         found: Tensor = state + self._linear2(functional.relu(self._linear1(self._norms[2](state))))
         return found
