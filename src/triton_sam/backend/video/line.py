@@ -16,6 +16,9 @@ from triton_sam.errors import InvalidInput, QueueFull, TritonSamError, Unavailab
 
 #: Steps of which it is known how they were named.
 _NAMES_KEPT = 64
+#: How long steps wait for one that has failed.
+_FAILED_SECONDS = 1.0
+_FAILED = "{} before it failed: send that one again first"
 
 
 @dataclass(eq=False, slots=True)
@@ -72,6 +75,8 @@ class Line:
         self._waiting: dict[int, VideoStep] = {}
         self._names: dict[int, str] = {}
         self._progressed = self.used
+        self._failed: str | None = None
+        """The name of the next step, if it was tried already."""
 
     @property
     def is_idle(self) -> bool:
@@ -133,15 +138,15 @@ class Line:
         self._names[self.next] = self.running.request.named
         self._names.pop(self.next - _NAMES_KEPT, None)
         self.next += 1
-        self.running = None
+        self.running = self._failed = None
         self.used = self._progressed = time.perf_counter()
 
     def failed(self) -> list[tuple[VideoStep, TritonSamError]]:
         """The step that was computed does not count. Returns those behind it, with their errors."""
         assert self.running is not None
-        name, self.running = self.running.request.named, None
+        self._failed, self.running = self.running.request.named, None
         self.used = self._progressed = time.perf_counter()
-        return self._give_up(f"{name} before it failed: send that one again first")
+        return self._give_up(_FAILED.format(self._failed))
 
     def drop(self, unwanted: list[VideoStep]) -> list[tuple[VideoStep, TritonSamError]]:
         """Removes waiting steps. Returns those behind the first of them, with their errors."""
@@ -163,10 +168,14 @@ class Line:
         """When a step will have waited for a missing one for so long; None if none waits for that."""
         if self.running is not None or not self._waiting or self.next in self._waiting:
             return None
+        # A step that has failed is sent again at once, or not at all.
+        seconds = min(seconds, _FAILED_SECONDS) if self._failed is not None else seconds
         return max(self._progressed, min(step.job.received for step in self._waiting.values())) + seconds
 
     def give_up_gap(self, seconds: float) -> list[tuple[VideoStep, TritonSamError]]:
         """Removes the steps that wait for a missing one, and returns them with their errors."""
+        if self._failed is not None:
+            return self._give_up(_FAILED.format(self._failed))
         return self._give_up(f"step {self.next} before it did not come within {seconds:g} s: send that one first")
 
     @property

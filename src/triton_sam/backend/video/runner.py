@@ -115,6 +115,7 @@ class VideoRunner:
                 raise QueueFull("the videos that are being tracked have used up their memory: try again in a moment")
             line.add(step)
             self._responder.admit(job)
+            self._frames.feed(self._store)  # not only when the thread is free
             self._changed.notify_all()
 
     def has(self, session: str) -> bool:

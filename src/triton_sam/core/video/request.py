@@ -129,7 +129,7 @@ def video_request(document: Mapping[str, Any], limits: PromptLimits | None = Non
         do=do,
         format=form,
         frame=_whole(entry, "frame") if "frame" in _KEYS[do] else None,
-        object=_whole(entry, "object") if "object" in _KEYS[do] else None,
+        object=_whole(entry, "object", -MOST) if "object" in _KEYS[do] else None,
         prompt=prompt,
         mask=mask,
         reverse=_flag(entry, "reverse"),
@@ -165,7 +165,7 @@ def _whole(entry: Mapping[str, Any], name: str, least: int = 0) -> int:
     value = entry.get(name)
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= MOST:
         given = f"not {short(value)}" if name in entry else "and it is missing"
-        raise InvalidInput(f"{name} of video is a whole number from {least} on, {given}")
+        raise InvalidInput(f"{name} of video is a whole number from {least:,} on, {given}")
     return value
 
 

@@ -199,7 +199,7 @@ class _Plan:
         self, value: Any, most: int
     ) -> tuple[int, list[tuple[int, int, float, float]], tuple[tuple[int, int, bool], ...]]:
         entry = _mapping(value, "an object", {"object", "frames", "tracked"})
-        name = _number(entry["object"], "object")
+        name = _number(entry["object"], "object", -_MOST_NUMBER)
         if not isinstance(entry["frames"], list) or not isinstance(entry["tracked"], list):
             _damaged(f"object {name} has no list of frames")
         frames = [_frame(row, most) for row in entry["frames"]]
