@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from triton_sam.backend.cache import EmbeddingCache
 from triton_sam.backend.encodes import EncodePipeline, EncodeTask
@@ -40,9 +40,8 @@ class FrameEncoder:
         self._most = 2 * capacity.image_batches[-1]
         self._depth = min(4, self._most)
 
-    def feed(self, lines: Iterable[Line]) -> None:
+    def feed(self, lines: Sequence[Line]) -> None:
         """Begins to encode frames whose turn comes soon: first the next one of each video, then the one after it."""
-        lines = list(lines)
         room = self._most - sum(step.begun and step.image is not None for line in lines for step in line.steps())
         for depth in range(self._depth):
             for line in lines:

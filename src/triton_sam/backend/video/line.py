@@ -72,6 +72,8 @@ class Line:
         """When something was last done for it."""
         self.memory_bytes = 0
         """Of its memories."""
+        self.frame_bytes = 0
+        """Of the frames that wait."""
         self._waiting: dict[int, VideoStep] = {}
         self._names: dict[int, str] = {}
         self._progressed = self.used
@@ -81,11 +83,6 @@ class Line:
     @property
     def is_idle(self) -> bool:
         return self.running is None and not self._waiting
-
-    @property
-    def frame_bytes(self) -> int:
-        """Of the frames that wait."""
-        return sum(step.frame_bytes for step in self.steps())
 
     @property
     def bytes(self) -> int:
@@ -115,10 +112,13 @@ class Line:
     def add(self, step: VideoStep) -> None:
         """Takes a step that was checked."""
         self._waiting[step.request.step] = step
+        self.frame_bytes += step.frame_bytes
         self.used = time.perf_counter()
 
     def upcoming(self, depth: int) -> VideoStep | None:
         """The waiting step at a distance from the next one; None if it, or one before it, is missing."""
+        if len(self._waiting) <= depth:
+            return None
         first = self._expected
         if any(number not in self._waiting for number in range(first, first + depth + 1)):
             return None
@@ -129,7 +129,7 @@ class Line:
         step = self._waiting.get(self.next)
         if self.running is not None or step is None or not step.is_ready:
             return None
-        self.running = self._waiting.pop(self.next)
+        self.running = self._take(self.next)
         return self.running
 
     def done(self) -> None:
@@ -152,7 +152,7 @@ class Line:
         """Removes waiting steps. Returns those behind the first of them, with their errors."""
         for step in unwanted:
             step.gone = True
-            del self._waiting[step.request.step]
+            self._take(step.request.step)
         first = min(unwanted, key=lambda step: step.request.step).request
         behind = [step for number, step in self._waiting.items() if number > first.step]
         return self._give_up(f"{first.named} before it was cancelled: send that one again first", behind)
@@ -160,6 +160,7 @@ class Line:
     def drop_all(self) -> list[VideoStep]:
         """Removes all waiting steps."""
         waiting, self._waiting = list(self._waiting.values()), {}
+        self.frame_bytes = 0
         for step in waiting:
             step.gone = True
         return waiting
@@ -183,9 +184,14 @@ class Line:
         """Number of the next step that is not computed yet."""
         return self.next + (self.running is not None)
 
+    def _take(self, number: int) -> VideoStep:
+        step = self._waiting.pop(number)
+        self.frame_bytes -= step.frame_bytes
+        return step
+
     def _give_up(self, why: str, steps: list[VideoStep] | None = None) -> list[tuple[VideoStep, TritonSamError]]:
         given_up = list(self._waiting.values()) if steps is None else steps
         for step in given_up:
             step.gone = True
-            del self._waiting[step.request.step]
+            self._take(step.request.step)
         return [(step, Unavailable(f"{step.request.named} was not taken, because {why}")) for step in given_up]

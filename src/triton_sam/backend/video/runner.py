@@ -115,7 +115,7 @@ class VideoRunner:
                 raise QueueFull("the videos that are being tracked have used up their memory: try again in a moment")
             line.add(step)
             self._responder.admit(job)
-            self._frames.feed(self._store)  # not only when the thread is free
+            self._frames.feed(self._store.busy)  # not only when the thread is free
             self._changed.notify_all()
 
     def has(self, session: str) -> bool:
@@ -170,17 +170,18 @@ class VideoRunner:
 
     def _next_turns(self) -> list[Turn]:
         """The steps to compute now, and frames to the encoder. Under the lock."""
-        for line in self._store:
+        busy = self._store.busy
+        for line in busy:
             end = line.gap_ends(self._limits.gap_seconds)
             if end is not None and end <= time.perf_counter():
                 self._failures += line.give_up_gap(self._limits.gap_seconds)
         if not self._closing:
-            self._frames.feed(self._store)
-        return [(line, step) for line in self._store if (step := line.begin()) is not None]
+            self._frames.feed(busy)
+        return [(line, step) for line in busy if (step := line.begin()) is not None]
 
     def _patience(self) -> float | None:
         """Seconds until something has to be done by itself; None if nothing has. Under the lock."""
-        ends = [self._store.expire(), *(line.gap_ends(self._limits.gap_seconds) for line in self._store)]
+        ends = [self._store.expire(), *(line.gap_ends(self._limits.gap_seconds) for line in self._store.busy)]
         if self._store.expired > self._expired:
             self._report()
         known = [end for end in ends if end is not None]

@@ -51,21 +51,25 @@ class Stepper:
         if session is None:
             raise InvalidInput(f"{request.named} came before the session was opened: open it first")
         if request.do in (Do.PROMPT, Do.TRACK):
-            self._check_room(session, step)
+            self._check_room(line, session, step)
         begun = self._act(session, step)
 
         def finish(results: Sequence[Tracked]) -> tuple[list[Decoded], VideoOutcome]:
             if not all(np.isfinite([one.appearance, *one.decoded.scores]).all() for one in results):
                 raise InternalError(f"the model's result for {request.named} is not finite: open the session anew")
             masks = begun.finish(results)
-            session.shrink(self._limits.session_bytes, self._engine.memory_bytes)
+            self._measure(line, session)
             return [_slim(mask.decoded, step) for mask in masks.masks], self._outcome(session, step, masks)
 
         return BegunStep(begun.rows, finish)
 
-    def bytes_of(self, line: Line) -> int:
-        """What a session's memories take."""
-        return 0 if line.session is None else line.session.bytes(self._engine.memory_bytes)
+    def _measure(self, line: Line, session: TrackSession) -> None:
+        """Notes what a session's memories take; it keeps less history if they are too large."""
+        each, most = self._engine.memory_bytes, self._limits.session_bytes
+        line.memory_bytes = session.bytes(each)
+        if line.memory_bytes > most:
+            session.shrink(most, each)
+            line.memory_bytes = session.bytes(each)
 
     def _open(self, step: VideoStep) -> TrackSession:
         request, limits, engine = step.request, self._limits, self._engine
@@ -93,15 +97,15 @@ class Stepper:
         session.size = session.size or request.size
         return session
 
-    def _check_room(self, session: TrackSession, step: VideoStep) -> None:
+    def _check_room(self, line: Line, session: TrackSession, step: VideoStep) -> None:
         request, limits = step.request, self._limits
         assert step.embedding is not None
         frame = step.embedding.frame
         request.check_prompt(frame.width, frame.height)
-        if not session.shrink(limits.session_bytes, self._engine.memory_bytes):
+        if line.memory_bytes > limits.session_bytes:
             raise TooLarge(
-                f"the objects of this video need {session.bytes(self._engine.memory_bytes):,} bytes of memory and "
-                f"{limits.session_bytes:,} are allowed: remove some, or raise TRITON_SAM_VIDEO_SESSION_BYTES"
+                f"the objects of this video need {line.memory_bytes:,} bytes of memory and {limits.session_bytes:,} "
+                "are allowed: remove some, or raise TRITON_SAM_VIDEO_SESSION_BYTES"
             )
         count = len(session.objects) + (request.do is Do.PROMPT and request.object not in session.objects)
         if request.format != "logits" and count * frame.width * frame.height > limits.answer_pixels:

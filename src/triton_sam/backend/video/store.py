@@ -30,6 +30,11 @@ class SessionStore:
     def __iter__(self) -> Iterator[Line]:
         return iter(list(self._lines.values()))
 
+    @property
+    def busy(self) -> list[Line]:
+        """Those with steps, the least recently used first."""
+        return [line for line in self._lines.values() if not line.is_idle]
+
     def __contains__(self, name: str) -> bool:
         return name in self._lines
 

@@ -127,7 +127,6 @@ class TurnComputer:
         assert self._began is not None
         try:
             decoded, step.video.outcome = one.finish(results)
-            line.memory_bytes = self._stepper.bytes_of(line)
         except Exception as error:
             self._fail(line, step, error)
             return
