@@ -15,6 +15,7 @@ import torch
 
 from triton_sam.export.memory_wrappers import OnnxKernels, VideoDecoder
 from triton_sam.export.onnx_files import GraphInput, export_graph, save
+from triton_sam.export.onnx_graph import replacing
 from triton_sam.models.memory_traits import MEMORY_TRAITS
 from triton_sam.models.specs import (
     MEMORY_ATTENTION_FILE,
@@ -123,5 +124,6 @@ def write_description(network: Any, spec: ModelSpec, folder: Path) -> Path:
         name: tensor.detach().flatten().tolist() for name, tensor in numbers.items()
     }
     file = folder / MEMORY_FILE
-    file.write_text(json.dumps(content) + "\n")
+    with replacing(file) as partial:
+        partial.write_text(json.dumps(content) + "\n")
     return file

@@ -52,6 +52,9 @@ def segmenter_config(spec: ModelSpec, name: str) -> Any:
         ("low_res_logits", "TYPE_FP32", [ANY, ANY, side, side]),
         ("embedding", "TYPE_FP32", embedding),
     ]
+    if spec.memory is not None:
+        inputs.append(("video_state", "TYPE_UINT8", [ANY]))
+        outputs.append(("video_state", "TYPE_UINT8", [ANY]))
     # No dynamic_batching: with deferred responses Triton's batcher misses the end of its requests and checks again only
     # every 500 ms (ADR 8). The segmenter's own queues are bounded.
     return model_config(name, "python", inputs, outputs, {MODEL_ID: spec.id}, optional=[tensor[0] for tensor in inputs])

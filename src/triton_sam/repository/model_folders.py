@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from triton_sam.errors import SetupError
+from triton_sam.models.memory_traits import MEMORY_TRAITS
 from triton_sam.models.specs import (
     CPU_DECODER_FILE,
     CPU_ENCODER_FILE,
@@ -26,6 +27,8 @@ from triton_sam.models.specs import (
     ENCODER_FILE,
     EXTERNAL_DATA_SUFFIX,
     GRAPHS_FILE,
+    MEMORY_FILE,
+    MEMORY_GRAPHS,
     NETWORK_FILE,
     OLD_EIGHT_BIT_ENCODER_FILE,
     ModelSpec,
@@ -42,6 +45,8 @@ _ENGINES_FILES = (
     OLD_EIGHT_BIT_ENCODER_FILE,
     CPU_DECODER_FILE,
     NETWORK_FILE,
+    *MEMORY_GRAPHS,
+    MEMORY_FILE,
 )
 #: The previous version is kept, for a server that has to restart with it.
 _VERSIONS_KEPT = 2
@@ -92,10 +97,11 @@ def newest_version(folder: Path) -> int:
 
 
 def served_spec(row: ModelSpec, version_folder: Path) -> ModelSpec:
-    """A catalogue row with the graphs of a version; its own graphs if an older version has no description.
+    """A catalogue row with the graphs and the memory of a version; its own graphs if an older version does not say.
 
     SetupError if the description is damaged.
     """
+    row = with_memory(row, (version_folder / MEMORY_FILE).is_file())
     try:
         text = (version_folder / GRAPHS_FILE).read_bytes()
     except FileNotFoundError:
@@ -108,6 +114,11 @@ def served_spec(row: ModelSpec, version_folder: Path) -> ModelSpec:
         return dataclasses.replace(row, graphs=graphs_from_json(text))
     except ValueError:
         raise SetupError(f"{version_folder / GRAPHS_FILE} is damaged: run `triton-sam setup {row.id}` again") from None
+
+
+def with_memory(spec: ModelSpec, has_memory: bool) -> ModelSpec:
+    """The model with the memory of its generation, or with none."""
+    return dataclasses.replace(spec, memory=MEMORY_TRAITS.get(spec.architecture.generation) if has_memory else None)
 
 
 def holds(version_folder: Path, files: Files) -> bool:

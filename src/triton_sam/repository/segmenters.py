@@ -23,6 +23,8 @@ from triton_sam.models.specs import (
     ENCODER_FILE,
     EXTERNAL_DATA_SUFFIX,
     GRAPHS_FILE,
+    MEMORY_FILE,
+    MEMORY_GRAPHS,
     NETWORK_FILE,
     OLD_EIGHT_BIT_ENCODER_FILE,
     ModelSpec,
@@ -51,12 +53,21 @@ from triton_sam.repository.model_folders import (
     newest_version,
     read_config,
     served_spec,
+    with_memory,
     writing,
 )
 
 log = logging.getLogger(__name__)
 
-_EXTRAS = (CPU_ENCODER_FILE, EIGHT_BIT_ENCODER_FILE, OLD_EIGHT_BIT_ENCODER_FILE, CPU_DECODER_FILE, NETWORK_FILE)
+_EXTRAS = (
+    CPU_ENCODER_FILE,
+    EIGHT_BIT_ENCODER_FILE,
+    OLD_EIGHT_BIT_ENCODER_FILE,
+    CPU_DECODER_FILE,
+    NETWORK_FILE,
+    *MEMORY_GRAPHS,
+    MEMORY_FILE,
+)
 _SEGMENTER_SOURCE = '''"""Written by `triton-sam setup`; the code lives in the triton_sam package."""
 
 from triton_sam.backend.segmenter import TritonPythonModel  # noqa: F401
@@ -261,12 +272,12 @@ def write_models(
             file systems. External data are beside them, as ``encoder.onnx_data`` and ``decoder.onnx_data``. None for a
             model that runs on torch only.
         name: of the segmenter; :func:`choose_name` by default.
-        extras: name -> further file of the segmenter's version: the weights for torch, the encoders and the decoder
-            for CPUs.
+        extras: name -> further file of the segmenter's version: weights for torch, graphs for CPUs, and of a memory.
         raw: the plain encoder and decoder as :func:`~triton_sam.models.specs.raw_graphs` describes them, made by
             :func:`~triton_sam.export.raw_contract.write_contract_pair`; None to serve ``encoder`` and ``decoder``.
     """
     extras = extras or {}
+    spec = with_memory(spec, MEMORY_FILE in extras)
     _check_present(*(graph for graph in (encoder, decoder, *(raw or ())) if graph is not None), *extras.values())
     name = name or choose_name(spec, repository)
     _refuse_to_overwrite(spec, name, repository)

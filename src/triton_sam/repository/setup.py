@@ -10,6 +10,7 @@ from pathlib import Path
 from triton_sam.errors import SetupError
 from triton_sam.installation import install_extra
 from triton_sam.models.checksums import checksum_file, matches_checksum, write_checksum
+from triton_sam.models.memory_traits import MEMORY_TRAITS
 from triton_sam.models.specs import (
     CPU_DECODER_FILE,
     CPU_ENCODER_FILE,
@@ -17,6 +18,8 @@ from triton_sam.models.specs import (
     EIGHT_BIT_ENCODER_FILE,
     ENCODER_FILE,
     GRAPHS_FILE,
+    MEMORY_FILE,
+    MEMORY_GRAPHS,
     NETWORK_FILE,
     EngineChoice,
     Graphs,
@@ -87,12 +90,30 @@ def _set_up_torch_only(request: SetupRequest) -> list[str]:
     network = write_network(spec, request.store, request.export, request.progress, request.say)
     served = dataclasses.replace(spec, graphs=exported_graphs(spec.architecture, side))
     name = choose_name(spec, request.repository, request.make_default)
-    return write_models(served, None, None, request.repository, name=name, extras={NETWORK_FILE: network})
+    _say_if_without_memory(request, network.parent)
+    return write_models(served, None, None, request.repository, name=name, extras=_for_torch(network))
+
+
+def _for_torch(network: Path) -> dict[str, Path]:
+    """The weights for torch and, if they have a memory, its description, which is beside them."""
+    return {NETWORK_FILE: network} | _present(network.parent, MEMORY_FILE)
+
+
+def _present(folder: Path, *names: str) -> dict[str, Path]:
+    return {name: folder / name for name in names if (folder / name).is_file()}
+
+
+def _say_if_without_memory(request: SetupRequest, folder: Path) -> None:
+    if request.spec.architecture.generation in MEMORY_TRAITS and not (folder / MEMORY_FILE).is_file():
+        request.say(
+            f"{request.spec.id} takes images but no videos: these weights have no memory, as Meta's checkpoints have"
+        )
 
 
 def _set_up_exported(request: SetupRequest, *, with_torch: bool) -> list[str]:
     arguments = request.spec, request.store, request.export, request.progress
     folder, _ = export_model(*arguments, say=request.say)
+    _say_if_without_memory(request, folder)
     return write_exported(
         request.spec,
         folder,
@@ -196,7 +217,7 @@ def set_up_random(spec: ModelSpec, repository: Path) -> list[str]:
     served = dataclasses.replace(spec, graphs=exported_graphs(spec.architecture, spec.side))
     with tempfile.TemporaryDirectory(prefix="triton-sam-random-") as folder:
         network = write_random_network(served, Path(folder) / NETWORK_FILE)
-        return write_models(served, None, None, repository, name=spec.family, extras={NETWORK_FILE: network})
+        return write_models(served, None, None, repository, name=spec.family, extras=_for_torch(network))
 
 
 def _has_gpu() -> bool:
@@ -221,7 +242,8 @@ def write_exported(
     """Writes an exported model to a repository and returns the Triton names that were written.
 
     Args:
-        folder: what an export leaves: ``encoder.onnx``, ``decoder.onnx``, their external data and ``graphs.json``.
+        folder: what an export leaves: ``encoder.onnx``, ``decoder.onnx``, their external data, ``graphs.json`` and the
+            files of a memory.
         make_default: gives the model its family's name, whichever model has that now.
         network: the same weights for torch.
         fast_decoder: adds the decoder for CPUs, beside the plain one.
@@ -239,7 +261,7 @@ def write_exported(
         if not graph.is_file():
             raise SetupError(f"{folder} is not a complete export, {graph.name} is missing: export the model again")
     served = dataclasses.replace(spec, graphs=graphs)
-    extras = {} if network is None else {NETWORK_FILE: network}
+    extras = _present(folder, *MEMORY_GRAPHS, MEMORY_FILE) | ({} if network is None else {NETWORK_FILE: network})
     if fast_decoder:
         extras |= _cpu_decoder(graphs, decoder, folder / CPU_DECODER_FILE, say, keep=False)
     name = choose_name(spec, repository, make_default)
