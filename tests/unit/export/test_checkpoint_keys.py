@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from tests.unit.export import official
+from tests.unit.export.conversion_scripts import converted
 from tests.unit.export.families import FAMILIES
 from tests.unit.export.small import small_network, small_spec, state_of
 from triton_sam.errors import WeightsError
@@ -94,7 +95,7 @@ def expected_values(state: dict[str, Tensor], spec: ModelSpec) -> dict[str, Tens
     """What transformers' own conversion scripts make of a checkpoint."""
     backbone = spec.architecture.backbone
     unused = set(official.unused(spec.architecture))
-    wanted = {official.converted(key, backbone): tensor for key, tensor in state.items() if key not in unused}
+    wanted = {converted(key, backbone): tensor for key, tensor in state.items() if key not in unused}
     wanted[TWINS[1]] = wanted[TWINS[0]]
     if backbone in (Backbone.HIERA, Backbone.PERCEPTION):
         rows = [wanted.pop(f"prompt_encoder.point_embed.{label}.weight") for label in range(4)]
