@@ -79,8 +79,6 @@ def track(
     prompts = track_prompts(point or [], box or [], mask or [])
     targets = Targets.of(output or ["overlay.mp4"], json_form)
     clip = open_clip(video)
-    for notice in clip.notices:
-        err.print(notice)
     job = TrackJob(video, clip, prompts, targets, model, "both" if both else "reverse" if reverse else "forward", fps)
     job.check()
     with SAM2VideoClient(url, model, token=token, timeout=timeout, state_every=state_every) as client:

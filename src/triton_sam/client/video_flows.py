@@ -165,6 +165,7 @@ class Propagation:
             if frame is None:
                 self._walk.close()
                 self._walk = None
+                self._state.tell()
             elif isinstance(frame, NotYet):
                 break
             else:

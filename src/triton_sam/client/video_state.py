@@ -82,6 +82,14 @@ class VideoState:
         self.obj_ids: list[int] = list(obj_ids)
         self.prompts: dict[int, dict[int, Prompts | None]] = {}
         self.is_closed = False
+        self._told: set[str] = set()
+
+    def tell(self) -> None:
+        """Logs what a user should know about the clip, once."""
+        for notice in self.clip.notices:
+            if notice not in self._told:
+                self._told.add(notice)
+                log.warning("%s", notice)
 
     @property
     def num_frames(self) -> int | None:

@@ -33,4 +33,6 @@ def new_state(
     width, height = clip.size
     video = {"length": clip.length, "width": width, "height": height}
     session = VideoSession(servers, video, options, routed=routed, checkpoint=checkpoint)
-    return VideoState(clip, session, lock, obj_ids=obj_ids)
+    state = VideoState(clip, session, lock, obj_ids=obj_ids)
+    state.tell()
+    return state

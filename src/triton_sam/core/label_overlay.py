@@ -28,12 +28,13 @@ def label_overlay(picture: Image.Image, labels: Labels) -> Image.Image:
     Args:
         picture: the original; labels: [H,W] of its size, 0 for background.
     """
-    colours = label_colours(int(labels.max(initial=0)))[labels]
-    base = np.asarray(picture.convert("RGB"))
-    tinted = (base * np.float32(1 - _TINT) + colours * np.float32(_TINT)).round().astype(np.uint8)
-    result = np.where((labels > 0)[..., None], tinted, base)
+    colours = label_colours(int(labels.max(initial=0)))
+    result = np.array(picture.convert("RGB"))
+    shown = labels > 0  # only these pixels are computed: objects of a video are small
+    tinted = result[shown] * np.float32(1 - _TINT) + colours[labels[shown]] * np.float32(_TINT)
+    result[shown] = tinted.round().astype(np.uint8)
     borders = _borders(labels)
-    result[borders] = colours[borders]
+    result[borders] = colours[labels[borders]]
     return Image.fromarray(result)
 
 

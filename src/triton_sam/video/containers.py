@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import IO, Any
@@ -23,6 +24,15 @@ JPEG_QUALITY = 95
 _LONGEST_JPEG_SIDE = 65_500
 #: FFmpeg's AV_DISPOSITION_ATTACHED_PIC.
 _ATTACHED_PICTURE = 0x400
+#: Of a file that cannot be read at some places; demuxers may repeat one for ever.
+_MOST_FAULTS = 32
+
+log = logging.getLogger(__name__)
+
+
+def faults() -> tuple[type[Exception], ...]:
+    """What PyAV raises for bad data: its own errors, most of which are Python's too, and Python's."""
+    return (pyav().error.FFmpegError, OSError, ValueError, RuntimeError, MemoryError)
 
 
 def pyav() -> Any:
@@ -49,6 +59,14 @@ class Opened:
         return float(rate) if rate else None
 
     @property
+    def ends(self) -> float | None:
+        """Seconds behind the first frame at which the file says that it ends; None if it says nothing certain."""
+        stream, others = self.stream, len(self.container.streams) - 1
+        if stream.duration and stream.time_base:
+            return float(stream.duration * stream.time_base)
+        return None if others or not self.container.duration else float(self.container.duration) / 1e6
+
+    @property
     def expected(self) -> int | None:
         """About how many frames there are."""
         if self.stream.frames:
@@ -58,33 +76,43 @@ class Opened:
         return None
 
     def decoded(self) -> Iterator[Any]:
-        """PyAV's frames in the order in which they are shown, until the end or until nothing more can be decoded.
+        """PyAV's frames in the order in which they are shown.
 
         Raises:
-            _Damaged: behind the last frame before damage.
+            Damaged: data before the next frame cannot be decoded.
+            CutShort: data behind the last frame cannot be decoded.
         """
-        av = pyav()
-        damaged = False
-        with contextlib.suppress(av.error.EOFError):
-            packets = self.container.demux(self.stream)
-            while True:
-                try:
-                    packet = next(packets)
-                    frames = packet.decode()
-                except StopIteration:
-                    break
-                except (av.error.EOFError, EOFError):
-                    break
-                except (av.error.FFmpegError, MemoryError) as error:
-                    if damaged:  # demuxers may repeat an error for ever
-                        raise Damaged(_reason(error)) from None
-                    damaged = True
-                    continue
-                if frames and damaged:
-                    raise Damaged("some of its data cannot be decoded")
-                yield from frames
-        if damaged:
+        reason = ""
+        for packet in self._packets():
+            if packet is None:
+                reason = "it cannot be read"
+                continue
+            try:
+                frames = packet.decode()
+            except EOFError:
+                break
+            except faults() as error:
+                reason = reason or _reason(error)
+                continue
+            if frames and reason:
+                raise Damaged(reason)
+            yield from frames
+        if reason:
             raise CutShort
+
+    def _packets(self) -> Iterator[Any]:
+        """The packets; None for one that cannot be read."""
+        packets = self.container.demux(self.stream)
+        for _ in range(_MOST_FAULTS):
+            try:
+                yield from packets
+                return
+            except EOFError:
+                return
+            except faults() as error:
+                log.debug("%s: %s", self.name, error)
+                yield None
+                packets = self.container.demux(self.stream)
 
 
 class Damaged(Exception):
@@ -110,7 +138,7 @@ def open_video(source: str | IO[bytes], name: str, limits: ClipLimits) -> Opened
     try:
         # Playlists must not lead to other files and hosts.
         container = av.open(where, options={"protocol_whitelist": "file"}, metadata_errors="ignore")
-    except (OSError, ValueError, EOFError) as error:  # PyAV's errors are both FFmpeg's and Python's
+    except faults() as error:
         if isinstance(error, FileNotFoundError | PermissionError | IsADirectoryError):
             raise InvalidInput(f"{name} cannot be read: {error.strerror}") from None
         raise InvalidInput(f"{name} is not a video that can be read, or it is cut short ({_reason(error)})") from None
@@ -125,8 +153,8 @@ def _chosen(container: Any, name: str, limits: ClipLimits) -> Opened:
     av = pyav()
     pictures = [stream for stream in container.streams.video if not _is_cover(stream)]
     if not pictures:
-        found = "only sound" if any(stream.type == "audio" for stream in container.streams) else "no frames"
-        raise InvalidInput(f"there is {found} in {name}: give a file with a video stream")
+        found = "is only sound" if any(stream.type == "audio" for stream in container.streams) else "are no frames"
+        raise InvalidInput(f"there {found} in {name}: give a file with a video stream")
     stream = max(pictures, key=lambda one: (one.codec_context.width or 0) * (one.codec_context.height or 0))
     context = stream.codec_context
     width, height = context.width or 0, context.height or 0

@@ -10,13 +10,14 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
-from triton_sam.errors import InvalidInput, TritonSamError
+from triton_sam.errors import InvalidInput
 from triton_sam.video.clip import Clip, ClipFrame, ClipLimits, check_same_size
 from triton_sam.video.containers import (
     CutShort,
     Damaged,
     Opened,
     check_stream_size,
+    faults,
     frame_file,
     open_video,
     upright_picture,
@@ -32,6 +33,8 @@ _SHORT = 17
 #: keyframe may need the ones before it.
 _SEEK_FROM, _SEEK_MARGIN = 24, 16
 _RECENT = 16
+#: A file is cut short if so much of the time that it promises is missing: its times may be rounded.
+_MISSING_SECONDS, _MISSING_SHARE = 0.5, 0.02
 
 
 class FileClip(Clip):
@@ -50,10 +53,14 @@ class FileClip(Clip):
         self._can_seek = True
         self._raw_size: tuple[int, int] | None = None
         self._recent: OrderedDict[int, ClipFrame] = OrderedDict()
-        self._notices: list[str] = []
+        self._notices: dict[str, str] = {}
+        #: Where the last frame ends, in the stream's units; frames that the decoder has mended; whether the end fails.
+        self._behind: int | None = None
+        self._mended = 0
+        self._is_cut = False
         opened = open_video(str(path), self.name, self._limits)
         try:
-            self.rate, self.expected = opened.rate, opened.expected
+            self.rate, self.expected, self._ends = opened.rate, opened.expected, opened.ends
             self._unit = float(opened.stream.time_base or 0)
             for _, frame in islice(self._counted(opened), _SHORT):
                 if self._raw_size is None:
@@ -90,7 +97,7 @@ class FileClip(Clip):
 
     @property
     def notices(self) -> list[str]:
-        return list(self._notices)
+        return list(self._notices.values())
 
     def _sendable(self, index: int, frame: Any) -> ClipFrame:
         check_same_size(f"frame {index} of {self.name}", (frame.width, frame.height), self._raw_size or (0, 0))
@@ -124,7 +131,9 @@ class FileClip(Clip):
                     if frame.pts != wanted:
                         break
                     return self._counted(opened, aim, frame, frames)
-        except (OSError, ValueError, Damaged, CutShort) as error:
+        except (Damaged, CutShort):
+            pass
+        except faults() as error:
             log.debug("%s cannot seek to frame %d: %s", self.name, aim, error)
         self._can_seek = False
         return None
@@ -138,31 +147,37 @@ class FileClip(Clip):
             index += 1
         try:
             for frame in opened.decoded() if frames is None else frames:
-                self._note(index, frame.pts)
+                self._note(index, frame)
                 yield index, frame
                 index += 1
         except Damaged as error:
             raise InvalidInput(f"frame {index} of {self.name} is damaged ({error}): repair or cut the file") from None
         except CutShort:
-            self._tell(f"{self.name} is cut short: {index} frames can be read")
-        except (OSError, ValueError) as error:
-            if isinstance(error, TritonSamError):
-                raise
-            raise InvalidInput(f"frame {index} of {self.name} cannot be decoded ({error})") from None
+            self._is_cut = True
         self.length = self.expected = index
+        self._judge_end()
 
-    def _note(self, index: int, pts: int | None) -> None:
+    def _note(self, index: int, frame: Any) -> None:
+        pts = frame.pts
         with self._lock:
             if index == len(self._times):
                 last = self._times[-1] if self._times else None
+                self._mended += bool(frame.is_corrupt)
+                self._behind = None if pts is None else pts + (frame.duration or 0)
                 if pts is None or (last is not None and pts <= last):
                     self._can_seek = False
                 self._times.append(pts)
 
-    def _tell(self, notice: str) -> None:
-        if notice not in self._notices:
-            self._notices.append(notice)
-            log.warning("%s", notice)
+    def _judge_end(self) -> None:
+        """Notes what is wrong with a file that was read to its end."""
+        start, count = self._times[0] if self._times else None, len(self._times)
+        missing = 0.0
+        if self._ends is not None and self._behind is not None and start is not None:
+            missing = self._ends - (self._behind - start) * self._unit
+        if count and (self._is_cut or missing > max(_MISSING_SECONDS, _MISSING_SHARE * (self._ends or 0))):
+            self._notices["end"] = f"{self.name} is cut short: {count} frames can be read"
+        if self._mended:
+            self._notices["mended"] = f"{self._mended} frames of {self.name} are damaged: the decoder has mended them"
 
 
 def stream_clip(source: IO[bytes], name: str, limits: ClipLimits | None = None) -> LiveClip:

@@ -101,10 +101,13 @@ class OverlayVideo:
             values: object -> number of its colour, from 1 on.
             seconds: when it is shown; None: as the frame rate says.
         """
-        if frame is not None and frame.objects:
-            picture = label_overlay(picture, frame.labels(values))
-        if picture.size != self._inner:
+        if picture.size != self._inner:  # first, because borders of a huge picture would take long
             picture = picture.resize(self._inner, Image.Resampling.BILINEAR)
+        if frame is not None and frame.objects:
+            labels = frame.labels(values)
+            if (labels.shape[1], labels.shape[0]) != self._inner:
+                labels = np.asarray(Image.fromarray(labels).resize(self._inner, Image.Resampling.NEAREST))
+            picture = label_overlay(picture, labels)
         av = pyav()
         shown = av.VideoFrame.from_ndarray(_even(np.asarray(picture)), format="rgb24")
         planned = self._last + Fraction(1) / Fraction(self._rate).limit_denominator(1001) / _UNIT

@@ -1,0 +1,278 @@
+"""Odd and hostile files through `triton-sam track`: each is a right result or one clear sentence."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import pytest
+from PIL import Image
+from pycocotools import mask as coco
+
+from tests.unit.cli.helpers import assert_one_sentence, run_main
+from tests.unit.client.video_server import FakeVideoServer, reached
+from tests.video_clips import (
+    COUNT,
+    HEIGHT,
+    WIDTH,
+    claiming,
+    cut,
+    picture,
+    png_header,
+    red_square,
+    write_folder,
+    write_jpegs,
+    write_sound,
+    write_two_streams,
+    write_video,
+)
+from triton_sam.client import video_client
+
+SIZE = (WIDTH, HEIGHT)
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> FakeVideoServer:
+    found = FakeVideoServer(draw=red_square)
+    monkeypatch.setattr(video_client, "video_servers", lambda *_, **__: reached(found))
+    return found
+
+
+@dataclass(frozen=True)
+class Right:
+    """A file that is tracked.
+
+    Attributes:
+        told: is said on stderr.
+        area: of the square, as a share of what it is in the file of 64 x 48 pixels; None: not compared.
+    """
+
+    make: Callable[[Path], Path]
+    frames: int = COUNT
+    size: tuple[int, int] = SIZE
+    told: str = ""
+    area: float | None = 1.0
+    prompt: str = "0,4,4"
+
+
+@dataclass(frozen=True)
+class Wrong:
+    make: Callable[[Path], Path]
+    told: str
+
+
+def linked(folder: Path) -> Path:
+    write_folder(folder / "real", [f"{index}.png" for index in range(3)])
+    (folder / "links").mkdir()
+    for index in range(3):
+        (folder / "links" / f"{index}.png").symlink_to(folder / "real" / f"{index}.png")
+    return folder / "links"
+
+
+def with_dead_link(folder: Path) -> Path:
+    found = write_folder(folder / "f", ["0.png", "1.png"])
+    (found / "2.png").symlink_to("nowhere.png")
+    return found
+
+
+def cut_image(folder: Path) -> Path:
+    cut(folder / "1.png", 0.6)
+    return folder
+
+
+def with_others(folder: Path) -> Path:
+    found = write_folder(folder / "f", ["a2.png", "a10.png", "b1.jpg"])
+    (found / "notes.txt").write_text("text")
+    (found / ".hidden.png").write_text("text")
+    (found / "inner.png").mkdir()
+    return found
+
+
+def with_file(name: str, data: bytes, *before: str) -> Callable[[Path], Path]:
+    def make(folder: Path) -> Path:
+        found = write_folder(folder / "f", before)
+        (found / name).write_bytes(data)
+        return found
+
+    return make
+
+
+def one_file(name: str, data: bytes) -> Callable[[Path], Path]:
+    def make(folder: Path) -> Path:
+        (folder / name).write_bytes(data)
+        return folder / name
+
+    return make
+
+
+def other_sizes(folder: Path) -> Path:
+    found = write_folder(folder / "f", ["0.png", "1.png"])
+    Image.fromarray(picture(2, 32, 24)).save(found / "2.png")
+    return found
+
+
+def damaged(name: str, **how: Any) -> Callable[[Path], Path]:
+    """300 bytes in the middle are zero."""
+
+    def make(folder: Path) -> Path:
+        path = write_video(folder / name, 40, size=(320, 240), **how)
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2 : len(data) // 2 + 300] = bytes(300)
+        path.write_bytes(data)
+        return path
+
+    return make
+
+
+def animation(folder: Path) -> Path:
+    frames = [Image.fromarray(picture(index)) for index in range(COUNT)]
+    frames[0].save(folder / "v.gif", save_all=True, append_images=frames[1:], duration=40)
+    return folder / "v.gif"
+
+
+def video(name: str, **how: Any) -> Callable[[Path], Path]:
+    return lambda folder: write_video(folder / name, **how)
+
+
+def cut_video(share: float, name: str, **how: Any) -> Callable[[Path], Path]:
+    return lambda folder: cut(write_video(folder / name, **how), share)
+
+
+TIMES = [0, 40, 80, 500, 1000, 1040, 3000, 3040]
+PLAYLIST = b"#EXTM3U\n#EXT-X-TARGETDURATION:10\n#EXTINF:10,\n/etc/passwd\n#EXT-X-ENDLIST\n"
+
+RIGHT = {
+    "variable frame rate": Right(video("v.mp4", times=TIMES)),
+    "begins late": Right(video("v.mkv", times=[10_000 + 40 * index for index in range(COUNT)])),
+    "turned by a quarter": Right(video("v.mp4", turned=90), size=(HEIGHT, WIDTH), prompt="0,4,60"),
+    "turned by a half": Right(video("v.mp4", turned=180)),
+    "10 bits": Right(video("v.mkv", codec="libx265", pixels="yuv420p10le", options={"x265-params": "log-level=none"})),
+    "12 bits": Right(video("v.mkv", codec="ffv1", pixels="yuv444p12le")),
+    "grey of 16 bits": Right(video("v.mkv", codec="ffv1", pixels="gray16le"), area=None),
+    "alpha": Right(video("v.mov", codec="qtrle", pixels="argb", alpha=True)),
+    "alpha of a PNG stream": Right(video("v.mov", codec="png", pixels="rgba", alpha=True)),
+    "an animated GIF": Right(animation),
+    "WebM": Right(video("v.webm", codec="libvpx-vp9")),
+    "AVI": Right(video("v.avi", codec="mpeg4")),
+    "MPEG-TS": Right(video("v.ts")),
+    "H.264 without times": Right(video("v.h264", container="h264", count=30, options={"bf": "2"}), 30),
+    "B-frames and long groups": Right(video("v.mp4", count=60, options={"bf": "3", "g": "250"}), 60, prompt="50,63,4"),
+    "one frame": Right(video("v.mp4", count=1), 1),
+    "one pixel": Right(
+        video("v.mkv", size=(1, 1), codec="ffv1", pixels="bgr0"), size=(1, 1), area=None, prompt="0,0,0"
+    ),
+    "odd sides": Right(video("v.mkv", size=(33, 17), codec="ffv1", pixels="bgr0"), size=(33, 17), area=None),
+    "65,000 pixels wide": Right(
+        video("v.mkv", count=2, size=(65_000, 6), codec="ffv1", pixels="bgr0"), 2, (65_000, 6), area=None
+    ),
+    "images, 65,000 pixels wide": Right(
+        lambda f: write_folder(f / "f", ["0.png"], (65_000, 6)), 1, (65_000, 6), area=None
+    ),
+    "two streams": Right(lambda folder: write_two_streams(folder / "v.mkv")),
+    "a name like an address": Right(video("concat:a|b.mkv")),
+    "a name without a suffix": Right(video("video", container="matroska")),
+    "a PNG named mp4": Right(lambda f: write_folder(f, ["v.png"]).joinpath("v.png").rename(f / "v.mp4"), 1),
+    "cut short, times first": Right(
+        cut_video(0.5, "v.mkv", count=60, codec="ffv1", pixels="bgr0"), -1, told="is cut short"
+    ),
+    "cut short, index first": Right(
+        cut_video(0.6, "v.mp4", count=60, codec="mjpeg", pixels="yuvj420p", faststart=True), -1, told="is cut short"
+    ),
+    "links": Right(linked, 3),
+    "other files beside": Right(with_others, 3, told="1 file of", area=None),
+    "natural order": Right(lambda f: write_folder(f / "f", [f"x{n}.png" for n in range(12)]), 12),
+    "a folder named mp4": Right(lambda folder: write_folder(folder / "v.mp4", ["0.png", "1.png"]), 2),
+    "TIFFs": Right(lambda folder: write_folder(folder / "f", ["0.tif", "1.tiff"]), 2),
+}
+WRONG = {
+    "no frames": Wrong(video("v.mov", count=0), "there are no frames in"),
+    "sound only": Wrong(lambda folder: write_sound(folder / "v.wav"), "there is only sound in"),
+    "cut short": Wrong(cut_video(0.5, "v.mp4"), "is not a video that can be read, or it is cut short"),
+    "damaged in the middle": Wrong(damaged("v.mov", codec="png", pixels="rgb24"), "frame 20 of {0} is damaged"),
+    "a frame size that changes": Wrong(
+        lambda folder: write_jpegs(folder / "v.avi", [SIZE, SIZE, (32, 24)]),
+        "frame 2 of {0} has 32 x 24 pixels and the first frame 64 x 48",
+    ),
+    "images of two sizes": Wrong(other_sizes, "frame 2 (2.png) has 32 x 24 pixels and the first frame 64 x 48"),
+    "text": Wrong(one_file("v.mp4", b"no video\n" * 99), "is not a video that can be read"),
+    "random bytes": Wrong(one_file("v.mkv", np.random.default_rng(3).bytes(9000)), "is not a video that can be read"),
+    "zip": Wrong(one_file("v.mp4", b"PK\x03\x04" + bytes(999)), "is not a video that can be read"),
+    "an empty file": Wrong(one_file("v.mp4", b""), "is not a video that can be read"),
+    "a playlist of another file": Wrong(one_file("v.m3u8", PLAYLIST), "is not a video that can be read"),
+    "a huge picture in a video": Wrong(one_file("v.png", png_header(60_000, 60_000)), "none that can be decoded"),
+    "a video that would be huge": Wrong(
+        lambda folder: claiming(write_video(folder / "v.mkv", size=(300, 200), codec="ffv1", pixels="bgr0"), 65_000),
+        "{0} has frames of 65000 x 65000 = 4,225,000,000 pixels",
+    ),
+    "an image that would be huge": Wrong(
+        with_file("0.png", png_header(60_000, 60_000)), "frame 0 (0.png) cannot be used"
+    ),
+    "a frame that would be huge": Wrong(with_file("1.png", png_header(60_000, 60_000), "0.png"), "frame 1 (1.png)"),
+    "an image cut short": Wrong(lambda folder: cut_image(write_folder(folder / "f", ["0.png", "1.png"])), "cut short"),
+    "text named png": Wrong(with_file("0.png", b"text"), "frame 0 (0.png) cannot be used: the image format is unknown"),
+    "an empty folder": Wrong(lambda folder: write_folder(folder / "f", []), "there are no frames in {0}: it is empty"),
+    "a folder of text": Wrong(with_file("a.txt", b"text"), "there are no frames in {0}, only other files: a.txt"),
+    "a link to nothing": Wrong(with_dead_link, "frame 2 (2.png) cannot be read: No such file"),
+    "nothing": Wrong(lambda folder: folder / "v.mp4", "cannot be read: No such file or directory"),
+    "a device": Wrong(lambda _: Path("/dev/null"), "is neither a file nor a folder"),
+}
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_a_right_result(
+    name: str,
+    server: FakeVideoServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    case = RIGHT[name]
+    outputs = ("--out", "o.mp4", "--out", "masks/", "--out", "c.json", "--both")
+    (tmp_path / "in").mkdir()
+    path = case.make(tmp_path / "in")
+    ended = run_main("track", path, "--point", case.prompt, *outputs, monkeypatch=monkeypatch, capsys=capsys)
+    assert ended.code == 0, ended.err
+    assert case.told in ended.err
+    document = json.loads(Path("c.json").read_text())
+    frames = len(document["images"])
+    assert frames == case.frames or (case.frames < 0 and 5 < frames < 60)
+    assert {(image["width"], image["height"]) for image in document["images"]} == {case.size}
+    assert len(list(Path("masks").glob("*.png"))) == frames
+    with av.open("o.mp4") as overlay:
+        assert sum(1 for _ in overlay.decode(video=0)) == frames
+    if case.area is not None:
+        assert len(document["annotations"]) == frames
+        expected = (HEIGHT // 3) ** 2 * case.area
+        areas = [coco.area(entry["segmentation"]) for entry in document["annotations"]]
+        assert min(areas) > 0.8 * expected
+        assert max(areas) < 1.3 * expected
+    left = {path.name for path in Path().iterdir()}
+    assert left - {"home"} == {"c.json", "in", "masks", "o.mp4"}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_one_clear_sentence(
+    name: str,
+    server: FakeVideoServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    case = WRONG[name]
+    path = case.make(tmp_path)
+    ended = run_main("track", path, "--point", "0,4,4", monkeypatch=monkeypatch, capsys=capsys)
+    assert_one_sentence(ended, case.told.format(path))
+    assert not Path("overlay.mp4").exists()
+
+
+def test_times_are_kept(server: FakeVideoServer, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    write_video(Path("v.mp4"), times=TIMES)
+    assert run_main("track", "v.mp4", "--point", "0,4,4", monkeypatch=monkeypatch, capsys=capsys).code == 0
+    with av.open("overlay.mp4") as overlay:
+        times = [frame.time for frame in overlay.decode(video=0)]
+    assert times == pytest.approx([time / 1000 for time in TIMES], abs=0.002)
