@@ -109,15 +109,18 @@ class RowDecoder(nn.Module):
         """
         parts = self.layout.split(rows)
         embedding, *features = [parts[name] for name, _, _ in self.layout.parts]
-        image = embedding + (self.no_mask if masks is None else self._dense(masks))
-        tokens, hidden = self.prompt_tokens(points)
+        image = embedding + (self.no_mask if masks is None else self.dense(masks))
+        tokens, image = self.look(image, *self.prompt_tokens(points))
+        weights, scores = self.heads(tokens)
+        return self.choose(self.cells(image, features, weights).float(), scores)
+
+    def look(self, image: Tensor, tokens: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """[R,N,256] images with dense prompts, and :meth:`prompt_tokens` -> [R,T,256] and [R,N,256] at the end."""
         start = tokens
         for layer in self.layers:
             tokens, image = layer(tokens, image, start, hidden)
         key, value = self.last_image(image)
-        tokens = self.last_norm(tokens + self.last(tokens + start, key, value))
-        weights, scores = self.heads(tokens)
-        return self.choose(self.cells(image, features, weights).float(), scores)
+        return self.last_norm(tokens + self.last(tokens + start, key, value)), image
 
     def heads(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """[R,T,256] tokens at the end -> [R,M+1,C] weights of each mask, and [R,M+1] scores, float32."""
@@ -136,7 +139,8 @@ class RowDecoder(nn.Module):
         grid = functional.gelu(grid + features[1] if self.has_features else grid)
         return weights @ grid.transpose(1, 2)
 
-    def _dense(self, masks: Tensor) -> Tensor:
+    def dense(self, masks: Tensor) -> Tensor:
+        """[R,1,h,w] logits as prompts -> [R,N,256]."""
         dense: Tensor = self.mask_embed(masks.to(self.dtype))
         return dense.flatten(2).transpose(1, 2)
 
@@ -154,16 +158,21 @@ class RowDecoder(nn.Module):
 
     def choose(self, cells: Tensor, scores: Tensor) -> Masks:
         """[R,M+1,16N] logits in the order of cells, [R,M+1] scores -> masks in image order."""
-        choice = torch.zeros(len(scores), dtype=torch.int64, device=scores.device)
-        if self.stability is not None:
-            margin, least = self.stability
-            single = cells[:, 0]
-            inner, outer = (single > margin).sum(-1).float(), (single > -margin).sum(-1).float()
-            stable = torch.where(outer > 0, inner / outer, 1.0) >= least
-            choice = torch.where(stable, choice, 1 + scores[:, 1:].argmax(-1))
+        choice = self.choice(cells, scores)
         logits = to_image(cells, self.layout.grid)
         best = logits.gather(1, choice[:, None, None, None].expand(-1, 1, *logits.shape[2:]))[:, 0]
         return Masks(logits, scores, choice, best)
+
+    def choice(self, cells: Tensor, scores: Tensor) -> Tensor:
+        """[R,M+1,16N] logits, [R,M+1] scores -> [R] int64, the index of the single mask, or of a more stable one."""
+        choice = torch.zeros(len(scores), dtype=torch.int64, device=scores.device)
+        if self.stability is None:
+            return choice
+        margin, least = self.stability
+        single = cells[:, 0]
+        inner, outer = (single > margin).sum(-1).float(), (single > -margin).sum(-1).float()
+        stable = torch.where(outer > 0, inner / outer, 1.0) >= least
+        return torch.where(stable, choice, 1 + scores[:, 1:].argmax(-1))
 
 
 class DecoderStep(nn.Module):
