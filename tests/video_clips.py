@@ -110,9 +110,9 @@ def write_jpegs(path: Path, sizes: Sequence[tuple[int, int]]) -> Path:
 
 
 def claiming(path: Path, side: int) -> Path:
-    """Makes the header of a Matroska file of 300 x 200 pixels tell another size."""
+    """Makes the header of a Matroska file of 300 x 260 pixels tell another size."""
     data = path.read_bytes()
-    for element, value in ((b"\xb0", 300), (b"\xba", 200)):
+    for element, value in ((b"\xb0", 300), (b"\xba", 260)):
         old, told = (element + b"\x82" + number.to_bytes(2, "big") for number in (value, side))
         assert old in data
         data = data.replace(old, told, 1)

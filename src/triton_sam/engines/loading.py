@@ -6,6 +6,7 @@ import importlib.util
 import logging
 import time
 from pathlib import Path
+from typing import Any
 
 from triton_sam.engines.base import EIGHT_BIT, Engine, ResultMemory
 from triton_sam.engines.device_list import visible_gpus
@@ -95,15 +96,18 @@ def _load_onnx(spec: ModelSpec, folder: Path, settings: Settings) -> Engine:
             encoder = folder / CPU_ENCODER_FILE
         if settings.fast_decoder and (folder / CPU_DECODER_FILE).is_file():
             decoder = folder / CPU_DECODER_FILE
-    engine = OnnxEngine(
-        spec,
-        encoder,
-        decoder,
-        encoder_numbers=numbers,
-        threads=settings.threads,
-        max_batch=settings.click_batch,
-        providers=providers,
-    )
+    options: dict[str, Any] = {
+        "encoder_numbers": numbers,
+        "threads": settings.threads,
+        "max_batch": settings.click_batch,
+        "providers": providers,
+    }
+    if spec.memory is None:
+        engine: OnnxEngine = OnnxEngine(spec, encoder, decoder, **options)
+    else:
+        from triton_sam.engines.onnx_tracking import OnnxTrackingEngine
+
+        engine = OnnxTrackingEngine(spec, encoder, decoder, memory=folder, **options)
     engine.warm_up()
     return engine
 

@@ -1,0 +1,164 @@
+"""Video sessions on the real server: order, doubled and missing steps, state, cancels, expiry, and clicks beside them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, wait
+from pathlib import Path
+
+import pytest
+
+from tests.integration.serve_folder import serve_folder
+from tests.server_readings import counters_so_far, server_bytes
+from tests.video_serving import SIZE, RawFilm, StepAnswer, frame, video_repository  # noqa: F401
+from tests.waiting import eventually
+from triton_sam import SAM2TritonClient
+from triton_sam.errors import Cancelled, InvalidInput, SessionExpired, TritonSamError, Unavailable
+from triton_sam.serving import RunningServer
+
+pytestmark = [pytest.mark.triton, pytest.mark.torch]
+MakeFilm = Callable[[str], RawFilm]
+MIB = 1024 * 1024
+
+
+@pytest.fixture(scope="module")
+def running(
+    video_repository: Path,  # noqa: F811
+    processes: int,
+    embedded_server: None,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[RunningServer]:
+    settings = {"threads": "1", "video_gap_seconds": "2", "video_idle_seconds": "8"}
+    if processes > 1:
+        settings |= {"processes": str(processes), "devices": "cpu,cpu"}
+    with serve_folder(video_repository, tmp_path_factory.mktemp("home"), **settings) as started:
+        yield started
+
+
+@pytest.fixture
+def film(running: RunningServer, request: pytest.FixtureRequest) -> Iterator[MakeFilm]:
+    made: list[RawFilm] = []
+
+    def build(name: str) -> RawFilm:
+        made.append(RawFilm(running.urls["HTTP"], f"{request.node.name} {name}"))
+        return made[-1]
+
+    yield build
+    for each in made:
+        each.close()
+
+
+def refusal(answer: Callable[[], object]) -> TritonSamError:
+    with pytest.raises(TritonSamError) as caught:
+        answer()
+    return caught.value
+
+
+def same(one: StepAnswer, other: StepAnswer) -> bool:
+    return one.masks.keys() == other.masks.keys() and all(
+        (one.masks[name] == other.masks[name]).all() for name in one.masks
+    )
+
+
+def test_two_objects_are_tracked_whatever_order_the_frames_arrive_in(film: MakeFilm) -> None:
+    straight, shuffled = film("straight"), film("shuffled")
+    for each in (straight, shuffled):
+        each.open(length=12)
+        prompted = each.prompt(0, 3)
+        assert prompted.masks[3].shape == (SIZE[1], SIZE[0])
+        each.prompt(0, 5, box=[90, 20, 150, 90])
+    expected = [straight.track(number).result() for number in range(12)]
+    assert [answer.video["frame"] for answer in expected] == list(range(12))
+    assert all(answer.video["objects"] == [3, 5] and len(answer.video["appearance"]) == 2 for answer in expected)
+    assert any(answer.masks[3].any() for answer in expected)
+    order = list(range(12))
+    random.Random(1).shuffle(order)
+    first = shuffled.next
+    sent = {number: shuffled.send("track", step=first + number, frame=number) for number in order}
+    assert all(same(sent[number].result(), expected[number]) for number in range(12))
+
+
+def test_a_session_goes_on_from_its_state_anywhere(film: MakeFilm) -> None:
+    one, two = film("one"), film("two")
+    one.open()
+    one.prompt(0, 3)
+    one.prompt(0, 5, box=[90, 20, 150, 90])
+    for number in range(9):
+        one.track(number).result()
+    state = one.track(9, state=True).result().state
+    assert state is not None
+    two.next = 40
+    assert two.open(restore=state).video["known"] == [3, 5]
+    assert all(same(one.track(number).result(), two.track(number).result()) for number in range(10, 18))
+    damaged = bytearray(state)
+    damaged[len(state) // 2] ^= 255
+    error = refusal(lambda: film("three").open(restore=bytes(damaged)))
+    assert isinstance(error, InvalidInput)
+    assert "video_state is damaged" in str(error)
+
+
+def test_doubled_and_missing_steps_are_named(film: MakeFilm) -> None:
+    one = film("one")
+    one.open()
+    one.prompt(0)
+    one.track(1).result()
+    doubled = refusal(lambda: one.do("track", step=2, frame=1))
+    assert isinstance(doubled, InvalidInput)
+    assert "step 2 (frame 1) was taken already" in str(doubled)
+    missing = refusal(lambda: one.do("track", step=4, frame=3))
+    assert isinstance(missing, Unavailable)
+    assert "because step 3 before it did not come" in str(missing)
+    unknown = refusal(lambda: film("nobody").do("track", step=1, frame=1))
+    assert isinstance(unknown, SessionExpired)
+    wrong, behind = one.track(2, image=frame(2, (64, 48))), one.track(3)
+    error = refusal(wrong.result)
+    assert isinstance(error, InvalidInput)
+    assert "frame 2 has 64 x 48 pixels and the frames before it 160 x 120" in str(error)
+    assert "step 3 (frame 2) before it failed" in str(refusal(behind.result))
+    assert one.do("track", step=3, frame=2).video["frame"] == 2
+
+
+def test_a_cancel_reaches_the_session(film: MakeFilm) -> None:
+    one = film("one")
+    one.open()
+    waiting = one.send("track", step=7, frame=7)
+    eventually(lambda: one.cancel() == 1, "the step that waits is cancelled")
+    assert isinstance(refusal(waiting.result), Cancelled)
+    assert one.prompt(0).masks
+
+
+def test_clicks_pass_while_a_video_is_tracked(film: MakeFilm, running: RunningServer) -> None:
+    one = film("one")
+    one.open()
+    one.prompt(0)
+    with SAM2TritonClient(running.urls["HTTP"]) as client:
+        client.set_image(frame(500))
+        under_way = [one.track(number) for number in range(1, 120)]
+        wait(under_way, return_when=FIRST_COMPLETED)
+        for _ in range(5):
+            client.segment(points=[[50, 50]], labels=[1])
+        assert sum(not answer.done() for answer in under_way) > 20
+    assert [answer.result().video["frame"] for answer in under_way] == list(range(1, 120))
+
+
+def test_two_hundred_forgotten_sessions_give_their_memory_back(running: RunningServer) -> None:
+    def use(number: int) -> None:
+        with RawFilm(running.urls["HTTP"], f"forgotten {number}", threads=1) as one:
+            one.open()
+            one.prompt(0)
+            one.track(1).result()
+
+    use(-1)
+    gauges = ("video_sessions", "video_bytes")
+    eventually(lambda: all(counters_so_far(running, "sam2")[name] == 0 for name in gauges), "the last sessions expire")
+    before, expired = server_bytes(running), counters_so_far(running, "sam2")["video_expired_total"]
+    for number in range(200):
+        use(number)
+    eventually(lambda: all(counters_so_far(running, "sam2")[name] == 0 for name in gauges), "the sessions expire")
+    after = counters_so_far(running, "sam2")
+    assert after["video_expired_total"] - expired == 200
+    assert server_bytes(running) - before < 40 * MIB
+    assert isinstance(
+        refusal(lambda: RawFilm(running.urls["HTTP"], "forgotten 7").do("track", step=3, frame=2)), SessionExpired
+    )

@@ -1,0 +1,58 @@
+"""Engines and sessions against the definition: the same video, objects, prompts and corrections."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.oracles.video import VideoOracle
+from tests.unit.video.trackers import ENGINES
+from tests.video_script import MAIN, MANY_PROMPTS, Results, SessionRun, assert_same
+from triton_sam.backend.video.track_session import Limits
+
+Oracles = Callable[[str], VideoOracle]
+Trackers = Callable[[str, str], Any]
+EACH_ENGINE = pytest.mark.parametrize("engine", list(ENGINES))
+EACH_MODEL = pytest.mark.parametrize(
+    "model_id", ["sam2.1:tiny", "sam3:tracker", pytest.param("sam2:tiny", marks=pytest.mark.part("exports"))]
+)
+
+
+@EACH_ENGINE
+@EACH_MODEL
+def test_sixty_frames_equal_the_definition(
+    engine: str, model_id: str, tracker: Trackers, new_oracle: Oracles, wanted: Callable[[str, str], Results]
+) -> None:
+    expected = wanted(model_id, "main")
+    appearances = [one.appearance for _, objects in expected for one in objects.values()]
+    assert min(appearances) < -0.2  # the occlusion
+    assert 0 < sum(one > 0 for one in appearances) < len(appearances)
+    found = tracker(engine, model_id)
+    run = SessionRun(found, new_oracle(model_id), found.spec.memory)
+    assert_same(run.run(MAIN), expected, 1e-3)
+    assert not run.forgotten
+
+
+@EACH_ENGINE
+@EACH_MODEL
+def test_prompts_in_many_frames_equal_the_definition(
+    engine: str, model_id: str, tracker: Trackers, new_oracle: Oracles, wanted: Callable[[str, str], Results]
+) -> None:
+    found = tracker(engine, model_id)
+    run = SessionRun(found, new_oracle(model_id), found.spec.memory)
+    assert_same(run.run(MANY_PROMPTS), wanted(model_id, "many prompts"), 1e-3)
+
+
+@EACH_ENGINE
+def test_dropping_what_no_frame_reaches_changes_nothing(engine: str, tracker: Trackers, new_oracle: Oracles) -> None:
+    found, oracle = tracker(engine, "sam2.1:tiny"), new_oracle("sam2.1:tiny")
+    pruned = SessionRun(found, oracle, found.spec.memory)
+    everything = SessionRun(found, oracle, found.spec.memory, Limits(history=1000, conditioning=1000))
+    for (what, given), (_, kept) in zip(pruned.run(MAIN), everything.run(MAIN), strict=True):
+        assert given.keys() == kept.keys()
+        for name, one in kept.items():
+            assert np.array_equal(given[name].logits, one.logits), f"{what}, object {name}"
+    assert pruned.session.bytes(found.memory_bytes) < 0.9 * everything.session.bytes(found.memory_bytes)

@@ -1,0 +1,22 @@
+"""Engines that track with a small network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.video_models import VideoModel
+from triton_sam.engines.onnx_tracking import OnnxTrackingEngine
+from triton_sam.export.run import write_graphs
+from triton_sam.models.specs import DECODER_FILE, ENCODER_FILE
+
+
+def onnx_engine(model: VideoModel, folder: Path) -> Any:
+    spec = model.spec
+    write_graphs(model.network, spec, spec.graphs, folder)
+    return OnnxTrackingEngine(spec, folder / ENCODER_FILE, folder / DECODER_FILE, memory=folder, threads=1)
+
+
+#: By the engine's name: makes one, in a folder for its files.
+ENGINES: dict[str, Callable[[VideoModel, Path], Any]] = {"onnx": onnx_engine}
