@@ -13,8 +13,8 @@ from tests.oracles.video import Seen, VideoOracle
 from triton_sam.backend.video.track_session import FrameMasks, Limits, TrackSession
 from triton_sam.core.geometry import Frame
 from triton_sam.core.prompts import ObjectPrompt
+from triton_sam.core.video.memory_traits import MemoryTraits
 from triton_sam.engines.base import Embedding
-from triton_sam.models.memory_traits import MemoryTraits
 
 WIDTH, HEIGHT = 320, 240
 #: In the order in which they were done: (what, object -> its result).

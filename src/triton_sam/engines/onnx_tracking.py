@@ -17,12 +17,12 @@ import numpy.typing as npt
 import onnxruntime
 from PIL import Image
 
+from triton_sam.core.video.memory_traits import MemoryTraits
 from triton_sam.engines.base import Decoded, Embedding, FloatArray
 from triton_sam.engines.inputs import model_points
 from triton_sam.engines.onnx import DeviceEmbedding, OnnxEngine, open_session
 from triton_sam.engines.priority import BESIDE_NICENESS, run_lowered
 from triton_sam.engines.tracking import Remember, Tracked, TrackRow
-from triton_sam.models.memory_traits import MemoryTraits
 from triton_sam.models.specs import (
     MEMORY_ATTENTION_FILE,
     MEMORY_ENCODER_FILE,

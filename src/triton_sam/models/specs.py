@@ -12,7 +12,7 @@ from enum import Enum
 from pydantic import TypeAdapter
 
 from triton_sam.core.geometry import ResizePolicy
-from triton_sam.models.memory_traits import MemoryTraits
+from triton_sam.core.video.memory_traits import MemoryTraits
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)

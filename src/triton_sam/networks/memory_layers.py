@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from triton_sam.models.memory_traits import MemoryTraits
+from triton_sam.core.video.memory_traits import MemoryTraits
 from triton_sam.networks.sam2_layers import ChannelNorm, FeedForward
 
 _WIDTH = 256

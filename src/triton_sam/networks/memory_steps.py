@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from triton_sam.models.memory_traits import MemoryTraits
+from triton_sam.core.video.memory_traits import MemoryTraits
 
 _WIDTH = 256
 _BASE = 10_000.0

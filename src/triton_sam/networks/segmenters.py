@@ -12,8 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from triton_sam.core.video.memory_traits import MemoryTraits
 from triton_sam.errors import InvalidInput
-from triton_sam.models.memory_traits import MEMORY_TRAITS, MemoryTraits
+from triton_sam.models.memory_traits import MEMORY_TRAITS
 from triton_sam.models.specs import IMAGENET_MEAN, IMAGENET_STD, Architecture, Backbone
 from triton_sam.networks.memory_layers import MEMORY_NAMES, add_memory
 from triton_sam.networks.sam2_layers import Sam2Layers

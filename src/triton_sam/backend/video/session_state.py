@@ -6,9 +6,9 @@ import numpy as np
 
 from triton_sam.backend.video.track_session import Limits, Pending, TrackSession
 from triton_sam.core.video.bank import ObjectMemory, Remembered
+from triton_sam.core.video.memory_traits import MemoryTraits
 from triton_sam.core.video.state import FrameState, ObjectState, SessionState
 from triton_sam.engines.tracking import TrackingEngine
-from triton_sam.models.memory_traits import MemoryTraits
 
 _LARGEST_HALF = 65504.0
 

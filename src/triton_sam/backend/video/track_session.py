@@ -15,10 +15,10 @@ import numpy.typing as npt
 
 from triton_sam.core.prompts import ObjectPrompt
 from triton_sam.core.video.bank import ObjectMemory, Remembered
+from triton_sam.core.video.memory_traits import MemoryTraits
 from triton_sam.engines.base import Decoded, Embedding
 from triton_sam.engines.tracking import Remember, Tracked, TrackRow
 from triton_sam.errors import InvalidInput
-from triton_sam.models.memory_traits import MemoryTraits
 
 
 class ObjectMask(NamedTuple):

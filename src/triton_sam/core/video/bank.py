@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from triton_sam.core.video.frame_ranges import FrameRanges
-from triton_sam.models.memory_traits import MemoryTraits
+from triton_sam.core.video.memory_traits import MemoryTraits
 
 
 @dataclass(eq=False, slots=True)

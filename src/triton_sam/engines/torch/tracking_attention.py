@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from triton_sam.models.memory_traits import MemoryTraits
+from triton_sam.core.video.memory_traits import MemoryTraits
 from triton_sam.networks.memory_steps import halves, joined, turns, waves
 
 _kernel: ModuleType | None

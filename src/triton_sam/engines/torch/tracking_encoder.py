@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from triton_sam.models.memory_traits import MemoryTraits
+from triton_sam.core.video.memory_traits import MemoryTraits
 
 #: Memories are made of masks between -10 and 10.
 _SCALE, _SHIFT = 20.0, -10.0

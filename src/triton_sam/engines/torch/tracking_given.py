@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from triton_sam.models.memory_traits import MemoryTraits
+from triton_sam.core.video.memory_traits import MemoryTraits
 
 #: Logits of pixels inside and outside the mask, where its edges are hard, and where they are soft.
 _HARD, _SOFT = 10.0, 1024.0

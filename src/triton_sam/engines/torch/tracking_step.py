@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from triton_sam.core.video.memory_traits import MemoryTraits
 from triton_sam.engines.torch.decoder import NOT_A_POINT, RowDecoder
 from triton_sam.engines.torch.layout import to_image
 from triton_sam.engines.torch.tracking_attention import Attended, RowMemory
 from triton_sam.engines.torch.tracking_encoder import RowMemoryEncoder
-from triton_sam.models.memory_traits import MemoryTraits
 
 #: The logits of an object that is not there.
 NOT_THERE = -1024.0

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from triton_sam.core.video.bank import Attended, ObjectMemory, Remembered
-from triton_sam.models.memory_traits import MEMORY_TRAITS, MemoryTraits
+from triton_sam.core.video.memory_traits import MemoryTraits
+from triton_sam.models.memory_traits import MEMORY_TRAITS
 
 TRAITS = MEMORY_TRAITS["sam2.1"]
 
