@@ -46,7 +46,7 @@ def load_engine(spec: ModelSpec, folder: Path, settings: Settings, memory: Resul
             create_context()
     reason = _why_not_torch(folder, settings)
     if not reason:
-        from triton_sam.engines.torch.engine import load_torch_engine
+        from triton_sam.engines.torch.loading import load_torch_engine
 
         log.info("%s: torch was imported in %.1f s", spec.id, time.perf_counter() - begun)
         return load_torch_engine(spec, folder / NETWORK_FILE, settings, memory)

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from tests.unit.export.small import small_spec
+from triton_sam.core.video.memory_traits import MemoryTraits
 from triton_sam.engines.torch import code_key as module
 from triton_sam.engines.torch.code_key import code_key, source_digest
 
@@ -23,6 +24,7 @@ def key(**changed: Any) -> str:
     given: dict[str, Any] = {
         "architecture": SPEC.architecture,
         "graphs": SPEC.graphs,
+        "memory": None,
         "device": torch.device("cpu"),
         "dtypes": (WHOLE, WHOLE),
         "mode": "default",
@@ -39,6 +41,7 @@ def test_it_is_the_same_at_the_next_start() -> None:
     [
         {"architecture": dataclasses.replace(SPEC.architecture, width=8)},
         {"graphs": dataclasses.replace(SPEC.graphs, side=512)},
+        {"memory": MemoryTraits()},
         {"dtypes": (HALF, WHOLE)},
         {"dtypes": (WHOLE, HALF)},
         {"mode": "max-autotune"},

@@ -84,7 +84,7 @@ def compilation(root: Path, used: Callable[[Path], object] = lambda _: None) -> 
     spec = get_spec("sam2.1:tiny")
     folder = CodeFolder(root, {"gpu": "one"})
     request = CompileRequest(
-        spec.architecture, spec.graphs, "cpu", "float32", "float32", "default", (), folder.root, folder.key
+        spec.architecture, spec.graphs, None, "cpu", "float32", "float32", "default", (), folder.root, folder.key
     )
     switches = dict.fromkeys(STEPS, used)
     return Compilation("a model", folder, request, switches, time.perf_counter(), ("-c", PATIENT))

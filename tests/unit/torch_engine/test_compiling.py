@@ -61,7 +61,7 @@ class Engine:
 def compilation(folder: CodeFolder, engine: Engine, script: str = OBEDIENT) -> Compilation:
     spec = small_spec("sam2.1:tiny")
     request = CompileRequest(
-        spec.architecture, spec.graphs, "cpu", "float32", "float32", "default", (), folder.root, folder.key
+        spec.architecture, spec.graphs, None, "cpu", "float32", "float32", "default", (), folder.root, folder.key
     )
     switches = {step: engine.switch(step) for step in STEPS}
     return Compilation("a model", folder, request, switches, time.perf_counter(), ("-c", script))
@@ -169,7 +169,7 @@ def test_what_another_process_has_compiled_meanwhile_is_not_compiled_again(folde
     keep(folder, *STEPS)
     spec = small_spec("sam2.1:tiny")
     request = CompileRequest(
-        spec.architecture, spec.graphs, "cpu", "float32", "float32", "default", STEPS, folder.root, folder.key
+        spec.architecture, spec.graphs, None, "cpu", "float32", "float32", "default", STEPS, folder.root, folder.key
     )
     done: list[str] = []
     compile_missing(request, folder, done.append)

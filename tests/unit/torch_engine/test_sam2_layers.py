@@ -103,7 +103,7 @@ import sys
 from pathlib import Path
 import triton_sam.backend.workers.links
 from tests.unit.torch_engine.test_sam2_layers import SIDE, small
-from triton_sam.engines.torch.engine import import_all, load_torch_engine
+from triton_sam.engines.torch.loading import import_all, load_torch_engine
 from triton_sam.settings import Settings
 import_all(small("sam2:tiny"))
 load_torch_engine(small("sam2:tiny"), Path(sys.argv[1]), Settings(device="cpu", engine="torch"))

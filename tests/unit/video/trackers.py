@@ -6,8 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from tests.video_models import VideoModel
 from triton_sam.engines.onnx_tracking import OnnxTrackingEngine
+from triton_sam.engines.torch.engine import TorchEngine
+from triton_sam.engines.torch.options import TorchOptions
 from triton_sam.export.run import write_graphs
 from triton_sam.models.specs import DECODER_FILE, ENCODER_FILE
 
@@ -18,5 +22,11 @@ def onnx_engine(model: VideoModel, folder: Path) -> Any:
     return OnnxTrackingEngine(spec, folder / ENCODER_FILE, folder / DECODER_FILE, memory=folder, threads=1)
 
 
+def torch_engine(model: VideoModel, _folder: Path) -> Any:
+    engine = TorchEngine(model.spec, model.network, TorchOptions(torch.device("cpu")))
+    engine.warm_up()
+    return engine
+
+
 #: By the engine's name: makes one, in a folder for its files.
-ENGINES: dict[str, Callable[[VideoModel, Path], Any]] = {"onnx": onnx_engine}
+ENGINES: dict[str, Callable[[VideoModel, Path], Any]] = {"onnx": onnx_engine, "torch": torch_engine}

@@ -78,10 +78,10 @@ def main(arguments: list[str]) -> int:
 def _import_all(model_id: str) -> None:
     """Imports what a worker with the torch engine needs; no device is touched."""
     import triton_sam.backend.workers.links  # noqa: F401
-    from triton_sam.engines.torch import engine
+    from triton_sam.engines.torch import loading
     from triton_sam.models.catalog import get_spec
 
-    engine.import_all(get_spec(model_id))
+    loading.import_all(get_spec(model_id))
 
 
 def _accept(listener: socket.socket, links: Links) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from triton_sam.core.video.memory_traits import MemoryTraits
 from triton_sam.models.specs import Architecture, Graphs
 
 _DRIVER = Path("/proc/driver/nvidia/version")
@@ -23,6 +24,7 @@ _SOURCES = ("engines/torch", "networks")
 def code_key(
     architecture: Architecture,
     graphs: Graphs,
+    memory: MemoryTraits | None,
     device: torch.device,
     dtypes: tuple[torch.dtype, torch.dtype],
     mode: str,
@@ -41,6 +43,7 @@ def code_key(
         "sources": source_digest(),
         "architecture": _plain(architecture),
         "graphs": _plain(graphs),
+        "memory": None if memory is None else _plain(memory),
         "dtypes": [str(dtype) for dtype in dtypes],
         "mode": mode,
     }

@@ -58,17 +58,26 @@ def _product_seconds(dtype: torch.dtype) -> float:
     return min(taken)
 
 
-def room_for_cache(wanted: int, each: int, device: torch.device, model_id: str) -> int:
+def room_for_videos(wanted: int, device: torch.device) -> int:
+    """Bytes for what is remembered of videos: as many as wanted, or a third of what is free after the warm-up."""
+    if device.type != "cuda":
+        return wanted
+    torch.cuda.empty_cache()
+    return min(wanted, int(torch.cuda.mem_get_info(device)[0] * _SHARE_FOR_VIDEOS))
+
+
+def room_for_cache(wanted: int, each: int, device: torch.device, model_id: str, videos: int = 0) -> int:
     """Bytes for cached embeddings: as many as wanted, or what is free after the model has warmed up.
 
     Args:
         each: bytes of one embedding; SetupError if not even a few fit.
+        videos: bytes that videos get.
     """
     if device.type != "cuda":
         return wanted
     torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info(device)
-    room = int(free * _SHARE_FOR_CACHE)
+    room = int((free - videos) * _SHARE_FOR_CACHE)
     if room < _LEAST_IMAGES * each:
         raise SetupError(
             f"{model_id} fills the GPU: {free / 2**20:.0f} of {total / 2**20:.0f} MiB are free and an image takes "
@@ -81,3 +90,4 @@ _SEEN_IN_RANGE = frozenset({Backbone.HIERA, Backbone.TINY_VIT})
 #: The rest is for incoming images and outgoing masks.
 _SHARE_FOR_CACHE = 0.8
 _LEAST_IMAGES = 4
+_SHARE_FOR_VIDEOS = 1 / 3

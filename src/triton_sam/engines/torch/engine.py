@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import gc
 import io
 import logging
 import os
@@ -16,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from PIL import Image
-from safetensors.torch import load_file
 
 from triton_sam.core.everything.candidates import Candidates, Place
 from triton_sam.core.everything.grids import Points
@@ -26,7 +25,7 @@ from triton_sam.core.everything.options import EverythingOptions
 from triton_sam.core.geometry import Frame
 from triton_sam.core.images import EncodedImage
 from triton_sam.core.prompts import ObjectPrompt
-from triton_sam.engines.base import Capacity, Decoded, Embedding, FloatArray, ResultMemory, Row
+from triton_sam.engines.base import Capacity, Decoded, Embedding, FloatArray, Row
 from triton_sam.engines.device_list import own_gpu
 from triton_sam.engines.readiness import AT_ONCE, Readiness
 from triton_sam.engines.torch.code_folder import CodeFolder
@@ -38,6 +37,8 @@ from triton_sam.engines.torch.compile_process import (
     MEASURING,
     PACKING,
     RESIZING,
+    TRACKING,
+    TRACKING_KERNELS,
     CompileRequest,
 )
 from triton_sam.engines.torch.compiled_steps import is_near, load_compiled
@@ -45,24 +46,21 @@ from triton_sam.engines.torch.compiling import Compilation, cache_variables
 from triton_sam.engines.torch.decoder import RowDecoder
 from triton_sam.engines.torch.decoding import RowRunner
 from triton_sam.engines.torch.device_images import PreparedImage, TorchEmbedding
-from triton_sam.engines.torch.devices import room_for_cache, slowness
 from triton_sam.engines.torch.encoder import RowEncoder
 from triton_sam.engines.torch.fetching import Fetcher
 from triton_sam.engines.torch.finding import GridRunner
 from triton_sam.engines.torch.graphs import Steps, bucket, new_stream
 from triton_sam.engines.torch.layout import Layout
 from triton_sam.engines.torch.memory_errors import out_of_memory_as_unavailable, switch
-from triton_sam.engines.torch.options import TorchOptions, choose_options
+from triton_sam.engines.torch.options import TorchOptions
 from triton_sam.engines.torch.pictures import PictureReader
+from triton_sam.engines.torch.tracking import TrackRunner, make_runner
+from triton_sam.engines.tracking import Tracked, TrackRow
 from triton_sam.errors import InternalError, InvalidInput, SetupError
 from triton_sam.models.specs import ModelSpec
-from triton_sam.networks.segmenters import import_parts, load_layers
 from triton_sam.scratch import scratch_folder
-from triton_sam.settings import Settings
 
 log = logging.getLogger(__name__)
-#: Slowdown against float32 that is worth a warning; a smaller one may be accepted to save memory.
-_TOO_SLOW = 20.0
 _BATCHES = (1, 2, 4, 8)
 #: The GPU's JPEG decoder works on one file at a time; several threads keep it busy.
 _PREPARERS = 4
@@ -71,62 +69,9 @@ _SCRATCH = "triton-sam-compiled-"
 _CLOSE_SECONDS = 10.0
 
 
-def load_torch_engine(
-    spec: ModelSpec, weights: Path, settings: Settings, memory: ResultMemory | None = None
-) -> TorchEngine:
-    """Builds a model from its weights file and warms it up. Logs every step.
-
-    It returns an engine that serves uncompiled, and compiles while it serves: see its ``readiness``. The embedding
-    cache gets the remaining GPU memory, ``settings.cache_bytes`` at most.
-    """
-    started = time.perf_counter()
-    options = dataclasses.replace(choose_options(spec, settings), memory=memory)
-    device = options.device
-    times = slowness(options.dtype, device)
-    if times > _TOO_SLOW:
-        log.warning(
-            "%s: on this CPU %s is about %.0f times as slow as float32: set TRITON_SAM_TORCH_DTYPE=float32",
-            spec.id,
-            settings.torch_dtype,
-            times,
-        )
-    try:
-        network = load_layers(spec.architecture, spec.side, load_file(weights))
-    except Exception as error:  # safetensors, torch and the file system raise different ones
-        raise SetupError(f"{weights.name} of {spec.id} does not load: {error}") from None
-    log.info("%s: weights loaded after %.1f s", spec.id, time.perf_counter() - started)
-    try:
-        engine = TorchEngine(spec, network, options)
-        engine.warm_up()
-        each = engine.layout.length * options.row_dtype.itemsize
-        room = room_for_cache(settings.cache_bytes, each, device, spec.id)
-    except torch.cuda.OutOfMemoryError:
-        raise SetupError(
-            f"{spec.id} does not fit into the GPU's memory: stop other programs on it, use a smaller model, "
-            "or set TRITON_SAM_ENCODE_BATCH=1"
-        ) from None
-    except RuntimeError as error:
-        log.exception("%s could not be warmed up", spec.id)
-        raise SetupError(f"{spec.id} does not run on torch here: {error}") from None
-    if room < settings.cache_bytes:
-        log.warning("%s caches only %.0f MiB of embeddings: the GPU has no more free memory", spec.id, room / 2**20)
-    engine.capacity = dataclasses.replace(engine.capacity, cache_bytes=room)
-    if options.compile_mode is not None:
-        # Loading compiled code creates many objects, and so starts collections. One of everything that is loaded by now
-        # would hold Python's lock for 0.2 to 0.4 s.
-        gc.collect()
-        gc.freeze()
-        engine.speed_up(settings.home / "compiled", started)
-    return engine
-
-
-def import_all(spec: ModelSpec) -> None:
-    """Imports what is not imported with this module and is needed to load a model; no device is touched."""
-    import_parts(spec.architecture)
-
-
 class TorchEngine:
-    """See :class:`~triton_sam.engines.base.Engine`.
+    """See :class:`~triton_sam.engines.base.Engine`. With a memory it is a
+    :class:`~triton_sam.engines.tracking.TrackingEngine`.
 
     Encodes run on a stream of low priority and clicks on one of high priority, so that the GPU runs a click's kernels
     between those of an encode.
@@ -154,8 +99,14 @@ class TorchEngine:
             finds=on_gpu,
             find_points=GridRunner.MOST_POINTS,
             starts_slowly=True,
+            tracks=spec.memory is not None,
         )
         decoder = RowDecoder(network, spec.architecture, self.layout).cast(options.device, options.row_dtype)
+        fetcher = Fetcher(options.device, options.memory)
+        # Before the encoder casts the layers that it keeps.
+        self.tracker: TrackRunner | None = None
+        if spec.memory is not None:
+            self.tracker = make_runner(spec, network, decoder, fetcher, capture=options.graphs)
         # Our own kernels come with the compiled code: to compile them here would delay the start.
         self._kernels = options.compile_mode is None
         self._encoder = RowEncoder(network, spec, self.layout, options.row_dtype).cast(
@@ -172,7 +123,6 @@ class TorchEngine:
         self._pixels = torch.zeros(self._batches[-1], 3, side, side, dtype=options.dtype, device=options.device)
         self._encodes: dict[int, Steps] = {}
         self._encode_pool = torch.cuda.graph_pool_handle() if on_gpu else None
-        fetcher = Fetcher(options.device, options.memory)
         self.rows = RowRunner(spec, decoder, self.layout, fetcher, clicks, capture=options.graphs)
         self.grids = GridRunner(spec, decoder, options.device, capture=options.graphs)
 
@@ -201,6 +151,11 @@ class TorchEngine:
             self.capacity = dataclasses.replace(self.capacity, finds=finds)
             self._log_progress(where, f"decoder for grids of {GridRunner.MOST_POINTS} points", started)
             self._run_once()
+        if self.tracker is not None:
+            if self._kernels:
+                self.tracker.use_kernels()
+            for step in self.tracker.warm_up():
+                self._log_progress(where, step, started)
 
     def _run_once(self) -> None:
         """Encodes an image and decodes clicks, so that everything loaded or allocated at first use is ready."""
@@ -241,17 +196,23 @@ class TorchEngine:
         if self.capacity.finds:  # last: clicks and images come first
             switches[MEASURING] = lambda _: self.grids.use_kernels()
             switches[f"{GRID}{GridRunner.MOST_POINTS}"] = self.grids.use_compiled
-        key = code_key(spec.architecture, spec.graphs, options.device, (options.dtype, options.row_dtype), mode)
+        if self.tracker is not None and self.tracker.worth_compiling:
+            tracker = self.tracker
+            switches[TRACKING_KERNELS] = lambda _: tracker.use_kernels()
+            switches |= {
+                f"{TRACKING}{count}": partial(tracker.use_compiled, count) for count in tracker.worth_compiling
+            }
+        dtypes = options.dtype, options.row_dtype
+        key = code_key(spec.architecture, spec.graphs, spec.memory, options.device, dtypes, mode)
         try:
             folder = CodeFolder(root, key)
         except SetupError as error:
             log.warning("%s compiles again at each start: %s", spec.id, error)
             folder = CodeFolder(self._until_closed.enter_context(scratch_folder(_SCRATCH)) / "compiled", key)
         os.environ.update(cache_variables(folder))
-        dtype, row_dtype = (str(each).removeprefix("torch.") for each in (options.dtype, options.row_dtype))
-        request = CompileRequest(
-            spec.architecture, spec.graphs, str(options.device), dtype, row_dtype, mode, (), folder.root, folder.key
-        )
+        device, dtype, row_dtype = (str(each).removeprefix("torch.") for each in (options.device, *dtypes))
+        what = spec.architecture, spec.graphs, spec.memory
+        request = CompileRequest(*what, device, dtype, row_dtype, mode, (), folder.root, folder.key)
         begun = time.perf_counter() if started is None else started
         name = f"{spec.id} on GPU {own_gpu()}" if options.device.type == "cuda" else spec.id
         checked = {step: partial(switch, use) for step, use in switches.items()}
@@ -366,3 +327,38 @@ class TorchEngine:
                 return result()
 
         return finish
+
+    # -- tracking --------------------------------------------------------------------------------------------
+
+    @property
+    def track_rows(self) -> int:
+        """See :class:`~triton_sam.engines.tracking.TrackingEngine`."""
+        return self._tracker.most_rows
+
+    @property
+    def memory_bytes(self) -> int:
+        """See :class:`~triton_sam.engines.tracking.TrackingEngine`."""
+        return self._tracker.memory_bytes
+
+    def track(self, rows: Sequence[TrackRow]) -> list[Tracked]:
+        """See :class:`~triton_sam.engines.tracking.TrackingEngine`."""
+        with out_of_memory_as_unavailable():
+            return self._tracker.track(rows)
+
+    def memory_to_host(self, features: Any, pointer: Any) -> tuple[npt.NDArray[np.uint16] | None, FloatArray]:
+        """See :class:`~triton_sam.engines.tracking.TrackingEngine`."""
+        return self._tracker.memory_to_host(features, pointer)
+
+    def memory_from_host(self, features: npt.NDArray[np.uint16] | None, pointer: FloatArray) -> tuple[Any, Any]:
+        """See :class:`~triton_sam.engines.tracking.TrackingEngine`."""
+        with out_of_memory_as_unavailable():
+            return self._tracker.memory_from_host(features, pointer)
+
+    def memory_shape(self) -> tuple[int, int, int]:
+        """See :class:`~triton_sam.engines.tracking.TrackingEngine`."""
+        return self._tracker.memory_shape
+
+    @property
+    def _tracker(self) -> TrackRunner:
+        assert self.tracker is not None  # capacity.tracks tells
+        return self.tracker

@@ -17,7 +17,7 @@ from torch import Tensor
 from triton_sam.core.prompts import ObjectPrompt
 from triton_sam.engines.base import Decoded, FloatArray, Row
 from triton_sam.engines.torch.compiled_steps import is_near, load_compiled
-from triton_sam.engines.torch.decoder import DecoderStep
+from triton_sam.engines.torch.decoder import DecoderStep, RowDecoder
 from triton_sam.engines.torch.fetching import DeviceMasks, Fetcher
 from triton_sam.engines.torch.graphs import Steps, bucket, new_stream
 from triton_sam.engines.torch.slots import Point, row_points
@@ -64,7 +64,7 @@ class TrackRunner:
         self._counts = ROWS if roomy else ROWS[:4]
         own = len(step.decoder.own_tokens)
         points = 2 * DecoderStep.TOKENS - own
-        self._plain = self._inputs(TrackShape(self._counts[-1], SLOTS, POINTERS, 0))
+        self._plain = self._inputs(tracked_shape(self._counts[-1]))
         self._full = self._inputs(TrackShape(FEW_ROWS[-1], MORE_SLOTS, MORE_POINTERS, points))
         self._steps: dict[tuple[bool, int], Steps] = {}
 
@@ -72,6 +72,11 @@ class TrackRunner:
     def most_rows(self) -> int:
         """Of one run."""
         return self._counts[-1]
+
+    @property
+    def memory_bytes(self) -> int:
+        """Of one object's memory in one frame."""
+        return int(np.prod(self.memory_shape)) * self._step.kept_in.itemsize
 
     @property
     def worth_compiling(self) -> Sequence[int]:
@@ -115,7 +120,7 @@ class TrackRunner:
         function = load_compiled(folder, self._step, self._device)
         stream = new_stream(self._device) if self._stream is not None else None
         with torch.inference_mode(), torch.cuda.stream(stream):
-            inputs = example(self._step, TrackShape(count, SLOTS, POINTERS, 0), self._device)
+            inputs = example(self._step, tracked_shape(count), self._device)
             found, expected = function(*inputs), self._step(*inputs)
             if not is_near((found[2], found[3]), (expected[2], expected[3])):
                 raise SetupError(f"the compiled tracking of {count} objects remembers something else")
@@ -222,27 +227,60 @@ class TrackRunner:
 
     # -- memories outside the device -------------------------------------------------------------------------
 
-    def memory_to_host(self, features: Tensor, pointer: Tensor) -> tuple[npt.NDArray[np.uint16], FloatArray]:
+    def memory_to_host(
+        self, features: Tensor | None, pointer: Tensor
+    ) -> tuple[npt.NDArray[np.uint16] | None, FloatArray]:
         """See :meth:`~triton_sam.engines.tracking.TrackingEngine.memory_to_host`."""
-        with torch.inference_mode():
-            bits = features.T.contiguous().view(torch.int16).cpu().numpy().view(np.uint16)
-            return bits.reshape(self.memory_shape), pointer.cpu().numpy().copy()
+        with torch.inference_mode(), torch.cuda.stream(self._stream):
+            numbers: FloatArray = pointer.cpu().numpy().copy()
+            if features is None:
+                return None, numbers
+            bits = features.T.to(torch.bfloat16).contiguous().view(torch.int16).cpu().numpy().view(np.uint16)
+            return bits.reshape(self.memory_shape), numbers
 
-    def memory_from_host(self, features: npt.NDArray[np.uint16], pointer: FloatArray) -> tuple[Tensor, Tensor]:
+    def memory_from_host(
+        self, features: npt.NDArray[np.uint16] | None, pointer: FloatArray
+    ) -> tuple[Tensor | None, Tensor]:
         """See :meth:`~triton_sam.engines.tracking.TrackingEngine.memory_from_host`."""
-        with torch.inference_mode():
+        with torch.inference_mode(), torch.cuda.stream(self._stream):
+            kept = torch.from_numpy(np.array(pointer, np.float32)).to(self._device)
+            if features is None:
+                return None, kept
             flat = np.array(features.reshape(len(features), -1).T, np.uint16, order="C")
             bits = torch.from_numpy(flat.view(np.int16)).to(self._device).view(torch.bfloat16)
-            found = bits, torch.from_numpy(np.array(pointer, np.float32)).to(self._device)
-            if self._stream is not None:
-                torch.cuda.current_stream(self._device).synchronize()  # it is read on another stream
-            return found
+            return bits.to(self._step.kept_in), kept
 
     @property
     def memory_shape(self) -> tuple[int, int, int]:
         """[C,h,w] of a memory."""
         grid = self._step.decoder.layout.grid
         return self._step.width, grid, grid
+
+
+def make_step(spec: ModelSpec, network: Any, decoder: RowDecoder, device: torch.device) -> TrackStep:
+    """The step of a model on a device.
+
+    Args:
+        network: with a memory, on the CPU and in float32.
+        decoder: of the same network, on the device in its dtype.
+    """
+    assert spec.memory is not None
+    # The range of float32, which published networks were trained with: nobody has seen what theirs need.
+    dtype = torch.float32 if decoder.dtype is torch.float32 else torch.bfloat16
+    return TrackStep(network, decoder, spec.memory, spec.side).cast(device, dtype)
+
+
+def make_runner(spec: ModelSpec, network: Any, decoder: RowDecoder, fetcher: Fetcher, *, capture: bool) -> TrackRunner:
+    """As :func:`make_step`, on the fetcher's device."""
+    assert spec.memory is not None
+    step = make_step(spec, network, decoder, fetcher.device)
+    given = GivenMasks(network.mask_downsample, spec.memory, spec.decoder.mask_side, fetcher.device)
+    return TrackRunner(spec, step, given, fetcher, capture=capture)
+
+
+def tracked_shape(count: int) -> TrackShape:
+    """Of a step for objects that are only tracked."""
+    return TrackShape(count, SLOTS, POINTERS, 0)
 
 
 def example(step: TrackStep, shape: TrackShape, device: torch.device) -> tuple[Tensor, ...]:

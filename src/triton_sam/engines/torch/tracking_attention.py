@@ -9,6 +9,7 @@ The definition is that of :mod:`triton_sam.networks.memory_steps`, arranged for 
 
 from __future__ import annotations
 
+import copy
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -70,10 +71,13 @@ class RowMemory(nn.Module):
         super().__init__()
         self.by_kernel = False
         self.width = traits.width
-        self.layers = nn.ModuleList(_Layer(layer) for layer in network.memory_attention.layers)
-        self.norm = network.memory_attention.layer_norm
-        # SAM 2 has no positions of pointers in time.
-        self.times = network.temporal_positional_encoding_projection_layer if traits.pointer_positions else None
+        # Copies: the encoder may keep the network, in another dtype.
+        attention = copy.deepcopy(network.memory_attention)
+        self.layers = nn.ModuleList(_Layer(layer) for layer in attention.layers)
+        self.norm = attention.layer_norm
+        self.times: Any = None  # SAM 2 has no positions of pointers in time
+        if traits.pointer_positions:
+            self.times = copy.deepcopy(network.temporal_positional_encoding_projection_layer)
         ages = network.memory_temporal_positional_encoding.detach().float().reshape(-1, traits.width)
         tables = {
             # Embeddings come with the no-memory embedding.
