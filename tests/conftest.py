@@ -14,6 +14,7 @@ import pytest
 from tests import hypothesis_profiles
 from tests.analytic import analytic_spec, write_analytic
 from tests.parts import PARTS, SHAPES
+from tests.video_serving import video_repository  # noqa: F401
 from triton_sam.errors import SetupError, WeightsError
 from triton_sam.models.catalog import DEFAULT_MODEL, get_spec
 from triton_sam.models.specs import ModelSpec, Role

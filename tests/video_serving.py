@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,12 @@ import numpy.typing as npt
 import pytest
 from PIL import Image
 
-from triton_sam.client.transport import connect
+from triton_sam.client.transport import Transport, connect
 from triton_sam.client.wire import Address, Call, Outputs, text_of, text_tensor
 from triton_sam.core.masks import decode
 from triton_sam.models.catalog import get_spec
 from triton_sam.models.specs import GRAPHS_FILE, graphs_to_json
 from triton_sam.repository.setup import write_exported
-from triton_sam.serving import RunningServer
 
 MODEL_ID = "sam2.1:tiny"
 SIZE = (160, 120)
@@ -41,10 +40,9 @@ def video_repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as monkeypatch:
         allow_small_sides(monkeypatch)
         model = make_video_model(MODEL_ID)
-        spec = dataclasses.replace(model.spec)
         (folder / "export").mkdir()
-        write_graphs(model.network, spec, spec.graphs, folder / "export")
-        (folder / "export" / GRAPHS_FILE).write_text(graphs_to_json(spec.graphs))
+        write_graphs(model.network, model.spec, model.spec.graphs, folder / "export")
+        (folder / "export" / GRAPHS_FILE).write_text(graphs_to_json(model.spec.graphs))
     write_exported(get_spec(MODEL_ID), folder / "export", folder / "repository")
     return folder / "repository"
 
@@ -82,7 +80,7 @@ class StepAnswer:
 class RawFilm:
     """One session, with steps that are sent on threads. They are numbered by themselves unless a number is given."""
 
-    def __init__(self, url: str, name: str, model: str = "sam2", threads: int = 8) -> None:
+    def __init__(self, url: str, name: str, model: str = "sam2", threads: int = 16) -> None:
         self.name = name
         self.next = 0
         self._model = model
@@ -151,12 +149,5 @@ def read_answer(outputs: Outputs) -> StepAnswer:
     return StepAnswer(result["video"], masks, state)
 
 
-def connected(url: str) -> Any:
-    from contextlib import closing
-
+def connected(url: str) -> closing[Transport]:
     return closing(connect(Address.parse(url), 60.0, {}))
-
-
-def films(running: RunningServer, count: int) -> Iterator[RawFilm]:
-    for number in range(count):
-        yield RawFilm(running.urls["HTTP"], f"film {number}")

@@ -1,4 +1,4 @@
-"""Video sessions on the real server: order, doubled and missing steps, state, cancels, expiry, and clicks beside them."""
+"""Video sessions on the real server: order, doubled and missing steps, state, cancels, expiry, clicks beside them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from tests.integration.serve_folder import serve_folder
 from tests.server_readings import counters_so_far, server_bytes
-from tests.video_serving import SIZE, RawFilm, StepAnswer, frame, video_repository  # noqa: F401
+from tests.video_serving import SIZE, RawFilm, StepAnswer, frame
 from tests.waiting import eventually
 from triton_sam import SAM2TritonClient
 from triton_sam.errors import Cancelled, InvalidInput, SessionExpired, TritonSamError, Unavailable
@@ -24,7 +24,7 @@ MIB = 1024 * 1024
 
 @pytest.fixture(scope="module")
 def running(
-    video_repository: Path,  # noqa: F811
+    video_repository: Path,
     processes: int,
     embedded_server: None,
     tmp_path_factory: pytest.TempPathFactory,

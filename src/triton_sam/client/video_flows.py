@@ -16,6 +16,7 @@ from triton_sam.client.video_state import (
     VideoMasks,
     VideoState,
     checked_frame,
+    checked_most,
     checked_object,
     masks_of,
     read_frame,
@@ -139,7 +140,7 @@ class Propagation:
         state.check_open()
         first_prompted = state.first_prompted()
         first = first_prompted if start_frame_idx is None else checked_frame(start_frame_idx)
-        most = None if max_frame_num_to_track is None else checked_frame(max_frame_num_to_track)
+        most = checked_most(max_frame_num_to_track)
         self._state = state
         self._reverse = reverse
         self._window = window

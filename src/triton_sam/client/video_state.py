@@ -164,6 +164,16 @@ def checked_frame(frame_idx: Any) -> int:
     return frame
 
 
+def checked_most(max_frame_num_to_track: Any) -> int | None:
+    """A number of frames; InvalidInput if it is none. None is no limit."""
+    if max_frame_num_to_track is None:
+        return None
+    most = _whole(max_frame_num_to_track, "max_frame_num_to_track")
+    if most < 0:
+        raise InvalidInput(f"max_frame_num_to_track must be at least 0, not {most}")
+    return most
+
+
 def _whole(value: Any, name: str) -> int:
     if isinstance(value, bool | np.bool_):
         raise InvalidInput(f"{name} must be a whole number, not {value}")
