@@ -24,7 +24,7 @@ from triton_sam.networks import segmenters
 DEFINITIONS = {"sam2:tiny": oracle.SAM2, "sam2.1:tiny": oracle.SAM2_1, "sam3:tracker": oracle.SAM3}
 #: By model: the seed of a network whose objects are there in most frames but not in empty ones, once so much is added
 #: to its score of being there; and the brightness of empty frames.
-_SEEDS = {"sam2:tiny": (1, 0.5, -3), "sam2.1:tiny": (4, 1.0, -3), "sam3:tracker": (11, 5.0, 3)}
+_SEEDS = {"sam2:tiny": (1, 0.5, -3), "sam2.1:tiny": (4, 1.0, -3), "sam3:tracker": (3, 0.4, 3)}
 
 
 #: Half of what images need at least: a grid of 8 x 8, where everything that videos add is a sixteenth of the work.
