@@ -110,7 +110,7 @@ class TrackRun:
                 raise JobInterrupted(
                     f"stopped with {self._done} frame{'s' * (self._done != 1)} tracked: the same command goes on"
                 ) from None
-            frames = job.clip.length or results.count
+            frames = job.clip.count()
             with self._sinks(results.size) as put:
                 pictures = iter(job.clip.frames()) if job.targets.overlays else iter(())
                 for index in range(frames):

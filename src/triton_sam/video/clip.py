@@ -77,6 +77,14 @@ class Clip(ABC):
         ends = "" if self.length is None else f": it has {self.length} frame{'s' * (self.length != 1)}, counted from 0"
         raise InvalidInput(f"there is no frame {index} in {self.name}{ends}")
 
+    def count(self) -> int:
+        """Number of frames; a clip that does not know it is read to its end."""
+        if self.length is None:
+            for _ in self.frames():
+                pass
+        assert self.length is not None
+        return self.length
+
     def stem(self, index: int) -> str | None:
         """The name of a frame's file without its suffix; None if it has no file."""
         return None

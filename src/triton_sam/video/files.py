@@ -95,6 +95,17 @@ class FileClip(Clip):
                 self._recent.popitem(last=False)
         return found
 
+    def count(self) -> int:
+        """As for every clip; frames are only decoded."""
+        if self.length is None:
+            opened = open_video(str(self._path), self.name, self._limits)
+            try:
+                for _ in self._from(opened, len(self._times)):
+                    pass
+            finally:
+                opened.container.close()
+        return super().count()
+
     @property
     def notices(self) -> list[str]:
         return list(self._notices.values())
