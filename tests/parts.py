@@ -13,6 +13,7 @@ PARTS = {
     "everything": "everything mode with real weights against the published loop: photographs, grids, crops, options",
     "mutations": "ten thousand mutated requests, and property tests with many examples",
     "devices": "several devices acted out on CPUs, and four Triton processes: kills, hangs, hovers, a newer version",
+    "video": "objects through videos: kills at random frames of 200, two servers, ten thousand frames, many sessions",
     "faults": "kills, damage, drains and hostile input in every combination and in full length",
     "faults-processes": "kills, hangs, drains and hostile input with three Triton processes and two devices, acted out",
     "overload": "ten times capacity, crowds at HAProxy, two servers behind it",

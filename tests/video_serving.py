@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
@@ -19,6 +19,7 @@ from PIL import Image
 from triton_sam.client.transport import Transport, connect
 from triton_sam.client.wire import Address, Call, Outputs, text_of, text_tensor
 from triton_sam.core.masks import decode
+from triton_sam.errors import TritonSamError
 from triton_sam.models.catalog import get_spec
 from triton_sam.models.specs import GRAPHS_FILE, graphs_to_json
 from triton_sam.repository.setup import write_exported
@@ -102,7 +103,7 @@ class RawFilm:
         *,
         step: int | None = None,
         image: bytes | None = None,
-        restore: bytes | None = None,
+        restore: bytes | npt.NDArray[Any] | None = None,
         **fields: Any,
     ) -> Future[StepAnswer]:
         if step is None:
@@ -114,7 +115,7 @@ class RawFilm:
         if image is not None:
             inputs["image"] = np.frombuffer(image, np.uint8)
         if restore is not None:
-            inputs["video_state"] = np.frombuffer(restore, np.uint8)
+            inputs["video_state"] = restore if isinstance(restore, np.ndarray) else np.frombuffer(restore, np.uint8)
         outputs = ("result_json", "video_state") if fields.get("state") or do == "state" else ("result_json",)
         return self._pool.submit(self._infer, Call(self._model, inputs, outputs, {"session_id": self.name}))
 
@@ -147,6 +148,19 @@ def read_answer(outputs: Outputs) -> StepAnswer:
     masks = {entry["object"]: decode(entry) for entry in result["masks"]}
     state = outputs["video_state"].tobytes() if "video_state" in outputs else None
     return StepAnswer(result["video"], masks, state)
+
+
+def refusal(answer: Callable[[], object]) -> TritonSamError:
+    """The error of a request that must not be answered otherwise."""
+    with pytest.raises(TritonSamError) as caught:
+        answer()
+    return caught.value
+
+
+def same(one: StepAnswer, other: StepAnswer) -> bool:
+    return one.masks.keys() == other.masks.keys() and all(
+        (one.masks[name] == other.masks[name]).all() for name in one.masks
+    )
 
 
 def connected(url: str) -> closing[Transport]:

@@ -11,10 +11,10 @@ import pytest
 
 from tests.integration.serve_folder import serve_folder
 from tests.server_readings import counters_so_far, server_bytes
-from tests.video_serving import SIZE, RawFilm, StepAnswer, frame
+from tests.video_serving import SIZE, RawFilm, frame, refusal, same
 from tests.waiting import eventually
 from triton_sam import SAM2TritonClient
-from triton_sam.errors import Cancelled, InvalidInput, SessionExpired, TritonSamError, Unavailable
+from triton_sam.errors import Cancelled, InvalidInput, SessionExpired, Unavailable
 from triton_sam.serving import RunningServer
 
 pytestmark = [pytest.mark.triton, pytest.mark.torch]
@@ -47,18 +47,6 @@ def film(running: RunningServer, request: pytest.FixtureRequest) -> Iterator[Mak
     yield build
     for each in made:
         each.close()
-
-
-def refusal(answer: Callable[[], object]) -> TritonSamError:
-    with pytest.raises(TritonSamError) as caught:
-        answer()
-    return caught.value
-
-
-def same(one: StepAnswer, other: StepAnswer) -> bool:
-    return one.masks.keys() == other.masks.keys() and all(
-        (one.masks[name] == other.masks[name]).all() for name in one.masks
-    )
 
 
 def test_two_objects_are_tracked_whatever_order_the_frames_arrive_in(film: MakeFilm) -> None:
