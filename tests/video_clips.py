@@ -92,14 +92,16 @@ def _frame(index: int, size: tuple[int, int], *, alpha: bool) -> Any:
     )
 
 
-def write_jpegs(path: Path, sizes: Sequence[tuple[int, int]]) -> Path:
-    """A Motion JPEG file whose frames have these sizes."""
+def write_jpegs(path: Path, sizes: Sequence[tuple[int, int]], orientation: int = 1) -> Path:
+    """A Motion JPEG file whose frames have these sizes, and EXIF's orientation."""
+    about = Image.Exif()
+    about[0x0112] = orientation
     with av.open(str(path), "w") as file:
         stream: Any = file.add_stream("mjpeg", rate=25)
         stream.width, stream.height, stream.pix_fmt = *sizes[0], "yuvj420p"
         for index, size in enumerate(sizes):
             buffer = io.BytesIO()
-            Image.fromarray(picture(index, *size)).save(buffer, "JPEG", quality=95)
+            Image.fromarray(picture(index, *size)).save(buffer, "JPEG", quality=95, exif=about)
             packet = av.Packet(buffer.getvalue())
             packet.stream = stream
             packet.pts = packet.dts = index
@@ -127,6 +129,25 @@ def write_sound(path: Path) -> Path:
         file.setsampwidth(2)
         file.setframerate(8000)
         file.writeframes(bytes(8000))
+    return path
+
+
+def write_cover(path: Path) -> Path:
+    """An MP3 file with the picture of an album."""
+    buffer = io.BytesIO()
+    Image.new("RGB", (300, 300), RED).save(buffer, "JPEG")
+    name = b"image/jpeg"
+    body = b"\0" + name + b"\0\x03\0" + buffer.getvalue()
+    tag = b"APIC" + len(body).to_bytes(4, "big") + b"\0\0" + body
+    size = bytes(len(tag) >> shift & 127 for shift in (21, 14, 7, 0))
+    with av.open(str(path), "w") as file:
+        stream = file.add_stream("libmp3lame", rate=44_100)
+        sound = av.AudioFrame.from_ndarray(np.zeros((2, 1152), np.int16), "s16p", "stereo")
+        sound.sample_rate = 44_100
+        for _ in range(20):
+            file.mux(stream.encode(sound))
+        file.mux(stream.encode())
+    path.write_bytes(b"ID3\x03\0\0" + size + tag + path.read_bytes())
     return path
 
 

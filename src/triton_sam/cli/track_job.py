@@ -28,6 +28,7 @@ from triton_sam.video.overlays import OverlayVideo
 from triton_sam.video.results import ResultFile
 
 _NO_LIMIT = 2**62
+_COLOURS = 255
 #: Called as frames are done: (what is done, frames so far, frames in all if that is known).
 Report = Callable[[str, int, int | None], None]
 
@@ -67,6 +68,7 @@ class TrackJob:
     def check(self) -> None:
         """InvalidInput for what cannot be done, before the server is asked."""
         LabelFolder.check(self.objects if self.targets.folders else [])
+        self._check_that_nothing_given_is_replaced()
         for prompt in self.prompts:
             if self.clip.length is not None and prompt.frame >= self.clip.length:
                 self.clip.frame(prompt.frame)  # says so
@@ -75,10 +77,22 @@ class TrackJob:
         if self.clip.is_live and self.directions != "forward":
             raise InvalidInput("a stream cannot be tracked backward: save it as a file first")
 
+    def _check_that_nothing_given_is_replaced(self) -> None:
+        frames, masks = self.clip.paths, [prompt.mask for prompt in self.prompts if prompt.mask is not None]
+        images = masks + (frames if self.clip.stem(0) is not None else [])  # label images may have the same names
+        taken = {path.resolve().parent: path for path in reversed(images)} | {
+            path.resolve(): path for path in frames + masks
+        }
+        for target in self.targets.all:
+            found = taken.get(target.resolve())
+            if found is not None:
+                raise InvalidInput(f"--out {target} would replace {found}, which is read: give another --out")
+
     def definition(self) -> dict[str, Any]:
         """What must be the same for a run to go on."""
         content = {
             "video": self.name,
+            "files": _fingerprint(self.clip.paths),
             "size": list(self.clip.size),
             "first frame": hashlib.sha256(self.clip.frame(0).data).hexdigest(),
             "prompts": [prompt.as_json() for prompt in self.prompts],
@@ -214,7 +228,9 @@ class TrackRun:
     def _sinks(self, size: tuple[int, int]) -> Iterator[Put]:
         """A function that writes a frame to all overlays and folders, which are complete when the context ends."""
         job = self._job
-        values = {name: place + 1 for place, name in enumerate(job.objects)}
+        # The colours of the label images, where these have any.
+        are_small = all(1 <= name <= _COLOURS for name in job.objects)
+        values = {name: name if are_small else place + 1 for place, name in enumerate(job.objects)}
         stems = _stems(job.clip)
         with ExitStack() as stack:
             rate = job.rate or job.clip.rate
@@ -283,6 +299,12 @@ class _Position:
         return _Position(int(content["pass"]), int(content["frame"]), list(content["objects"]), checkpoint)
 
 
+def _fingerprint(paths: list[Path]) -> str:
+    """Changes with the files of a video: their names, sizes and times."""
+    about = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in paths if path.exists()]
+    return hashlib.sha256(json.dumps(about).encode()).hexdigest()
+
+
 def _folder_of(target: Path) -> Path:
     target = target.resolve()
     return target.with_name(f".{target.name}.track")
@@ -295,6 +317,11 @@ def _opened(folder: Path, job: TrackJob) -> Iterator[ResultFile]:
     wanted = job.definition()
     try:
         folder.mkdir(exist_ok=True)
+    except OSError as error:
+        raise InvalidInput(
+            f"results cannot be kept in {folder} ({error.strerror or error}): give an --out that can be written"
+        ) from None
+    try:
         found = json.loads(described.read_bytes()) if described.exists() else None
     except (OSError, ValueError) as error:
         raise InvalidInput(f"the folder {folder} cannot be used ({error}): delete it") from None
@@ -312,6 +339,8 @@ def _opened(folder: Path, job: TrackJob) -> Iterator[ResultFile]:
         yield results
     finally:
         results.close()
+        if not results.known:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _stems(clip: Clip) -> dict[int, str]:

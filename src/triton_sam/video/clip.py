@@ -6,6 +6,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from triton_sam.core.images import EncodedImage
 from triton_sam.core.untrusted import check_size
@@ -88,6 +89,11 @@ class Clip(ABC):
     def stem(self, index: int) -> str | None:
         """The name of a frame's file without its suffix; None if it has no file."""
         return None
+
+    @property
+    def paths(self) -> list[Path]:
+        """The files that it is read from."""
+        return []
 
     @property
     def notices(self) -> list[str]:

@@ -207,7 +207,13 @@ def frame_file(picture: Image.Image) -> bytes:
 
 def _matrix(frame: Any) -> tuple[int, int, int, int]:
     """(a, b, c, d) of the file's display matrix: x' = a x + c y, y' = b x + d y."""
-    for entry in frame.side_data:
+    try:
+        beside = list(frame.side_data)
+    except ValueError:  # a kind that PyAV has no name for, such as EXIF; of the matrix it then tells the angle only
+        angle = np.deg2rad(frame.rotation)
+        cosine, sine = round(2**16 * np.cos(angle)), round(2**16 * np.sin(angle))
+        return cosine, -sine, sine, cosine
+    for entry in beside:
         if getattr(entry.type, "name", "") == "DISPLAYMATRIX":
             a, b, _, c, d = (int(value) for value in np.frombuffer(bytes(entry), np.int32, 5))
             return a, b, c, d

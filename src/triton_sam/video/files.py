@@ -69,7 +69,9 @@ class FileClip(Clip):
         finally:
             opened.container.close()
         if self._raw_size is None:
-            raise InvalidInput(f"there are no frames in {self.name}, or none that can be decoded")
+            raise InvalidInput(
+                f"there are no frames in {self.name}, or none that can be decoded: convert it to H.264 in MP4"
+            )
 
     def frames(self, first: int = 0, last: int | None = None) -> Iterator[ClipFrame]:
         opened = open_video(str(self._path), self.name, self._limits)
@@ -105,6 +107,10 @@ class FileClip(Clip):
             finally:
                 opened.container.close()
         return super().count()
+
+    @property
+    def paths(self) -> list[Path]:
+        return [self._path]
 
     @property
     def notices(self) -> list[str]:

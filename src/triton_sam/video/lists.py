@@ -55,6 +55,10 @@ class ListClip(Clip):
         return Path(item).stem if isinstance(item, str | os.PathLike) else None
 
     @property
+    def paths(self) -> list[Path]:
+        return [Path(item) for item in self._items if isinstance(item, str | os.PathLike)]
+
+    @property
     def notices(self) -> list[str]:
         if not self._ignored:
             return []

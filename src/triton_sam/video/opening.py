@@ -15,6 +15,7 @@ from triton_sam.video.clip import Clip, ClipLimits
 from triton_sam.video.files import FileClip, stream_clip
 from triton_sam.video.lists import ListClip, folder_clip
 from triton_sam.video.live import iterator_clip
+from triton_sam.video.pages import pages_clip
 
 #: A path of a file or folder, ``-`` for standard input, an array, a list of frames or an iterator of frames.
 VideoLike = str | PathLike[str] | Sequence[Any] | Iterable[Any]
@@ -57,7 +58,15 @@ def _of_path(path: Path, limits: ClipLimits | None) -> Clip:
     if stat.S_ISDIR(mode):
         return folder_clip(path, limits)
     if stat.S_ISREG(mode):
-        return FileClip(path, limits)
+        return _file_clip(path, limits)
     if stat.S_ISFIFO(mode):
         return stream_clip(path.open("rb"), str(path), limits)
     raise InvalidInput(f"{path} is neither a file nor a folder: give a video file or a folder of images")
+
+
+def _file_clip(path: Path, limits: ClipLimits | None) -> Clip:
+    try:
+        pages = pages_clip(path, limits)
+    except OSError as error:
+        raise InvalidInput(f"the video {str(path)!r} cannot be read: {error.strerror or error}") from None
+    return pages or FileClip(path, limits)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from tests.video_clips import (
     red_square,
     write_folder,
     write_jpegs,
+    write_cover,
     write_sound,
     write_two_streams,
     write_video,
@@ -129,10 +131,55 @@ def damaged(name: str, **how: Any) -> Callable[[Path], Path]:
     return make
 
 
-def animation(folder: Path) -> Path:
-    frames = [Image.fromarray(picture(index)) for index in range(COUNT)]
-    frames[0].save(folder / "v.gif", save_all=True, append_images=frames[1:], duration=40)
-    return folder / "v.gif"
+def pages(name: str, **how: Any) -> Callable[[Path], Path]:
+    """Saved by Pillow as one file."""
+
+    def make(folder: Path) -> Path:
+        frames = [Image.fromarray(picture(index)) for index in range(COUNT)]
+        frames[0].save(folder / name, save_all=True, append_images=frames[1:], **how)
+        return folder / name
+
+    return make
+
+
+def deep_pages(folder: Path) -> Path:
+    frames = [Image.fromarray(picture(index)[..., 0].astype(np.uint16) * 20) for index in range(COUNT)]
+    frames[0].save(folder / "v.tif", save_all=True, append_images=frames[1:])
+    return folder / "v.tif"
+
+
+def other_pages(folder: Path) -> Path:
+    frames = [Image.fromarray(picture(index, *size)) for index, size in enumerate((SIZE, SIZE, (32, 24)))]
+    frames[0].save(folder / "v.tif", save_all=True, append_images=frames[1:])
+    return folder / "v.tif"
+
+
+def edited(folder: Path) -> Path:
+    """A file whose edit list begins at its fourth frame."""
+    path = write_video(folder / "v.mp4", options={"bf": "0"})
+    data = bytearray(path.read_bytes())
+    place = data.index(b"elst") + 16  # behind version, count and duration
+    assert data[place : place + 4] == bytes(4)
+    data[place : place + 4] = (3 * 512).to_bytes(4, "big")
+    path.write_bytes(data)
+    return path
+
+
+def link(folder: Path) -> Path:
+    (folder / "link.mp4").symlink_to(write_video(folder / "v.mp4"))
+    return folder / "link.mp4"
+
+
+def link_to_itself(folder: Path) -> Path:
+    (folder / "v.mp4").symlink_to(folder / "v.mp4")
+    return folder / "v.mp4"
+
+
+def raw_jpegs(folder: Path) -> Path:
+    buffer = io.BytesIO()
+    for index in range(COUNT):
+        Image.fromarray(picture(index)).save(buffer, "JPEG", quality=95)
+    return one_file("v.mjpeg", buffer.getvalue())(folder)
 
 
 def video(name: str, **how: Any) -> Callable[[Path], Path]:
@@ -156,7 +203,25 @@ RIGHT = {
     "grey of 16 bits": Right(video("v.mkv", codec="ffv1", pixels="gray16le"), area=None),
     "alpha": Right(video("v.mov", codec="qtrle", pixels="argb", alpha=True)),
     "alpha of a PNG stream": Right(video("v.mov", codec="png", pixels="rgba", alpha=True)),
-    "an animated GIF": Right(animation),
+    "an animated GIF": Right(pages("v.gif", duration=40)),
+    "an animated WebP": Right(pages("v.webp", duration=40, lossless=True)),
+    "an animated PNG": Right(pages("v.png", duration=40)),
+    "a TIFF stack": Right(pages("v.tif")),
+    "a TIFF stack of 16 bits": Right(deep_pages, area=None),
+    "interlaced": Right(video("v.mp4", count=30, options={"flags": "+ilme+ildct", "x264-params": "tff=1"}), 30),
+    "4:4:4": Right(video("v.mp4", pixels="yuv444p")),
+    "grey": Right(video("v.mkv", codec="ffv1", pixels="gray"), area=None),
+    "begins before zero": Right(video("v.mkv", times=[40 * index - 400 for index in range(COUNT)])),
+    "an edit list": Right(edited, COUNT - 3),
+    "Motion JPEG": Right(lambda folder: write_jpegs(folder / "v.avi", [SIZE] * COUNT)),
+    "turned by EXIF": Right(
+        lambda folder: write_jpegs(folder / "v.avi", [SIZE] * COUNT, orientation=6), size=(HEIGHT, WIDTH)
+    ),
+    "JPEG files one behind the other": Right(raw_jpegs),
+    "MPEG-2": Right(video("v.mpg", codec="mpeg2video", options={"qscale": "2"})),
+    "ProRes": Right(video("v.mov", codec="prores_ks", pixels="yuva444p10le")),
+    "a link to a video": Right(link),
+    "a strange name": Right(video("ré 'sumé' \n%d.mp4")),
     "WebM": Right(video("v.webm", codec="libvpx-vp9")),
     "AVI": Right(video("v.avi", codec="mpeg4")),
     "MPEG-TS": Right(video("v.ts")),
@@ -199,15 +264,23 @@ WRONG = {
         "frame 2 of {0} has 32 x 24 pixels and the first frame 64 x 48",
     ),
     "images of two sizes": Wrong(other_sizes, "frame 2 (2.png) has 32 x 24 pixels and the first frame 64 x 48"),
+    "pages of two sizes": Wrong(other_pages, "frame 2 of {0} has 32 x 24 pixels and the first frame 64 x 48"),
+    "a TIFF cut short": Wrong(lambda folder: cut(pages("v.tif")(folder), 0.5), "{0} cannot be used"),
+    "sound with a picture": Wrong(lambda folder: write_cover(folder / "v.mp3"), "there is only sound in"),
+    "a link to itself": Wrong(link_to_itself, "cannot be read: Too many levels of symbolic links"),
     "text": Wrong(one_file("v.mp4", b"no video\n" * 99), "is not a video that can be read"),
     "random bytes": Wrong(one_file("v.mkv", np.random.default_rng(3).bytes(9000)), "is not a video that can be read"),
     "zip": Wrong(one_file("v.mp4", b"PK\x03\x04" + bytes(999)), "is not a video that can be read"),
     "an empty file": Wrong(one_file("v.mp4", b""), "is not a video that can be read"),
     "a playlist of another file": Wrong(one_file("v.m3u8", PLAYLIST), "is not a video that can be read"),
     "a huge picture in a video": Wrong(one_file("v.png", png_header(60_000, 60_000)), "none that can be decoded"),
+    "a video that would be large": Wrong(
+        lambda folder: claiming(write_video(folder / "v.mkv", size=(300, 260), codec="ffv1", pixels="bgr0"), 15_000),
+        "{0} has frames of 15000 x 15000 = 225,000,000 pixels and 100,000,000 are allowed: scale it down",
+    ),
     "a video that would be huge": Wrong(
         lambda folder: claiming(write_video(folder / "v.mkv", size=(300, 260), codec="ffv1", pixels="bgr0"), 65_000),
-        "{0} has frames of 65000 x 65000 = 4,225,000,000 pixels",
+        "there are no frames in {0}, or none that can be decoded: convert it",
     ),
     "an image that would be huge": Wrong(
         with_file("0.png", png_header(60_000, 60_000)), "frame 0 (0.png) cannot be used"
@@ -268,6 +341,40 @@ def test_one_clear_sentence(
     ended = run_main("track", path, "--point", "0,4,4", monkeypatch=monkeypatch, capsys=capsys)
     assert_one_sentence(ended, case.told.format(path))
     assert not Path("overlay.mp4").exists()
+
+
+@pytest.mark.parametrize(
+    ("outputs", "told"),
+    [
+        (("f/",), "--out f would replace f/0.png, which is read"),
+        (("f",), "--out f would replace f/0.png, which is read"),
+        (("v.mp4",), "--out v.mp4 would replace v.mp4, which is read"),
+        (("f/m.json", "/proc/o.mp4"), "results cannot be kept in /proc/.o.mp4.track"),
+    ],
+)
+def test_what_is_read_is_not_replaced(
+    outputs: tuple[str, ...], told: str, server: FakeVideoServer, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    write_folder(Path("f"), ["0.png", "1.png"])
+    before = write_video(Path("v.mp4")).read_bytes()
+    words = [word for output in outputs for word in ("--out", output)]
+    name = "v.mp4" if "v.mp4" in outputs else "f"
+    ended = run_main("track", name, "--point", "0,4,4", *words, monkeypatch=monkeypatch, capsys=capsys)
+    assert_one_sentence(ended, told)
+    assert Path("v.mp4").read_bytes() == before
+    assert sorted(path.name for path in Path("f").iterdir()) == ["0.png", "1.png"]
+    assert not server.calls
+
+
+def test_results_inside_the_folder_of_frames(
+    server: FakeVideoServer, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    write_folder(Path("f"), ["0.png", "1.png"])
+    words = ("track", "f", "--point", "0,4,4", "--out", "f/labels/", "--out", "f/o.mp4", "--out", "f/c.json")
+    for _ in range(2):
+        ended = run_main(*words, monkeypatch=monkeypatch, capsys=capsys)
+        assert (ended.code, ended.out) == (0, "1 object in 2 frames: f/o.mp4, f/labels, f/c.json\n")
+    assert len(list(Path("f/labels").iterdir())) == 2
 
 
 def test_times_are_kept(server: FakeVideoServer, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
