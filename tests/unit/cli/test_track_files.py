@@ -26,9 +26,9 @@ from tests.video_clips import (
     picture,
     png_header,
     red_square,
+    write_cover,
     write_folder,
     write_jpegs,
-    write_cover,
     write_sound,
     write_two_streams,
     write_video,
@@ -36,6 +36,7 @@ from tests.video_clips import (
 from triton_sam.client import video_client
 
 SIZE = (WIDTH, HEIGHT)
+SIDE = HEIGHT // 3
 
 
 @pytest.fixture
@@ -51,15 +52,29 @@ class Right:
 
     Attributes:
         told: is said on stderr.
-        area: of the square, as a share of what it is in the file of 64 x 48 pixels; None: not compared.
+        has_square: whether it has the red square in frames of 64 x 48 pixels.
+        turned: degrees by which it is shown turned, counterclockwise.
+        skipped: frames of the square's way before the first one.
     """
 
     make: Callable[[Path], Path]
     frames: int = COUNT
     size: tuple[int, int] = SIZE
     told: str = ""
-    area: float | None = 1.0
+    has_square: bool = True
     prompt: str = "0,4,4"
+    turned: int = 0
+    skipped: int = 0
+
+    def corner(self, index: int) -> tuple[int, int]:
+        """The square's left upper corner in a frame as it is shown."""
+        along = min(3 * (index + self.skipped), WIDTH - SIDE)
+        return {
+            0: (along, 0),
+            90: (0, WIDTH - SIDE - along),
+            180: (WIDTH - SIDE - along, HEIGHT - SIDE),
+            270: (HEIGHT - SIDE, along),
+        }[self.turned]
 
 
 @dataclass(frozen=True)
@@ -196,26 +211,26 @@ PLAYLIST = b"#EXTM3U\n#EXT-X-TARGETDURATION:10\n#EXTINF:10,\n/etc/passwd\n#EXT-X
 RIGHT = {
     "variable frame rate": Right(video("v.mp4", times=TIMES)),
     "begins late": Right(video("v.mkv", times=[10_000 + 40 * index for index in range(COUNT)])),
-    "turned by a quarter": Right(video("v.mp4", turned=90), size=(HEIGHT, WIDTH), prompt="0,4,60"),
-    "turned by a half": Right(video("v.mp4", turned=180)),
+    "turned by a quarter": Right(video("v.mp4", turned=90), size=(HEIGHT, WIDTH), turned=90),
+    "turned by a half": Right(video("v.mp4", turned=180), turned=180),
     "10 bits": Right(video("v.mkv", codec="libx265", pixels="yuv420p10le", options={"x265-params": "log-level=none"})),
     "12 bits": Right(video("v.mkv", codec="ffv1", pixels="yuv444p12le")),
-    "grey of 16 bits": Right(video("v.mkv", codec="ffv1", pixels="gray16le"), area=None),
+    "grey of 16 bits": Right(video("v.mkv", codec="ffv1", pixels="gray16le"), has_square=False),
     "alpha": Right(video("v.mov", codec="qtrle", pixels="argb", alpha=True)),
     "alpha of a PNG stream": Right(video("v.mov", codec="png", pixels="rgba", alpha=True)),
     "an animated GIF": Right(pages("v.gif", duration=40)),
     "an animated WebP": Right(pages("v.webp", duration=40, lossless=True)),
     "an animated PNG": Right(pages("v.png", duration=40)),
     "a TIFF stack": Right(pages("v.tif")),
-    "a TIFF stack of 16 bits": Right(deep_pages, area=None),
+    "a TIFF stack of 16 bits": Right(deep_pages, has_square=False),
     "interlaced": Right(video("v.mp4", count=30, options={"flags": "+ilme+ildct", "x264-params": "tff=1"}), 30),
     "4:4:4": Right(video("v.mp4", pixels="yuv444p")),
-    "grey": Right(video("v.mkv", codec="ffv1", pixels="gray"), area=None),
+    "grey": Right(video("v.mkv", codec="ffv1", pixels="gray"), has_square=False),
     "begins before zero": Right(video("v.mkv", times=[40 * index - 400 for index in range(COUNT)])),
-    "an edit list": Right(edited, COUNT - 3),
+    "an edit list": Right(edited, COUNT - 3, skipped=3),
     "Motion JPEG": Right(lambda folder: write_jpegs(folder / "v.avi", [SIZE] * COUNT)),
     "turned by EXIF": Right(
-        lambda folder: write_jpegs(folder / "v.avi", [SIZE] * COUNT, orientation=6), size=(HEIGHT, WIDTH)
+        lambda folder: write_jpegs(folder / "v.avi", [SIZE] * COUNT, orientation=6), size=(HEIGHT, WIDTH), turned=270
     ),
     "JPEG files one behind the other": Right(raw_jpegs),
     "MPEG-2": Right(video("v.mpg", codec="mpeg2video", options={"qscale": "2"})),
@@ -229,14 +244,14 @@ RIGHT = {
     "B-frames and long groups": Right(video("v.mp4", count=60, options={"bf": "3", "g": "250"}), 60, prompt="50,63,4"),
     "one frame": Right(video("v.mp4", count=1), 1),
     "one pixel": Right(
-        video("v.mkv", size=(1, 1), codec="ffv1", pixels="bgr0"), size=(1, 1), area=None, prompt="0,0,0"
+        video("v.mkv", size=(1, 1), codec="ffv1", pixels="bgr0"), size=(1, 1), has_square=False, prompt="0,0,0"
     ),
-    "odd sides": Right(video("v.mkv", size=(33, 17), codec="ffv1", pixels="bgr0"), size=(33, 17), area=None),
+    "odd sides": Right(video("v.mkv", size=(33, 17), codec="ffv1", pixels="bgr0"), size=(33, 17), has_square=False),
     "65,000 pixels wide": Right(
-        video("v.mkv", count=2, size=(65_000, 6), codec="ffv1", pixels="bgr0"), 2, (65_000, 6), area=None
+        video("v.mkv", count=2, size=(65_000, 6), codec="ffv1", pixels="bgr0"), 2, (65_000, 6), has_square=False
     ),
     "images, 65,000 pixels wide": Right(
-        lambda f: write_folder(f / "f", ["0.png"], (65_000, 6)), 1, (65_000, 6), area=None
+        lambda f: write_folder(f / "f", ["0.png"], (65_000, 6)), 1, (65_000, 6), has_square=False
     ),
     "two streams": Right(lambda folder: write_two_streams(folder / "v.mkv")),
     "a name like an address": Right(video("concat:a|b.mkv")),
@@ -249,7 +264,7 @@ RIGHT = {
         cut_video(0.6, "v.mp4", count=60, codec="mjpeg", pixels="yuvj420p", faststart=True), -1, told="is cut short"
     ),
     "links": Right(linked, 3),
-    "other files beside": Right(with_others, 3, told="1 file of", area=None),
+    "other files beside": Right(with_others, 3, told="1 file of", has_square=False),
     "natural order": Right(lambda f: write_folder(f / "f", [f"x{n}.png" for n in range(12)]), 12),
     "a folder named mp4": Right(lambda folder: write_folder(folder / "v.mp4", ["0.png", "1.png"]), 2),
     "TIFFs": Right(lambda folder: write_folder(folder / "f", ["0.tif", "1.tiff"]), 2),
@@ -318,12 +333,11 @@ def test_a_right_result(
     assert len(list(Path("masks").glob("*.png"))) == frames
     with av.open("o.mp4") as overlay:
         assert sum(1 for _ in overlay.decode(video=0)) == frames
-    if case.area is not None:
-        assert len(document["annotations"]) == frames
-        expected = (HEIGHT // 3) ** 2 * case.area
-        areas = [coco.area(entry["segmentation"]) for entry in document["annotations"]]
-        assert min(areas) > 0.8 * expected
-        assert max(areas) < 1.3 * expected
+    if case.has_square:
+        assert [entry["image_id"] for entry in document["annotations"]] == list(range(1, frames + 1))
+        for index, entry in enumerate(document["annotations"]):
+            assert coco.toBbox(entry["segmentation"]) == pytest.approx([*case.corner(index), SIDE, SIDE], abs=2)
+            assert 0.8 * SIDE**2 < coco.area(entry["segmentation"]) < 1.3 * SIDE**2
     left = {path.name for path in Path().iterdir()}
     assert left - {"home"} == {"c.json", "in", "masks", "o.mp4"}
 
