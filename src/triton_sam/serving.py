@@ -282,10 +282,17 @@ def _server_options(options: ServingOptions, ports: Ports, *, traced: bool) -> S
         environment=options.environment,
         ready_seconds=settings.ready_seconds,
         installation=settings.tritonserver,
-        # An image as base64, its prompt, and the names around them.
-        max_request_bytes=settings.max_image_bytes * 4 // 3 + settings.max_prompt_bytes + MIB,
+        max_request_bytes=_largest_request(options),
         traces_url=_traces_url(settings) if traced else None,
     )
+
+
+def _largest_request(options: ServingOptions) -> int:
+    """Bytes of an image as base64, its prompt, and the names around them; or of a video's state."""
+    settings = options.settings
+    image = settings.max_image_bytes * 4 // 3 + settings.max_prompt_bytes + MIB
+    remembers = any(spec.memory is not None for spec in options.segmenters.values())
+    return max(image, settings.video_session_bytes + 16 * MIB) if remembers else image
 
 
 def _processes(options: ServingOptions) -> dict[str, int]:

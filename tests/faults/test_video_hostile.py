@@ -16,8 +16,10 @@ import pytest
 
 from tests.faults.test_video import served
 from tests.server_readings import counters, server_bytes
-from tests.video_serving import Mask, RawFilm, frame, refusal
+from tests.video_serving import RawFilm, frame, refusal
+from triton_sam import SAM2VideoClient
 from triton_sam.client.async_transport import connect_async
+from triton_sam.client.video_state import VideoMasks
 from triton_sam.client.wire import Address, Call, text_tensor
 from triton_sam.errors import (
     InvalidInput,
@@ -32,7 +34,7 @@ from triton_sam.serving import RunningServer
 pytestmark = [pytest.mark.triton, pytest.mark.torch]
 #: Of one remembered frame of the small network: its memory, its mask and its pointer.
 FRAME_BYTES = 64 * 8 * 8 * 2 + 32 * 32 * 4 + 1200
-SESSION_FRAMES, ALL_FRAMES = 9, 40
+SESSION_FRAMES, ALL_FRAMES = 20, 60
 LIMITS = {
     "video_session_bytes": str(SESSION_FRAMES * FRAME_BYTES),
     "video_bytes": str(ALL_FRAMES * FRAME_BYTES),
@@ -43,6 +45,8 @@ LIMITS = {
     "max_answer_pixels": "60000",
 }
 FAR_AHEAD = 1000
+#: Of the video beside them: two in each test.
+CHECKS = 80
 MIB = 1024 * 1024
 HEAD = struct.Struct("<8sHII")
 
@@ -58,32 +62,28 @@ def running(
 class Witness:
     """A video of somebody else, which has to go on as if nothing had happened."""
 
-    def __init__(self, url: str) -> None:
-        with RawFilm(url, "alone") as alone:
-            alone.open()
-            alone.prompt(0)
-            self._expected = [alone.track(number).result().masks[1] for number in range(60)]
-            alone.do("close")
-        self._film = RawFilm(url, "witness")
-        self._film.open()
-        self._film.prompt(0)
-        self._next = 0
+    def __init__(self, client: SAM2VideoClient) -> None:
+        self._expected = list(self._tracked(client))
+        self._frames = self._tracked(client)
 
     def check(self) -> None:
         """Tracks its next frame."""
-        mask: Mask = self._film.track(self._next).result().masks[1]
-        assert (mask == self._expected[self._next]).all()
-        self._next += 1
+        index, masks = next(self._frames)
+        assert (masks == self._expected[index][1]).all()
 
-    def close(self) -> None:
-        self._film.close()
+    @staticmethod
+    def _tracked(client: SAM2VideoClient) -> Iterator[tuple[int, VideoMasks]]:
+        state = client.init_state([frame(number) for number in range(CHECKS)])
+        client.add_new_points_or_box(state, 0, 1, [[60, 50]], [1])
+        for index, _, masks in client.propagate_in_video(state):
+            yield index, masks
+        client.close_state(state)
 
 
 @pytest.fixture(scope="module")
 def witness(running: RunningServer) -> Iterator[Witness]:
-    made = Witness(running.urls["HTTP"])
-    yield made
-    made.close()
+    with SAM2VideoClient(running.urls["HTTP"], in_flight=1, state_every=5) as client:
+        yield Witness(client)
 
 
 @pytest.fixture(autouse=True)
@@ -129,7 +129,7 @@ STATES: dict[str, tuple[Callable[[bytes], Any], type[TritonSamError], str]] = {
     "of another model": (
         lambda state: with_header(state, model="sam2.1:large"),
         InvalidInput,
-        'video_state belongs to the model "sam2.1:large" and not to sam2.1:tiny',
+        "video_state belongs to the model 'sam2.1:large' and not to sam2.1:tiny",
     ),
     "of another image size": (lambda state: with_header(state, memory=[64, 64, 64]), InvalidInput, "same image size"),
     "of frames of 9 gigapixels": (lambda state: with_header(state, size=[90000, 99999]), TooLarge, "60,000 pixels"),
@@ -209,13 +209,13 @@ def test_sessions_beyond_the_bytes_of_all(running: RunningServer) -> None:
     for one in many:
         one.open()
         one.prompt(0)
-        for number in range(6):
+        for number in range(10):
             one.track(number).result()
     after = counters(running, "sam2")
     assert after["video_bytes"] <= ALL_FRAMES * FRAME_BYTES
     assert after["video_expired_total"] - expired >= 5
-    told(refusal(many[0].track(6).result), SessionExpired, "open it again with its newest state")
-    assert many[-1].track(6).result().masks
+    told(refusal(many[0].track(10).result), SessionExpired, "open it again with its newest state")
+    assert many[-1].track(10).result().masks
     for one in many:
         one.close()
 

@@ -15,7 +15,7 @@ from PIL import Image
 from tests import video_story
 from tests.integration.serve_folder import serve_folder
 from tests.server_readings import counters, counters_so_far
-from tests.video_serving import SIZE, frame
+from tests.video_serving import SIZE, RawFilm, frame
 from tests.video_story import Blocking, EngineVideo, Found, Verbs, assert_equal
 from tests.waiting import eventually
 from triton_sam import AsyncSAM2VideoClient, SAM2VideoClient
@@ -135,6 +135,23 @@ def test_a_checkpoint_goes_on_in_another_client(running: RunningServer) -> None:
         assert state.checkpoint.step == 4  # the prompt and three frames
         again = two.init_state(FRAMES, checkpoint=state.checkpoint, obj_ids=state.obj_ids)
         assert_equal(list(two.propagate_in_video(again, 3, 2)), tracked[3:])
+
+
+def test_a_correction_after_a_loss_is_as_if_nothing_had_been_lost(running: RunningServer) -> None:
+    """Of a frame before the newest state, which does not have what the correction needs."""
+
+    def corrected(*, lost: bool) -> list[Found]:
+        with SAM2VideoClient(running.urls["HTTP"], state_every=6) as client:
+            state = client.init_state([frame(number) for number in range(30)])
+            client.add_new_points_or_box(state, 0, 1, [[60, 50]], [1])
+            list(client.propagate_in_video(state, 0, 24))
+            if lost:
+                with RawFilm(running.urls["HTTP"], state.session.name) as film:
+                    film.do("close", step=state.session._next)
+            found = client.add_new_points_or_box(state, 14, 1, [[30, 90], [110, 40]], [1, 0])
+            return [found, *client.propagate_in_video(state, 14)]
+
+    assert_equal(corrected(lost=True), corrected(lost=False))
 
 
 def test_a_closed_client_leaves_no_session(running: RunningServer) -> None:

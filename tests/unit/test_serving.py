@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import logging
 import signal
@@ -15,6 +16,7 @@ from pydantic import SecretStr
 from tests.unit.serving_helpers import LLAVA, SHAPES, SPEC, write_profile
 from triton_sam import serving
 from triton_sam.errors import ServerError, SetupError
+from triton_sam.models.memory_traits import MEMORY_TRAITS
 from triton_sam.server import host
 from triton_sam.server.command import ServerOptions
 from triton_sam.server.pings import PingPolicy
@@ -30,7 +32,7 @@ from triton_sam.serving import (
     ServingOptions,
     serve_models,
 )
-from triton_sam.settings import Settings
+from triton_sam.settings import MIB, Settings
 
 FREE = Ports(0, 0, 0, 0)
 
@@ -113,6 +115,15 @@ def test_vision_language_models_are_loaded_under_both_names(
         ServingOptions(tmp_path, {}, settings, vlms={"shapes": SHAPES}, ports=FREE, with_service=False)
     ):
         assert supervisors[-1].options.models == ("shapes", "shapes_stream")
+
+
+def test_a_request_may_be_as_large_as_a_videos_state(
+    tmp_path: Path, settings: Settings, supervisors: list[FakeSupervisor]
+) -> None:
+    remembers = dataclasses.replace(SPEC, memory=MEMORY_TRAITS["sam2.1"])
+    for spec, expected in ((SPEC, 118 * MIB), (remembers, settings.video_session_bytes)):
+        with serving.serving(ServingOptions(tmp_path, {"sam2": spec}, settings, ports=FREE, with_service=False)):
+            assert 0 <= supervisors[-1].options.max_request_bytes - expected <= 16 * MIB
 
 
 def test_the_service_knows_the_vision_language_models(

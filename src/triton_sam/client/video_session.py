@@ -1,7 +1,10 @@
 """One video session: numbered requests, several under way, and a way back if their server is lost. No I/O.
 
-The session keeps the newest state that a server has given, and the requests since then. Whatever happens to the server,
-both together bring the session back: on it, or on another one. An answer that was given already is not given again.
+The session keeps a state that a server has given, and the requests since then. Whatever happens to the server, both
+together bring the session back: on it, or on another one. An answer that was given already is not given again.
+
+A state has what later frames need, and not what a correction of an earlier frame does. The session is therefore brought
+back from a state so old that the frames since then give the server that again.
 """
 
 from __future__ import annotations
@@ -37,8 +40,10 @@ log = logging.getLogger(__name__)
 
 #: After these a session is brought back, or a request sent again.
 _RECOVERABLE = (Unavailable, ServerUnreachable, SessionExpired, DeadlineExceeded, InternalError, Cancelled)
-#: Requests since the newest state may have so many bytes before the next one is asked for.
+#: Requests since the newest state may have so many bytes before the next one is asked for; all that are kept, twice.
 _MOST_BYTES = 64 * 2**20
+#: How many frames back a server can correct as it could if it had tracked the video from its start.
+_HISTORY = 32
 #: A server that was never reached is asked for so long only, and one that fails in itself so often.
 _FIRST_RETRIES, _FAULT_RETRIES = 4, 3
 #: A busy server is left for another one after so many refusals.
@@ -113,7 +118,9 @@ class VideoSession:
         self._servers = servers
         self._video = dict(video)
         self._options = options or SessionOptions()
-        self.checkpoint = checkpoint
+        #: The oldest first; None is the session's start.
+        self._checkpoints: list[Checkpoint | None] = [checkpoint]
+        #: All requests since the oldest.
         self._log: deque[Entry] = deque()
         self._next = 1 if checkpoint is None else checkpoint.step + 1
         self._headers = {wire.IMAGE_HEADER: uuid.uuid4().hex} if routed else {}
@@ -123,6 +130,11 @@ class VideoSession:
         self._is_open = self._was_open = False
         self._failures = 0
         self._sent_again = False
+
+    @property
+    def checkpoint(self) -> Checkpoint | None:
+        """The newest state."""
+        return self._checkpoints[-1]
 
     # -- requests --------------------------------------------------------------------------------------------
 
@@ -199,8 +211,10 @@ class VideoSession:
                 continue
             entry.ticket = Ticket()
             under_way += 1
-            document = {"step": entry.step, **entry.document}
-            yield Start(entry.ticket, self._server, self._call(document, entry.image, keeps_state=entry.keeps_state))
+            document, keeps_state = {"step": entry.step, **entry.document}, entry.keeps_state
+            if entry.answer is not None and document.get("state"):  # it is known
+                document["state"] = keeps_state = False
+            yield Start(entry.ticket, self._server, self._call(document, entry.image, keeps_state=keeps_state))
 
     def _open(self) -> VideoFlow[None]:
         """Opens a session of its own name, so that requests which an earlier one left behind cannot disturb it."""
@@ -210,7 +224,7 @@ class VideoSession:
         yield AskServer(self._server, CheckTriton())
         self._model = yield from at_server(self._server, self._servers[self._server].name())
         self.name = uuid.uuid4().hex
-        state = self.checkpoint
+        state = self._checkpoints[0]
         document = {"do": "open", "step": 0 if state is None else state.step, **self._video}
         ticket = Ticket()
         yield Start(ticket, self._server, self._call(document, state=None if state is None else state.data))
@@ -241,9 +255,27 @@ class VideoSession:
             self._sent_again = False
         state = outputs.get("video_state") if entry.keeps_state else None
         if state is not None and state.size:
-            self.checkpoint = Checkpoint(entry.step, state.tobytes())
-            while self._log and self._log[0].step <= entry.step:
-                self._log.popleft()
+            self._keep(Checkpoint(entry.step, state.tobytes()))
+
+    def _keep(self, state: Checkpoint) -> None:
+        """Takes a state, and drops what is too old to be needed."""
+        kept = self._checkpoints
+        if kept[-1] is not None and state.step <= kept[-1].step:
+            return
+        # Not all in between: each may be large.
+        if len(kept) > 1 and self._frames(kept[-2], kept[-1]) < _HISTORY // 2:
+            kept.pop()
+        kept.append(state)
+        size = sum(len(entry.image or b"") for entry in self._log)
+        while len(kept) > 1 and (self._frames(kept[1], state) >= _HISTORY or size > 2 * _MOST_BYTES):
+            kept.pop(0)
+            while self._log and kept[0] is not None and self._log[0].step <= kept[0].step:
+                size -= len(self._log.popleft().image or b"")
+
+    def _frames(self, older: Checkpoint | None, newer: Checkpoint | None) -> int:
+        """Number of frames that were tracked between two states."""
+        first, last = 0 if older is None else older.step, 0 if newer is None else newer.step
+        return sum(first < entry.step <= last and entry.document["do"] == "track" for entry in self._log)
 
     # -- the way back ----------------------------------------------------------------------------------------
 

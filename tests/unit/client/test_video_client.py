@@ -120,17 +120,39 @@ def test_steps_count_and_several_are_under_way() -> None:
     assert len(routes) == 1
 
 
-def test_the_state_comes_every_so_many_requests_and_is_all_that_is_kept() -> None:
+def test_the_state_comes_every_so_many_requests() -> None:
     server = FakeVideoServer()
     with client_of(server, state_every=4) as client:
         state = client.init_state(VIDEO)
         for number in range(6):  # prompts alone do not pile up either
             client.add_new_points_or_box(state, 0, 1, [[number, 2]], [1])
         assert len(server.done("state")) == 1
-        for _ in client.propagate_in_video(state):
-            assert len(state.session._log) <= 4 + 3
+        list(client.propagate_in_video(state))
     asked = [video["frame"] for video in server.done("track") if video["state"]]
     assert np.diff(asked).tolist() == [4] * (len(asked) - 1)
+
+
+@pytest.mark.parametrize("every", [1, 7, 30, 50])
+def test_what_is_kept_reaches_back_as_far_as_corrections_do_and_no_further(every: int) -> None:
+    with client_of(FakeVideoServer(), state_every=every) as client:
+        state = client.init_state(np.repeat(VIDEO, 12, axis=0))
+        client.add_new_points_or_box(state, 0, 1, [[1, 2]], [1])
+        for index, _, _ in client.propagate_in_video(state):
+            session = state.session
+            oldest, newest = session._checkpoints[0], session.checkpoint
+            if oldest is not None and newest is not None:
+                assert newest.step - oldest.step >= 32
+                assert index + 2 - oldest.step <= 32 + 16 + 3 * every + 3
+            assert len(session._checkpoints) <= 5
+
+
+def test_large_frames_are_not_kept_for_corrections(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(video_session, "_MOST_BYTES", 1000)
+    with client_of(FakeVideoServer(), state_every=50) as client:
+        state = client.init_state(VIDEO)
+        client.add_new_points_or_box(state, 0, 1, [[1, 2]], [1])
+        sizes = [sum(len(entry.image or b"") for entry in state.session._log) for _ in client.propagate_in_video(state)]
+    assert 2000 < max(sizes) < 4000
 
 
 def test_another_object_and_a_correction_in_the_middle_of_a_propagation() -> None:
@@ -198,6 +220,9 @@ def test_wrong_masks_and_options() -> None:
         state = client.init_state(VIDEO)
         with pytest.raises(InvalidInput, match=r"a mask must be \[H,W\] of the video's size, \[6,9\]"):
             client.add_new_mask(state, 0, 1, np.ones((WIDTH, HEIGHT)))
+        client.add_new_mask(state, 0, 1, np.ones((HEIGHT, WIDTH)))
+        with pytest.raises(InvalidInput, match="max_frame_num_to_track must be at least 0, not -1"):
+            next(client.propagate_in_video(state, max_frame_num_to_track=-1))
         client.close_state(state)
         with pytest.raises(InvalidInput, match="this video state is closed"):
             client.reset_state(state)
@@ -247,7 +272,8 @@ def test_no_frame_is_missing_or_doubled_whatever_happens(faults: dict[int, str],
     same(tracked(server, **options), tracked(FakeVideoServer(), **options))
 
 
-def test_a_second_server_takes_over() -> None:
+def test_a_second_server_takes_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(video_session, "_HISTORY", 0)
     first, second = FakeVideoServer(), FakeVideoServer()
     expected = tracked(FakeVideoServer())
     with client_of(first, second) as client:
