@@ -42,13 +42,13 @@ def track(
     output: Annotated[
         list[str] | None,
         typer.Option(
-            "--out", help="*.mp4, .mov, .mkv: an overlay; *.json: COCO; FOLDER/: a label PNG a frame. Repeatable."
+            "--out", help="*.mp4, .mov, .mkv: an overlay; *.json: masks; FOLDER/: a label PNG a frame. Repeatable."
         ),
     ] = None,
     json_form: Annotated[
-        str | None,
-        typer.Option("--json", help="coco or youtube-vis; default by name: *ytvis*.json and *youtube*.json are that."),
-    ] = None,
+        str,
+        typer.Option("--json", help="youtube-vis: a record an object; coco: one for each frame and object."),
+    ] = "youtube-vis",
     reverse: Annotated[
         bool, typer.Option("--reverse", help="Track backward, from the last frame with a prompt.")
     ] = False,

@@ -257,8 +257,9 @@ class TrackRun:
         facts = VideoFacts(
             job.name, job.clip.size, frames, file_name, job.objects, f"Tracked with triton-sam {__version__}"
         )
-        for path, is_vis in job.targets.jsons.items():
-            (write_youtube_vis if is_vis else write_coco)(path, results, facts)
+        write = write_coco if job.targets.json_form == "coco" else write_youtube_vis
+        for path in job.targets.jsons:
+            write(path, results, facts)
 
     def _summary(self, frames: int) -> str:
         job, count = self._job, len(self._job.objects)

@@ -20,7 +20,6 @@ from triton_sam.video.overlays import CONTAINERS
 _POINT = "--point FRAME,X,Y[,LABEL][,OBJECT]"
 _BOX = "--box FRAME,X0,Y0,X1,Y1[,OBJECT]"
 _MASK = "--mask FRAME,FILE[,OBJECT]"
-_YOUTUBE_VIS = re.compile(r"you-?tube|ytvis", re.IGNORECASE)
 
 
 @dataclass(eq=False, slots=True)
@@ -93,24 +92,25 @@ class Targets:
     """What is written.
 
     Attributes:
-        jsons: path -> whether it has YouTube-VIS's form.
         folders: of label images.
+        json_form: ``youtube-vis`` or ``coco``.
     """
 
     overlays: list[Path]
-    jsons: dict[Path, bool]
+    jsons: list[Path]
     folders: list[Path]
+    json_form: str
 
     @property
     def all(self) -> list[Path]:
         return [*self.overlays, *self.folders, *self.jsons]
 
     @staticmethod
-    def of(texts: Sequence[str], json_form: str | None) -> Targets:
+    def of(texts: Sequence[str], json_form: str) -> Targets:
         """By the names; InvalidInput if one cannot be written, before anything is read."""
-        if json_form not in (None, "coco", "youtube-vis"):
-            raise InvalidInput(f"--json is coco or youtube-vis, not {json_form!r}")
-        targets = Targets([], {}, [])
+        if json_form not in ("youtube-vis", "coco"):
+            raise InvalidInput(f"--json is youtube-vis or coco, not {json_form!r}")
+        targets = Targets([], [], [], json_form)
         for text in texts:
             path = Path(text).expanduser()
             suffix = path.suffix.lower()
@@ -123,8 +123,7 @@ class Targets:
             elif suffix in CONTAINERS:
                 targets.overlays.append(path)
             elif suffix == ".json":
-                is_vis = json_form == "youtube-vis" if json_form else bool(_YOUTUBE_VIS.search(path.stem))
-                targets.jsons[path] = is_vis
+                targets.jsons.append(path)
             else:
                 raise InvalidInput(f"{text} is neither {', '.join(CONTAINERS)} nor .json, and no folder ({text}/)")
         return targets

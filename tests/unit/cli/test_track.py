@@ -17,6 +17,7 @@ import av
 import numpy as np
 import pytest
 from PIL import Image
+from pycocotools import mask as masks
 from pycocotools.coco import COCO
 
 from tests.unit.cli.helpers import Ended, assert_one_sentence, run_main
@@ -51,9 +52,10 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 
 def test_everything_that_is_written(server: FakeVideoServer, run: Run) -> None:
     write_video(Path("v.mp4"))
-    outputs = [word for name in ("o.mkv", "masks/", "coco.json", "ytvis.json") for word in ("--out", name)]
-    ended = run("v.mp4", "--point", "0,4,4", "--point", "0,30,40,0", "--box", "2,0,20,20,40,300", *outputs)
-    assert (ended.code, ended.out) == (0, f"2 objects in {COUNT} frames: o.mkv, masks, coco.json, ytvis.json\n")
+    outputs = [word for name in ("o.mkv", "masks/", "ytvis.json") for word in ("--out", name)]
+    prompted = ("v.mp4", "--point", "0,4,4", "--point", "0,30,40,0", "--box", "2,0,20,20,40,300")
+    ended = run(*prompted, *outputs)
+    assert (ended.code, ended.out) == (0, f"2 objects in {COUNT} frames: o.mkv, masks, ytvis.json\n")
     prompts = server.done("prompt")
     assert [(prompt["frame"], prompt["object"]) for prompt in prompts] == [(0, 1), (2, 300)]
     assert prompts[0]["labels"] == [1, 0]
@@ -61,6 +63,7 @@ def test_everything_that_is_written(server: FakeVideoServer, run: Run) -> None:
     labels = [np.asarray(Image.open(path)) for path in sorted(Path("masks").iterdir())]
     assert [label.dtype for label in labels] == [np.dtype(np.int32)] * COUNT or labels[0].dtype == np.uint16
     assert {int(value) for label in labels for value in np.unique(label)} == {0, 1, 300}
+    assert run(*prompted, "--out", "coco.json", "--json", "coco").code == 0
     document = COCO("coco.json")
     found = document.loadAnns(document.getAnnIds(imgIds=[3]))
     assert {entry["track_id"] for entry in found} == {1, 300}
@@ -71,6 +74,13 @@ def test_everything_that_is_written(server: FakeVideoServer, run: Run) -> None:
     assert [entry["object"] for entry in youtube["annotations"]] == [1, 300]
     assert [len(entry["segmentations"]) for entry in youtube["annotations"]] == [COUNT, COUNT]
     assert youtube["annotations"][0]["bboxes"][0] == [0, 0, 16, 16]
+    for entry in youtube["annotations"]:
+        for index, mask in enumerate(entry["segmentations"]):
+            found = labels[index] == entry["object"]
+            assert (mask is None) == (not found.any())
+            if mask is not None:
+                np.testing.assert_array_equal(masks.decode(mask) > 0, found)
+                assert entry["areas"][index] == found.sum()
     with av.open("o.mkv") as overlay:
         first = next(overlay.decode(video=0)).to_ndarray(format="rgb24")
     assert first[40, 50].tolist() == pytest.approx([90] * 3, abs=12)
@@ -127,7 +137,7 @@ def test_a_mask_as_the_prompt(server: FakeVideoServer, run: Run) -> None:
         (["--point", "0,1,1", "--out", "x.gif"], "x.gif is neither .mp4, .mov, .mkv nor .json"),
         (["--point", "0,1,1", "--out", "no/x.mp4"], "the folder of no/x.mp4 does not exist"),
         (["--point", "0,1,1", "--out", "v.mp4/"], "v.mp4 is a file"),
-        (["--point", "0,1,1", "--out", "x.json", "--json", "xml"], "--json is coco or youtube-vis, not 'xml'"),
+        (["--point", "0,1,1", "--out", "x.json", "--json", "xml"], "--json is youtube-vis or coco, not 'xml'"),
         (["--point", "0,1,1", "--both", "--reverse"], "--both is forward and backward"),
         (["--point", "0,1,1,1,0", "--out", "m/"], "object 0 has no place in label images"),
     ],
@@ -180,9 +190,16 @@ class Killed(BaseException):
     """What a kill leaves undone."""
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, Killed])
 @pytest.mark.parametrize(
-    ("at", "ways"), [(3, "--both"), (9, "--both"), (25, "--both"), (2, "--both"), (1, "--reverse")]
+    ("at", "ways", "error"),
+    [
+        (3, "--both", KeyboardInterrupt),
+        (25, "--both", KeyboardInterrupt),
+        (1, "--reverse", KeyboardInterrupt),
+        (9, "--both", Killed),
+        (25, "--both", Killed),
+        (2, "--both", Killed),
+    ],
 )
 def test_the_same_command_goes_on(
     at: int, ways: str, error: type[BaseException], run: Run, monkeypatch: pytest.MonkeyPatch
@@ -248,6 +265,9 @@ def test_a_pipe(server: FakeVideoServer, run: Run, monkeypatch: pytest.MonkeyPat
     assert [video["frame"] for video in server.done("track")] == list(range(2, COUNT))
     shown = [np.unique(np.asarray(Image.open(path))).tolist() for path in sorted(Path("m").iterdir())]
     assert shown == [[0]] * 2 + [[0, 1]] * 3 + [[0, 1, 2]] * 3
+    for entry, absent in zip(json.loads(Path("c.json").read_text())["annotations"], (2, 5), strict=True):
+        for key in ("segmentations", "bboxes", "areas"):
+            assert [value is None for value in entry[key]] == [True] * absent + [False] * (COUNT - absent)
     with av.open("o.mp4") as overlay:
         assert sum(1 for _ in overlay.decode(video=0)) == COUNT
 
@@ -277,7 +297,7 @@ def test_ctrl_c_ends_an_endless_stream_cleanly(
     ended = run("-", "--point", "0,4,4", "--out", "o.mp4", "--out", "c.json")
     camera.closed.set()
     assert ended.code == 0, ended.err
-    frames = len(json.loads(Path("c.json").read_text())["images"])
+    frames = json.loads(Path("c.json").read_text())["videos"][0]["length"]
     assert 30 < frames <= 40
     with av.open("o.mp4") as overlay:
         assert sum(1 for _ in overlay.decode(video=0)) == frames

@@ -320,7 +320,7 @@ def test_a_right_result(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     case = RIGHT[name]
-    outputs = ("--out", "o.mp4", "--out", "masks/", "--out", "c.json", "--both")
+    outputs = ("--out", "o.mp4", "--out", "masks/", "--out", "c.json", "--json", "coco", "--both")
     (tmp_path / "in").mkdir()
     path = case.make(tmp_path / "in")
     ended = run_main("track", path, "--point", case.prompt, *outputs, monkeypatch=monkeypatch, capsys=capsys)
