@@ -88,6 +88,21 @@ def half_precision(
     _finish(run_half_precision(model, checkpoint, photographs), output, baseline)
 
 
+@app.command()
+def image_side(
+    checkpoint: Annotated[Path, typer.Option(help="Real weights of the model: random ones prove nothing here.")],
+    model: ModelOption = DEFAULT_MODEL,
+    side: Annotated[int, typer.Option(min=128, help="Of the model's input, pixels.")] = 512,
+    photographs: Annotated[int, typer.Option(min=1, max=8, help="How many of the photographs.")] = 6,
+    output: OutputOption = None,
+    baseline: BaselineOption = None,
+) -> None:
+    """What a smaller input side does to masks, against the side that the model was trained with."""
+    from benchmarks.image_side import run_image_side
+
+    _finish(run_image_side(model, checkpoint, photographs, side), output, baseline)
+
+
 # Many parameters: each is an option of the command, and typer reads them from the signature.
 @app.command()
 def vlm(
