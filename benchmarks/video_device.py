@@ -60,7 +60,9 @@ def main() -> None:
     parser.add_argument("--size", type=int, nargs=2, default=(1280, 720))
     parser.add_argument("--objects", type=int, nargs="+", default=(1, 5, 16))
     parser.add_argument("--videos", type=int, nargs="+", default=(8,))
+    parser.add_argument("--warm", type=int, default=24, help="frames that fill the memory before others are counted")
     parser.add_argument("--frames", type=int, default=200, help="that are counted, of each video")
+    parser.add_argument("--clicks", type=int, default=300, help="of each kind")
     parser.add_argument("--long", type=int, default=10_000, help="frames of the part growth")
     parser.add_argument("--window", type=int, default=_WINDOW, help="steps that are under way at once")
     parser.add_argument("--processes", type=int, default=1, help="of the segmenter; 0: one, without a worker")
@@ -127,6 +129,10 @@ class Process:
     def begin(self) -> None:
         self._write("")
 
+    def kill(self) -> None:
+        """Ends it in the middle; the server forgets its session after a while."""
+        self._process.kill()
+
     def close(self) -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(10)
@@ -143,7 +149,7 @@ class Process:
 def films(server: Server, folder: Path, given: argparse.Namespace, count: int = 1, **fields: Any) -> Iterator[Any]:
     """Videos with full memories that wait for :meth:`Process.begin`."""
     width, height = given.size
-    settings = {"window": given.window, "frames": given.frames} | fields
+    settings = {"window": given.window, "frames": given.frames, "warm": given.warm} | fields
     made = []
     try:
         for number in range(count):
@@ -217,23 +223,23 @@ def clicks(server: Server, frames: Path, given: argparse.Namespace) -> None:
     user = User(server, pictures)
     key = user.new_image()
     timed(lambda number: user.click(key, number), 50)
-    say(clicks_beside="nothing", click_ms=milliseconds(timed(lambda number: user.click(key, number), 400)))
+    say(clicks_beside="nothing", click_ms=milliseconds(timed(lambda number: user.click(key, number), given.clicks)))
     for count, many in ((1, 1), (1, 5), (max(given.videos), 1)):
         with films(server, frames, given, count, objects=many, frames=100_000, told_every=20) as made:
             for film in made:
                 film.begin()
             for film in made:  # it runs
                 film.read()
-            taken = timed(lambda number: user.click(key, number), 300)
+            taken = timed(lambda number: user.click(key, number), given.clicks)
             for film in made:
-                film._process.kill()
+                film.kill()
         say(clicks_beside=f"{count} videos with {many} objects", click_ms=milliseconds(taken))
 
 
 def growth(server: Server, frames: Path, given: argparse.Namespace) -> None:
     """Memory through a long video, from its 100th frame."""
     seen: dict[int, dict[str, float]] = {}
-    with films(server, frames, given, warm=100, frames=given.long - 100, told_every=100) as (film,):
+    with films(server, frames, given, objects=1, warm=100, frames=given.long - 100, told_every=100) as (film,):
         seen[100] = memory(server)
         film.begin()
         begun = time.monotonic()

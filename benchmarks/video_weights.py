@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,24 +34,33 @@ def make_video_weights(folder: Path) -> Path:
     """The weights of the repository's first version; random ones are made if there are none."""
     file = folder / MODEL / "1" / NETWORK_FILE
     if not file.exists():
-        spec = spec_in(folder)
-        torch.manual_seed(0)
-        network = build(spec.architecture, spec.side, MEMORY_TRAITS[spec.architecture.generation])
-        with torch.no_grad():
-            calm(network)
-            for name, parameter in network.named_parameters():
-                if name.partition(".")[0] in MEMORY_NAMES and not bool(parameter.any()):
-                    parameter.normal_(std=0.1)  # zeros would cost less than numbers
-            network.mask_decoder.pred_obj_score_head.proj_out.bias += _SURE
+        network = random_network(spec_in(folder))
         save_file({name: tensor.contiguous() for name, tensor in network.state_dict().items()}, file)
     return file
 
 
+def random_network(spec: ModelSpec) -> Any:
+    """A network with a memory."""
+    torch.manual_seed(0)
+    network = build(spec.architecture, spec.side, MEMORY_TRAITS[spec.architecture.generation])
+    with torch.no_grad():
+        calm(network)
+        for name, parameter in network.named_parameters():
+            if name.partition(".")[0] in MEMORY_NAMES and not bool(parameter.any()):
+                parameter.normal_(std=0.1)  # zeros would cost less than numbers
+        network.mask_decoder.pred_obj_score_head.proj_out.bias += _SURE
+    return network
+
+
 def transformers_model(folder: Path) -> Any:
-    """The same network as transformers' ``Sam2VideoModel``, in float32 on the CPU."""
+    """The network of a repository as transformers' ``Sam2VideoModel``, in float32 on the CPU."""
+    return as_transformers(spec_in(folder), load_file(make_video_weights(folder)))
+
+
+def as_transformers(spec: ModelSpec, weights: Mapping[str, torch.Tensor]) -> Any:
+    """A network as transformers' ``Sam2VideoModel``, in float32 on the CPU."""
     from transformers import Sam2VideoConfig, Sam2VideoModel
 
-    spec = spec_in(folder)
     image = build(spec.architecture, spec.side)
     grid = spec.decoder.mask_side // 4
     config = Sam2VideoConfig(
@@ -62,10 +72,10 @@ def transformers_model(folder: Path) -> Any:
         enable_occlusion_spatial_embedding=True,
     )
     network = Sam2VideoModel(config)
-    missing, unknown = network.load_state_dict(load_file(make_video_weights(folder)), strict=False)
-    # The prompt encoder's own copy of a table that both share.
+    missing, unknown = network.load_state_dict(weights, strict=False)
     assert not unknown, unknown
-    assert all("shared_embedding" in name for name in missing), missing
+    # The prompt encoder's own copy of a table that both share, and what is used by neither.
+    assert all("shared_embedding" in name or name == "no_memory_positional_encoding" for name in missing), missing
     network.prompt_encoder.shared_embedding.positional_embedding.data.copy_(
         network.shared_image_embedding.positional_embedding
     )
