@@ -103,6 +103,23 @@ def image_side(
     _finish(run_image_side(model, checkpoint, photographs, side), output, baseline)
 
 
+@app.command()
+def video_cpu(
+    rounds: Annotated[int, typer.Option(min=1, help="Turns of each.")] = 7,
+    frames: Annotated[int, typer.Option(min=1, help="Frames of a turn.")] = 6,
+    objects: Annotated[list[int] | None, typer.Option(min=1, help="How many are tracked; default 1 and 5.")] = None,
+    side: Annotated[int, typer.Option(min=128, help="Of the model's input, pixels.")] = 512,
+    model: Annotated[str, typer.Option(help="Id of a model with a memory.")] = "sam2.1:tiny",
+    output: OutputOption = None,
+    baseline: BaselineOption = None,
+) -> None:
+    """A tracked frame on a CPU, served, against transformers' session; random weights."""
+    from benchmarks.video_cpu import VideoCpuPlan, run_video_cpu
+
+    plan = VideoCpuPlan(model, side, tuple(objects or (1, 5)), rounds, frames)
+    _finish(run_video_cpu(plan), output, baseline)
+
+
 # Many parameters: each is an option of the command, and typer reads them from the signature.
 @app.command()
 def vlm(

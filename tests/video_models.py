@@ -27,6 +27,8 @@ DEFINITIONS = {"sam2:tiny": oracle.SAM2, "sam2.1:tiny": oracle.SAM2_1, "sam3:tra
 _SEEDS = {"sam2:tiny": (1, 0.5, -3), "sam2.1:tiny": (4, 1.0, -3), "sam3:tracker": (3, 0.4, 3)}
 
 
+#: How much more positions in time count than in other random weights.
+_TIME = 8.0
 #: Half of what images need at least: a grid of 8 x 8, where everything that videos add is a sixteenth of the work.
 SIDES = {Backbone.HIERA: 128, Backbone.PERCEPTION: 112}
 
@@ -70,6 +72,10 @@ def make_video_model(model_id: str) -> VideoModel:
         # Else what one number's rounding to bfloat16 decides grows to a thousandth of the logits' deviation. A mistake
         # in what is remembered is still a hundred times that.
         layer.cross_attn_image.q_proj.weight *= 0.5
+    # Else a wrong age or distance changes hardly more than rounding does.
+    reference.memory_temporal_positional_encoding *= _TIME
+    if definition.pointer_positions:
+        reference.temporal_positional_encoding_projection_layer.weight *= _TIME
     reference.mask_decoder.pred_obj_score_head.proj_out.bias += shift
     found = reference.state_dict()
     names = segmenters.build(architecture, side, traits).state_dict()
