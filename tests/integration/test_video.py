@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from tests.integration.serve_folder import serve_folder
-from tests.server_readings import counters_so_far, server_bytes
 from tests.video_serving import SIZE, RawFilm, frame, refusal, same
 from tests.waiting import eventually
 from triton_sam import SAM2TritonClient
@@ -19,7 +18,6 @@ from triton_sam.serving import RunningServer
 
 pytestmark = [pytest.mark.triton, pytest.mark.torch]
 MakeFilm = Callable[[str], RawFilm]
-MIB = 1024 * 1024
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +27,7 @@ def running(
     embedded_server: None,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[RunningServer]:
-    settings = {"threads": "1", "video_gap_seconds": "2", "video_idle_seconds": "8"}
+    settings = {"threads": "1", "video_gap_seconds": "2"}
     if processes > 1:
         settings |= {"processes": str(processes), "devices": "cpu,cpu"}
     with serve_folder(video_repository, tmp_path_factory.mktemp("home"), **settings) as started:
@@ -128,25 +126,3 @@ def test_clicks_pass_while_a_video_is_tracked(film: MakeFilm, running: RunningSe
             client.segment(points=[[50, 50]], labels=[1])
         assert sum(not answer.done() for answer in under_way) > 20
     assert [answer.result().video["frame"] for answer in under_way] == list(range(1, 120))
-
-
-def test_two_hundred_forgotten_sessions_give_their_memory_back(running: RunningServer) -> None:
-    def use(number: int) -> None:
-        with RawFilm(running.urls["HTTP"], f"forgotten {number}", threads=1) as one:
-            one.open()
-            one.prompt(0)
-            one.track(1).result()
-
-    use(-1)
-    gauges = ("video_sessions", "video_bytes")
-    eventually(lambda: all(counters_so_far(running, "sam2")[name] == 0 for name in gauges), "the last sessions expire")
-    before, expired = server_bytes(running), counters_so_far(running, "sam2")["video_expired_total"]
-    for number in range(200):
-        use(number)
-    eventually(lambda: all(counters_so_far(running, "sam2")[name] == 0 for name in gauges), "the sessions expire")
-    after = counters_so_far(running, "sam2")
-    assert after["video_expired_total"] - expired == 200
-    assert server_bytes(running) - before < 40 * MIB
-    assert isinstance(
-        refusal(lambda: RawFilm(running.urls["HTTP"], "forgotten 7").do("track", step=3, frame=2)), SessionExpired
-    )

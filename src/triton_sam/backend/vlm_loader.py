@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import logging
 import sys
@@ -12,6 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
+from triton_sam.backend.freed_memory import return_freed_memory
 from triton_sam.engines.vlm.base import Engine
 from triton_sam.errors import InternalError, NotFound, SetupError, TritonSamError, WeightsError
 
@@ -148,5 +148,4 @@ def _release_memory() -> None:
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_available():
         torch.cuda.empty_cache()
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL("libc.so.6").malloc_trim(0)
+    return_freed_memory()

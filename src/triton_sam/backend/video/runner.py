@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from triton_sam.backend.cache import EmbeddingCache
 from triton_sam.backend.encodes import EncodePipeline
+from triton_sam.backend.freed_memory import return_freed_memory
 from triton_sam.backend.jobs import SegmentJob
 from triton_sam.backend.responder import SUPERSEDED, Responder, SafeMetrics
 from triton_sam.backend.sessions import SessionBook
@@ -27,6 +28,8 @@ from triton_sam.engines.tracking import TrackingEngine
 from triton_sam.errors import Cancelled, InvalidInput, QueueFull, TritonSamError, Unavailable
 
 _STOPPING = "the server is stopping: open the session on another one, or here in a moment"
+#: Bytes of sessions that have ended, after which memory is returned to the operating system.
+_MUCH_FREED = 16 * 1024 * 1024
 _Failures = list[tuple[VideoStep, TritonSamError]]
 
 
@@ -154,11 +157,14 @@ class VideoRunner:
         while True:
             with self._lock:
                 turns = self._next_turns()
-                while not (turns or self._failures or self._closing):
+                while not (turns or self._failures or self._closing or self._store.freed >= _MUCH_FREED):
                     self._changed.wait(self._patience())
                     turns = self._next_turns()
                 failures, self._failures = self._failures, []
-                if not (turns or failures):
+                has_freed = self._store.freed >= _MUCH_FREED
+                if has_freed:
+                    self._store.freed = 0
+                elif not (turns or failures):
                     return
             for step, error in failures:
                 self._responder.fail(step.job, error)
@@ -167,6 +173,8 @@ class VideoRunner:
                 with self._lock:
                     self._report()
             del turns, failures  # an idle thread keeps no frame alive
+            if has_freed:  # in many small pieces, which the C library would keep
+                return_freed_memory()
 
     def _next_turns(self) -> list[Turn]:
         """The steps to compute now, and frames to the encoder. Under the lock."""
@@ -184,6 +192,8 @@ class VideoRunner:
         ends = [self._store.expire(), *(line.gap_ends(self._limits.gap_seconds) for line in self._store.busy)]
         if self._store.expired > self._expired:
             self._report()
+        if self._store.freed >= _MUCH_FREED:
+            return 0.0
         known = [end for end in ends if end is not None]
         return max(0.0, min(known) - time.perf_counter()) if known else None
 

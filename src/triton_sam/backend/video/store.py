@@ -16,6 +16,7 @@ class SessionStore:
 
     Attributes:
         expired: number of sessions that ended by themselves: idle for too long, or dropped for others.
+        freed: bytes of the memories of sessions that have ended, since somebody has set this to 0.
     """
 
     def __init__(self, limits: VideoLimits) -> None:
@@ -23,6 +24,7 @@ class SessionStore:
         #: The least recently used first.
         self._lines: OrderedDict[str, Line] = OrderedDict()
         self.expired = 0
+        self.freed = 0
 
     def __len__(self) -> int:
         return len(self._lines)
@@ -80,6 +82,7 @@ class SessionStore:
         """Forgets a session."""
         if self.holds(line):
             del self._lines[line.name]
+            self.freed += line.memory_bytes
 
     def has_room(self, more: int = 0) -> bool:
         """Whether all sessions fit into their memory; the least recently used idle ones are dropped for that.
@@ -118,7 +121,7 @@ class SessionStore:
         return line is not None
 
     def _drop(self, line: Line) -> None:
-        del self._lines[line.name]
+        self.close(line)
         self.expired += 1
 
 

@@ -7,9 +7,10 @@ import weakref
 
 import pytest
 
-from tests.unit.backend.scheduler_helpers import Counts
+from tests.unit.backend.scheduler_helpers import PATIENCE, Counts
 from tests.unit.backend.video.video_helpers import MEMORY_BYTES, Film, MakeFilm, TrackingFake
 from tests.waiting import eventually
+from triton_sam.backend.video import runner as runner_module
 from triton_sam.backend.video.track_session import Limits
 from triton_sam.core.video.request import Do
 from triton_sam.errors import InvalidInput, QueueFull, SessionExpired, TooLarge, Unavailable
@@ -42,6 +43,27 @@ def test_two_hundred_sessions_that_are_forgotten_leave_nothing(
     assert counts["video_expired"] == 200
     with pytest.raises(SessionExpired):
         films[7].track(1)
+
+
+@pytest.mark.parametrize("end", ["expire", "close"])
+def test_much_freed_memory_goes_back_to_the_operating_system(
+    film: MakeFilm, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    returned: list[int] = []
+    monkeypatch.setattr(runner_module, "_MUCH_FREED", 3 * FRAME_BYTES)
+    monkeypatch.setattr(runner_module, "return_freed_memory", lambda: returned.append(len(runner._store)))
+    films = [film(f"{number}", idle_seconds=1.0 if end == "expire" else 300.0) for number in range(7)]
+    runner = films[0].scheduler.video
+    assert runner is not None
+    for one in films:
+        one.prompt(0).outcome()
+    assert not returned
+    if end == "close":
+        for one in films:
+            one.send(Do.CLOSE).outcome()
+    eventually(lambda: not len(runner._store), "the end of all sessions")
+    eventually(lambda: returned, "the memory")
+    assert len(returned) <= 2, "not for every session"
 
 
 def test_a_session_with_steps_under_way_does_not_expire(film: MakeFilm, engine: TrackingFake) -> None:
@@ -109,7 +131,9 @@ def test_frames_that_wait_count_as_bytes(film: MakeFilm, engine: TrackingFake) -
     one = film(session_bytes=FRAME_BYTES + 100)
     one.prompt(0).outcome()
     engine.track_gate.clear()
+    engine.track_arrived.clear()
     one.track(1)
+    assert engine.track_arrived.wait(PATIENCE), "it does not wait any more"
     one.track(2)
     with pytest.raises(QueueFull, match="memories and waiting frames"):
         one.track(3)
