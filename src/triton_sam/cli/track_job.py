@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -196,7 +197,8 @@ class TrackRun:
         state = self._client.init_state(job.clip)
         waiting = sorted({prompt.frame for prompt in job.prompts})
         for picture in job.clip.frames(0, waiting[0] - 1):
-            self._put(put, picture, None)
+            with _ctrl_c_held_back():
+                self._put(put, picture, None)
         while waiting:
             first = waiting.pop(0)
             for prompt in job.prompts:
@@ -204,8 +206,9 @@ class TrackRun:
                     self._prompt(state, prompt)
             most = waiting[0] - first - 1 if waiting else None
             for found in self._client.track_frames(state, first, most):
-                results.add(found)
-                self._put(put, job.clip.frame(found.index) if job.targets.overlays else None, found)
+                with _ctrl_c_held_back():
+                    results.add(found)
+                    self._put(put, job.clip.frame(found.index) if job.targets.overlays else None, found)
         self._client.close_state(state)
 
     def _put(self, put: Put, picture: ClipFrame | None, found: VideoFrame | None) -> None:
@@ -304,6 +307,19 @@ def _fingerprint(paths: list[Path]) -> str:
     """Changes with the files of a video: their names, sizes and times."""
     about = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in paths if path.exists()]
     return hashlib.sha256(json.dumps(about).encode()).hexdigest()
+
+
+@contextmanager
+def _ctrl_c_held_back() -> Iterator[None]:
+    """Ctrl-C counts when the block has ended, so that no frame is in some of the outputs only."""
+    pressed: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: pressed.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if pressed:
+        raise KeyboardInterrupt
 
 
 def _folder_of(target: Path) -> Path:

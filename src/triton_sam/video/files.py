@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any
@@ -197,29 +197,52 @@ class FileClip(Clip):
             self._notices["mended"] = f"{self._mended} frames of {self.name} are damaged: the decoder has mended them"
 
 
-def stream_clip(source: IO[bytes], name: str, limits: ClipLimits | None = None) -> LiveClip:
+def stream_clip(
+    source: IO[bytes], name: str, limits: ClipLimits | None = None, *, close: Callable[[], None] = lambda: None
+) -> LiveClip:
     """A clip of a pipe in any format that needs no seeking: Matroska, MPEG-TS, AVI, fragmented MP4, Y4M, MJPEG."""
     limits = limits or ClipLimits.of_settings()
-    opened = open_video(_Readable(source), name, limits)  # type: ignore[arg-type]
-    return LiveClip(_sent(opened, limits), name, limits, rate=opened.rate)
+    readable = _Readable(source)
+    try:
+        opened = open_video(readable, name, limits)  # type: ignore[arg-type]
+    finally:
+        readable.check()
+    return LiveClip(_sent(opened, readable, limits), name, limits, rate=opened.rate, close=close)
 
 
 class _Readable:
-    """Only ``read``: PyAV would ask a pipe to seek."""
+    """Only ``read``: PyAV would ask a pipe to seek.
+
+    What is there is read at once: a buffer would wait until it is full, and its lock would hold up the process's end.
+    """
 
     def __init__(self, source: IO[bytes]) -> None:
-        self._source = source
+        self._source = source  # it closes the raw file when it goes
+        self._raw: Any = getattr(source, "raw", source)
+        self._is_interrupted = False
 
     def read(self, size: int) -> bytes:
-        return self._source.read(size)
+        if self._is_interrupted:
+            return b""
+        try:
+            return self._raw.read(size) or b""
+        except KeyboardInterrupt:  # PyAV would drop it and read on
+            self._is_interrupted = True
+            return b""
+
+    def check(self) -> None:
+        """KeyboardInterrupt if reading was interrupted by Ctrl-C."""
+        if self._is_interrupted:
+            raise KeyboardInterrupt
 
 
-def _sent(opened: Opened, limits: ClipLimits) -> Iterator[Timed]:
+def _sent(opened: Opened, readable: _Readable, limits: ClipLimits) -> Iterator[Timed]:
     unit, start = float(opened.stream.time_base or 0), None
     index = 0
     try:
         for frame in opened.decoded():
             check_stream_size(frame.width, frame.height, opened.name, limits)
+            readable.check()
             if start is None:
                 start = frame.pts
             seconds = None if frame.pts is None or start is None else (frame.pts - start) * unit
@@ -228,6 +251,9 @@ def _sent(opened: Opened, limits: ClipLimits) -> Iterator[Timed]:
     except Damaged as error:
         raise InvalidInput(f"frame {index} of {opened.name} is damaged ({error})") from None
     except CutShort:
+        readable.check()
         log.warning("%s is cut short: %d frames could be read", opened.name, index)
+    else:
+        readable.check()
     finally:
         opened.container.close()

@@ -60,7 +60,12 @@ def _of_path(path: Path, limits: ClipLimits | None) -> Clip:
     if stat.S_ISREG(mode):
         return _file_clip(path, limits)
     if stat.S_ISFIFO(mode):
-        return stream_clip(path.open("rb"), str(path), limits)
+        source = path.open("rb", buffering=0)
+        try:
+            return stream_clip(source, str(path), limits, close=source.close)
+        except BaseException:
+            source.close()
+            raise
     raise InvalidInput(f"{path} is neither a file nor a folder: give a video file or a folder of images")
 
 

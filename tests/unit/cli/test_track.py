@@ -303,6 +303,23 @@ def test_ctrl_c_ends_an_endless_stream_cleanly(
         assert sum(1 for _ in overlay.decode(video=0)) == frames
 
 
+def test_ctrl_c_before_a_stream_begins(server: FakeVideoServer, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=Endless(0)))
+    ended = run("-", "--point", "0,4,4", "--out", "o.mp4", "--out", "c.json")
+    assert ended.code == 130
+    assert "Traceback" not in ended.err
+    assert {path.name for path in Path().iterdir()} <= {"home"}
+
+
+def test_a_named_pipe(server: FakeVideoServer, run: Run) -> None:
+    os.mkfifo("pipe")
+    writer = threading.Thread(target=lambda: Path("pipe").write_bytes(mkv(COUNT)))
+    writer.start()
+    ended = run("pipe", "--point", "0,4,4", "--out", "c.json")
+    writer.join()
+    assert (ended.code, ended.out) == (0, f"1 object in {COUNT} frames: c.json\n")
+
+
 @pytest.mark.parametrize(
     ("data", "words", "told"),
     [
