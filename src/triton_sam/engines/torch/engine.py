@@ -152,10 +152,10 @@ class TorchEngine:
             self._log_progress(where, f"decoder for grids of {GridRunner.MOST_POINTS} points", started)
             self._run_once()
         if self.tracker is not None:
+            self.tracker.warm_up()
             if self._kernels:
                 self.tracker.use_kernels()
-            for step in self.tracker.warm_up():
-                self._log_progress(where, step, started)
+            self._log_progress(where, "tracking", started)
 
     def _run_once(self) -> None:
         """Encodes an image and decodes clicks, so that everything loaded or allocated at first use is ready."""

@@ -72,8 +72,11 @@ class TrackInputs:
             shown: indices of rows whose given mask has pixels.
         """
         self._place_images(rows)
-        targets: list[Tensor] = []
-        sources: list[Tensor] = []
+        # Apart, because only tensors of one type are copied at once.
+        memories_to: list[Tensor] = []
+        memories_from: list[Tensor] = []
+        pointers_to: list[Tensor] = []
+        pointers_from: list[Tensor] = []
         ages, distances, counts, flags, listed = self._sent_arrays
         ages[:], distances[:], counts[:], flags[:] = _EMPTY, 0, 0, 0
         for index, row in enumerate(rows):
@@ -83,15 +86,17 @@ class TrackInputs:
             memories, pointers = row.attended.memories, row.attended.pointers
             counts[index] = len(memories) * self._count, len(pointers) * (self.pointers.shape[2] // self._width)
             for slot, (features, age) in enumerate(memories):
-                targets.append(self._each_memory[index][slot])
-                sources.append(features)
+                memories_to.append(self._each_memory[index][slot])
+                memories_from.append(features)
                 ages[index, slot] = age
             for slot, (pointer, distance) in enumerate(pointers):
-                targets.append(self._each_pointer[index][slot])
-                sources.append(pointer)
+                pointers_to.append(self._each_pointer[index][slot])
+                pointers_from.append(pointer)
                 distances[index, slot] = distance / row.attended.span
-        if targets:
-            torch._foreach_copy_(targets, sources)
+        if memories_to:
+            torch._foreach_copy_(memories_to, memories_from)
+        if pointers_to:
+            torch._foreach_copy_(pointers_to, pointers_from)
         if self.shape.points:
             slots = np.empty((len(listed), self.shape.points, 3), np.float32)
             fill_slots(slots, points)

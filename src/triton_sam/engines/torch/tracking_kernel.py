@@ -7,14 +7,38 @@ there costs nothing: programs stop at the number of keys that a row has.
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
 
-#: Queries of one program, keys that it loads at a time, warps, and loads under way: by the width of the values.
-SETUPS = {64: (128, 64, 8, 3), 256: (128, 64, 8, 2)}
-_SMALLER = (64, 32, 4, 2)
+
+class Setup(NamedTuple):
+    """How attention is split into programs.
+
+    Attributes:
+        queries: of one program, a power of two.
+        keys: that it loads at a time, likewise.
+        warps: of 32 threads each.
+        stages: loads under way at a time.
+    """
+
+    queries: int
+    keys: int
+    warps: int
+    stages: int
+
+
+#: By the width of the values, for so many bytes of shared memory in a processor: those of Hopper, Ampere, and others.
+SETUPS: tuple[tuple[int, dict[int, Setup]], ...] = (
+    (200 * 1024, {64: Setup(128, 64, 8, 3), 256: Setup(128, 64, 8, 2)}),
+    (150 * 1024, {64: Setup(128, 64, 8, 2), 256: Setup(128, 32, 8, 2)}),
+    (0, {}),
+)
+_SMALLEST = Setup(64, 32, 4, 2)
 #: Cells of a memory whose keys one program makes.
 _CELLS = 64
 _MOST_SPLITS = 8
@@ -26,68 +50,51 @@ def attend(queries: Tensor, keys: Tensor, values: Tensor, counts: Tensor | None,
 
     Args:
         queries: [B,Q,D], scaled.
-        keys: [B,K,D]; values: [B,K,V].
+        keys: [B,K,D], any numbers where there is no key; values: [B,K,V], finite there too.
         counts: [B,2] int32: how many keys of the first part, from 0 on, and of the second are there; None if all are.
         second: index of the second part's first key.
 
     Returns:
         [B,Q,V]; zeros for rows without any key.
     """
-    width = values.shape[2]
-    setup = SETUPS.get(width, _SMALLER) if queries.dtype != torch.float32 else _SMALLER
-    return attend_with(queries, keys, values, counts, second, *setup)
+    rows, asked, _ = queries.shape
+    setup = setup_for(values)
+    splits = splits_for(rows * triton.cdiv(asked, setup.queries), facts(queries.device).processors)
+    return attend_with(queries, keys, values, counts, second, setup, splits)
 
 
 # Many parameters: those of the launch, which are tried out in a benchmark.
 def attend_with(
-    queries: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    counts: Tensor | None,
-    second: int,
-    query_block: int,
-    key_block: int,
-    warps: int,
-    stages: int,
-    splits: int = 0,
+    queries: Tensor, keys: Tensor, values: Tensor, counts: Tensor | None, second: int, setup: Setup, splits: int
 ) -> Tensor:
-    """:func:`attend` with the caller's setup; ``splits`` 0 chooses."""
+    """:func:`attend` with the caller's setup; keys are split among so many programs."""
     rows, asked, wide = queries.shape
     width = values.shape[2]
-    blocks = triton.cdiv(asked, query_block)
-    if not splits:
-        splits = splits_for(rows * blocks, processors(queries.device))
     result = queries.new_empty(rows, asked, width, dtype=values.dtype)
     if splits == 1:
         parts, sums = result, result
     else:
         parts = queries.new_empty(splits, rows, asked, width, dtype=torch.float32)
         sums = queries.new_empty(splits, rows, asked, dtype=torch.float32)
-    _attend[(blocks, splits, rows)](
-        queries,
-        keys,
-        values,
+    _attend[(triton.cdiv(asked, setup.queries), splits, rows)](
+        TensorDescriptor.from_tensor(queries, [1, setup.queries, wide]),
+        TensorDescriptor.from_tensor(keys, [1, setup.keys, wide]),
+        TensorDescriptor.from_tensor(values, [1, setup.keys, width]),
         parts,
         sums,
-        values if counts is None else counts,
+        sums if counts is None else counts,
         asked,
         keys.shape[1],
-        queries.stride(0),
-        queries.stride(1),
-        keys.stride(0),
-        keys.stride(1),
-        values.stride(0),
-        values.stride(1),
         second,
         splits,
         counted=counts is not None,
         is_split=splits > 1,
         wide=wide,
         width=width,
-        query_block=query_block,
-        key_block=key_block,
-        num_warps=warps,
-        num_stages=stages,
+        query_block=setup.queries,
+        key_block=setup.keys,
+        num_warps=setup.warps,
+        num_stages=setup.stages,
     )
     if splits > 1:
         each = max(1, 2048 // width)
@@ -95,6 +102,14 @@ def attend_with(
             parts, sums, result, rows * asked, splits, width=width, each=each, num_warps=4
         )
     return result
+
+
+def setup_for(values: Tensor) -> Setup:
+    """The best setup for values of a width on their device."""
+    if values.dtype is torch.float32:
+        return _SMALLEST
+    memory = facts(values.device).shared_memory
+    return next(setups for least, setups in SETUPS if memory >= least).get(values.shape[2], _SMALLEST)
 
 
 def splits_for(programs: int, processors: int) -> int:
@@ -110,19 +125,27 @@ def splits_for(programs: int, processors: int) -> int:
     return best
 
 
-_processors: dict[torch.device, int] = {}
+class DeviceFacts(NamedTuple):
+    """A device's multiprocessors, and the shared memory of each for one program, bytes."""
+
+    processors: int
+    shared_memory: int
 
 
-def processors(device: torch.device) -> int:
-    """Multiprocessors of a device."""
+_facts: dict[torch.device, DeviceFacts] = {}
+
+
+def facts(device: torch.device) -> DeviceFacts:
+    """What launches depend on."""
     if device.type != "cuda":
-        return 2
-    if device not in _processors:
-        _processors[device] = torch.cuda.get_device_properties(device).multi_processor_count
-    return _processors[device]
+        return DeviceFacts(2, 0)
+    if device not in _facts:
+        known: Any = torch.cuda.get_device_properties(device)
+        _facts[device] = DeviceFacts(known.multi_processor_count, known.shared_memory_per_block_optin)
+    return _facts[device]
 
 
-# Many parameters, and long: a kernel takes pointers, strides and sizes one by one, and is one function for the GPU.
+# Many parameters: a kernel takes pointers and sizes one by one.
 @triton.jit  # type: ignore[untyped-decorator]
 def _attend(  # type: ignore[no-untyped-def]
     queries,
@@ -133,12 +156,6 @@ def _attend(  # type: ignore[no-untyped-def]
     counts,
     asked,
     all_keys,
-    query_row,
-    query_step,
-    key_row,
-    key_step,
-    value_row,
-    value_step,
     second,
     splits,
     counted: tl.constexpr,
@@ -149,62 +166,67 @@ def _attend(  # type: ignore[no-untyped-def]
     key_block: tl.constexpr,
 ):
     """One block of queries of a row, with one share of the row's blocks of keys."""
-    log2e: tl.constexpr = 1.4426950408889634
     block = tl.program_id(0)
     split = tl.program_id(1)
-    row = tl.program_id(2).to(tl.int64)
+    row = tl.program_id(2)
     if counted:
         first_count = tl.load(counts + row * 2)
         second_count = tl.load(counts + row * 2 + 1)
     else:
         first_count = all_keys
         second_count = 0
+    whole_blocks = first_count // key_block
     first_blocks = (first_count + key_block - 1) // key_block
     all_blocks = first_blocks + (second_count + key_block - 1) // key_block
     share = (all_blocks + splits - 1) // splits
     begin = split * share
     end = tl.minimum(begin + share, all_blocks)
 
-    place = block * query_block + tl.arange(0, query_block)
-    channel = tl.arange(0, wide)
-    value_channel = tl.arange(0, width)
     near = tl.arange(0, key_block)
-    real = place < asked
-    query = tl.load(
-        queries + row * query_row + place[:, None] * query_step + channel[None, :], mask=real[:, None], other=0.0
-    )
-    key_source = keys + row * key_row + channel[:, None]
-    value_source = values + row * value_row + value_channel[None, :]
+    query = queries.load([row, block * query_block, 0]).reshape(query_block, wide)
     highest = tl.full([query_block], float("-inf"), tl.float32)
     total = tl.zeros([query_block], tl.float32)
     seen = tl.zeros([query_block, width], tl.float32)
-    for index in tl.range(begin, end):
+    for index in tl.range(begin, tl.minimum(end, whole_blocks)):
+        key = keys.load([row, index * key_block, 0]).reshape(key_block, wide)
+        value = values.load([row, index * key_block, 0]).reshape(key_block, width)
+        highest, total, seen = _look(query, key, value, near >= 0, highest, total, seen, is_whole=True)
+    # At most two blocks, the last ones of the parts.
+    for index in tl.range(tl.maximum(begin, whole_blocks), end, num_stages=1):
         in_first = index < first_blocks
-        start = tl.where(in_first, index * key_block, (index - first_blocks) * key_block)
-        count = tl.where(in_first, first_count, second_count)
-        offset = tl.where(in_first, 0, second)
-        # Past the end the last key is read again; its score does not count.
-        other = offset + tl.minimum(start + near, count - 1)
-        key = tl.load(key_source + other[None, :] * key_step)
-        value = tl.load(value_source + other[:, None] * value_step)
-        scores = tl.dot(query, key, input_precision="ieee")
-        scores = tl.where((start + near < count)[None, :], scores, float("-inf"))
-        higher = tl.maximum(highest, tl.max(scores, 1) * log2e)
-        weights = tl.exp2(scores * log2e - higher[:, None])
-        fade = tl.exp2(highest - higher)
-        total = total * fade + tl.sum(weights, 1)
-        seen = tl.dot(weights.to(value.dtype), value, seen * fade[:, None], input_precision="ieee")
-        highest = higher
-    there = total > 0
-    seen = tl.where(there[:, None], seen / tl.where(there, total, 1.0)[:, None], 0.0)
-    line = (split * tl.num_programs(2) + row) * asked + place
-    tl.store(
-        parts + line[:, None] * width + value_channel[None, :],
-        seen.to(parts.dtype.element_ty),
-        mask=real[:, None],
-    )
+        start = tl.where(in_first, index, index - first_blocks) * key_block
+        there = start + near < tl.where(in_first, first_count, second_count)
+        other = start + tl.where(in_first, 0, second)
+        key = keys.load([row, other, 0]).reshape(key_block, wide)
+        value = values.load([row, other, 0]).reshape(key_block, width)
+        highest, total, seen = _look(query, key, value, there, highest, total, seen, is_whole=False)
+    found = total > 0
+    seen = tl.where(found[:, None], seen / tl.where(found, total, 1.0)[:, None], 0.0)
+    place = block * query_block + tl.arange(0, query_block)
+    channel = tl.arange(0, width)
+    real = place < asked
+    line = (split * tl.num_programs(2) + row).to(tl.int64) * asked + place
+    tl.store(parts + line[:, None] * width + channel[None, :], seen.to(parts.dtype.element_ty), mask=real[:, None])
     if is_split:
-        tl.store(sums + line, tl.where(there, highest + tl.log2(tl.where(there, total, 1.0)), float("-inf")), mask=real)
+        tl.store(sums + line, tl.where(found, highest + tl.log2(tl.where(found, total, 1.0)), float("-inf")), mask=real)
+
+
+# Many parameters: as above.
+@triton.jit  # type: ignore[untyped-decorator]
+def _look(  # type: ignore[no-untyped-def]
+    query, key, value, there, highest, total, seen, is_whole: tl.constexpr
+):
+    """Adds a block of keys, one of which is there at least."""
+    log2e: tl.constexpr = 1.4426950408889634
+    scores = tl.dot(query, tl.trans(key), input_precision="ieee")
+    if not is_whole:
+        scores = tl.where(there[None, :], scores, float("-inf"))
+    higher = tl.maximum(highest, tl.max(scores, 1) * log2e)
+    weights = tl.exp2(scores * log2e - higher[:, None])
+    fade = tl.exp2(highest - higher)
+    total = total * fade + tl.sum(weights, 1)
+    seen = tl.dot(weights.to(value.dtype), value, seen * fade[:, None], input_precision="ieee")
+    return higher, total, seen
 
 
 @triton.jit  # type: ignore[untyped-decorator]

@@ -59,9 +59,9 @@ def _errors(device: torch.device, dtype: torch.dtype, width: int) -> list[float]
     wide = some(rows, cells, _WIDTH).to(dtype)
     for values, how_many in ((memories, counts), (wide, None)):
         wanted = attend(query, expected, values, how_many, _SLOTS * _CELLS, False)
-        setup = kernel.SETUPS.get(values.shape[2], kernel.SETUPS[64])
+        setup = kernel.setup_for(values)
         for splits in (1, 2):
-            given_by = kernel.attend_with(query, expected, values, how_many, _SLOTS * _CELLS, *setup, splits)
+            given_by = kernel.attend_with(query, expected, values, how_many, _SLOTS * _CELLS, setup, splits)
             found.append(_off(given_by, wanted))
     return found
 

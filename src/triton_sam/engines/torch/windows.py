@@ -100,7 +100,7 @@ def attend(qkv: Tensor, heads: int, pools: bool, by_cudnn: bool = False) -> Tens
     query, key, value = (
         part.reshape(rows, -1, heads, channels // heads).transpose(1, 2) for part in (query, key, value)
     )
-    chosen = _by_cudnn if by_cudnn else functional.scaled_dot_product_attention
+    chosen = attend_by_cudnn if by_cudnn else functional.scaled_dot_product_attention
     seen: Tensor = chosen(query, key, value)
     return seen.transpose(1, 2).reshape(rows, height, width, channels)
 
@@ -114,19 +114,19 @@ def cudnn_attends(device: torch.device, dtype: torch.dtype, dim: int) -> bool:
     try:
         with torch.inference_mode():
             some = torch.zeros(1, 1, _SOME_TOKENS, dim, device=device, dtype=dtype)
-            return bool(torch.isfinite(_by_cudnn(some, some, some)).all())
+            return bool(torch.isfinite(attend_by_cudnn(some, some, some)).all())
     except RuntimeError as error:  # another cuDNN, or none
         log.info("attention runs without cuDNN: %s", str(error).partition("\n")[0])
         return False
 
 
-def _by_cudnn(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+def attend_by_cudnn(query: Tensor, key: Tensor, value: Tensor, scale: float | None = None) -> Tensor:
     """[B,heads,n,dim] each -> [B,heads,n,dim].
 
     Called directly, not through torch's flags: these are process-wide, and the decoder, whose shapes change with every
     click, must not use cuDNN, which builds a plan for each new shape.
     """
-    seen: Tensor = torch.ops.aten._scaled_dot_product_cudnn_attention(query, key, value, None, False)[0]
+    seen: Tensor = torch.ops.aten._scaled_dot_product_cudnn_attention(query, key, value, None, False, scale=scale)[0]
     return seen
 
 
