@@ -352,9 +352,11 @@ def test_one_clear_sentence(
 ) -> None:
     case = WRONG[name]
     path = case.make(tmp_path)
-    ended = run_main("track", path, "--point", "0,4,4", monkeypatch=monkeypatch, capsys=capsys)
+    (tmp_path / "out").mkdir()
+    outputs = [word for name in ("o.mp4", "masks/", "c.json") for word in ("--out", f"{tmp_path}/out/{name}")]
+    ended = run_main("track", path, "--point", "0,4,4", *outputs, monkeypatch=monkeypatch, capsys=capsys)
     assert_one_sentence(ended, case.told.format(path))
-    assert not Path("overlay.mp4").exists()
+    assert [left.name for left in (tmp_path / "out").iterdir() if not left.name.startswith(".")] == []
 
 
 @pytest.mark.parametrize(
