@@ -1,4 +1,4 @@
-"""Video sessions on the real server: order, doubled and missing steps, state, cancels, expiry, clicks beside them."""
+"""Video sessions on the real server: order, doubled and missing steps, state, cancels, metrics, clicks beside them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests.integration.serve_folder import serve_folder
+from tests.server_readings import counters
 from tests.video_serving import SIZE, RawFilm, frame, refusal, same
 from tests.waiting import eventually
-from triton_sam import SAM2TritonClient
+from triton_sam import SAM2TritonClient, SAM2VideoClient
 from triton_sam.errors import Cancelled, InvalidInput, SessionExpired, Unavailable
 from triton_sam.serving import RunningServer
 
@@ -114,15 +115,81 @@ def test_a_cancel_reaches_the_session(film: MakeFilm) -> None:
     assert one.prompt(0).masks
 
 
+def test_a_cancel_in_the_middle_of_a_track(film: MakeFilm) -> None:
+    """What waits is cancelled or told; the session goes on with the first step that was not taken."""
+    one = film("one")
+    one.open()
+    one.prompt(0)
+    first = one.next
+    under_way = [one.track(number) for number in range(14)]
+    under_way[0].result()
+    one.cancel()
+    errors = [answer.exception() for answer in under_way]
+    taken = sum(error is None for error in errors)
+    assert 0 < taken < 14
+    assert not any(errors[:taken]), "those that are answered come first"
+    assert any(isinstance(error, Cancelled) for error in errors[taken:])
+    assert all(isinstance(error, Cancelled | Unavailable) for error in errors[taken:])
+    assert one.do("track", step=first + taken, frame=taken).video["frame"] == taken
+
+
+def test_a_client_is_not_stopped_by_cancels(running: RunningServer) -> None:
+    frames = [frame(number) for number in range(12)]
+
+    def follow(*, cancelled: bool) -> list[tuple[int, bytes]]:
+        with SAM2VideoClient(running.urls["HTTP"]) as client:
+            state = client.init_state(frames)
+            client.add_new_points_or_box(state, 0, 1, [[60, 50]], [1])
+            found = []
+            for index, _, masks in client.propagate_in_video(state):
+                found.append((index, masks.tobytes()))
+                if cancelled and index % 5 == 0:
+                    with RawFilm(running.urls["HTTP"], state.session.name) as film:
+                        film.cancel()
+            return found
+
+    assert follow(cancelled=True) == follow(cancelled=False)
+
+
+def test_metrics_of_videos(film: MakeFilm, running: RunningServer) -> None:
+    def now() -> dict[str, float]:
+        return {name: value for name, value in counters(running, "sam2").items() if name.startswith("video_")}
+
+    documented = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text()
+    before = now()
+    assert set(before) == {
+        "video_sessions",
+        "video_bytes",
+        "video_frames_total",
+        "video_rows_total",
+        "video_expired_total",
+    }
+    assert all(f"`triton_sam_{name}`" in documented for name in before)
+    one = film("one")
+    one.open()
+    one.prompt(0, 1)
+    one.prompt(0, 2)
+    for number in range(5):
+        one.track(number).result()
+    within, kept = now(), 2 * 5 * 64 * 8 * 8 * 2
+    assert within["video_sessions"] - before["video_sessions"] == 1
+    assert kept < within["video_bytes"] - before["video_bytes"] < 2 * kept
+    assert within["video_frames_total"] - before["video_frames_total"] == 5
+    assert within["video_rows_total"] - before["video_rows_total"] == 2 + 2 * 4, "what was prompted is not tracked"
+    one.do("close")
+    after = now()
+    assert (after["video_sessions"], after["video_bytes"]) == (before["video_sessions"], before["video_bytes"])
+
+
 def test_clicks_pass_while_a_video_is_tracked(film: MakeFilm, running: RunningServer) -> None:
     one = film("one")
     one.open()
     one.prompt(0)
     with SAM2TritonClient(running.urls["HTTP"]) as client:
         client.set_image(frame(500))
-        under_way = [one.track(number) for number in range(1, 120)]
+        under_way = [one.track(number) for number in range(1, 60)]
         wait(under_way, return_when=FIRST_COMPLETED)
         for _ in range(5):
             client.segment(points=[[50, 50]], labels=[1])
-        assert sum(not answer.done() for answer in under_way) > 20
-    assert [answer.result().video["frame"] for answer in under_way] == list(range(1, 120))
+        assert sum(not answer.done() for answer in under_way) > 10
+    assert [answer.result().video["frame"] for answer in under_way] == list(range(1, 60))
