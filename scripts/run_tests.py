@@ -135,6 +135,7 @@ _NEEDS: dict[str, tuple[tuple[tuple[str, ...], ...], dict[str, str]]] = {
     "faults-processes": ((), {"TRITON_SAM_FAULTS_OUT": str(ROOT / "build" / "faults" / "processes")}),
     "overload": ((("bash", "scripts/install_deploy_tools.sh"),), _LONG),
     "soak": ((), _LONG),
+    "video": ((), _LONG),
 }
 
 
