@@ -6,7 +6,7 @@ import hashlib
 import json
 import shutil
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,13 +14,12 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from triton_sam import __version__
+from triton_sam.cli.track_folder import Position, fingerprint, folder_of, opened, stopped_by_disk
 from triton_sam.cli.track_options import Targets, TrackPrompt, mask_file
 from triton_sam.client.video_client import SAM2VideoClient
-from triton_sam.client.video_session import Checkpoint
 from triton_sam.client.video_state import VideoState
 from triton_sam.core.images import EncodedImage
 from triton_sam.errors import InvalidInput, JobInterrupted
-from triton_sam.files import whole_file
 from triton_sam.video.annotations import VideoFacts, write_coco, write_youtube_vis
 from triton_sam.video.clip import Clip, ClipFrame
 from triton_sam.video.found import VideoFrame
@@ -93,7 +92,7 @@ class TrackJob:
         """What must be the same for a run to go on."""
         content = {
             "video": self.name,
-            "files": _fingerprint(self.clip.paths),
+            "content": fingerprint(self.clip.paths),
             "size": list(self.clip.size),
             "first frame": hashlib.sha256(self.clip.frame(0).data).hexdigest(),
             "prompts": [prompt.as_json() for prompt in self.prompts],
@@ -112,12 +111,19 @@ class TrackRun:
         self._done = 0
 
     def run(self) -> str:
-        """Tracks and writes; returns a summary. JobInterrupted after Ctrl-C, when everything so far is kept."""
+        """Tracks and writes; returns a summary.
+
+        Raises:
+            JobInterrupted: after Ctrl-C; everything so far is kept.
+            JobStopped: the disk is full or gone; the same.
+        """
+        with stopped_by_disk(is_kept=not self._job.clip.is_live):
+            return self._run_live() if self._job.clip.is_live else self._run_kept()
+
+    def _run_kept(self) -> str:
         job = self._job
-        if job.clip.is_live:
-            return self._run_live()
-        folder = _folder_of(job.targets.all[0])
-        with _opened(folder, job) as results:
+        folder = folder_of(job.targets.all[0])
+        with opened(folder, job.definition(), job.clip.size) as results:
             try:
                 self._track(folder, results)
             except KeyboardInterrupt:
@@ -139,7 +145,7 @@ class TrackRun:
 
     def _track(self, folder: Path, results: ResultFile) -> None:
         job, state_file = self._job, folder / "state.bin"
-        kept = _Position.read(state_file)
+        kept = Position.read(state_file)
         passes = job.passes()
         if kept is None:
             state = self._client.init_state(job.clip)
@@ -159,7 +165,7 @@ class TrackRun:
                 if state.checkpoint is not None and state.checkpoint is not checkpoint:
                     checkpoint = state.checkpoint  # it is the one behind this very frame
                     results.sync()
-                    _Position(at, found.index, list(state.obj_ids), checkpoint).write(state_file)
+                    Position(at, found.index, list(state.obj_ids), checkpoint).write(state_file)
             at += 1
             if at < len(passes):
                 first = passes[at][0]
@@ -274,41 +280,6 @@ class TrackRun:
 Put = Callable[[ClipFrame | None, int, VideoFrame | None], None]
 
 
-@dataclass(frozen=True, slots=True)
-class _Position:
-    """How far a run has come: the state of the session behind one frame of one pass."""
-
-    at: int
-    frame: int
-    objects: list[int]
-    checkpoint: Checkpoint
-
-    def next_frame(self, passes: list[tuple[int, bool]]) -> int:
-        return self.frame - 1 if passes[self.at][1] else self.frame + 1
-
-    def write(self, path: Path) -> None:
-        head = {"pass": self.at, "frame": self.frame, "objects": self.objects, "step": self.checkpoint.step}
-        with whole_file(path) as file:
-            file.write(json.dumps(head).encode() + b"\n")
-            file.write(self.checkpoint.data)
-
-    @staticmethod
-    def read(path: Path) -> _Position | None:
-        try:
-            head, _, data = path.read_bytes().partition(b"\n")
-        except FileNotFoundError:
-            return None
-        content: Mapping[str, Any] = json.loads(head)
-        checkpoint = Checkpoint(int(content["step"]), data)
-        return _Position(int(content["pass"]), int(content["frame"]), list(content["objects"]), checkpoint)
-
-
-def _fingerprint(paths: list[Path]) -> str:
-    """Changes with the files of a video: their names, sizes and times."""
-    about = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in paths if path.exists()]
-    return hashlib.sha256(json.dumps(about).encode()).hexdigest()
-
-
 @contextmanager
 def _ctrl_c_held_back() -> Iterator[None]:
     """Ctrl-C counts when the block has ended, so that no frame is in some of the outputs only."""
@@ -320,44 +291,6 @@ def _ctrl_c_held_back() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
     if pressed:
         raise KeyboardInterrupt
-
-
-def _folder_of(target: Path) -> Path:
-    target = target.resolve()
-    return target.with_name(f".{target.name}.track")
-
-
-@contextmanager
-def _opened(folder: Path, job: TrackJob) -> Iterator[ResultFile]:
-    """The results so far of this job; InvalidInput if the folder has those of another one."""
-    described = folder / "job.json"
-    wanted = job.definition()
-    try:
-        folder.mkdir(exist_ok=True)
-    except OSError as error:
-        raise InvalidInput(
-            f"results cannot be kept in {folder} ({error.strerror or error}): give an --out that can be written"
-        ) from None
-    try:
-        found = json.loads(described.read_bytes()) if described.exists() else None
-    except (OSError, ValueError) as error:
-        raise InvalidInput(f"the folder {folder} cannot be used ({error}): delete it") from None
-    if found is None:
-        with whole_file(described) as file:
-            file.write(json.dumps(wanted).encode())
-    elif found != wanted:
-        names = ", ".join(name for name in wanted if found.get(name) != wanted[name])
-        raise InvalidInput(
-            f"{folder} has a stopped run with another {names}: give the former options to go on, another --out, or "
-            "delete that folder to begin again"
-        )
-    results = ResultFile(folder / "results.jsonl", job.clip.size)
-    try:
-        yield results
-    finally:
-        results.close()
-        if not results.known:
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _stems(clip: Clip) -> dict[int, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from pathlib import Path
 from types import TracebackType
@@ -82,9 +82,9 @@ class OverlayVideo:
             self._discard()
             return
         try:
-            for packet in self._stream.encode():
-                self._container.mux(packet)
-            self._container.close()
+            self._write(None)
+            with _as_os_error(self._path):
+                self._container.close()
             self._container = None
             self._unfinished.replace(self._path)
         except BaseException:
@@ -114,8 +114,13 @@ class OverlayVideo:
         wanted = (0 if self._last < 0 else round(planned)) if seconds is None else round(seconds / _UNIT)
         self._last = shown.pts = max(self._last + 1, wanted)
         shown.time_base = _UNIT
-        for packet in self._stream.encode(shown):
-            self._container.mux(packet)
+        self._write(shown)
+
+    def _write(self, frame: Any) -> None:
+        """None at the end."""
+        with _as_os_error(self._path):
+            for packet in self._stream.encode(frame):
+                self._container.mux(packet)
 
     def _first_encoder(self) -> Any:
         av = pyav()
@@ -140,6 +145,15 @@ class OverlayVideo:
                 self._container.close()
         with contextlib.suppress(OSError):
             self._unfinished.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _as_os_error(path: Path) -> Iterator[None]:
+    """A full disk is an OSError, as for every other file; most of PyAV's errors are none."""
+    try:
+        yield
+    except pyav().error.FFmpegError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None
 
 
 def _even(pixels: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:

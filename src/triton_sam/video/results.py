@@ -34,7 +34,11 @@ class ResultFile:
         self._end = 0
         #: Number of frames with a result.
         self.known = 0
-        self._read()
+        try:
+            self._read()
+        except BaseException:
+            self._file.close()
+            raise
 
     @property
     def size(self) -> tuple[int, int]:
