@@ -86,10 +86,6 @@ class Bench:
         assert self.tracker is not None
         self.wait()
         say(built=round(time.perf_counter() - begun, 2), **self.memory())
-        begun = time.perf_counter()
-        self.tracker.warm_up()
-        self.wait()
-        say(warm=round(time.perf_counter() - begun, 2), **self.memory())
         self.engine.rows.use_packing_kernel()
         self.frame = Frame(*_SIZE, self.spec.side, self.spec.resize)
         rng = np.random.default_rng(0)

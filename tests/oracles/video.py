@@ -92,6 +92,9 @@ class VideoOracle:
         width, height: of the frames, original pixels.
     """
 
+    #: Of memories, as published.
+    kept_in = torch.bfloat16
+
     def __init__(self, network: Any, definition: Definition, pixels: list[Tensor], width: int, height: int) -> None:
         self.network, self.definition = network, definition
         self.width, self.height, self.side = width, height, int(pixels[0].shape[-1])
@@ -365,7 +368,7 @@ class VideoOracle:
         memory, positions = network.memory_encoder(features.coarse, mask)
         if self.definition.marks_occlusion and not bool(seen.appearance > 0):
             memory = memory + network.occlusion_spatial_embedding_parameter[..., None, None]
-        seen.memory, seen.positions = memory.to(torch.bfloat16), positions
+        seen.memory, seen.positions = memory.to(self.kept_in), positions
 
 
 def _flat(maps: Tensor) -> Tensor:

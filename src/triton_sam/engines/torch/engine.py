@@ -133,7 +133,7 @@ class TorchEngine:
         return AT_ONCE if self.compilation is None else self.compilation.readiness
 
     def warm_up(self) -> None:
-        """Captures everything that a request may need, uncompiled."""
+        """Captures everything that a request may need, uncompiled; tracking only if nothing will be compiled."""
         started = time.perf_counter()
         device = self._options.device
         where = torch.cuda.get_device_name(device) if device.type == "cuda" else "the CPU"
@@ -151,10 +151,8 @@ class TorchEngine:
             self.capacity = dataclasses.replace(self.capacity, finds=finds)
             self._log_progress(where, f"decoder for grids of {GridRunner.MOST_POINTS} points", started)
             self._run_once()
-        if self.tracker is not None:
-            self.tracker.warm_up()
-            if self._kernels:
-                self.tracker.use_kernels()
+        if self.tracker is not None and self._kernels:
+            self.tracker.use_kernels()
             self._log_progress(where, "tracking", started)
 
     def _run_once(self) -> None:

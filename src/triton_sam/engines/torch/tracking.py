@@ -90,14 +90,6 @@ class TrackRunner:
 
     # -- loading ---------------------------------------------------------------------------------------------
 
-    def warm_up(self) -> None:
-        """Runs everything once, on a GPU. Nothing is captured: see :meth:`use_kernels`."""
-        if self._stream is not None:
-            with self._lock, torch.inference_mode(), torch.cuda.stream(self._stream):
-                for inputs in (self._plain, self._full):
-                    self._steps_for(inputs, 1).run()
-                self._stream.synchronize()
-
     def use_kernels(self) -> None:
         """Compiles and uses the kernels for attention to memories, if they work here, and captures every shape.
 
