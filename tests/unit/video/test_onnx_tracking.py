@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from tests.oracles.video import VideoOracle
-from tests.unit.video.trackers import onnx_engine
 from tests.video_models import VideoModel
 from tests.video_script import HEIGHT, WIDTH, SessionRun
 from triton_sam.core.prompts import ObjectPrompt
@@ -171,13 +170,14 @@ def test_an_empty_mask_is_an_object_that_is_not_there(
     assert not np.array_equal(there.pointer, found.pointer)
 
 
-def test_a_folder_with_a_memory_tracks_and_one_without_does_not(video_model: Models, tmp_path: Path) -> None:
-    model = video_model(MODEL)
-    onnx_engine(model, tmp_path)
+def test_a_folder_with_a_memory_tracks_and_one_without_does_not(
+    tracker: Callable[[str, str], Any], tracker_folder: Callable[[str, str], Path]
+) -> None:
+    spec, folder = tracker("onnx", MODEL).spec, tracker_folder("onnx", MODEL)
     settings = Settings(engine="onnx", device="cpu", threads=1)
-    tracking = load_engine(model.spec, tmp_path, settings)
+    tracking = load_engine(spec, folder, settings)
     assert isinstance(tracking, OnnxTrackingEngine)
     assert tracking.capacity.tracks
-    plain = load_engine(dataclasses.replace(model.spec, memory=None), tmp_path, settings)
+    plain = load_engine(dataclasses.replace(spec, memory=None), folder, settings)
     assert type(plain) is OnnxEngine
     assert not plain.capacity.tracks
