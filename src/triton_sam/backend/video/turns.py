@@ -143,8 +143,9 @@ class TurnComputer:
         Args:
             error: None if it is answered.
         """
+        # First, because who is told may send the same step again at once.
+        self._owner.failed(line, step)
         if error is not None:
             if not isinstance(error, TritonSamError):
                 error = internal_error("tracking", error, [step.job])
             self._responder.fail(step.job, error)
-        self._owner.failed(line, step)

@@ -133,6 +133,23 @@ def test_a_step_that_fails_does_not_count_and_names_itself_to_those_behind_it(
     assert [box.shades() for box in again] == [[2], [3], [4]]
 
 
+def test_a_step_may_be_sent_again_as_soon_as_its_refusal_is_there(film: MakeFilm, engine: TrackingFake) -> None:
+    one = film()
+    one.prompt(0).outcome()
+    hold(one, engine, 1)
+    engine.bad_shade = 2
+    failing, again = one.track(2), []
+
+    def send_again() -> None:
+        engine.bad_shade = None
+        again.append(one.send(Do.TRACK, step=3, frame=2))
+
+    failing.when_refused = send_again
+    engine.track_gate.set()
+    assert isinstance(failing.error(), InternalError)
+    assert again[0].shades() == [2]
+
+
 def test_an_engine_that_raises_for_one_video_answers_the_others(film: MakeFilm, engine: TrackingFake) -> None:
     one, two = film("one"), film("two")
     for each in (one, two):

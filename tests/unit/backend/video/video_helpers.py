@@ -99,6 +99,7 @@ class Letterbox:
     def __init__(self) -> None:
         self._answers: queue.Queue[Answer] = queue.Queue()
         self.gone = False
+        self.when_refused: Callable[[], object] = lambda: None
 
     def succeed(self, job: SegmentJob, decoded: list[Decoded]) -> None:
         assert job.video is not None
@@ -109,6 +110,7 @@ class Letterbox:
         raise AssertionError("a step finds no everything")
 
     def fail(self, error: TritonSamError) -> None:
+        self.when_refused()
         self._answers.put(error)
 
     def flush(self) -> None: ...
