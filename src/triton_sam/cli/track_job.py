@@ -13,13 +13,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from PIL import Image
+
 from triton_sam import __version__
 from triton_sam.cli.track_folder import Position, fingerprint, folder_of, opened, stopped_by_disk
 from triton_sam.cli.track_options import Targets, TrackPrompt, mask_file
 from triton_sam.client.video_client import SAM2VideoClient
 from triton_sam.client.video_state import VideoState
 from triton_sam.core.images import EncodedImage
-from triton_sam.errors import InvalidInput, JobInterrupted
+from triton_sam.errors import InvalidInput, JobInterrupted, TritonSamError
 from triton_sam.video.annotations import VideoFacts, write_coco, write_youtube_vis
 from triton_sam.video.clip import Clip, ClipFrame
 from triton_sam.video.found import VideoFrame
@@ -126,18 +128,18 @@ class TrackRun:
         with opened(folder, job.definition(), job.clip.size) as results:
             try:
                 self._track(folder, results)
+                frames = job.clip.count()
+                with self._sinks(results.size) as put:
+                    pictures = iter(job.clip.frames()) if job.targets.overlays else iter(())
+                    for index in range(frames):
+                        put(next(pictures, None), index, results.get(index))
+                        self._report("writing", index + 1, frames)
+                self._write_jsons(results, frames)
             except KeyboardInterrupt:
                 results.sync()
                 raise JobInterrupted(
-                    f"stopped with {self._done} frame{'s' * (self._done != 1)} tracked: the same command goes on"
+                    f"stopped with {_frames(results.known)} tracked: the same command goes on"
                 ) from None
-            frames = job.clip.count()
-            with self._sinks(results.size) as put:
-                pictures = iter(job.clip.frames()) if job.targets.overlays else iter(())
-                for index in range(frames):
-                    put(next(pictures, None), index, results.get(index))
-                    self._report("writing", index + 1, frames)
-            self._write_jsons(results, frames)
         shutil.rmtree(folder, ignore_errors=True)
         return self._summary(frames)
 
@@ -182,8 +184,9 @@ class TrackRun:
     # -- a stream, which comes once -----------------------------------------------------------------------------
 
     def _run_live(self) -> str:
-        """Everything is written as frames come; Ctrl-C ends the stream."""
+        """Everything is written as frames come, also what comes before an error; Ctrl-C ends the stream."""
         job = self._job
+        failure: TritonSamError | None = None
         with TemporaryDirectory(prefix="triton-sam-track") as folder:
             results = ResultFile(Path(folder) / "results.jsonl", job.clip.size)
             try:
@@ -192,9 +195,15 @@ class TrackRun:
                         self._follow(results, put)
                     except KeyboardInterrupt:
                         self._report("ending", self._done, None)
+                    except TritonSamError as error:
+                        if not self._done:
+                            raise
+                        failure = error  # a stream cannot be read again
                 self._write_jsons(results, self._done)
             finally:
                 results.close()
+        if failure is not None:
+            raise type(failure)(f"{failure}; the {_frames(self._done)} before it are written") from None
         return self._summary(self._done)
 
     def _follow(self, results: ResultFile, put: Put) -> None:
@@ -245,12 +254,15 @@ class TrackRun:
             rate = job.rate or job.clip.rate
             overlays = [stack.enter_context(OverlayVideo(path, size, rate)) for path in job.targets.overlays]
             folders = [LabelFolder(path, size, job.objects) for path in job.targets.folders]
+            if not job.clip.is_live:
+                for folder in folders:
+                    stack.enter_context(folder.complete_or_empty())
 
             def put(picture: ClipFrame | None, index: int, found: VideoFrame | None) -> None:
                 for folder in folders:
                     folder.write(index, found, stems.get(index))
                 if overlays and picture is not None:
-                    pixels = EncodedImage(picture.data, max_bytes=_NO_LIMIT, max_pixels=_NO_LIMIT).pixels()
+                    pixels = _pixels(picture)
                     seconds = None if job.rate else picture.seconds
                     for overlay in overlays:
                         overlay.add(pixels, found, values, seconds)
@@ -273,11 +285,22 @@ class TrackRun:
     def _summary(self, frames: int) -> str:
         job, count = self._job, len(self._job.objects)
         written = ", ".join(map(str, job.targets.all))
-        return f"{count} object{'s' * (count != 1)} in {frames} frame{'s' * (frames != 1)}: {written}"
+        return f"{count} object{'s' * (count != 1)} in {_frames(frames)}: {written}"
 
 
 #: Writes one frame: its picture, its index, and what was found in it.
 Put = Callable[[ClipFrame | None, int, VideoFrame | None], None]
+
+
+def _frames(count: int) -> str:
+    return f"{count} frame{'s' * (count != 1)}"
+
+
+def _pixels(picture: ClipFrame) -> Image.Image:
+    try:
+        return EncodedImage(picture.data, max_bytes=_NO_LIMIT, max_pixels=_NO_LIMIT).pixels()
+    except TritonSamError as error:
+        raise type(error)(f"frame {picture.index} cannot be used: {error}") from None
 
 
 @contextmanager

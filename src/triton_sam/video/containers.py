@@ -64,7 +64,10 @@ class Opened:
         stream, others = self.stream, len(self.container.streams) - 1
         if stream.duration and stream.time_base:
             return float(stream.duration * stream.time_base)
-        return None if others or not self.container.duration else float(self.container.duration) / 1e6
+        if others or not self.container.duration:
+            return None
+        # Some formats count from zero, also in a file that begins later.
+        return float(self.container.duration - max(0, self.container.start_time or 0)) / 1e6
 
     @property
     def expected(self) -> int | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -32,10 +34,25 @@ class LabelFolder:
         self._is_small = max(objects, default=0) < 2**8
         self._palette = label_colours(255).tobytes()
         self._values = {name: name for name in objects}
+        self._is_new = not folder.exists()
+        self._written: list[Path] = []
         try:
             folder.mkdir(exist_ok=True)
         except OSError as error:
             raise InvalidInput(f"the folder {folder} cannot be made: {error.strerror or error}") from None
+
+    @contextlib.contextmanager
+    def complete_or_empty(self) -> Iterator[None]:
+        """If the block fails, takes away what was written in it, because some of the images would look like all."""
+        try:
+            yield
+        except BaseException:
+            with contextlib.suppress(OSError):
+                for path in self._written:
+                    path.unlink(missing_ok=True)
+                if self._is_new:
+                    self._folder.rmdir()
+            raise
 
     @staticmethod
     def check(objects: list[int]) -> None:
@@ -55,6 +72,7 @@ class LabelFolder:
         # By this text the web page knows a dropped file as a label image, whatever its name.
         about.add_text("labels", "{}")
         path = self._folder / f"{f'{index:06d}' if stem is None else stem}.png"
+        self._written.append(path)
         with whole_file(path) as file:
             picture.save(file, "PNG", compress_level=1, pnginfo=about)
         return path

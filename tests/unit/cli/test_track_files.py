@@ -81,6 +81,7 @@ class Right:
 class Wrong:
     make: Callable[[Path], Path]
     told: str
+    prompt: str = "0,4,4"
 
 
 def linked(folder: Path) -> Path:
@@ -305,6 +306,11 @@ WRONG = {
     "text named png": Wrong(with_file("0.png", b"text"), "frame 0 (0.png) cannot be used: the image format is unknown"),
     "an empty folder": Wrong(lambda folder: write_folder(folder / "f", []), "there are no frames in {0}: it is empty"),
     "a folder of text": Wrong(with_file("a.txt", b"text"), "there are no frames in {0}, only other files: a.txt"),
+    "an image cut short before the prompt": Wrong(
+        lambda folder: cut_image(write_folder(folder / "f", ["0.png", "1.png", "2.png", "3.png"])),
+        "frame 1 cannot be used: the image is damaged or cut short",
+        "2,4,4",
+    ),
     "a link to nothing": Wrong(with_dead_link, "frame 2 (2.png) cannot be read: No such file"),
     "nothing": Wrong(lambda folder: folder / "v.mp4", "cannot be read: No such file or directory"),
     "a device": Wrong(lambda _: Path("/dev/null"), "is neither a file nor a folder"),
@@ -326,6 +332,7 @@ def test_a_right_result(
     ended = run_main("track", path, "--point", case.prompt, *outputs, monkeypatch=monkeypatch, capsys=capsys)
     assert ended.code == 0, ended.err
     assert case.told in ended.err
+    assert bool(case.told) == bool(ended.err)
     document = json.loads(Path("c.json").read_text())
     frames = len(document["images"])
     assert frames == case.frames or (case.frames < 0 and 5 < frames < 60)
@@ -354,7 +361,7 @@ def test_one_clear_sentence(
     path = case.make(tmp_path)
     (tmp_path / "out").mkdir()
     outputs = [word for name in ("o.mp4", "masks/", "c.json") for word in ("--out", f"{tmp_path}/out/{name}")]
-    ended = run_main("track", path, "--point", "0,4,4", *outputs, monkeypatch=monkeypatch, capsys=capsys)
+    ended = run_main("track", path, "--point", case.prompt, *outputs, monkeypatch=monkeypatch, capsys=capsys)
     assert_one_sentence(ended, case.told.format(path))
     assert [left.name for left in (tmp_path / "out").iterdir() if not left.name.startswith(".")] == []
 

@@ -12,7 +12,7 @@ from triton_sam.backend.responder import Responder
 from triton_sam.backend.video.line import Line, VideoStep
 from triton_sam.core.everything.driver import Progress
 from triton_sam.engines.base import Capacity, Decoded
-from triton_sam.errors import InternalError, TritonSamError
+from triton_sam.errors import InternalError, InvalidInput, TritonSamError
 
 _TIMED = ("image", "encode")
 
@@ -100,6 +100,8 @@ class _FrameReply:
         """Nothing is held back."""
 
     def fail(self, error: TritonSamError) -> None:
+        if isinstance(error, InvalidInput):
+            error = type(error)(f"frame {self._step.request.frame} cannot be used: {error}")
         with self._changed:
             self._step.failure = error
             self._changed.notify_all()
