@@ -203,7 +203,7 @@ class TrackRun:
             finally:
                 results.close()
         if failure is not None:
-            raise type(failure)(f"{failure}; the {_frames(self._done)} before it are written") from None
+            raise type(failure)(f"{failure}; what was tracked before it is written, {_frames(self._done)}") from None
         return self._summary(self._done)
 
     def _follow(self, results: ResultFile, put: Put) -> None:

@@ -25,7 +25,7 @@ from pycocotools.coco import COCO
 
 from tests.unit.cli.helpers import Ended, assert_one_sentence, run_main
 from tests.unit.client.video_server import FakeVideoServer, reached
-from tests.video_clips import COUNT, HEIGHT, WIDTH, picture, red_square, write_folder, write_video
+from tests.video_clips import COUNT, HEIGHT, WIDTH, picture, red_square, write_folder, write_jpegs, write_video
 from triton_sam.cli.track_folder import opened
 from triton_sam.client import video_client
 from triton_sam.video.label_frames import LabelFolder
@@ -262,8 +262,7 @@ def test_a_full_disk_stops_a_run_which_then_goes_on(
         assert_one_sentence(
             run(*words), "results cannot be written (No space left on device): make room, then the same command goes on"
         )
-    assert not Path("o.mp4").exists()
-    assert not Path("c.json").exists()
+    assert {path.name for path in Path().iterdir()} - {"home"} == {"v.mp4", ".o.mp4.track"}
     assert run(*words).code == 0
     assert {path.name for path in Path().iterdir()} - {"home"} == {"v.mp4", "o.mp4", "m", "c.json"}
 
@@ -378,6 +377,21 @@ def test_ctrl_c_ends_an_endless_stream_cleanly(
     assert 30 < frames <= 40
     with av.open("o.mp4") as overlay:
         assert sum(1 for _ in overlay.decode(video=0)) == frames
+
+
+def test_what_comes_before_an_error_of_a_stream_is_written(
+    server: FakeVideoServer, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_jpegs(Path("v.avi"), [(WIDTH, HEIGHT)] * 5 + [(32, 24)])
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(path.read_bytes())))
+    ended = run("-", "--point", "0,4,4", "--out", "o.mp4", "--out", "m/", "--out", "c.json")
+    assert_one_sentence(ended, "frame 5 has 32 x 24 pixels", "; what was tracked before it is written, ")
+    written = len(list(Path("m").iterdir()))
+    assert 1 <= written <= 5  # those that are under way are not waited for
+    assert f"is written, {written} frame" in ended.err
+    assert json.loads(Path("c.json").read_text())["videos"][0]["length"] == written
+    with av.open("o.mp4") as overlay:
+        assert sum(1 for _ in overlay.decode(video=0)) == written
 
 
 def test_ctrl_c_before_a_stream_begins(server: FakeVideoServer, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
