@@ -219,7 +219,8 @@ class TrackRunner:
             raise InternalError("tracking overflows its precision: set TRITON_SAM_TORCH_DTYPE=float32 on the server")
         return [
             Tracked(
-                Decoded(array[index, :1].copy(), low[index], packed[index], columns[index]),
+                # Sessions keep logits, and pinned memory would never go back to the operating system.
+                Decoded(array[index, :1].copy(), low[index].copy(), packed[index], columns[index]),
                 float(array[index, 1]),
                 kept[index],
                 seen[index],
