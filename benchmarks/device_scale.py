@@ -195,6 +195,9 @@ class User:
         assert status == 200, body[:300]
         return body
 
+    def close(self) -> None:
+        self._connection.close()
+
 
 def click_request(server: Server, pictures: Pictures, number: int, key: str = _KEY, session: str = "one") -> bytes:
     """A click as bytes."""

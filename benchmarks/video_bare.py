@@ -19,6 +19,7 @@ import torch
 from PIL import Image
 
 from benchmarks.device_scale import MODEL, say
+from benchmarks.video_film import places
 from benchmarks.video_weights import spec_in, transformers_model
 from triton_sam.backend.video.track_session import Forms, Limits, TrackSession
 from triton_sam.core.images import EncodedImage
@@ -43,8 +44,7 @@ def transformers(folder: Path, frames: list[Path], objects: list[int]) -> None:
         session = Sam2VideoInferenceSession(
             video=video, video_height=height, video_width=width, inference_device=device, dtype=torch.bfloat16
         )
-        for number in range(count):
-            x, y = (0.5 + 0.381966 * number) % 1 * spec.side, (0.5 + 0.618034 * number) % 1 * spec.side
+        for number, (x, y) in enumerate(places(count, spec.side, spec.side)):
             index = session.obj_id_to_idx(number)
             point = torch.tensor([[[[x, y]]]], device=device)
             labels = torch.ones(1, 1, 1, dtype=torch.int32, device=device)
@@ -71,8 +71,7 @@ def bare(folder: Path, frames: list[Path], objects: list[int]) -> None:
     width, height = files[0].size
     for count in objects:
         session = TrackSession(spec.memory, Limits())
-        for number in range(count):
-            x, y = (0.5 + 0.381966 * number) % 1 * width, (0.5 + 0.618034 * number) % 1 * height
+        for number, (x, y) in enumerate(places(count, width, height)):
             prompt = ObjectPrompt(np.array([[x, y]], np.float32), np.ones(1, np.int32))
             step = session.prompt(0, number, embeddings[0], prompt)
             step.finish(engine.track(step.rows))

@@ -8,6 +8,7 @@ by a client in its own process with several frames under way, and counted once t
 
   ready        starts the server, waits for full speed and ends it: compiled code is kept for later runs
   objects      one video with so many objects
+  client       the same through SAM2VideoClient, which also keeps the video's state
   videos       several videos at once, one object each
   clicks       clicks on an image, alone and beside a video
   transformers its session, eager bfloat16, with the same weights; frames are on the GPU already, masks stay there
@@ -35,10 +36,10 @@ from typing import Any
 from PIL import Image
 
 from benchmarks.device_scale import MODEL, Server, User, cpu_seconds, milliseconds, say, timed
-from benchmarks.video_film import Order
+from benchmarks.video_film import Order, places, renumbered
 from benchmarks.video_weights import make_video_weights, spec_in
 from triton_sam.bench.machine import gpu_bytes
-from triton_sam.bench.pictures import Pictures
+from triton_sam.bench.pictures import Pictures, fresh_numbers
 
 _IMAGE = Path(__file__).parents[1] / "docs" / "images" / "coffee.png"
 _DIFFERENT = 24
@@ -48,7 +49,7 @@ BARS = {("base_plus", 1): 9.0, ("base_plus", 5): 16.0, ("base_plus", 16): 36.0, 
 #: Frames a second of eight videos at least.
 VIDEOS_BAR = 180.0
 GROWTH_BAR_MB = 50.0
-PARTS = ("ready", "objects", "videos", "clicks", "transformers", "bare", "growth")
+PARTS = ("ready", "objects", "client", "videos", "clicks", "transformers", "bare", "growth")
 
 
 def main() -> None:
@@ -137,7 +138,7 @@ class Process:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(10)
         self._process.kill()
-        self._process.wait()
+        self._process.communicate()
 
     def _write(self, line: str) -> None:
         assert self._process.stdin is not None
@@ -187,6 +188,25 @@ def objects(server: Server, frames: Path, given: argparse.Namespace) -> None:
         )
 
 
+def client(server: Server, frames: Path, given: argparse.Namespace) -> None:
+    """One video through the client."""
+    from triton_sam import SAM2VideoClient  # its dependencies may be missing here
+
+    pictures, numbers = [path.read_bytes() for path in sorted(frames.glob("*.jpg"))], fresh_numbers()
+    with SAM2VideoClient(f"127.0.0.1:{server.port}", MODEL, in_flight=given.window) as opened:
+        for count in given.objects:
+            with tempfile.TemporaryDirectory() as name:
+                for frame in range(given.warm + given.frames):
+                    data = renumbered(pictures[frame % len(pictures)], next(numbers))
+                    (Path(name) / f"{frame:05}.jpg").write_bytes(data)
+                state = opened.init_state(name)
+                for number, (x, y) in enumerate(places(count, *given.size)):
+                    opened.add_new_points_or_box(state, 0, number, [[x, y]], [1])
+                at = [time.monotonic() for _ in opened.track_frames(state)][given.warm - 1 :]
+                opened.close_state(state)
+            say(objects=count, client_frame_ms=round(1e3 * (at[-1] - at[0]) / (len(at) - 1), 2))
+
+
 def videos(server: Server, frames: Path, given: argparse.Namespace) -> None:
     """Several videos at once, one object each."""
     for count in given.videos:
@@ -220,20 +240,21 @@ def rate_of(at: Sequence[Sequence[float]]) -> float:
 def clicks(server: Server, frames: Path, given: argparse.Namespace) -> None:
     """Clicks on an image, alone and beside a video, and beside many."""
     pictures = Pictures(next(iter(sorted(frames.glob("*.jpg")))))
-    user = User(server, pictures)
-    key = user.new_image()
-    timed(lambda number: user.click(key, number), 50)
-    say(clicks_beside="nothing", click_ms=milliseconds(timed(lambda number: user.click(key, number), given.clicks)))
-    for count, many in ((1, 1), (1, 5), (max(given.videos), 1)):
-        with films(server, frames, given, count, objects=many, frames=100_000, told_every=20) as made:
-            for film in made:
-                film.begin()
-            for film in made:  # it runs
-                film.read()
-            taken = timed(lambda number: user.click(key, number), given.clicks)
-            for film in made:
-                film.kill()
-        say(clicks_beside=f"{count} videos with {many} objects", click_ms=milliseconds(taken))
+    with contextlib.closing(User(server, pictures)) as user:
+        key = user.new_image()
+        timed(lambda number: user.click(key, number), 50)
+        taken = timed(lambda number: user.click(key, number), given.clicks)
+        say(clicks_beside="nothing", click_ms=milliseconds(taken))
+        for count, many in ((1, 1), (1, 5), (max(given.videos), 1)):
+            with films(server, frames, given, count, objects=many, frames=100_000, told_every=20) as made:
+                for film in made:
+                    film.begin()
+                for film in made:  # it runs
+                    film.read()
+                taken = timed(lambda number: user.click(key, number), given.clicks)
+                for film in made:
+                    film.kill()
+            say(clicks_beside=f"{count} videos with {many} objects", click_ms=milliseconds(taken))
 
 
 def growth(server: Server, frames: Path, given: argparse.Namespace) -> None:
@@ -302,6 +323,7 @@ def _bar(folder: Path, count: int) -> float | None:
 _SERVED = {
     "ready": lambda *_: None,
     "objects": objects,
+    "client": client,
     "videos": videos,
     "clicks": clicks,
     "growth": growth,

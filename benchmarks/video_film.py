@@ -66,6 +66,20 @@ class Answer:
     seen: int
 
 
+def places(count: int, width: int, height: int) -> list[tuple[float, float]]:
+    """A point for each object, xy in pixels of the frame."""
+    return [
+        ((0.5 + 0.381966 * number) % 1 * (width - 1), (0.5 + 0.618034 * number) % 1 * (height - 1))
+        for number in range(count)
+    ]
+
+
+def renumbered(data: bytes, number: int) -> bytes:
+    """A copy of a numbered file with another number."""
+    place = number_at(data)
+    return data[: place.start] + b"%0*d" % (place.stop - place.start, number) + data[place.stop :]
+
+
 class Film:
     """The session of one video."""
 
@@ -82,10 +96,8 @@ class Film:
         order = self._order
         self._send("open", width=order.width, height=order.height).result()
         first = self._picture(0)
-        for number in range(order.objects):
-            x, y = (0.5 + 0.381966 * number) % 1, (0.5 + 0.618034 * number) % 1
-            points = [[x * (order.width - 1), y * (order.height - 1)]]
-            self._send("prompt", first, frame=0, object=number, points=points, labels=[1]).result()
+        for number, (x, y) in enumerate(places(order.objects, order.width, order.height)):
+            self._send("prompt", first, frame=0, object=number, points=[[x, y]], labels=[1]).result()
 
     def track(self, first: int, count: int) -> Iterator[Answer]:
         """Tracks frames; yields the answers in order."""
@@ -103,10 +115,7 @@ class Film:
 
     def _picture(self, frame: int) -> bytes:
         """A file that the server has not seen."""
-        data = self._pictures[frame % len(self._pictures)]
-        place = number_at(data)
-        digits = place.stop - place.start
-        return data[: place.start] + b"%0*d" % (digits, next(self._numbers)) + data[place.stop :]
+        return renumbered(self._pictures[frame % len(self._pictures)], next(self._numbers))
 
     def _send(self, do: str, image: bytes | None = None, **fields: Any) -> Future[Answer]:
         order = self._order
