@@ -26,9 +26,9 @@ from tests.faults.proxies import WholeServer
 from tests.integration.serve_folder import serve_folder
 from tests.server_readings import workers_of
 from tests.video_serving import frame
-from tests.video_story import Found
+from tests.video_story import Blocking, Found
 from tests.waiting import eventually
-from triton_sam import SAM2VideoClient
+from triton_sam import AsyncSAM2VideoClient, SAM2VideoClient
 from triton_sam.server.host import SHARED_MEMORY
 from triton_sam.serving import RunningServer
 
@@ -50,12 +50,14 @@ class Track:
 
     Attributes:
         at: the fault strikes when so many frames were found, and the next ones are under way.
+        asynchronous: by the client for asyncio.
         slowest: seconds between two frames.
     """
 
     length: int
     strike: Strike | None = None
     at: int = 0
+    asynchronous: bool = False
     found: list[Found] = field(default_factory=list)
     slowest: float = 0.0
 
@@ -70,7 +72,8 @@ class Track:
 
     def run(self, *urls: str) -> Track:
         third = self.length // 3
-        with SAM2VideoClient(urls) as client:
+        client: Any
+        with Blocking(AsyncSAM2VideoClient(urls)) if self.asynchronous else SAM2VideoClient(urls) as client:
             state = client.init_state([frame(number) for number in range(self.length)])
             client.add_new_points_or_box(state, 0, 1, [[60, 50]], [1])
             client.add_new_points_or_box(state, 0, 2, box=[90, 20, 150, 90])
@@ -141,7 +144,7 @@ def expect_gone(regions: set[str]) -> None:
 
 def struck(seed: int, length: int, strike: Strike) -> Track:
     """A track with a fault at a random place; with seed 0, right before the correction."""
-    track = Track(length, strike)
+    track = Track(length, strike, asynchronous=seed % 2 == 1)
     track.at = random.Random(seed).randrange(1, len(track.order) - 4) if seed else track.corrected + BACK
     log.warning("seed %d: the fault strikes behind frame %d, result %d", seed, track.order[track.at - 1], track.at)
     return track
@@ -164,7 +167,7 @@ def hold(name: str, fault: str, tracks: list[Track], undisturbed: Track) -> None
 def test_a_killed_process_costs_a_video_nothing(running: RunningServer) -> None:
     expected = Track(FEW_FRAMES).run(running.urls["HTTP"])
     before, regions = restarts_of(running), regions_of(running)
-    track = struck(1, FEW_FRAMES, lambda: kill(stub_of(running))).run(running.urls["HTTP"])
+    track = struck(2, FEW_FRAMES, lambda: kill(stub_of(running))).run(running.urls["HTTP"])
     assert track.iou(expected) >= LEAST_IOU
     assert restarts_of(running) == before + 1, "it had requests in flight"
     expect_gone(regions)
