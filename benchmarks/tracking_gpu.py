@@ -33,6 +33,7 @@ from triton_sam.engines.torch.code_folder import CodeFolder
 from triton_sam.engines.torch.compile_process import TRACKING, CompileRequest, compile_missing
 from triton_sam.engines.torch.engine import TorchEngine
 from triton_sam.engines.torch.options import TorchOptions
+from triton_sam.engines.torch.tracking import TrackRunner
 from triton_sam.engines.tracking import Tracked, TrackRow
 from triton_sam.export.random_weights import randomise
 from triton_sam.models.catalog import get_spec
@@ -82,8 +83,8 @@ class Bench:
         options = TorchOptions(self.device, half, half, compile_mode="default")
         begun = time.perf_counter()
         self.engine = TorchEngine(self.spec, network, options)
-        self.tracker = self.engine.tracker
-        assert self.tracker is not None
+        assert self.engine.tracker is not None
+        self.tracker: TrackRunner = self.engine.tracker
         self.wait()
         say(built=round(time.perf_counter() - begun, 2), **self.memory())
         self.engine.rows.use_packing_kernel()

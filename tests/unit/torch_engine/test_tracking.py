@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from pydantic import TypeAdapter
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -23,10 +24,12 @@ from triton_sam.core.prompts import ObjectPrompt
 from triton_sam.core.video.bank import Attended
 from triton_sam.engines.base import Embedding
 from triton_sam.engines.torch import compiled_steps, tracking
+from triton_sam.engines.torch import engine as engine_module
 from triton_sam.engines.torch.code_folder import CodeFolder
-from triton_sam.engines.torch.compile_process import TRACKING, CompileRequest, compile_missing
+from triton_sam.engines.torch.compile_process import TRACKING, TRACKING_KERNELS, CompileRequest, compile_missing
 from triton_sam.engines.torch.engine import TorchEngine
 from triton_sam.engines.torch.loading import load_torch_engine
+from triton_sam.engines.torch.tracking import TrackRunner
 from triton_sam.engines.torch.tracking_step import TrackShape
 from triton_sam.engines.tracking import Remember, Tracked, TrackRow
 from triton_sam.errors import SetupError
@@ -97,11 +100,8 @@ def test_rows_of_every_kind_are_each_as_alone(engine: TorchEngine) -> None:
     known = remembered(engine, seen)
     mask = np.zeros(SIZE[::-1], bool)
     mask[10:40, 20:60] = True
-    previous = np.linspace(
-        -50, 50, known[0].decoded.logits.size, dtype=np.float32
-    ).reshape(  # type: ignore[union-attr]
-        known[0].decoded.logits.shape[1:]  # type: ignore[union-attr]
-    )
+    side = engine.spec.decoder.mask_side
+    previous = np.linspace(-50, 50, side * side, dtype=np.float32).reshape(side, side)
     rows = [
         TrackRow(seen[0], attended(known, 7, 16)),
         TrackRow(seen[1], attended(known, 2, 1), pixels=True),
@@ -231,3 +231,37 @@ def test_the_process_compiles_what_the_engine_runs(
     assert engine.tracker is not None
     theirs, mine = compiled.state_dict(), engine.tracker._step.state_dict()
     assert {name: one.shape for name, one in theirs.items()} == {name: one.shape for name, one in mine.items()}
+
+
+def test_tracking_is_brought_to_full_speed_last(
+    engine: TorchEngine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    given: list[Any] = []
+
+    class Recorder:
+        def __init__(self, *what: Any) -> None:
+            given.extend(what)
+
+        def start(self) -> None: ...
+
+        def stop(self) -> None: ...
+
+        def wait(self, _seconds: float) -> bool:
+            return True
+
+    used: list[Any] = []
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")  # restored afterwards: an engine sets both
+    monkeypatch.setenv("TRITON_CACHE_DIR", "")
+    monkeypatch.setattr(engine_module, "Compilation", Recorder)
+    monkeypatch.setattr(TrackRunner, "worth_compiling", (1, 2))
+    monkeypatch.setattr(TrackRunner, "use_kernels", lambda _: used.append("kernels"))
+    monkeypatch.setattr(TrackRunner, "use_compiled", lambda _, count, folder: used.append((count, folder)))
+    engine.speed_up(tmp_path / "compiled")
+    engine.close()
+    _, _, request, switches, _ = given
+    assert list(switches)[-3:] == [TRACKING_KERNELS, f"{TRACKING}1", f"{TRACKING}2"]
+    for step in list(switches)[-3:]:
+        switches[step](tmp_path)
+    assert used == ["kernels", (1, tmp_path), (2, tmp_path)]
+    read = TypeAdapter(CompileRequest).validate_json(request.to_line())
+    assert read.memory == request.memory == engine.spec.memory
