@@ -162,7 +162,12 @@ class Propagation:
         self._state.check_open()
         session = self._state.session
         while self._walk is not None and len(self._waiting) < self._window:
-            frame: ClipFrame | NotYet | None = yield NextFrame(self._walk, wait=not self._waiting)
+            try:
+                frame: ClipFrame | NotYet | None = yield NextFrame(self._walk, wait=not self._waiting)
+            except Exception:
+                if not self._waiting:
+                    raise
+                break  # the frames before it come first; then it is raised again
             if frame is None:
                 self._walk.close()
                 self._walk = None

@@ -404,7 +404,7 @@ def test_a_slow_iterator_holds_no_answer_up() -> None:
             more.release()
 
 
-def test_an_iterators_own_error_comes_through() -> None:
+def test_an_iterators_own_error_comes_through_after_the_frames_before_it() -> None:
     def broken() -> Iterator[Any]:
         yield from VIDEO[:4]
         raise OSError("the camera is gone")
@@ -412,8 +412,10 @@ def test_an_iterators_own_error_comes_through() -> None:
     with client_of(FakeVideoServer()) as client:
         state = client.init_state(broken())
         client.add_new_points_or_box(state, 0, 1, [[1, 2]], [1])
+        found = []
         with pytest.raises(OSError, match="the camera is gone"):
-            list(client.propagate_in_video(state))
+            found.extend(index for index, _, _ in client.propagate_in_video(state))
+        assert found == [0, 1, 2, 3]
 
 
 # the async twin
