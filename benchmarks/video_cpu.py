@@ -2,12 +2,15 @@
 
 A frame is served from end to end: a JPEG in, run lengths out, with several frames under way. transformers gets frames
 that are prepared already, and its masks stay as they are. Both have the same random weights, two threads, and a full
-memory; they run in turns, in an order that is drawn anew for each round.
+memory; they run in turns, in an order that is drawn anew for each round. A server's threads have a low priority: beside
+other work, CPU time tells more than time.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import os
 import random
 import tempfile
 import time
@@ -78,7 +81,7 @@ class VideoCpuPlan:
 
 def run_video_cpu(plan: VideoCpuPlan) -> Result:
     """Exports a model with random weights, serves it in a temporary repository, and measures it."""
-    about = {"model": plan.model, "side": plan.side, "threads": plan.threads}
+    about = {"model": plan.model, "side": str(plan.side), "threads": str(plan.threads)}
     result = Result("video-cpu", about=about)
     torch.set_num_threads(plan.threads)
     with tempfile.TemporaryDirectory(prefix="triton-sam-bench-") as name:
@@ -125,6 +128,23 @@ def random_export(model: str, side: int, folder: Path) -> tuple[ModelSpec, Any]:
     return spec, network
 
 
+@dataclass(slots=True)
+class Spent:
+    """Seconds a frame: of the clock, and of all cores together."""
+
+    clock: float = 0.0
+    cpu: float = 0.0
+
+
+@contextlib.contextmanager
+def timed(frames: int, cpu_seconds: Callable[[], float]) -> Iterator[Spent]:
+    """Fills in what the frames take that are tracked inside."""
+    spent = Spent()
+    begun, cpu = time.perf_counter(), cpu_seconds()
+    yield spent
+    spent.clock, spent.cpu = (time.perf_counter() - begun) / frames, (cpu_seconds() - cpu) / frames
+
+
 class ServedTrack:
     """A video that a server tracks, its memory full."""
 
@@ -137,12 +157,12 @@ class ServedTrack:
         self.track(_WARM)
         self.answers.clear()
 
-    def track(self, count: int) -> float:
-        """Seconds a frame, of so many frames."""
-        begun = time.perf_counter()
-        self.answers += self._film.track(self._next, count)
+    def track(self, count: int) -> Spent:
+        """The next frames."""
+        with timed(count, _cpu_of_children) as spent:
+            self.answers += self._film.track(self._next, count)
         self._next += count
-        return (time.perf_counter() - begun) / count
+        return spent
 
     def close(self) -> None:
         self._film.close()
@@ -167,33 +187,52 @@ class TransformersTrack:
         self._steps = network.propagate_in_video_iterator(session, start_frame_idx=1)
         self.track(_WARM)
 
-    def track(self, count: int) -> float:
-        """Seconds a frame, of so many frames."""
-        begun = time.perf_counter()
-        with torch.inference_mode():
+    def track(self, count: int) -> Spent:
+        """The next frames."""
+        with timed(count, time.process_time) as spent, torch.inference_mode():
             for _ in range(count):
                 next(self._steps)
-        return (time.perf_counter() - begun) / count
+        return spent
 
 
 def measure_video_cpu(ours: ServedTrack, theirs: TransformersTrack, plan: VideoCpuPlan, count: int) -> Iterator[Figure]:
     """Rounds in turns."""
-    taken: dict[str, list[float]] = {"served": [], "transformers": []}
-    turns: dict[str, Callable[[int], float]] = {"served": ours.track, "transformers": theirs.track}
+    taken: dict[str, list[Spent]] = {"served": [], "transformers": []}
+    turns: dict[str, Callable[[int], Spent]] = {"served": ours.track, "transformers": theirs.track}
     for _ in range(plan.rounds):
         for name in random.sample(list(turns), len(turns)):
             taken[name].append(turns[name](plan.frames))
-    served, bare = (median(taken[name]) for name in turns)
-    pairs = [one / other for one, other in zip(taken["served"], taken["transformers"], strict=True)]
+    what = "1 object" if count == 1 else f"{count} objects"
+    clock = {name: [one.clock for one in found] for name, found in taken.items()}
+    cpu = {name: [one.cpu for one in found] for name, found in taken.items()}
+    yield _ratio(f"served frame / transformers, {what}", clock, BARS.get(count))
+    yield _ratio(f"the same in CPU time, {what}", cpu, None)
     steps = sorted({step for answer in ours.answers for step in answer.timings})
     times = ", ".join(f"{step} {median(one.timings.get(step, 0.0) for one in ours.answers):.0f}" for step in steps)
-    what = "1 object" if count == 1 else f"{count} objects"
-    detail = f"{1e3 * served:.0f} ms / {1e3 * bare:.0f} ms; pairs {min(pairs):.2f} to {max(pairs):.2f}"
-    yield Figure(f"served frame / transformers, {what}", median(pairs), "x", BARS.get(count), detail, better="lower")
-    yield Figure(f"served frame, {what}", 1e3 * served, "ms", None, f"ms of the server's steps: {times}")
-    yield Figure(f"transformers, {what}", 1e3 * bare, "ms")
+    yield Figure(f"served frame, {what}", 1e3 * median(clock["served"]), "ms", None, f"ms of its steps: {times}")
     runs = median(answer.rle_bytes for answer in ours.answers)
     yield Figure(f"run lengths of a frame, {what}", runs / 1e3, "kB")
+
+
+def _ratio(name: str, taken: Mapping[str, Sequence[float]], bar: float | None) -> Figure:
+    """The median of the rounds' ratios."""
+    pairs = [one / other for one, other in zip(taken["served"], taken["transformers"], strict=True)]
+    served, bare = (1e3 * median(taken[part]) for part in ("served", "transformers"))
+    detail = f"{served:.0f} ms / {bare:.0f} ms; pairs {min(pairs):.2f} to {max(pairs):.2f}"
+    return Figure(name, median(pairs), "x", bar, detail, better="lower")
+
+
+def _cpu_of_children() -> float:
+    """CPU seconds of all processes that this one has started, and of theirs."""
+    parents, spent = {}, {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended
+            fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            parents[int(entry.name)], spent[int(entry.name)] = int(fields[1]), int(fields[11]) + int(fields[12])
+    found = [os.getpid()]
+    for pid in found:
+        found += [child for child, parent in parents.items() if parent == pid]
+    return sum(spent[pid] for pid in found[1:]) / os.sysconf("SC_CLK_TCK")
 
 
 def part_times(folder: Path, spec: ModelSpec, plan: VideoCpuPlan, count: int) -> Iterator[Figure]:
