@@ -56,6 +56,7 @@ from triton_sam.engines.torch.options import TorchOptions
 from triton_sam.engines.torch.pictures import PictureReader
 from triton_sam.engines.torch.tracking import TrackRunner, make_runner
 from triton_sam.engines.tracking import Tracked, TrackRow
+from triton_sam.engines.torch.windows import load_kernel
 from triton_sam.errors import InternalError, InvalidInput, SetupError
 from triton_sam.models.specs import ModelSpec
 from triton_sam.scratch import scratch_folder
@@ -227,6 +228,7 @@ class TorchEngine:
     def _use_compiled(self, count: int, folder: Path) -> None:
         """Replaces the encoder for ``count`` images by compiled code, between two runs; SetupError if it is wrong."""
         device, side = self._options.device, self.spec.side
+        load_kernel()  # compiled code may call its operator
         function = load_compiled(folder, self._encoder, device)
         stream = new_stream(device) if device.type == "cuda" else None
         with torch.inference_mode(), torch.cuda.stream(stream):

@@ -11,11 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-_kernel: ModuleType | None
-try:
-    from triton_sam.engines.torch import window_kernel as _kernel
-except ImportError:  # triton comes with torch for GPUs only; older ones cannot wrap its kernels
-    _kernel = None
+_kernel: ModuleType | None = None
 log = logging.getLogger(__name__)
 _POOL = 2
 #: Types of tensor cores. The kernel is correct for float32 too, but slower there than torch's own operators.
@@ -43,6 +39,21 @@ def attend_windows(qkv: Tensor, bias: Tensor, window: int, heads: int, pools: bo
     return attend_in_steps(qkv, bias, window, heads, pools)
 
 
+def load_kernel() -> ModuleType | None:
+    """The kernel's module, which :func:`attend_windows` uses from then on; None without triton.
+
+    Torch may import its whole compiler for it, which takes seconds, so it is loaded only where it is used.
+    """
+    global _kernel
+    if _kernel is None:
+        try:
+            from triton_sam.engines.torch import window_kernel
+        except ImportError:  # triton comes with torch for GPUs only; older ones cannot wrap its kernels
+            return None
+        _kernel = window_kernel
+    return _kernel
+
+
 class WindowKind(NamedTuple):
     """The parameters that a kernel is compiled for; ``dim`` is that of one head."""
 
@@ -57,7 +68,7 @@ def kernel_attends(device: torch.device, dtype: torch.dtype, kinds: Iterable[Win
 
     Triton needs a compiler on the machine, and a wide head may need more shared memory than a smaller GPU has.
     """
-    if device.type != "cuda" or dtype not in _HALF_PRECISION or _kernel is None:
+    if device.type != "cuda" or dtype not in _HALF_PRECISION or load_kernel() is None:
         return False
     try:
         for kind in kinds:
