@@ -187,7 +187,7 @@ class _Tracker:
             for slot, (pointer, distance) in enumerate(one.pointers):
                 pointers[index, slot], distances[index, slot] = pointer, distance / one.span
         memories <<= 16
-        feeds = {
+        feeds: dict[str, npt.NDArray[Any]] = {
             "memories": memories.view(np.float32),
             "memory_ages": ages,
             "pointers": pointers,

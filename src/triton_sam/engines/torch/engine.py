@@ -55,8 +55,8 @@ from triton_sam.engines.torch.memory_errors import out_of_memory_as_unavailable,
 from triton_sam.engines.torch.options import TorchOptions
 from triton_sam.engines.torch.pictures import PictureReader
 from triton_sam.engines.torch.tracking import TrackRunner, make_runner
-from triton_sam.engines.tracking import Tracked, TrackRow
 from triton_sam.engines.torch.windows import load_kernel
+from triton_sam.engines.tracking import Tracked, TrackRow
 from triton_sam.errors import InternalError, InvalidInput, SetupError
 from triton_sam.models.specs import ModelSpec
 from triton_sam.scratch import scratch_folder
