@@ -71,7 +71,7 @@ def make_video_model(model_id: str) -> VideoModel:
     for layer in reference.memory_attention.layers:
         # Else what one number's rounding to bfloat16 decides grows to a thousandth of the logits' deviation. A mistake
         # in what is remembered is still a hundred times that.
-        layer.cross_attn_image.q_proj.weight *= 0.5
+        layer.cross_attn_image.q_proj.weight *= 0.3
     # Else a wrong age or distance changes hardly more than rounding does.
     reference.memory_temporal_positional_encoding *= _TIME
     if definition.pointer_positions:
