@@ -60,7 +60,7 @@ class StateLimits:
 
 def pack_state(state: SessionState) -> bytes:
     """The bytes of a state."""
-    arrays: list[bytes] = []
+    arrays: list[npt.NDArray[Any]] = []
     objects = []
     for one in state.objects:
         frames = []
@@ -68,11 +68,11 @@ def pack_state(state: SessionState) -> bytes:
             flags = _CONDITIONS * frame.conditions | _PENDING * frame.pending
             if frame.features is not None:
                 flags |= _FEATURES
-                arrays.append(frame.features.astype("<u2", copy=False).tobytes())
-            arrays.append(frame.pointer.astype("<f4", copy=False).tobytes())
+                arrays.append(frame.features.astype("<u2", copy=False))
+            arrays.append(frame.pointer.astype("<f4", copy=False))
             if frame.logits is not None:
                 flags |= _LOGITS
-                arrays.append(frame.logits.astype("<f2", copy=False).tobytes())
+                arrays.append(frame.logits.astype("<f2", copy=False))
             frames.append([frame.frame, flags, frame.appearance, frame.score])
         tracked = _nearest(one.tracked, state.newest, _MOST_RANGES // len(state.objects))
         objects.append({"object": one.name, "frames": frames, "tracked": tracked})
@@ -88,8 +88,12 @@ def pack_state(state: SessionState) -> bytes:
         },
         separators=(",", ":"),
     ).encode()
-    body = b"".join((header, *arrays))
-    return _HEAD.pack(_MAGIC, _VERSION, zlib.crc32(body), len(header)) + body
+    # Many objects have a hundred megabytes: each is copied once.
+    parts = [memoryview(np.ascontiguousarray(array)).cast("B") for array in arrays]
+    checksum = zlib.crc32(header)
+    for part in parts:
+        checksum = zlib.crc32(part, checksum)
+    return b"".join((_HEAD.pack(_MAGIC, _VERSION, checksum, len(header)), header, *parts))
 
 
 def unpack_state(data: bytes | memoryview, limits: StateLimits) -> SessionState:
