@@ -89,7 +89,7 @@ def pack_state(state: SessionState) -> bytes:
         separators=(",", ":"),
     ).encode()
     # Many objects have a hundred megabytes: each is copied once.
-    parts = [memoryview(np.ascontiguousarray(array)).cast("B") for array in arrays]
+    parts = [np.ascontiguousarray(array).data.cast("B") for array in arrays]
     checksum = zlib.crc32(header)
     for part in parts:
         checksum = zlib.crc32(part, checksum)
