@@ -70,7 +70,8 @@ class SAM2VideoClient:
             token: sent as ``Authorization: Bearer``, for a proxy.
             timeout: seconds for one request.
             retries: failures in a row, with growing pauses of 4 seconds at most, after which a video gives up.
-            state_every: frames after which the server sends the video's state again, by which it goes on elsewhere.
+            state_every: frames after which the server sends the video's state again, by which it goes on elsewhere. One
+                of more than 15 MB, as of several objects, comes less often: after a frame for each half MB of it.
             in_flight: frames that are sent ahead. Those that are on their way are tracked even if
                 :meth:`propagate_in_video` is left early; 1 tracks none that is not returned.
             headers: sent with every request.

@@ -42,6 +42,9 @@ log = logging.getLogger(__name__)
 _RECOVERABLE = (Unavailable, ServerUnreachable, SessionExpired, DeadlineExceeded, InternalError, Cancelled)
 #: Requests since the newest state may have so many bytes before the next one is asked for; all that are kept, twice.
 _MOST_BYTES = 64 * 2**20
+#: A state is asked for after so many of its bytes for each request, if that is later: many objects have a hundred
+#: megabytes, which take as long as thirty frames.
+_STATE_BYTES = 512 * 1024
 #: How many frames back a server can correct as it could if it had tracked the video from its start.
 _HISTORY = 32
 #: A server that was never reached is asked for so long only, and one that fails in itself so often.
@@ -87,7 +90,7 @@ class SessionOptions:
 
     Attributes:
         window: requests that are under way at once.
-        state_every: requests after which the state is asked for again.
+        state_every: requests after which the state is asked for again, at the earliest.
         retries: failures in a row after which a request's error is raised.
     """
 
@@ -198,7 +201,9 @@ class VideoSession:
                 break
             count += 1
             size += len(entry.image or b"")
-        return count >= self._options.state_every or size > _MOST_BYTES
+        newest = self.checkpoint
+        every = max(self._options.state_every, 0 if newest is None else len(newest.data) // _STATE_BYTES)
+        return count >= every or size > _MOST_BYTES
 
     def _send(self) -> VideoFlow[None]:
         if not self._is_open:
