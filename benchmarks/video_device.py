@@ -204,7 +204,8 @@ def client(server: Server, frames: Path, given: argparse.Namespace) -> None:
                     opened.add_new_points_or_box(state, 0, number, [[x, y]], [1])
                 at = [time.monotonic() for _ in opened.track_frames(state)][given.warm - 1 :]
                 opened.close_state(state)
-            say(objects=count, client_frame_ms=round(1e3 * (at[-1] - at[0]) / (len(at) - 1), 2))
+            gaps = [later - earlier for earlier, later in pairwise(at)]
+            say(objects=count, client_frame_ms=round(1e3 * sum(gaps) / len(gaps), 2), gap_ms=milliseconds(gaps))
 
 
 def videos(server: Server, frames: Path, given: argparse.Namespace) -> None:
