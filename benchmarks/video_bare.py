@@ -39,7 +39,8 @@ def transformers(folder: Path, frames: list[Path], objects: list[int]) -> None:
     spec, device = spec_in(folder), "cuda" if _ON_GPU else "cpu"
     network = transformers_model(folder).to(device, torch.bfloat16)
     video = _pixels(frames, spec.side).to(device, torch.bfloat16)
-    width, height = Image.open(frames[0]).size
+    with Image.open(frames[0]) as first:
+        width, height = first.size
     for count in objects:
         session = Sam2VideoInferenceSession(
             video=video, video_height=height, video_width=width, inference_device=device, dtype=torch.bfloat16
@@ -107,7 +108,8 @@ def _pixels(frames: list[Path], side: int) -> torch.Tensor:
     mean, deviation = (torch.tensor(each).reshape(3, 1, 1) for each in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
     found = []
     for path in frames:
-        picture = np.asarray(Image.open(path).convert("RGB").resize((side, side), Image.Resampling.BILINEAR))
+        with Image.open(path) as opened:
+            picture = np.asarray(opened.convert("RGB").resize((side, side), Image.Resampling.BILINEAR))
         found.append((torch.from_numpy(picture.copy()).permute(2, 0, 1).float() / 255 - mean) / deviation)
     wanted = _WARM + _FRAMES + 2
     return torch.stack([found[number % len(found)] for number in range(wanted)])

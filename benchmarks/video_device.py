@@ -95,7 +95,8 @@ def main() -> None:
 def write_frames(folder: Path, image: Path, size: tuple[int, int]) -> str:
     """Writes a pan over a photograph as JPEG files of this size; returns what they are."""
     width, height = size
-    wide = Image.open(image).convert("RGB").resize((width * 5 // 4, height * 5 // 4), Image.Resampling.BICUBIC)
+    with Image.open(image) as opened:
+        wide = opened.convert("RGB").resize((width * 5 // 4, height * 5 // 4), Image.Resampling.BICUBIC)
     total = 0
     for number in range(_DIFFERENT):
         share = abs(2 * number / _DIFFERENT - 1)

@@ -201,9 +201,7 @@ class VideoSession:
                 break
             count += 1
             size += len(entry.image or b"")
-        newest = self.checkpoint
-        every = max(self._options.state_every, 0 if newest is None else len(newest.data) // _STATE_BYTES)
-        return count >= every or size > _MOST_BYTES
+        return count >= max(self._options.state_every, _due_after(self.checkpoint)) or size > _MOST_BYTES
 
     def _send(self) -> VideoFlow[None]:
         if not self._is_open:
@@ -302,7 +300,7 @@ class VideoSession:
             self._refuse(error)
             raise error
         stays = (
-            isinstance(error, Unavailable)
+            isinstance(error, Unavailable | Cancelled)
             and self._is_open
             and failed is not None
             and not others_taken
@@ -351,3 +349,8 @@ class VideoSession:
             entry.error = error
             self._next = entry.step
         self._failures = 0
+
+
+def _due_after(newest: Checkpoint | None) -> int:
+    """Requests after which the next state is worth its bytes."""
+    return 0 if newest is None else len(newest.data) // _STATE_BYTES
