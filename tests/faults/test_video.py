@@ -167,7 +167,7 @@ def hold(name: str, fault: str, tracks: list[Track], undisturbed: Track) -> None
 def test_a_killed_process_costs_a_video_nothing(running: RunningServer) -> None:
     expected = Track(FEW_FRAMES).run(running.urls["HTTP"])
     before, regions = restarts_of(running), regions_of(running)
-    track = struck(2, FEW_FRAMES, lambda: kill(stub_of(running))).run(running.urls["HTTP"])
+    track = struck(1, FEW_FRAMES, lambda: kill(stub_of(running))).run(running.urls["HTTP"])
     assert track.iou(expected) >= LEAST_IOU
     assert restarts_of(running) == before + 1, "it had requests in flight"
     expect_gone(regions)

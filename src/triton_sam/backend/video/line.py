@@ -19,6 +19,7 @@ _NAMES_KEPT = 64
 #: How long steps wait for one that has failed.
 _FAILED_SECONDS = 1.0
 _FAILED = "{} before it failed: send that one again first"
+_CANCELLED = "{} before it was cancelled: send that one again first"
 
 
 @dataclass(eq=False, slots=True)
@@ -79,6 +80,8 @@ class Line:
         self._progressed = self.used
         self._failed: str | None = None
         """The name of the next step, if it was tried already."""
+        self._cancelled: VideoRequest | None = None
+        """The first step that was cancelled and has not come again."""
 
     @property
     def is_idle(self) -> bool:
@@ -111,6 +114,8 @@ class Line:
 
     def add(self, step: VideoStep) -> None:
         """Takes a step that was checked."""
+        if self._cancelled is not None and self._cancelled.step >= step.request.step:
+            self._cancelled = None
         self._waiting[step.request.step] = step
         self.frame_bytes += step.frame_bytes
         self.used = time.perf_counter()
@@ -154,8 +159,10 @@ class Line:
             step.gone = True
             self._take(step.request.step)
         first = min(unwanted, key=lambda step: step.request.step).request
+        if self._cancelled is None or first.step < self._cancelled.step:
+            self._cancelled = first
         behind = [step for number, step in self._waiting.items() if number > first.step]
-        return self._give_up(f"{first.named} before it was cancelled: send that one again first", behind)
+        return self._give_up(_CANCELLED.format(first.named), behind)
 
     def drop_all(self) -> list[VideoStep]:
         """Removes all waiting steps."""
@@ -169,20 +176,27 @@ class Line:
         """When a step will have waited for a missing one for so long; None if none waits for that."""
         if self.running is not None or not self._waiting or self.next in self._waiting:
             return None
-        # A step that has failed is sent again at once, or not at all.
-        seconds = min(seconds, _FAILED_SECONDS) if self._failed is not None else seconds
+        # A step that has failed, or was cancelled, is sent again at once, or not at all.
+        seconds = min(seconds, _FAILED_SECONDS) if self._failed is not None or self._is_cancelled else seconds
         return max(self._progressed, min(step.job.received for step in self._waiting.values())) + seconds
 
     def give_up_gap(self, seconds: float) -> list[tuple[VideoStep, TritonSamError]]:
         """Removes the steps that wait for a missing one, and returns them with their errors."""
         if self._failed is not None:
             return self._give_up(_FAILED.format(self._failed))
+        if self._is_cancelled and self._cancelled is not None:
+            return self._give_up(_CANCELLED.format(self._cancelled.named))
         return self._give_up(f"step {self.next} before it did not come within {seconds:g} s: send that one first")
 
     @property
     def _expected(self) -> int:
         """Number of the next step that is not computed yet."""
         return self.next + (self.running is not None)
+
+    @property
+    def _is_cancelled(self) -> bool:
+        """Whether the next step was cancelled."""
+        return self._cancelled is not None and self._cancelled.step == self.next
 
     def _take(self, number: int) -> VideoStep:
         step = self._waiting.pop(number)

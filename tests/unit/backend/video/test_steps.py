@@ -239,6 +239,20 @@ def test_a_cancel_drops_what_waits_and_those_behind_it(film: MakeFilm, engine: T
     assert one.send(Do.TRACK, step=3, frame=2).shades() == [2]
 
 
+def test_what_comes_behind_a_cancelled_step_is_told_soon(film: MakeFilm, engine: TrackingFake) -> None:
+    one = film(gap_seconds=1000.0)
+    one.prompt(0).outcome()
+    running = hold(one, engine, 1)
+    one.track(2)
+    assert one.scheduler.cancel_session("film") == 1
+    behind = one.track(3)
+    engine.track_gate.set()
+    assert running.shades() == [1]
+    assert "because step 3 (frame 2) before it was cancelled: send that one again first" in str(behind.error())
+    again = [one.send(Do.TRACK, step=step, frame=step - 1) for step in (3, 4)]
+    assert [box.shades() for box in again] == [[2], [3]]
+
+
 def test_a_client_that_hung_up_is_not_waited_for(film: MakeFilm, engine: TrackingFake) -> None:
     one = film()
     one.prompt(0).outcome()
