@@ -177,7 +177,7 @@ class Bench:
             if of is self.exact:
                 moved.append(memories)
             else:
-                moved.append([of.memory_from_host(*self.exact.memory_to_host(*one)) for one in memories])
+                moved.append([of.memory_from_host(one) for one in self.exact.memories_to_host(memories)])
         return [TrackRow(image, self.attended(memories), columns=True) for memories in moved]
 
     def accuracy(self, objects: Sequence[Sequence[Memory]]) -> None:
@@ -231,7 +231,7 @@ class Bench:
 
     def growth(self, objects: Sequence[Sequence[Memory]]) -> None:
         """Memory after tracking many frames, of which only what is needed is kept."""
-        known = [[self.engine.memory_from_host(*self.exact.memory_to_host(*one)) for one in each] for each in objects]
+        known = [[self.engine.memory_from_host(one) for one in self.exact.memories_to_host(each)] for each in objects]
         known = [each[:1] + each[-15:] for each in known]
         for number in range(self.given.frames):
             if number in (20, self.given.frames // 2):

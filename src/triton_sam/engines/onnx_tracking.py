@@ -22,7 +22,7 @@ from triton_sam.engines.base import Decoded, Embedding, FloatArray
 from triton_sam.engines.inputs import model_points
 from triton_sam.engines.onnx import DeviceEmbedding, OnnxEngine, open_session
 from triton_sam.engines.priority import BESIDE_NICENESS, run_lowered
-from triton_sam.engines.tracking import Remember, Tracked, TrackRow
+from triton_sam.engines.tracking import HostMemory, Remember, Tracked, TrackRow
 from triton_sam.models.specs import (
     MEMORY_ATTENTION_FILE,
     MEMORY_ENCODER_FILE,
@@ -76,14 +76,14 @@ class OnnxTrackingEngine(OnnxEngine):
                     results[index] = tracked
         return [result for result in results if result is not None]
 
-    def memory_to_host(self, features: _Bits | None, pointer: FloatArray) -> tuple[_Bits | None, FloatArray]:
+    def memories_to_host(self, memories: Sequence[tuple[_Bits | None, FloatArray]]) -> list[HostMemory]:
         """See :class:`~triton_sam.engines.tracking.TrackingEngine`."""
-        return features, pointer
+        return [HostMemory(*memory) for memory in memories]
 
-    def memory_from_host(self, features: _Bits | None, pointer: FloatArray) -> tuple[_Bits | None, FloatArray]:
+    def memory_from_host(self, memory: HostMemory) -> tuple[_Bits | None, FloatArray]:
         """See :class:`~triton_sam.engines.tracking.TrackingEngine`."""
         # Copies: they may be parts of what a client has sent.
-        return None if features is None else features.copy(), pointer.copy()
+        return None if memory.features is None else memory.features.copy(), memory.pointer.copy()
 
     def memory_shape(self) -> tuple[int, int, int]:
         """See :class:`~triton_sam.engines.tracking.TrackingEngine`."""

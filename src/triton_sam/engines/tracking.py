@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -64,8 +64,21 @@ class Tracked:
     pointer: Any
 
 
+class HostMemory(NamedTuple):
+    """A memory outside the engine.
+
+    Attributes:
+        features: [C,h,w] bits of bfloat16, in which memories are kept; None if only the pointer is there.
+        pointer: [256] float32.
+    """
+
+    features: npt.NDArray[np.uint16] | None
+    pointer: FloatArray
+
+
 class TrackingEngine(Engine, Protocol):
-    """An engine that remembers. ``track`` runs on one thread, at the same time as everything else.
+    """An engine that remembers. ``track`` runs on one thread, at the same time as everything else; the other methods on
+    any thread.
 
     Which mask is chosen, and what an object that is not there gives, is the model's definition and done here.
 
@@ -83,11 +96,11 @@ class TrackingEngine(Engine, Protocol):
         The number of masks that a row chooses from follows its prompt: three for at most one point, one for more.
         """
 
-    def memory_to_host(self, features: Any, pointer: Any) -> tuple[npt.NDArray[np.uint16] | None, FloatArray]:
-        """[C,h,w] bits of bfloat16, in which memories are kept, None for None; and [256] float32."""
+    def memories_to_host(self, memories: Sequence[tuple[Any, Any]]) -> list[HostMemory]:
+        """Of each memory's (features, pointer), together: there may be hundreds."""
 
-    def memory_from_host(self, features: npt.NDArray[np.uint16] | None, pointer: FloatArray) -> tuple[Any, Any]:
-        """The inverse. The caller has checked shapes and finiteness."""
+    def memory_from_host(self, memory: HostMemory) -> tuple[Any, Any]:
+        """(features, pointer) of a memory; the caller has checked shapes and finiteness."""
 
     def memory_shape(self) -> tuple[int, int, int]:
-        """(C, h, w) of :meth:`memory_to_host`."""
+        """(C, h, w) of :class:`HostMemory`."""

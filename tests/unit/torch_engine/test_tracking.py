@@ -31,7 +31,7 @@ from triton_sam.engines.torch.engine import TorchEngine
 from triton_sam.engines.torch.loading import load_torch_engine
 from triton_sam.engines.torch.tracking import TrackRunner
 from triton_sam.engines.torch.tracking_step import TrackShape
-from triton_sam.engines.tracking import Remember, Tracked, TrackRow
+from triton_sam.engines.tracking import HostMemory, Remember, Tracked, TrackRow
 from triton_sam.errors import SetupError
 from triton_sam.models.specs import NETWORK_FILE
 from triton_sam.networks.segmenters import build_layers
@@ -148,17 +148,19 @@ def test_memories_are_rounded_once_and_come_back_from_the_host_as_they_were(engi
     engine.tracker._step.kept_in = torch.bfloat16
     assert kept.features.dtype is torch.bfloat16
     assert torch.equal(kept.features, exact.features.to(torch.bfloat16))
-    bits, pointer = engine.memory_to_host(kept.features, kept.pointer)
+    bare, (bits, pointer), _ = engine.memories_to_host(
+        [(None, kept.pointer), (kept.features, kept.pointer), (kept.features, kept.pointer)]
+    )
+    assert bare.features is None
     assert bits is not None
     assert bits.shape == engine.memory_shape()
     assert bits.nbytes == engine.memory_bytes
     channels_first = exact.features.T.reshape(bits.shape).to(torch.bfloat16).view(torch.int16).numpy()
     assert np.array_equal(bits, channels_first.view(np.uint16))
-    features, back = engine.memory_from_host(bits, pointer)
+    features, back = engine.memory_from_host(HostMemory(bits, pointer))
     assert torch.equal(features, kept.features)
     assert torch.equal(back, kept.pointer)
-    assert engine.memory_to_host(None, kept.pointer)[0] is None
-    assert engine.memory_from_host(None, pointer)[0] is None
+    assert engine.memory_from_host(bare)[0] is None
 
 
 def test_an_engine_without_a_memory_does_not_track(model: VideoModel) -> None:

@@ -19,7 +19,7 @@ from triton_sam.engines.base import Embedding
 from triton_sam.engines.loading import load_engine
 from triton_sam.engines.onnx import OnnxEngine
 from triton_sam.engines.onnx_tracking import OnnxTrackingEngine
-from triton_sam.engines.tracking import Remember, Tracked, TrackRow
+from triton_sam.engines.tracking import HostMemory, Remember, Tracked, TrackRow
 from triton_sam.settings import Settings
 
 Models = Callable[[str], VideoModel]
@@ -127,20 +127,20 @@ def test_ages_and_distances_count(scene: Callable[[str], Scene], model_id: str) 
 def test_a_memory_goes_to_the_host_and_back_exactly(scene: Callable[[str], Scene]) -> None:
     engine = scene(MODEL).engine
     (seen, *_) = scene(MODEL).seen()
-    features, pointer = engine.memory_to_host(seen.features, seen.pointer)
+    ((features, pointer),) = engine.memories_to_host([(seen.features, seen.pointer)])
     assert features is not None
     assert (features.dtype, features.shape) == (np.uint16, engine.memory_shape())
     assert (pointer.dtype, pointer.shape) == (np.float32, (256,))
     assert features.nbytes == engine.memory_bytes
     # What a client sends is one buffer, and must not be kept alive as a whole.
     sent = np.frombuffer(features.tobytes(), np.uint16).reshape(features.shape)
-    restored = engine.memory_from_host(sent, pointer)
+    restored = engine.memory_from_host(HostMemory(sent, pointer))
     assert restored[0] is not None
     assert restored[0].base is None
-    again = engine.memory_to_host(*restored)
-    assert np.array_equal(again[0], features)
-    assert np.array_equal(again[1], pointer)
-    assert engine.memory_from_host(*engine.memory_to_host(None, pointer))[0] is None
+    again, bare = engine.memories_to_host([restored, (None, pointer)])
+    assert np.array_equal(again.features, features)
+    assert np.array_equal(again.pointer, pointer)
+    assert engine.memory_from_host(bare)[0] is None
 
 
 def test_full_size_masks_are_left_to_the_caller(scene: Callable[[str], Scene]) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from triton_sam.backend.video.session_state import StateNotes
 from triton_sam.core.geometry import Frame
 from triton_sam.core.video.request import VideoRequest
-from triton_sam.core.video.state import SessionState
 from triton_sam.core.video.state_bytes import pack_state
 
 
@@ -22,7 +22,7 @@ class VideoOutcome:
         known: all objects of the session.
         forgotten: object -> frames that it would have attended to if their memories were still kept.
         dropped: object -> conditioning frames that were dropped because there were too many.
-        state: of the session, as bytes or still as arrays; None if it was not requested.
+        state: of the session, as bytes or still as notes; None if it was not requested.
     """
 
     geometry: Frame | None = None
@@ -31,11 +31,11 @@ class VideoOutcome:
     known: tuple[int, ...] = ()
     forgotten: Mapping[int, list[int]] = field(default_factory=dict)
     dropped: Mapping[int, list[int]] = field(default_factory=dict)
-    state: SessionState | bytes | None = None
+    state: StateNotes | bytes | None = None
 
     def state_bytes(self) -> bytes | None:
-        """The state as a client gets it; packing takes a moment."""
-        return pack_state(self.state) if isinstance(self.state, SessionState) else self.state
+        """The state as a client gets it. Many objects have a hundred megabytes, so the video thread leaves it alone."""
+        return pack_state(self.state.state()) if isinstance(self.state, StateNotes) else self.state
 
 
 @dataclass(eq=False, slots=True)

@@ -10,7 +10,7 @@ import numpy as np
 from triton_sam.backend.video.limits import VideoLimits
 from triton_sam.backend.video.line import Line, VideoStep
 from triton_sam.backend.video.outcome import VideoOutcome
-from triton_sam.backend.video.session_state import session_of, state_of
+from triton_sam.backend.video.session_state import note_state, session_of
 from triton_sam.backend.video.track_session import Forms, FrameMasks, Step, TrackSession
 from triton_sam.core.geometry import Frame
 from triton_sam.core.video.request import Do
@@ -149,7 +149,7 @@ class Stepper:
             tuple(session.objects),
             masks.forgotten,
             masks.dropped,
-            state_of(session, self._engine, self._traits) if step.request.state else None,
+            note_state(session, self._engine, self._traits) if step.request.state else None,
         )
 
 

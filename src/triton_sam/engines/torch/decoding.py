@@ -310,10 +310,6 @@ class RowRunner:
             np.clip(row.prompt.mask_input, -clip, clip, out=slot[0])
         return sent
 
-    def to_host(self, tensor: Tensor) -> Tensor:
-        """Starts a copy on the current stream; the result is valid after the stream is synchronised."""
-        return self._fetcher.to_host(tensor)
-
     def wait(self) -> None:
         """Waits for all work on the stream."""
         if self._stream is not None:

@@ -7,7 +7,6 @@ import dataclasses
 import io
 import logging
 import os
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -15,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from PIL import Image
 
@@ -41,28 +39,24 @@ from triton_sam.engines.torch.compile_process import (
     TRACKING_KERNELS,
     CompileRequest,
 )
-from triton_sam.engines.torch.compiled_steps import is_near, load_compiled
 from triton_sam.engines.torch.compiling import Compilation, cache_variables
 from triton_sam.engines.torch.decoder import RowDecoder
 from triton_sam.engines.torch.decoding import RowRunner
 from triton_sam.engines.torch.device_images import PreparedImage, TorchEmbedding
-from triton_sam.engines.torch.encoder import RowEncoder
+from triton_sam.engines.torch.encoding import ImageRunner
 from triton_sam.engines.torch.fetching import Fetcher
 from triton_sam.engines.torch.finding import GridRunner
-from triton_sam.engines.torch.graphs import Steps, bucket, new_stream
+from triton_sam.engines.torch.graphs import new_stream
 from triton_sam.engines.torch.layout import Layout
 from triton_sam.engines.torch.memory_errors import out_of_memory_as_unavailable, switch
 from triton_sam.engines.torch.options import TorchOptions
-from triton_sam.engines.torch.pictures import PictureReader
 from triton_sam.engines.torch.tracking import TrackRunner, make_runner
-from triton_sam.engines.torch.windows import load_kernel
-from triton_sam.engines.tracking import Tracked, TrackRow
-from triton_sam.errors import InternalError, InvalidInput, SetupError
+from triton_sam.engines.tracking import HostMemory, Tracked, TrackRow
+from triton_sam.errors import InvalidInput, SetupError
 from triton_sam.models.specs import ModelSpec
 from triton_sam.scratch import scratch_folder
 
 log = logging.getLogger(__name__)
-_BATCHES = (1, 2, 4, 8)
 #: The GPU's JPEG decoder works on one file at a time; several threads keep it busy.
 _PREPARERS = 4
 #: Of folders for compiled code that cannot be kept.
@@ -83,14 +77,25 @@ class TorchEngine:
         self.encoder_numbers = str(options.dtype).removeprefix("torch.")
         self.layout = Layout.of(spec)
         self._options = options
-        self._batches = [size for size in _BATCHES if size <= options.encode_batch]
         on_gpu = options.device.type == "cuda"
         if on_gpu:
             # cuDNN builds a plan for every new shape, in the middle of a click.
             torch.backends.cuda.enable_cudnn_sdp(False)
+        decoder = RowDecoder(network, spec.architecture, self.layout).cast(options.device, options.row_dtype)
+        fetcher = Fetcher(options.device, options.memory)
+        self.tracker: TrackRunner | None = None
+        if spec.memory is not None:  # before the image encoder, which casts the network's layers
+            self.tracker = make_runner(spec, network, decoder, fetcher, capture=options.graphs)
+        # Our own kernels come with the compiled code: to compile them here would delay the start.
+        self._kernels = options.compile_mode is None
+        self.images = ImageRunner(spec, network, self.layout, options, fetcher, kernels=self._kernels)
+        clicks = new_stream(options.device, priority=-1) if on_gpu else None
+        self.rows = RowRunner(spec, decoder, self.layout, fetcher, clicks, capture=options.graphs)
+        self.grids = GridRunner(spec, decoder, options.device, capture=options.graphs)
+        batches = self.images.batches
         self.capacity = Capacity(
-            image_batches=tuple(self._batches),
-            ahead=3 * self._batches[-1] if on_gpu else 1,
+            image_batches=tuple(batches),
+            ahead=3 * batches[-1] if on_gpu else 1,
             preparers=_PREPARERS if on_gpu else 1,
             rows=RowRunner.MOST_ROWS,
             mixes_images=True,
@@ -102,30 +107,8 @@ class TorchEngine:
             starts_slowly=True,
             tracks=spec.memory is not None,
         )
-        decoder = RowDecoder(network, spec.architecture, self.layout).cast(options.device, options.row_dtype)
-        fetcher = Fetcher(options.device, options.memory)
-        # Before the encoder casts the layers that it keeps.
-        self.tracker: TrackRunner | None = None
-        if spec.memory is not None:
-            self.tracker = make_runner(spec, network, decoder, fetcher, capture=options.graphs)
-        # Our own kernels come with the compiled code: to compile them here would delay the start.
-        self._kernels = options.compile_mode is None
-        self._encoder = RowEncoder(network, spec, self.layout, options.row_dtype).cast(
-            options.device, options.dtype, kernels=self._kernels
-        )
         self.compilation: Compilation | None = None
         self._until_closed = contextlib.ExitStack()
-        self._reader = PictureReader(spec, options.device, options.dtype, gpu_jpeg=options.gpu_jpeg)
-        self._encode_lock = threading.Lock()
-        self._threads = threading.local()
-        self._encode_stream = new_stream(options.device) if on_gpu else None
-        clicks = new_stream(options.device, priority=-1) if on_gpu else None
-        side = spec.side
-        self._pixels = torch.zeros(self._batches[-1], 3, side, side, dtype=options.dtype, device=options.device)
-        self._encodes: dict[int, Steps] = {}
-        self._encode_pool = torch.cuda.graph_pool_handle() if on_gpu else None
-        self.rows = RowRunner(spec, decoder, self.layout, fetcher, clicks, capture=options.graphs)
-        self.grids = GridRunner(spec, decoder, options.device, capture=options.graphs)
 
     # -- loading ---------------------------------------------------------------------------------------------
 
@@ -138,11 +121,10 @@ class TorchEngine:
         started = time.perf_counter()
         device = self._options.device
         where = torch.cuda.get_device_name(device) if device.type == "cuda" else "the CPU"
-        for count in reversed(self._batches):  # the largest one allocates the memory that all share
-            self._encodes[count] = self._captured(count, self._encoder)
-            self._log_progress(where, f"encoder for {count} of {self._batches[-1]} images at a time", started)
+        for step in self.images.warm_up():
+            self._log_progress(where, step, started)
         if self._kernels:
-            self._reader.use_kernel()
+            self.images.reader.use_kernel()
             self.rows.use_packing_kernel()
             self.grids.use_kernels()
         for step in self.rows.warm_up():
@@ -170,10 +152,6 @@ class TorchEngine:
     def _log_progress(self, where: str, what: str, started: float) -> None:
         log.info("%s on %s: %s ready after %.1f s", self.spec.id, where, what, time.perf_counter() - started)
 
-    def _captured(self, count: int, function: Callable[..., Any]) -> Steps:
-        stream = self._encode_stream if self._options.graphs else None
-        return Steps(function, [self._pixels[:count]], stream, self._encode_pool)
-
     def speed_up(self, root: Path, started: float | None = None) -> None:
         """Starts to replace steps by compiled code, which is kept in ``root``; returns at once.
 
@@ -181,16 +159,18 @@ class TorchEngine:
             started: time.perf_counter() when loading began, for the log and ``readiness``.
         """
         options, spec = self._options, self.spec
-        mode = options.compile_mode or "default"
+        mode, reader = options.compile_mode or "default", self.images.reader
         switches: dict[str, Callable[[Path], object]] = {
-            f"{ENCODER}1": partial(self._use_compiled, 1),
+            f"{ENCODER}1": partial(self.images.use_compiled, 1),
             f"{DECODER}1": partial(self.rows.use_compiled, 1),
             **({PACKING: lambda _: self.rows.use_packing_kernel()} if self.rows.packs else {}),
-            **({RESIZING: lambda _: self._reader.use_kernel()} if self._reader.may_use_kernel else {}),
+            **({RESIZING: lambda _: reader.use_kernel()} if reader.may_use_kernel else {}),
             **{
                 f"{DECODER}{count}": partial(self.rows.use_compiled, count) for count in self.rows.worth_compiling[::-1]
             },
-            **{f"{ENCODER}{count}": partial(self._use_compiled, count) for count in reversed(self._batches)},
+            **{
+                f"{ENCODER}{count}": partial(self.images.use_compiled, count) for count in reversed(self.images.batches)
+            },
         }
         if self.capacity.finds:  # last: clicks and images come first
             switches[MEASURING] = lambda _: self.grids.use_kernels()
@@ -225,65 +205,17 @@ class TorchEngine:
             self.compilation.wait(_CLOSE_SECONDS)
         self._until_closed.close()
 
-    def _use_compiled(self, count: int, folder: Path) -> None:
-        """Replaces the encoder for ``count`` images by compiled code, between two runs; SetupError if it is wrong."""
-        device, side = self._options.device, self.spec.side
-        load_kernel()  # compiled code may call its operator
-        function = load_compiled(folder, self._encoder, device)
-        stream = new_stream(device) if device.type == "cuda" else None
-        with torch.inference_mode(), torch.cuda.stream(stream):
-            pixels = torch.randn(count, 3, side, side, device=device).to(self._options.dtype)
-            if not is_near(function(pixels)[:1], self._encoder(pixels)[:1]):
-                raise SetupError(f"the compiled encoder for {count} images gives other embeddings")
-        with self._encode_lock:
-            self._encodes[count] = self._captured(count, function).instead_of(self._encodes[count])
-            if stream is not None:
-                torch.cuda.empty_cache()  # the comparison's memory: the embedding cache counts on it
-
     # -- encoding --------------------------------------------------------------------------------------------
 
     def prepare(self, image: EncodedImage) -> PreparedImage:
-        """See :class:`~triton_sam.engines.base.Engine`. Each thread has its own stream."""
-        if self._encode_stream is None:
-            with torch.inference_mode():
-                return PreparedImage(*self._reader.read(image), None)
-        if not hasattr(self._threads, "stream"):
-            self._threads.stream = new_stream(self._options.device)
-        stream = self._threads.stream
-        with torch.inference_mode(), torch.cuda.stream(stream), out_of_memory_as_unavailable():
-            # The JPEG decoder writes on its own stream, to memory that this thread's last picture may still be read
-            # from. It is waited for here, not below: there the encoder waits for it on the device.
-            stream.synchronize()
-            frame, pixels = self._reader.read(image)
-            return PreparedImage(frame, pixels, stream.record_event())
+        """See :class:`~triton_sam.engines.base.Engine`."""
+        with out_of_memory_as_unavailable():
+            return self.images.prepare(image)
 
     def encode(self, prepared: Sequence[PreparedImage]) -> list[Embedding]:
         """See :class:`~triton_sam.engines.base.Engine`."""
-        count = len(prepared)
-        stream = self._encode_stream
-        with self._encode_lock, torch.inference_mode(), torch.cuda.stream(stream), out_of_memory_as_unavailable():
-            try:
-                for slot, image in zip(self._pixels, prepared, strict=False):
-                    if stream is not None and image.ready is not None:
-                        stream.wait_event(image.ready)
-                    slot.copy_(image.pixels)
-                rows, finite = self._encodes[bucket(count, self._batches)].run()
-                kept = [row.clone() for row in rows[:count]]  # the next run overwrites them
-                all_finite = (
-                    finite[:count].to("cpu", non_blocking=False)
-                    if stream is None
-                    else self.rows.to_host(finite[:count])
-                )
-            finally:
-                if stream is not None:
-                    stream.synchronize()  # pending work reads memory that is freed when this returns
-        if not bool(all_finite.all()):
-            wider = "bfloat16" if self._options.dtype is torch.float16 else "float32"
-            raise InternalError(
-                f"{self.spec.id} overflows its precision on this image: "
-                f"set TRITON_SAM_TORCH_DTYPE={wider} on the server"
-            )
-        return [TorchEmbedding(image.frame, row, self.layout) for image, row in zip(prepared, kept, strict=True)]
+        with out_of_memory_as_unavailable():
+            return self.images.encode(prepared)
 
     def adopt(self, frame: Frame, tensors: Mapping[str, FloatArray]) -> Embedding:
         """See :class:`~triton_sam.engines.base.Engine`."""
@@ -345,14 +277,15 @@ class TorchEngine:
         with out_of_memory_as_unavailable():
             return self._tracker.track(rows)
 
-    def memory_to_host(self, features: Any, pointer: Any) -> tuple[npt.NDArray[np.uint16] | None, FloatArray]:
-        """See :class:`~triton_sam.engines.tracking.TrackingEngine`."""
-        return self._tracker.memory_to_host(features, pointer)
-
-    def memory_from_host(self, features: npt.NDArray[np.uint16] | None, pointer: FloatArray) -> tuple[Any, Any]:
+    def memories_to_host(self, memories: Sequence[tuple[Any, Any]]) -> list[HostMemory]:
         """See :class:`~triton_sam.engines.tracking.TrackingEngine`."""
         with out_of_memory_as_unavailable():
-            return self._tracker.memory_from_host(features, pointer)
+            return self._tracker.memories_to_host(memories)
+
+    def memory_from_host(self, memory: HostMemory) -> tuple[Any, Any]:
+        """See :class:`~triton_sam.engines.tracking.TrackingEngine`."""
+        with out_of_memory_as_unavailable():
+            return self._tracker.memory_from_host(memory)
 
     def memory_shape(self) -> tuple[int, int, int]:
         """See :class:`~triton_sam.engines.tracking.TrackingEngine`."""

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -25,7 +24,7 @@ from triton_sam.engines.torch.tracking_given import GivenMasks
 from triton_sam.engines.torch.tracking_inputs import TrackInputs
 from triton_sam.engines.torch.tracking_step import TrackShape, TrackStep
 from triton_sam.engines.torch.tracking_trial import kernel_tracks
-from triton_sam.engines.tracking import Tracked, TrackRow
+from triton_sam.engines.tracking import HostMemory, Tracked, TrackRow
 from triton_sam.errors import InternalError, SetupError
 from triton_sam.models.specs import ModelSpec
 
@@ -40,6 +39,8 @@ SLOTS, POINTERS = 10, 20
 MORE_SLOTS, MORE_POINTERS = 22, 32
 #: Below so much memory there are fewer rows.
 _ROOMY = 12 * 2**30
+#: Memories that leave the device in one copy.
+_COPIED = 32
 #: How often compiled code is tried with other numbers, and the share of objects that must get the same.
 _TRIALS, _MOST = 3, 0.75
 _NO_PROMPT = ObjectPrompt(np.zeros((0, 2), np.float32), np.zeros(0, np.int32))
@@ -59,6 +60,8 @@ class TrackRunner:
         self._spec, self._step, self._given, self._fetcher = spec, step, given, fetcher
         self._device = device = fetcher.device
         self._stream = new_stream(device) if device.type == "cuda" else None
+        #: For memories that leave the device.
+        self._copies = new_stream(device) if device.type == "cuda" else None
         self._capture = capture and self._stream is not None
         self._lock = threading.Lock()
         self._pool = torch.cuda.graph_pool_handle() if self._capture else None
@@ -230,26 +233,37 @@ class TrackRunner:
 
     # -- memories outside the device -------------------------------------------------------------------------
 
-    def memory_to_host(
-        self, features: Tensor | None, pointer: Tensor
-    ) -> tuple[npt.NDArray[np.uint16] | None, FloatArray]:
-        """See :meth:`~triton_sam.engines.tracking.TrackingEngine.memory_to_host`."""
-        with torch.inference_mode(), torch.cuda.stream(self._stream):
-            numbers: FloatArray = pointer.cpu().numpy().copy()
-            if features is None:
-                return None, numbers
-            bits = features.T.to(torch.bfloat16).contiguous().view(torch.int16).cpu().numpy().view(np.uint16)
-            return bits.reshape(self.memory_shape), numbers
+    def memories_to_host(self, memories: Sequence[tuple[Tensor | None, Tensor]]) -> list[HostMemory]:
+        """See :meth:`~triton_sam.engines.tracking.TrackingEngine.memories_to_host`.
 
-    def memory_from_host(
-        self, features: npt.NDArray[np.uint16] | None, pointer: FloatArray
-    ) -> tuple[Tensor | None, Tensor]:
+        Beside tracking: whoever has a memory knows that its stream has written it.
+        """
+        pointers = self._to_host([pointer for _, pointer in memories], torch.float32)
+        kept = [features.T for features, _ in memories if features is not None]
+        features = iter(self._to_host(kept, torch.bfloat16))
+        found = []
+        for (present, _), pointer in zip(memories, pointers, strict=True):
+            bits = None
+            if present is not None:
+                bits = next(features).view(torch.int16).numpy().view(np.uint16).reshape(self.memory_shape)
+            found.append(HostMemory(bits, pointer.numpy()))
+        return found
+
+    def _to_host(self, tensors: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
+        """Tensors of one shape, with a few large copies in place of many small ones."""
+        found: list[Tensor] = []
+        with torch.inference_mode(), torch.cuda.stream(self._copies):
+            for start in range(0, len(tensors), _COPIED):
+                found += torch.stack(list(tensors[start : start + _COPIED])).to(dtype).cpu().unbind()
+        return found
+
+    def memory_from_host(self, memory: HostMemory) -> tuple[Tensor | None, Tensor]:
         """See :meth:`~triton_sam.engines.tracking.TrackingEngine.memory_from_host`."""
         with torch.inference_mode(), torch.cuda.stream(self._stream):
-            kept = torch.from_numpy(np.array(pointer, np.float32)).to(self._device)
-            if features is None:
+            kept = torch.from_numpy(np.array(memory.pointer, np.float32)).to(self._device)
+            if memory.features is None:
                 return None, kept
-            flat = np.array(features.reshape(len(features), -1).T, np.uint16, order="C")
+            flat = np.array(memory.features.reshape(len(memory.features), -1).T, np.uint16, order="C")
             bits = torch.from_numpy(flat.view(np.int16)).to(self._device).view(torch.bfloat16)
             return bits.to(self._step.kept_in), kept
 

@@ -12,6 +12,7 @@ from PIL import Image
 from tests.unit.backend.scheduler_helpers import PATIENCE, Counts, Inbox, click, embedding, expect_answer
 from tests.unit.backend.video.video_helpers import POINT, Film, Letterbox, MakeFilm, TrackingFake
 from tests.waiting import eventually
+from triton_sam.backend.video.session_state import StateNotes
 from triton_sam.backend.video.track_session import Limits
 from triton_sam.core.images import EncodedImage
 from triton_sam.core.rle import rle
@@ -355,8 +356,9 @@ def test_masks_of_too_many_pixels_are_refused(film: MakeFilm) -> None:
 def test_states_pack(film: MakeFilm) -> None:
     one = film()
     one.prompt(0).outcome()
-    state = one.send(Do.STATE).outcome().state
-    assert not isinstance(state, bytes)
-    assert state is not None
+    notes = one.send(Do.STATE).outcome().state
+    assert isinstance(notes, StateNotes)
+    one.track(0).outcome()  # changes nothing of it
+    state = notes.state()
     assert state.objects[0].frames[0].pending
     assert pack_state(state)

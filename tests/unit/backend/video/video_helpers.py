@@ -20,7 +20,7 @@ from triton_sam.core.images import EncodedImage
 from triton_sam.core.prompts import Prompt
 from triton_sam.core.video.request import WITH_IMAGE, Do, VideoRequest, video_request
 from triton_sam.engines.base import Capacity, Decoded, Embedding, HostEmbedding
-from triton_sam.engines.tracking import Tracked, TrackRow
+from triton_sam.engines.tracking import HostMemory, Tracked, TrackRow
 from triton_sam.errors import InvalidInput, TritonSamError
 from triton_sam.models.catalog import get_spec
 from triton_sam.models.memory_traits import MEMORY_TRAITS
@@ -81,10 +81,11 @@ class TrackingFake(GatedEngine):
         decoded = Decoded(np.float32([self.score]), logits)
         return Tracked(decoded, 1.0, features, np.zeros(256, np.float32))
 
-    def memory_to_host(self, features: Any, pointer: Any) -> tuple[Any, Any]:
-        return features, pointer
+    def memories_to_host(self, memories: Sequence[tuple[Any, Any]]) -> list[HostMemory]:
+        return [HostMemory(*memory) for memory in memories]
 
-    memory_from_host = memory_to_host
+    def memory_from_host(self, memory: HostMemory) -> tuple[Any, Any]:
+        return memory
 
     def memory_shape(self) -> tuple[int, int, int]:
         return 4, 2, 2
