@@ -82,6 +82,12 @@ def write_video(
     return path
 
 
+def by_object(image: bytes, name: int, memory: int, size: tuple[int, int]) -> Any:
+    """Object 1 is the red square, others are what is below it."""
+    found = red_square(image, name, memory, size)
+    return found if name == 1 else np.roll(found, HEIGHT // 2, axis=0)
+
+
 def _frame(index: int, size: tuple[int, int], *, alpha: bool) -> Any:
     rgb = picture(index, *size)
     if not alpha:

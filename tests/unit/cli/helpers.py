@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
@@ -17,6 +18,10 @@ class Ended:
     code: int
     out: str
     err: str
+
+
+#: One command with any words.
+Run = Callable[..., Ended]
 
 
 def run_main(*words: object, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Ended:

@@ -167,8 +167,9 @@ def _stacked(first: nn.Linear, later: nn.Linear) -> nn.Linear:
 
 
 # Custom operators, because compilers shall take them as they are.
+# Many parameters: an operator of torch takes tensors and plain numbers only.
 @torch.library.custom_op("triton_sam::memory_keys", mutates_args=())
-def make_keys(  # Many parameters: an operator of torch takes tensors and plain numbers only.
+def make_keys(
     cells: Tensor,
     ages: Tensor,
     places: Tensor,
@@ -196,6 +197,7 @@ def make_keys(  # Many parameters: an operator of torch takes tensors and plain 
     return torch.cat([made.to(cells.dtype), pointer_keys], dim=1)
 
 
+# Many parameters: the operator's.
 @make_keys.register_fake
 def _(
     cells: Tensor,

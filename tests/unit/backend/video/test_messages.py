@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import marshal
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from triton_sam.backend.requests import Turn
 from triton_sam.backend.video.answers import build_video
 from triton_sam.backend.video.outcome import VideoOutcome
 from triton_sam.backend.video.requests import StepReader
+from triton_sam.backend.video.session_state import StateNotes
 from triton_sam.backend.workers.wire import pack_job, pack_result, unpack_job, unpack_result
 from triton_sam.core.geometry import Frame, ResizePolicy
 from triton_sam.core.masks import decode, full_size, unpack_bits
@@ -156,7 +158,8 @@ def answered(form: str, wanted: frozenset[str], *, distant: bool) -> dict[str, n
     """The response to a step with two objects, computed here or by a worker."""
     job, _ = read(TRACK, IMAGE, form=form, wanted=wanted)
     decoded = [Decoded(np.float32([0.5 + name / 10]), half(name)) for name in (0, 1)]
-    state = SessionState(SPEC.id, None, (13, 7), 2, ())
+    engine: Any = SimpleNamespace(spec=SPEC, memories_to_host=list)
+    state = StateNotes(engine, None, (13, 7), 2, {}, {})
     assert job.video is not None
     job.video.outcome = VideoOutcome(FRAME, (4, 9), (1.5, -2.0), (4, 9, 11), {4: [1, 2]}, {}, state)
     if distant:
