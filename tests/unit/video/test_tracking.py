@@ -11,6 +11,7 @@ import pytest
 
 from tests.oracles.video import VideoOracle
 from tests.unit.video.trackers import ENGINES
+from tests.video_models import DEFINITIONS
 from tests.video_script import MAIN, MANY_PROMPTS, Results, SessionRun, assert_same
 from triton_sam.backend.video.track_session import Limits
 
@@ -18,9 +19,13 @@ Oracles = Callable[[str], VideoOracle]
 Trackers = Callable[[str, str], Any]
 Runs = Callable[[str, str], tuple[SessionRun, Results]]
 EACH_ENGINE = pytest.mark.parametrize("engine", list(ENGINES))
-EACH_MODEL = pytest.mark.parametrize(
-    "model_id", ["sam2.1:tiny", "sam3:tracker", pytest.param("sam2:tiny", marks=pytest.mark.part("exports"))]
-)
+
+
+def each_model(always: str) -> pytest.MarkDecorator:
+    """One model for every commit, and the others."""
+    others = [name for name in DEFINITIONS if name != always]
+    marked = [pytest.param(name, marks=pytest.mark.part("video")) for name in others]
+    return pytest.mark.parametrize("model_id", [always, *marked])
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +42,7 @@ def main_run(tracker: Trackers, new_oracle: Oracles) -> Runs:
 
 
 @EACH_ENGINE
-@EACH_MODEL
+@each_model("sam2.1:tiny")
 def test_sixty_frames_equal_the_definition(
     engine: str, model_id: str, main_run: Runs, wanted: Callable[[str, str, str], Results]
 ) -> None:
@@ -51,7 +56,7 @@ def test_sixty_frames_equal_the_definition(
 
 
 @EACH_ENGINE
-@EACH_MODEL
+@each_model("sam3:tracker")
 def test_prompts_in_many_frames_equal_the_definition(
     engine: str, model_id: str, tracker: Trackers, new_oracle: Oracles, wanted: Callable[[str, str, str], Results]
 ) -> None:
@@ -60,7 +65,7 @@ def test_prompts_in_many_frames_equal_the_definition(
     assert_same(run.run(MANY_PROMPTS), wanted(model_id, "many prompts", engine), 1e-3)
 
 
-@EACH_ENGINE
+@pytest.mark.parametrize("engine", ["onnx", pytest.param("torch", marks=pytest.mark.part("video"))])
 def test_dropping_what_no_frame_reaches_changes_nothing(
     engine: str, main_run: Runs, tracker: Trackers, new_oracle: Oracles
 ) -> None:
