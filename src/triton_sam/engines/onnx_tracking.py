@@ -55,7 +55,8 @@ class OnnxTrackingEngine(OnnxEngine):
         assert spec.memory is not None
         self.capacity = replace(self.capacity, tracks=True)
         self.track_rows = _ROWS
-        open_part = partial(open_session, threads=options.get("threads", 0), spinning=True)
+        # Without spinning: the next frame's encoder works on the same cores.
+        open_part = partial(open_session, threads=options.get("threads", 0))
         if self._device is not None:
             open_part = partial(open_part, providers=options["providers"])
         self._tracker = _Tracker(
