@@ -20,8 +20,7 @@ from tests.unit.torch_engine.test_compile_process import NICENESS
 from tests.unit.torch_engine.test_engine import close, logits_of, photograph
 from triton_sam.engines.base import Row
 from triton_sam.engines.readiness import Stage
-from triton_sam.engines.torch import compiling, decoding
-from triton_sam.engines.torch import engine as engine_module
+from triton_sam.engines.torch import compiling, decoding, encoding
 from triton_sam.engines.torch.compiled_steps import load_compiled
 from triton_sam.engines.torch.engine import TorchEngine
 from triton_sam.engines.torch.options import TorchOptions
@@ -74,7 +73,7 @@ def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callabl
     made: list[TorchEngine] = []
 
     def start(loaded: Loaded) -> TorchEngine:
-        for module in (engine_module, decoding):
+        for module in (encoding, decoding):
             monkeypatch.setattr(module, "load_compiled", loaded.load)
         options = TorchOptions(torch.device("cpu"), compile_mode="default", encode_batch=2)
         engine = TorchEngine(SPEC, copy.deepcopy(NETWORK), options)
