@@ -27,7 +27,7 @@ from triton_sam.backend.metrics import TritonMetrics, WorkerMetrics
 from triton_sam.backend.parent_watch import end_after_parent
 from triton_sam.backend.replies import build_everything, build_reply, needs_of, refuse_tensors, wanted_outputs
 from triton_sam.backend.requests import Turn, flag, image_bytes, number, session_of, text_of, text_parameter
-from triton_sam.backend.video.answers import build_video
+from triton_sam.backend.video.answers import STATE_OUTPUT, build_video
 from triton_sam.backend.video.requests import StepReader
 from triton_sam.backend.workers.options import WorkerOptions
 from triton_sam.backend.workers.remote_core import WorkerCore
@@ -80,6 +80,16 @@ class _TritonReply:
     def send_arrays(self, outputs: dict[str, npt.NDArray[Any]]) -> None:
         size = sum(len(array[0]) if array.dtype == object else array.nbytes for array in outputs.values())
         if size > _SMALL_RESPONSE and size > shutil.disk_usage(SHARED_MEMORY).free // 2:
+            state = outputs.pop(STATE_OUTPUT, None)
+            if state is not None:  # the step counts already, and the client asks again
+                log.warning(
+                    "a video's state of %.0f MB does not fit into %s: give that more room, "
+                    "or the video cannot go on after this server",
+                    state.nbytes / 1e6,
+                    SHARED_MEMORY,
+                )
+                self.send_arrays(outputs)
+                return
             raise Unavailable(
                 f"the response of {size / 1e6:.0f} MB does not fit into shared memory now: request fewer objects"
             )

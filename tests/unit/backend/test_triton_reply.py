@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import importlib
+import shutil
 import sys
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
 
+import numpy as np
 import pytest
 
 from triton_sam.errors import Unavailable
@@ -60,3 +63,16 @@ def test_nobody_asks_about_a_request_that_was_answered(module: str, reply: str, 
     answering.join(60)
     getattr(made, question)()
     assert sender.calls == ["answered a question", "sent"]
+
+
+@pytest.mark.usefixtures("without_triton")
+def test_a_state_that_does_not_fit_into_shared_memory_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    segmenter = importlib.import_module("triton_sam.backend.segmenter")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=64_000_000))
+    tensor = sys.modules["triton_python_backend_utils"].Tensor
+    reply = segmenter._TritonReply(MagicMock(), MagicMock())
+    scores = np.zeros(3, np.float32)
+    reply.send_arrays({"scores": scores, "video_state": np.zeros(33_000_000, np.uint8)})
+    assert [call.args for call in tensor.call_args_list] == [("scores", scores)]
+    with pytest.raises(Unavailable, match="33 MB does not fit into shared memory now"):
+        reply.send_arrays({"masks": np.zeros(33_000_000, np.uint8)})
