@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +21,14 @@ from PIL import Image
 from tests.unit.cli.helpers import Run, assert_one_sentence
 from tests.unit.client.video_server import FakeVideoServer
 from tests.video_clips import COUNT, HEIGHT, WIDTH, picture, write_jpegs
+
+
+@pytest.fixture(autouse=True)
+def ctrl_c() -> Iterator[None]:
+    """Ctrl-C interrupts, also where the tests run in the background of a shell, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def mkv(count: int) -> bytes:
@@ -67,7 +76,7 @@ class Endless:
         self.place += len(part)
         if not part and not self.closed.is_set():
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-            self.closed.wait()
+            assert self.closed.wait(60)
         return part
 
 
