@@ -107,7 +107,7 @@ class AsyncSAM2VideoClient:
         reverse: bool = False,
     ) -> AsyncIterator[FrameMasks]:
         """As ``SAM2VideoClient.propagate_in_video``."""
-        async for found in self.track_frames(state, start_frame_idx, max_frame_num_to_track, reverse):
+        async for found in self._frames(state, start_frame_idx, max_frame_num_to_track, reverse=reverse, as_meta=True):
             yield found.index, list(state.obj_ids), masks_of(found, state.obj_ids)
 
     async def track_frames(
@@ -118,13 +118,8 @@ class AsyncSAM2VideoClient:
         reverse: bool = False,
     ) -> AsyncIterator[VideoFrame]:
         """As ``SAM2VideoClient.track_frames``."""
-        self._check_open()
-        walk = Propagation(state, start_frame_idx, max_frame_num_to_track, reverse=reverse, window=self._options.window)
-        try:
-            while (found := await self._run(state, walk.next())) is not None:
-                yield found
-        finally:
-            walk.close()
+        async for found in self._frames(state, start_frame_idx, max_frame_num_to_track, reverse=reverse):
+            yield found
 
     async def clear_all_prompts_in_frame(
         self, state: VideoState, frame_idx: int, obj_id: int, need_output: bool = True
@@ -176,6 +171,18 @@ class AsyncSAM2VideoClient:
     def _check_open(self) -> None:
         if self._closed:
             raise InvalidInput("the client is closed: make a new one")
+
+    async def _frames(
+        self, state: VideoState, first: int | None, most: int | None, *, reverse: bool, as_meta: bool = False
+    ) -> AsyncIterator[VideoFrame]:
+        self._check_open()
+        window = self._options.window
+        walk = Propagation(state, first, most, reverse=reverse, window=window, as_meta=as_meta)
+        try:
+            while (found := await self._run(state, walk.next())) is not None:
+                yield found
+        finally:
+            walk.close()
 
     async def _run(self, state: VideoState, flow: VideoFlow[T]) -> T:
         self._check_open()

@@ -159,9 +159,9 @@ class SAM2VideoClient:
         Args:
             start_frame_idx: the first frame; default the earliest one with a prompt.
             max_frame_num_to_track: how many frames to go beyond the first; default to the end.
-            reverse: backward, to the first frame of the video.
+            reverse: backward, to the first frame of the video. There is nothing backward from that frame itself.
         """
-        for found in self.track_frames(state, start_frame_idx, max_frame_num_to_track, reverse):
+        for found in self._frames(state, start_frame_idx, max_frame_num_to_track, reverse=reverse, as_meta=True):
             yield found.index, list(state.obj_ids), masks_of(found, state.obj_ids)
 
     def track_frames(
@@ -171,14 +171,11 @@ class SAM2VideoClient:
         max_frame_num_to_track: int | None = None,
         reverse: bool = False,
     ) -> Iterator[VideoFrame]:
-        """As :meth:`propagate_in_video`, with masks as run lengths, scores and times, and nothing decoded."""
-        self._check_open()
-        walk = Propagation(state, start_frame_idx, max_frame_num_to_track, reverse=reverse, window=self._options.window)
-        try:
-            while (found := self._run(state, walk.next())) is not None:
-                yield found
-        finally:
-            walk.close()
+        """As :meth:`propagate_in_video`, with masks as run lengths, scores and times, and nothing decoded.
+
+        Backward from the first frame of the video is that frame.
+        """
+        yield from self._frames(state, start_frame_idx, max_frame_num_to_track, reverse=reverse)
 
     def clear_all_prompts_in_frame(
         self, state: VideoState, frame_idx: int, obj_id: int, need_output: bool = True
@@ -224,6 +221,18 @@ class SAM2VideoClient:
     def _check_open(self) -> None:
         if self._closed:
             raise InvalidInput("the client is closed: make a new one")
+
+    def _frames(
+        self, state: VideoState, first: int | None, most: int | None, *, reverse: bool, as_meta: bool = False
+    ) -> Iterator[VideoFrame]:
+        self._check_open()
+        window = self._options.window
+        walk = Propagation(state, first, most, reverse=reverse, window=window, as_meta=as_meta)
+        try:
+            while (found := self._run(state, walk.next())) is not None:
+                yield found
+        finally:
+            walk.close()
 
     def _run(self, state: VideoState, flow: VideoFlow[T]) -> T:
         self._check_open()

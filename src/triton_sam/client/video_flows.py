@@ -135,8 +135,14 @@ class Propagation:
         *,
         reverse: bool,
         window: int,
+        as_meta: bool = False,
     ) -> None:
-        """InvalidInput if there is nothing to track. The arguments are those of ``propagate_in_video``."""
+        """InvalidInput if there is nothing to track. The arguments are those of ``propagate_in_video``.
+
+        Args:
+            window: frames that are under way at once.
+            as_meta: whether nothing is tracked backward from frame 0, as by Meta's predictor.
+        """
         state.check_open()
         first_prompted = state.first_prompted()
         first = first_prompted if start_frame_idx is None else checked_frame(start_frame_idx)
@@ -147,7 +153,7 @@ class Propagation:
         self._waiting: deque[tuple[ClipFrame, Entry]] = deque()
         self._walk: FramesAhead | None = None
         if reverse:
-            if first > 0:  # there is nothing before the first frame
+            if first > 0 or not as_meta:
                 last: int | None = 0 if most is None else max(0, first - most)
                 self._walk = FramesAhead(state.clip, first, last, reverse=True)
         else:

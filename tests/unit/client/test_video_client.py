@@ -58,6 +58,7 @@ def test_a_whole_session_as_metas_users_write_it() -> None:
         assert [index for index, _, _ in client.propagate_in_video(state, 10, 2)] == [10, 11, 12]
         assert [index for index, _, _ in client.propagate_in_video(state, 10, 2, reverse=True)] == [10, 9, 8]
         assert list(client.propagate_in_video(state, 0, reverse=True)) == []
+        assert [found.index for found in client.track_frames(state, 0, reverse=True)] == [0]
         cleared = client.clear_all_prompts_in_frame(state, 3, 4)
         assert cleared is not None
         assert not cleared[2].any()
@@ -241,6 +242,17 @@ def test_the_async_client_gives_the_same() -> None:
             return [one async for one in client.propagate_in_video(state)]
 
     same(asyncio.run(track(FakeVideoServer({7: "killed", 15: "lost"}))), tracked(FakeVideoServer()))
+
+
+def test_backward_from_frame_0_in_the_async_client() -> None:
+    async def run() -> None:
+        async with AsyncSAM2VideoClient(servers=reached(FakeVideoServer())) as client:
+            state = await client.init_state(VIDEO)
+            await client.add_new_points_or_box(state, 0, 1, [[1, 2]], [1])
+            assert [one async for one in client.propagate_in_video(state, 0, reverse=True)] == []
+            assert [one.index async for one in client.track_frames(state, 0, reverse=True)] == [0]
+
+    asyncio.run(run())
 
 
 def test_a_cancelled_await_loses_nothing() -> None:

@@ -76,6 +76,14 @@ def test_backward_and_both_ways(server: FakeVideoServer, run: Run) -> None:
     ]
 
 
+def test_both_ways_from_frame_1_reach_frame_0(server: FakeVideoServer, run: Run) -> None:
+    write_video(Path("v.mp4"))
+    assert run("v.mp4", "--point", "1,8,4", "--both", "--out", "c.json").code == 0
+    assert server.done("track")[-1]["frame"] == 0
+    (found,) = json.loads(Path("c.json").read_text())["annotations"]
+    assert None not in found["segmentations"]
+
+
 def test_a_mask_as_the_prompt(server: FakeVideoServer, run: Run) -> None:
     write_video(Path("v.mp4"))
     Image.fromarray(np.full((HEIGHT, WIDTH), 7, np.uint8)).save("a,b.png")

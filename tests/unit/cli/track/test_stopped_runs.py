@@ -90,6 +90,28 @@ def test_the_same_command_goes_on(
     assert len(list(Path("m").iterdir())) == 30
 
 
+def test_a_run_that_was_killed_before_frame_0_goes_on_with_it(
+    server: FakeVideoServer, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_video(Path("v.mp4"), 30)
+    # One prompt, frames 6 to 29 and 5 to 1 are 30 requests: the last state is the one behind frame 1.
+    words = ("v.mp4", "--point", "6,4,4", "--out", "o.json", "--state-every", "5", "--both")
+    add = ResultFile.add
+
+    def killed(results: ResultFile, frame: Any) -> None:
+        if frame.index == 0:
+            raise Killed
+        add(results, frame)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ResultFile, "add", killed)
+        with pytest.raises(Killed):
+            run(*words)
+    server.calls.clear()
+    assert run(*words).code == 0
+    assert [video["frame"] for video in server.done("track")] == [0]
+
+
 @pytest.mark.parametrize("method", [(ResultFile, "add"), (LabelFolder, "write"), (OverlayVideo, "add")])
 def test_a_full_disk_stops_a_run_which_then_goes_on(
     method: tuple[type, str], server: FakeVideoServer, run: Run, monkeypatch: pytest.MonkeyPatch
