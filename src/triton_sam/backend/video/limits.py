@@ -43,11 +43,13 @@ class VideoLimits:
         Args:
             room: for memories in the engine's own memory; None if the engine sets no limit.
         """
+        total = settings.video_bytes if room is None else min(room, settings.video_bytes)
         return cls(
             settings.video_sessions,
             settings.video_idle_seconds,
-            settings.video_bytes if room is None else min(room, settings.video_bytes),
-            settings.video_session_bytes,
+            total,
+            # A session that alone filled everything would leave its own frames no room.
+            min(settings.video_session_bytes, total * 3 // 4),
             settings.video_gap_seconds,
             settings.max_answer_pixels,
             settings.max_image_pixels,

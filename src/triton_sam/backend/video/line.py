@@ -33,7 +33,7 @@ class VideoStep:
         failure: why it cannot be done; it is answered when it is its turn.
         begun: whether its frame was given to the encoder.
         gone: whether nobody waits for it any more.
-        frame_bytes: of the frame's file.
+        brought_bytes: of the frame's file, or of a state.
     """
 
     job: SegmentJob
@@ -43,7 +43,7 @@ class VideoStep:
     failure: TritonSamError | None = None
     begun: bool = False
     gone: bool = False
-    frame_bytes: int = 0
+    brought_bytes: int = 0
 
     @property
     def request(self) -> VideoRequest:
@@ -73,8 +73,8 @@ class Line:
         """When something was last done for it."""
         self.memory_bytes = 0
         """Of its memories."""
-        self.frame_bytes = 0
-        """Of the frames that wait."""
+        self.waiting_bytes = 0
+        """Of the frames and states that wait."""
         self._waiting: dict[int, VideoStep] = {}
         self._names: dict[int, str] = {}
         self._progressed = self.used
@@ -89,7 +89,7 @@ class Line:
 
     @property
     def bytes(self) -> int:
-        return self.memory_bytes + self.frame_bytes
+        return self.memory_bytes + self.waiting_bytes
 
     def steps(self) -> Iterator[VideoStep]:
         """The step that is computed, and those that wait."""
@@ -97,7 +97,7 @@ class Line:
             yield self.running
         yield from self._waiting.values()
 
-    def check(self, request: VideoRequest, frame_bytes: int, most_bytes: int, most_waiting: int) -> None:
+    def check(self, request: VideoRequest, more_bytes: int, most_bytes: int, most_waiting: int) -> None:
         """Raises InvalidInput for a step that was taken already, QueueFull if no further one may wait."""
         number = request.step
         if number in self._waiting:
@@ -107,7 +107,7 @@ class Line:
             raise InvalidInput(f"{taken} was taken already: the next step of the session is step {self._expected}")
         if len(self._waiting) >= most_waiting:
             raise QueueFull(f"{most_waiting} steps of the session are waiting already: wait for an answer first")
-        if self._waiting and self.bytes + frame_bytes > most_bytes:
+        if self._waiting and self.bytes + more_bytes > most_bytes:
             raise QueueFull(
                 f"the session has {self.bytes:,} bytes of memories and waiting frames: wait for an answer first"
             )
@@ -117,7 +117,7 @@ class Line:
         if self._cancelled is not None and self._cancelled.step >= step.request.step:
             self._cancelled = None
         self._waiting[step.request.step] = step
-        self.frame_bytes += step.frame_bytes
+        self.waiting_bytes += step.brought_bytes
         self.used = time.perf_counter()
 
     def upcoming(self, depth: int) -> VideoStep | None:
@@ -167,7 +167,7 @@ class Line:
     def drop_all(self) -> list[VideoStep]:
         """Removes all waiting steps."""
         waiting, self._waiting = list(self._waiting.values()), {}
-        self.frame_bytes = 0
+        self.waiting_bytes = 0
         for step in waiting:
             step.gone = True
         return waiting
@@ -200,7 +200,7 @@ class Line:
 
     def _take(self, number: int) -> VideoStep:
         step = self._waiting.pop(number)
-        self.frame_bytes -= step.frame_bytes
+        self.waiting_bytes -= step.brought_bytes
         return step
 
     def _give_up(self, why: str, steps: list[VideoStep] | None = None) -> list[tuple[VideoStep, TritonSamError]]:

@@ -106,16 +106,19 @@ class VideoRunner:
         """
         assert job.video is not None
         step = VideoStep(job, job.video, image, failure=failure)
-        step.frame_bytes = 0 if image is None else len(image.data)
+        step.brought_bytes = len(step.video.state or b"") if image is None else len(image.data)
         with self._lock:
             if self._closing:
                 raise Unavailable(_STOPPING)
             if self._cancelled.is_cancelled(step.request.session, job.sequence):
                 raise Cancelled(SUPERSEDED)
             line = self._open(step) if step.request.do is Do.OPEN else self._store.require(step.request.session)
-            line.check(step.request, step.frame_bytes, self._limits.session_bytes, self._limits.waiting)
-            if step.frame_bytes and not self._store.has_room(step.frame_bytes):
-                raise QueueFull("the videos that are being tracked have used up their memory: try again in a moment")
+            try:
+                self._check_room(line, step)
+            except TritonSamError:
+                if line.session is None and line.is_idle:  # it was opened for this step
+                    self._store.close(line)
+                raise
             line.add(step)
             self._responder.admit(job)
             self._frames.feed(self._store.busy)  # not only when the thread is free
@@ -137,6 +140,12 @@ class VideoRunner:
         self._turns.close()
         with self._lock:
             self._store.clear()
+
+    def _check_room(self, line: Line, step: VideoStep) -> None:
+        """Under the lock."""
+        line.check(step.request, step.brought_bytes, self._limits.session_bytes, self._limits.waiting)
+        if step.brought_bytes and not self._store.has_room(step.brought_bytes, line):
+            raise QueueFull("the videos that are being tracked have used up their memory: try again in a moment")
 
     def _open(self, step: VideoStep) -> Line:
         """The session that a step opens. One of this name is only replaced by a state. Under the lock."""
@@ -210,9 +219,9 @@ class VideoRunner:
             if line.session is None or step.request.do is Do.OPEN:
                 self._store.close(line)
 
-    def has_room(self) -> bool:
+    def has_room(self, more: int) -> bool:
         with self._lock:
-            return self._store.has_room()
+            return self._store.has_room(more)
 
     def _report(self) -> None:
         """Under the lock."""

@@ -13,7 +13,7 @@ from triton_sam.backend.video.outcome import VideoOutcome
 from triton_sam.backend.video.session_state import note_state, session_of
 from triton_sam.backend.video.track_session import Forms, FrameMasks, Step, TrackSession
 from triton_sam.core.geometry import Frame
-from triton_sam.core.video.request import Do
+from triton_sam.core.video.request import Do, VideoRequest
 from triton_sam.core.video.state_bytes import StateLimits, unpack_state
 from triton_sam.engines.base import Decoded
 from triton_sam.engines.tracking import Tracked, TrackingEngine, TrackRow
@@ -52,6 +52,8 @@ class Stepper:
             raise InvalidInput(f"{request.named} came before the session was opened: open it first")
         if request.do in (Do.PROMPT, Do.TRACK):
             self._check_room(line, session, step)
+        if request.do is Do.CLEAR and session.size is not None:
+            self._check_answer(len(session.objects), session.size, request)
         begun = self._act(session, step)
 
         def finish(results: Sequence[Tracked]) -> tuple[list[Decoded], VideoOutcome]:
@@ -73,6 +75,7 @@ class Stepper:
 
     def _open(self, step: VideoStep) -> TrackSession:
         request, limits, engine = step.request, self._limits, self._engine
+        self._check_size(request)
         if step.video.state is None:
             session = TrackSession(self._traits, limits.session, request.length)
             session.size = request.size
@@ -85,6 +88,7 @@ class Stepper:
             engine.memory_bytes,
             limits.session_bytes,
             limits.session.objects,
+            limits.session.conditioning,
             limits.pixels,
         )
         state = unpack_state(step.video.state, wanted)
@@ -97,6 +101,13 @@ class Stepper:
         session.size = session.size or request.size
         return session
 
+    def _check_size(self, request: VideoRequest) -> None:
+        if request.size is not None and request.size[0] * request.size[1] > self._limits.pixels:
+            raise TooLarge(
+                f"frames of {request.size[0]} x {request.size[1]} pixels are too large: {self._limits.pixels:,} pixels "
+                "are allowed"
+            )
+
     def _check_room(self, line: Line, session: TrackSession, step: VideoStep) -> None:
         request, limits = step.request, self._limits
         assert step.embedding is not None
@@ -108,10 +119,13 @@ class Stepper:
                 "are allowed: remove some, or raise TRITON_SAM_VIDEO_SESSION_BYTES"
             )
         count = len(session.objects) + (request.do is Do.PROMPT and request.object not in session.objects)
-        if request.format != "logits" and count * frame.width * frame.height > limits.answer_pixels:
+        self._check_answer(count, (frame.width, frame.height), request)
+
+    def _check_answer(self, count: int, size: tuple[int, int], request: VideoRequest) -> None:
+        if request.format != "logits" and count * size[0] * size[1] > self._limits.answer_pixels:
             raise TooLarge(
-                f"{count} masks of {frame.width} x {frame.height} pixels are too much for one response: "
-                f"{limits.answer_pixels:,} pixels in all are allowed, so request logits, or raise "
+                f"{count} masks of {size[0]} x {size[1]} pixels are too much for one response: "
+                f"{self._limits.answer_pixels:,} pixels in all are allowed, so request logits, or raise "
                 "TRITON_SAM_MAX_ANSWER_PIXELS"
             )
 

@@ -84,14 +84,15 @@ class SessionStore:
             del self._lines[line.name]
             self.freed += line.memory_bytes
 
-    def has_room(self, more: int = 0) -> bool:
+    def has_room(self, more: int = 0, keep: Line | None = None) -> bool:
         """Whether all sessions fit into their memory; the least recently used idle ones are dropped for that.
 
         Args:
             more: bytes besides theirs.
+            keep: the session that asks, which is not dropped.
         """
         while self.bytes + more > self._limits.total_bytes:
-            if not self._drop_idle():
+            if not self._drop_idle(keep):
                 return False
         return True
 
@@ -113,9 +114,9 @@ class SessionStore:
         """Forgets all sessions."""
         self._lines.clear()
 
-    def _drop_idle(self) -> bool:
+    def _drop_idle(self, keep: Line | None = None) -> bool:
         """Drops the idle session that was not used for the longest time. Returns whether there was one."""
-        line = next((line for line in self._lines.values() if line.is_idle), None)
+        line = next((line for line in self._lines.values() if line.is_idle and line is not keep), None)
         if line is not None:
             self._drop(line)
         return line is not None

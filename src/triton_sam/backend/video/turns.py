@@ -27,8 +27,8 @@ class Owner(Protocol):
     def failed(self, line: Line, step: VideoStep) -> None:
         """A step does not count; it is answered."""
 
-    def has_room(self) -> bool:
-        """Whether all sessions fit into their memory."""
+    def has_room(self, more: int) -> bool:
+        """Whether all sessions and so many further bytes fit into their memory."""
 
 
 class TurnComputer:
@@ -43,6 +43,7 @@ class TurnComputer:
         self._owner = owner
         self._stepper = Stepper(engine, limits)
         self._began: float | None = None
+        self._progressed = 0.0
         # Of low priority on a CPU, as encodes are: EncodePipeline gives the reason.
         self._low: ThreadPoolExecutor | None = None
         if engine.capacity.on_cpu:
@@ -50,9 +51,9 @@ class TurnComputer:
 
     @property
     def seconds(self) -> float:
-        """For how long the present steps have been computed; 0 if there are none. May be asked by any thread."""
+        """For how long the present steps have made no progress; 0 if there are none. May be asked by any thread."""
         began = self._began
-        return 0.0 if began is None else time.perf_counter() - began
+        return 0.0 if began is None else time.perf_counter() - max(began, self._progressed)
 
     def close(self) -> None:
         """Ends its threads."""
@@ -99,7 +100,9 @@ class TurnComputer:
         if step.failure is not None:
             raise step.failure
         step.job.mark_queue(time.perf_counter())
-        if step.request.do in (Do.PROMPT, Do.TRACK) and not self._owner.has_room():
+        restored = step.video.state
+        grows = step.request.do in (Do.PROMPT, Do.TRACK) or restored is not None
+        if grows and not self._owner.has_room(len(restored or b"")):
             raise Unavailable(
                 "the videos that are being tracked have used up their memory: try again later, "
                 "or raise TRITON_SAM_VIDEO_BYTES"
@@ -109,8 +112,12 @@ class TurnComputer:
     def _track(self, rows: list[TrackRow]) -> list[Tracked]:
         if not rows:
             return []
-        track = self._engine.track
-        results = track(rows) if self._low is None else self._low.submit(track, rows).result()
+        track, most = self._engine.track, self._engine.track_rows
+        results: list[Tracked] = []
+        for start in range(0, len(rows), most):
+            batch = rows[start : start + most]
+            results += track(batch) if self._low is None else self._low.submit(track, batch).result()
+            self._progressed = time.perf_counter()
         self._metrics.count("video_rows", len(rows))
         return results
 

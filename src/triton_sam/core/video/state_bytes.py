@@ -30,6 +30,8 @@ _MOST_HEADER = 4 * 1024 * 1024
 _MOST_RANGES = 16_384
 _MOST_NUMBER = 2**31 - 1
 _POINTER = 256
+#: Frames that are remembered around each prompted frame, and around the newest one: 15 on each side.
+_MOST_AROUND = 31
 #: What a remembered frame takes besides its arrays, and its pointer.
 _FRAME_BYTES = 1200
 _CONDITIONS, _PENDING, _FEATURES, _LOGITS = 1, 2, 4, 8
@@ -46,6 +48,7 @@ class StateLimits:
         memory_bytes: of a memory in the engine's own form.
         most_bytes: of the session in memory.
         objects: number of objects.
+        conditioning: number of conditioning frames of an object.
         pixels: of a frame.
     """
 
@@ -55,6 +58,7 @@ class StateLimits:
     memory_bytes: int
     most_bytes: int
     objects: int
+    conditioning: int
     pixels: int
 
 
@@ -150,6 +154,10 @@ class _Plan:
         self.objects = [self._read_object(entry, most) for entry in listed]
         if len({name for name, _, _ in self.objects}) != len(self.objects):
             _damaged("it has an object twice")
+        if self.objects and self.size is None:
+            _damaged("it has objects and no size of frames")
+        if sum(len(ranges) for _, _, ranges in self.objects) > _MOST_RANGES:
+            _damaged(f"it has more than {_MOST_RANGES} ranges of tracked frames")
 
     def check_bytes(self, given: int) -> None:
         """Raises TooLarge or InvalidInput if the arrays are more than the budget, or not as many as announced."""
@@ -209,6 +217,15 @@ class _Plan:
         frames = [_frame(row, most) for row in entry["frames"]]
         if len({(frame, flags & _PENDING) for frame, flags, _, _ in frames}) != len(frames):
             _damaged(f"object {name} has a frame twice")
+        kept = [flags for _, flags, _, _ in frames if not flags & _PENDING]
+        conditioning = sum(flags & _CONDITIONS for flags in kept)
+        if conditioning > self._limits.conditioning:
+            raise TooLarge(
+                f"object {name} of video_state has {conditioning} prompted frames and {self._limits.conditioning} are "
+                "allowed: raise TRITON_SAM_VIDEO_CONDITIONING, or begin a session without it"
+            )
+        if len(kept) > _MOST_AROUND * (conditioning + 2):
+            _damaged(f"object {name} has more frames than any frame could need")
         return name, frames, _ranges(entry["tracked"], name)
 
 

@@ -259,7 +259,8 @@ class TrackRunner:
 
     def memory_from_host(self, memory: HostMemory) -> tuple[Tensor | None, Tensor]:
         """See :meth:`~triton_sam.engines.tracking.TrackingEngine.memory_from_host`."""
-        with torch.inference_mode(), torch.cuda.stream(self._stream):
+        # Under the lock: a copy would break a capture on this stream.
+        with self._lock, torch.inference_mode(), torch.cuda.stream(self._stream):
             kept = torch.from_numpy(np.array(memory.pointer, np.float32)).to(self._device)
             if memory.features is None:
                 return None, kept

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import weakref
 
@@ -91,7 +92,7 @@ def test_the_least_recently_used_idle_session_makes_room(film: MakeFilm, engine:
 
 
 def test_sessions_share_their_bytes(film: MakeFilm) -> None:
-    one = film("one", total_bytes=3 * FRAME_BYTES, session_bytes=10 * FRAME_BYTES)
+    one = film("one", total_bytes=3 * FRAME_BYTES + 1000, session_bytes=10 * FRAME_BYTES)
     two = film("two")
     for each in (one, two):
         each.prompt(0).outcome()
@@ -146,3 +147,42 @@ def test_a_name_is_taken_once(film: MakeFilm) -> None:
     again.next = 1
     with pytest.raises(InvalidInput, match="'one' is open already"):
         again.open()
+
+
+def test_a_session_never_makes_room_for_itself_by_going(film: MakeFilm) -> None:
+    one = film(total_bytes=FRAME_BYTES + 10, session_bytes=10 * FRAME_BYTES)
+    one.prompt(0).outcome()
+    with pytest.raises(QueueFull, match="have used up their memory"):
+        one.track(1)
+    one.next -= 1
+    assert one.send(Do.STATE).outcome().known == (1,)
+
+
+def test_states_count_among_all_bytes(film: MakeFilm, engine: TrackingFake) -> None:
+    one = film("one", total_bytes=4 * FRAME_BYTES, session_bytes=10 * FRAME_BYTES)
+    one.prompt(0).outcome()
+    state = one.track(1, state=True).outcome().state_bytes()
+    assert state is not None
+    engine.track_gate.clear()
+    engine.track_arrived.clear()
+    running = one.track(2)
+    assert engine.track_arrived.wait(PATIENCE)
+    two = Film(one.scheduler, "two")
+    with pytest.raises(QueueFull, match="have used up their memory"):
+        two.send(Do.OPEN, restore=state + bytes(4 * FRAME_BYTES))
+    assert is_gone(two)
+    engine.track_gate.set()
+    running.outcome()
+
+
+def test_masks_of_a_cleared_frame_are_bounded_too(film: MakeFilm) -> None:
+    one = film()
+    one.prompt(0, 1).outcome()
+    one.prompt(0, 2).outcome()
+    runner = one.scheduler.video
+    assert runner is not None
+    stepper = runner._turns._stepper
+    stepper._limits = dataclasses.replace(stepper._limits, answer_pixels=64)
+    assert isinstance(one.send(Do.CLEAR, frame=0, object=1).error(), TooLarge)
+    two = Film(one.scheduler, "two")
+    assert isinstance(two.send(Do.OPEN, width=100_000, height=100_000).error(), TooLarge)

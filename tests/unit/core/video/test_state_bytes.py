@@ -20,7 +20,7 @@ from triton_sam.core.video.state import FrameState, ObjectState, SessionState
 from triton_sam.core.video.state_bytes import StateLimits, pack_state, unpack_state
 from triton_sam.errors import InvalidInput, TooLarge
 
-LIMITS = StateLimits("sam2.1:tiny", (4, 2, 2), (8, 8), 64, 1_000_000, 8, 10_000)
+LIMITS = StateLimits("sam2.1:tiny", (4, 2, 2), (8, 8), 64, 1_000_000, 8, 4, 10_000)
 HEAD = struct.Struct("<8sHII")
 
 
@@ -132,6 +132,11 @@ def test_a_hostile_header_gives_a_state_or_a_sentence(data: st.DataObject) -> No
         (lambda header: header["objects"][0].update(object=7), "an object twice"),
         (lambda header: header["objects"][0]["frames"][1].__setitem__(0, 3), "a frame twice"),
         (lambda header: header["objects"][0].update(tracked=[[5, 9, True], [0, 4, True]]), "not in order"),
+        (lambda header: header.update(size=None), "objects and no size"),
+        (
+            lambda header: header["objects"][0].update(tracked=[[n, n, False] for n in range(20_000)]),
+            "more than 16384 ranges",
+        ),
         (lambda header: b"[" * 100_000, "not JSON"),
         (lambda header: b"[]", "the header has not the keys"),
     ],
@@ -152,10 +157,11 @@ def test_values_that_are_not_finite_are_refused() -> None:
 
 
 def test_a_state_beyond_the_budget_is_refused_before_anything_is_made() -> None:
-    frames = tuple(frame_state(number) for number in range(500))
-    data = pack_state(SessionState("sam2.1:tiny", None, (80, 60), 9, (ObjectState(1, frames, ()),)))
+    frames = tuple(frame_state(number) for number in range(60))
+    objects = tuple(ObjectState(name, frames, ()) for name in range(8))
+    data = pack_state(SessionState("sam2.1:tiny", None, (80, 60), 9, objects))
     tight = dataclasses.replace(LIMITS, most_bytes=500_000)
-    assert unpack_state(data, LIMITS).objects[0].frames[499].frame == 499
+    assert unpack_state(data, LIMITS).objects[7].frames[59].frame == 59
     tracemalloc.start()
     with pytest.raises(TooLarge, match="TRITON_SAM_VIDEO_SESSION_BYTES"):
         unpack_state(data, tight)
@@ -163,9 +169,21 @@ def test_a_state_beyond_the_budget_is_refused_before_anything_is_made() -> None:
     tracemalloc.stop()
 
 
+def test_more_frames_than_a_session_keeps_are_refused() -> None:
+    def state(*frames: FrameState) -> bytes:
+        return pack_state(SessionState("sam2.1:tiny", None, (80, 60), 9, (ObjectState(1, frames, ()),)))
+
+    prompted = [frame_state(number, conditions=True) for number in range(5)]
+    assert unpack_state(state(*prompted[:4]), LIMITS)
+    with pytest.raises(TooLarge, match="5 prompted frames and 4 are allowed: raise TRITON_SAM_VIDEO_CONDITIONING"):
+        unpack_state(state(*prompted), LIMITS)
+    with pytest.raises(InvalidInput, match="more frames than any frame could need"):
+        unpack_state(state(prompted[0], *(frame_state(number, whole=False) for number in range(5, 105))), LIMITS)
+
+
 def test_a_video_that_was_tracked_to_and_fro_keeps_the_ranges_next_to_its_newest_frame() -> None:
     ranges = tuple((2 * number, 2 * number, bool(number % 2)) for number in range(20_000))
     objects = (ObjectState(1, (frame_state(3, conditions=True),), ranges),)
-    back = unpack_state(pack_state(SessionState("sam2.1:tiny", None, None, 39_998, objects)), LIMITS)
+    back = unpack_state(pack_state(SessionState("sam2.1:tiny", None, (80, 60), 39_998, objects)), LIMITS)
     assert back.objects[0].tracked == ranges[-len(back.objects[0].tracked) :]
     assert len(back.objects[0].tracked) > 10_000
