@@ -42,6 +42,8 @@ log = logging.getLogger(__name__)
 _RECOVERABLE = (Unavailable, ServerUnreachable, SessionExpired, DeadlineExceeded, InternalError, Cancelled)
 #: Requests since the newest state may have so many bytes before the next one is asked for; all that are kept, twice.
 _MOST_BYTES = 64 * 2**20
+#: So many requests are kept if the server has given no state that it was asked for.
+_MOST_REQUESTS = 4096
 #: A state is asked for after so many of its bytes for each request, if that is later: many objects have a hundred
 #: megabytes, which take as long as thirty frames.
 _STATE_BYTES = 512 * 1024
@@ -125,6 +127,10 @@ class VideoSession:
         self._checkpoints: list[Checkpoint | None] = [checkpoint]
         #: All requests since the oldest.
         self._log: deque[Entry] = deque()
+        #: Whether the server left out the last state that it was asked for.
+        self._is_left_out = False
+        #: Whether the log lacks requests behind the oldest state.
+        self._has_gap = False
         self._next = 1 if checkpoint is None else checkpoint.step + 1
         self._headers = {wire.IMAGE_HEADER: uuid.uuid4().hex} if routed else {}
         self.name = ""
@@ -201,7 +207,13 @@ class VideoSession:
                 break
             count += 1
             size += len(entry.image or b"")
-        return count >= max(self._options.state_every, _due_after(self.checkpoint)) or size > _MOST_BYTES
+        return count >= self._state_due() or size > _MOST_BYTES
+
+    def _state_due(self) -> int:
+        """Requests after which the next state is asked for."""
+        newest = self.checkpoint
+        worth = 0 if newest is None else len(newest.data) // _STATE_BYTES
+        return max(self._options.state_every, worth)
 
     def _send(self) -> VideoFlow[None]:
         if not self._is_open:
@@ -221,6 +233,11 @@ class VideoSession:
 
     def _open(self) -> VideoFlow[None]:
         """Opens a session of its own name, so that requests which an earlier one left behind cannot disturb it."""
+        if self._has_gap:
+            raise SessionExpired(
+                "the video cannot be brought back after a failure of its server, which had left its state out for too "
+                "long: give the server more room in /dev/shm, and begin the video again"
+            )
         for entry in self._log:
             entry.taken, entry.ticket = False, None
         self._sent_again = False
@@ -252,13 +269,18 @@ class VideoSession:
 
     def _take(self, entry: Entry, outputs: Outputs) -> None:
         entry.ticket, entry.taken = None, True
+        state = outputs.get("video_state") if entry.keeps_state else None
+        if state is not None and state.size:
+            self._is_left_out = False
+            self._keep(Checkpoint(entry.step, state.tobytes()))
+        elif entry.answer is None and entry.keeps_state:
+            self._is_left_out = True
         if entry.answer is None:
             entry.answer = outputs
             self._failures = 0
             self._sent_again = False
-        state = outputs.get("video_state") if entry.keeps_state else None
-        if state is not None and state.size:
-            self._keep(Checkpoint(entry.step, state.tobytes()))
+        if self._is_left_out:
+            self._shorten()
 
     def _keep(self, state: Checkpoint) -> None:
         """Takes a state, and drops what is too old to be needed."""
@@ -269,11 +291,38 @@ class VideoSession:
         if len(kept) > 1 and self._frames(kept[-2], kept[-1]) < _HISTORY // 2:
             kept.pop()
         kept.append(state)
-        size = sum(len(entry.image or b"") for entry in self._log)
-        while len(kept) > 1 and (self._frames(kept[1], state) >= _HISTORY or size > 2 * _MOST_BYTES):
-            kept.pop(0)
-            while self._log and kept[0] is not None and self._log[0].step <= kept[0].step:
-                size -= len(self._log.popleft().image or b"")
+        while len(kept) > 1 and (
+            self._has_gap or self._frames(kept[1], state) >= _HISTORY or self._log_bytes() > 2 * _MOST_BYTES
+        ):
+            self._drop_oldest_state()
+        self._has_gap = False
+
+    def _drop_oldest_state(self) -> None:
+        kept = self._checkpoints
+        kept.pop(0)
+        while self._log and kept[0] is not None and self._log[0].step <= kept[0].step:
+            self._log.popleft()
+
+    def _log_bytes(self) -> int:
+        return sum(len(entry.image or b"") for entry in self._log)
+
+    def _shorten(self) -> None:
+        """Keeps the log from growing while the server gives no state; then the session may not be brought back."""
+        most = max(_MOST_REQUESTS, 2 * self._state_due())
+        while len(self._log) > most or self._log_bytes() > 2 * _MOST_BYTES:
+            if len(self._checkpoints) > 1:
+                self._drop_oldest_state()
+                continue
+            oldest = self._log[0]
+            if oldest.answer is None or not oldest.taken:
+                return
+            self._log.popleft()
+            if not self._has_gap:
+                self._has_gap = True
+                log.warning(
+                    "the server leaves the video's state out, so that a failure would end the video: "
+                    "give the server more room in /dev/shm"
+                )
 
     def _frames(self, older: Checkpoint | None, newer: Checkpoint | None) -> int:
         """Number of frames that were tracked between two states."""
@@ -291,6 +340,7 @@ class VideoSession:
         others_taken = yield from self._settle(failed)
         # A server that starts again does not know its models yet.
         lost = not isinstance(error, (*_RECOVERABLE, NotFound) if self._was_open else _RECOVERABLE)
+        lost = lost or (self._has_gap and not self._is_open)
         if lost and isinstance(error, InvalidInput) and failed is not None and self._sent_again:
             lost = False  # the first attempt may have been taken after all, so that the second one is refused
             self._is_open = False
@@ -349,8 +399,3 @@ class VideoSession:
             entry.error = error
             self._next = entry.step
         self._failures = 0
-
-
-def _due_after(newest: Checkpoint | None) -> int:
-    """Requests after which the next state is worth its bytes."""
-    return 0 if newest is None else len(newest.data) // _STATE_BYTES

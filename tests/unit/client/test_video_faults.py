@@ -149,6 +149,77 @@ def test_expired_sessions_are_restored_without_a_pause(monkeypatch: pytest.Monke
     assert issubclass(SessionExpired, TritonSamError)
 
 
+# a server without room for states
+
+
+class Roomless(FakeVideoServer):
+    """Leaves the state out of its answers while it has no room."""
+
+    has_room = False
+
+    def _outputs(self, *given: Any) -> Any:
+        outputs = super()._outputs(*given)
+        return outputs if self.has_room else {"result_json": outputs["result_json"]}
+
+
+@pytest.fixture
+def short_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(video_session, "_MOST_REQUESTS", 12)
+
+
+@pytest.mark.parametrize("most", ["_MOST_REQUESTS", "_MOST_BYTES"])
+def test_states_that_never_come_do_not_fill_the_memory(
+    most: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(video_session, most, {"_MOST_REQUESTS": 12, "_MOST_BYTES": 1000}[most])
+    with client_of(Roomless(), state_every=5) as client:
+        state = client.init_state(np.repeat(VIDEO, 3, axis=0))
+        client.add_new_points_or_box(state, 0, 1, [[1, 2]], [1])
+        log = state.session._log
+        kept = [(len(log), sum(len(one.image or b"") for one in log)) for _ in client.propagate_in_video(state)]
+    assert len(kept) == 3 * LENGTH
+    assert max(count for count, _ in kept) <= 12 + 3 if most == "_MOST_REQUESTS" else 3000 > max(s for _, s in kept)
+    (told,) = [record.getMessage() for record in caplog.records if "state out" in record.getMessage()]
+    assert "give the server more room in /dev/shm" in told
+
+
+def test_a_session_with_dropped_requests_is_not_brought_back_wrongly(short_log: None) -> None:
+    server = Roomless({25: "killed"})
+    with client_of(server) as client:
+        state = client.init_state(VIDEO)
+        client.add_new_points_or_box(state, 0, 1, [[1, 2]], [1])
+        for _ in range(2):
+            with pytest.raises(
+                SessionExpired, match="give the server more room in /dev/shm, and begin the video again"
+            ):
+                list(client.propagate_in_video(state, 20))
+                list(client.propagate_in_video(state))
+    assert len(server.done("open")) == 1
+
+
+def test_few_states_that_do_not_come_are_not_missed(short_log: None) -> None:
+    same(tracked(Roomless({9: "killed"})), tracked(FakeVideoServer()))
+
+
+def test_a_state_that_comes_again_brings_the_session_back(short_log: None) -> None:
+    expected = tracked(FakeVideoServer())
+    server = Roomless()
+    found = []
+    with client_of(server) as client:
+        state = client.init_state(VIDEO)
+        client.add_new_points_or_box(state, 0, 1, [[1, 2]], [1])
+        for one in client.propagate_in_video(state):
+            found.append(one)
+            if one[0] == 14:
+                assert state.session._has_gap
+                server.has_room = True
+            if one[0] == 21:
+                assert not state.session._has_gap
+                server.kill()
+    same(found, expected)
+    assert [opened["step"] > 0 for opened in server.done("open")] == [False, True]
+
+
 # endless and slow
 
 
