@@ -25,6 +25,7 @@ def errors() -> dict[str, dict[str, float]]:
     return found
 
 
+@pytest.mark.part("bench")
 @pytest.mark.parametrize("dtype", list(_LIMITS))
 @pytest.mark.parametrize("name", [*(kind.name for kind in KINDS), "keys"])
 def test_the_kernels_give_what_is_defined(errors: dict[str, dict[str, float]], name: str, dtype: str) -> None:
