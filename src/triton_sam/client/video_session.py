@@ -70,7 +70,7 @@ class Entry:
 
     Attributes:
         keeps_state: whether its answer brings the session's state.
-        answer: the outputs, once they have come for the first time.
+        answer: the outputs without the state, once they have come for the first time.
         error: why there will be no answer.
         ticket: of the request that is under way.
         taken: whether the present server has taken it into its session.
@@ -276,7 +276,8 @@ class VideoSession:
         elif entry.answer is None and entry.keeps_state:
             self._is_left_out = True
         if entry.answer is None:
-            entry.answer = outputs
+            # Without the state, which may be large: the checkpoint has it.
+            entry.answer = {name: array for name, array in outputs.items() if name != "video_state"}
             self._failures = 0
             self._sent_again = False
         if self._is_left_out:

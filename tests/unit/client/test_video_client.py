@@ -116,6 +116,15 @@ def test_what_is_kept_reaches_back_as_far_as_corrections_do_and_no_further(every
             assert len(session._checkpoints) <= 5
 
 
+def test_a_state_is_kept_once() -> None:
+    with client_of(FakeVideoServer()) as client:
+        state = client.init_state(VIDEO)
+        client.add_new_points_or_box(state, 0, 1, [[1, 2]], [1])
+        for _ in client.propagate_in_video(state):
+            assert not any("video_state" in (entry.answer or {}) for entry in state.session._log)
+        assert state.checkpoint is not None
+
+
 def test_large_frames_are_not_kept_for_corrections(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(video_session, "_MOST_BYTES", 1000)
     with client_of(FakeVideoServer(), state_every=50) as client:
