@@ -192,9 +192,8 @@ class Propagation:
 
     def close(self) -> None:
         """Ends it, also in the middle. Frames that were sent already are tracked all the same."""
+        self._state.session.withdraw([entry for _, entry in self._waiting])
+        self._waiting.clear()
         if self._walk is not None:
             self._walk.close()
             self._walk = None
-        if self._waiting:
-            self._waiting.clear()
-            self._state.session.withdraw()

@@ -183,11 +183,19 @@ class VideoSession:
         except TritonSamError as error:
             yield from self._recover(error)
 
-    def withdraw(self) -> None:
-        """Takes back requests that were not sent, because nobody waits for them any more."""
+    def withdraw(self, entries: Sequence[Entry]) -> None:
+        """Takes back those of these requests that were not sent; the numbers of those behind them are free again."""
+        unsent: list[Entry] = []
         while self._log and self._log[-1].answer is None and self._log[-1].ticket is None:
-            self._log.pop()
-            self._next -= 1
+            unsent.append(self._log.pop())
+        self._next -= len(unsent)
+        for entry in reversed(unsent):
+            if entry in entries:
+                entry.error = Cancelled("the request was withdrawn, because nobody waited for it any more")
+                continue
+            entry.step = self._next
+            self._next += 1
+            self._log.append(entry)
 
     def close(self) -> VideoFlow[None]:
         """Tells the server that the session is over; errors do not matter."""

@@ -16,8 +16,10 @@ from tests.unit.client.video_runs import HEIGHT, LENGTH, VIDEO, WIDTH, client_of
 from tests.unit.client.video_server import FakeVideoServer, reached
 from triton_sam import AsyncSAM2VideoClient, SAM2VideoClient
 from triton_sam.client import video_session
+from triton_sam.client.video_session import VideoSession
 from triton_sam.core.rle import from_rle
 from triton_sam.errors import (
+    Cancelled,
     InvalidInput,
     Unsupported,
 )
@@ -160,6 +162,37 @@ def test_leaving_early_and_going_on() -> None:
                 break
         assert len(server.done("track")) <= 7 + 3
         assert [index for index, _, _ in client.propagate_in_video(state, 7)] == list(range(7, LENGTH))
+
+
+@pytest.mark.parametrize("turns", [1, 2, 5])
+@pytest.mark.parametrize("first_is_left", [True, False])
+def test_one_of_two_walks_in_turns_is_left_early(turns: int, first_is_left: bool) -> None:
+    server = FakeVideoServer()
+    with client_of(server) as client:
+        state = client.init_state(VIDEO)
+        client.add_new_points_or_box(state, 0, 1, [[1, 2]], [1])
+        left, kept = client.track_frames(state), client.track_frames(state)
+        found = []
+        for _ in range(turns):
+            if first_is_left:
+                next(left)
+            found.append(next(kept).index)
+            if not first_is_left:
+                next(left)
+        left.close()
+        assert found + [one.index for one in kept] == list(range(LENGTH))
+        steps = [video["step"] for video in server.done("track")]
+    assert steps == list(range(2, 2 + len(steps)))
+    assert len(steps) <= LENGTH + turns + 3
+
+
+def test_a_request_that_was_withdrawn_says_so() -> None:
+    session = VideoSession([], {})
+    own, other = session.submit("track", b"1", frame=1), session.submit("track", b"2", frame=2)
+    session.withdraw([own])
+    assert other.step == 1
+    with pytest.raises(Cancelled, match="the request was withdrawn"):
+        next(session.answer(own))
 
 
 def test_a_refused_prompt_changes_nothing() -> None:
