@@ -346,7 +346,9 @@ class VideoSession:
         A refusal does not count as a step: its number is free again, and requests behind it have failed with it.
         """
         failed = next((entry for entry in self._log if entry.ticket is not None), None)
+        is_open, self._is_open = self._is_open, False  # after Ctrl-C in between, nobody knows what was taken
         others_taken = yield from self._settle(failed)
+        self._is_open = is_open
         # A server that starts again does not know its models yet.
         lost = not isinstance(error, (*_RECOVERABLE, NotFound) if self._was_open else _RECOVERABLE)
         lost = lost or (self._has_gap and not self._is_open)

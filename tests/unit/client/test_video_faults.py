@@ -125,6 +125,33 @@ def test_a_cancelled_step_is_sent_again() -> None:
     same(tracked(FakeVideoServer({6: Cancelled("drained")})), tracked(FakeVideoServer()))
 
 
+def test_ctrl_c_after_a_failure_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The requests behind one that has failed may have been taken, and nobody has seen their answers."""
+    with client_of(FakeVideoServer({6: "lost"})) as client:
+        state = client.init_state(VIDEO)
+        client.add_new_points_or_box(state, 0, 1, [[1, 2]], [1])
+        collect = client._collect
+        failed: list[TritonSamError] = []
+        presses = [KeyboardInterrupt()]
+
+        def interrupted(*given: Any) -> Any:
+            if failed and presses:
+                raise presses.pop()
+            try:
+                return collect(*given)
+            except TritonSamError as error:
+                failed.append(error)
+                raise
+
+        monkeypatch.setattr(client, "_collect", interrupted)
+        seen: list[int] = []
+        with pytest.raises(KeyboardInterrupt):
+            seen.extend(index for index, _, _ in client.propagate_in_video(state))
+        assert not presses
+        rest = [index for index, _, _ in client.propagate_in_video(state, 4)]
+        assert rest == list(range(4, LENGTH))
+
+
 def test_a_checkpoint_goes_on_in_another_process() -> None:
     expected = tracked(FakeVideoServer(), in_flight=1)
     with client_of(FakeVideoServer(), in_flight=1) as client:
