@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import AsyncIterable, AsyncIterator, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Coroutine, Iterator, Mapping, Sequence
+from contextlib import aclosing
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -107,8 +108,10 @@ class AsyncSAM2VideoClient:
         reverse: bool = False,
     ) -> AsyncIterator[FrameMasks]:
         """As ``SAM2VideoClient.propagate_in_video``."""
-        async for found in self._frames(state, start_frame_idx, max_frame_num_to_track, reverse=reverse, as_meta=True):
-            yield found.index, list(state.obj_ids), masks_of(found, state.obj_ids)
+        walk = self._frames(state, start_frame_idx, max_frame_num_to_track, reverse=reverse, as_meta=True)
+        async with aclosing(walk):
+            async for found in walk:
+                yield found.index, list(state.obj_ids), masks_of(found, state.obj_ids)
 
     async def track_frames(
         self,
@@ -118,8 +121,9 @@ class AsyncSAM2VideoClient:
         reverse: bool = False,
     ) -> AsyncIterator[VideoFrame]:
         """As ``SAM2VideoClient.track_frames``."""
-        async for found in self._frames(state, start_frame_idx, max_frame_num_to_track, reverse=reverse):
-            yield found
+        async with aclosing(self._frames(state, start_frame_idx, max_frame_num_to_track, reverse=reverse)) as walk:
+            async for found in walk:
+                yield found
 
     async def clear_all_prompts_in_frame(
         self, state: VideoState, frame_idx: int, obj_id: int, need_output: bool = True
@@ -174,7 +178,7 @@ class AsyncSAM2VideoClient:
 
     async def _frames(
         self, state: VideoState, first: int | None, most: int | None, *, reverse: bool, as_meta: bool = False
-    ) -> AsyncIterator[VideoFrame]:
+    ) -> AsyncGenerator[VideoFrame, None]:
         self._check_open()
         window = self._options.window
         walk = Propagation(state, first, most, reverse=reverse, window=window, as_meta=as_meta)
@@ -182,7 +186,8 @@ class AsyncSAM2VideoClient:
             while (found := await self._run(state, walk.next())) is not None:
                 yield found
         finally:
-            walk.close()
+            walk.withdraw()  # not on the thread, while another task may use the session
+            await asyncio.to_thread(walk.close)
 
     async def _run(self, state: VideoState, flow: VideoFlow[T]) -> T:
         self._check_open()

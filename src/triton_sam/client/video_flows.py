@@ -190,10 +190,17 @@ class Propagation:
         outputs = yield from session.answer(entry)
         return read_frame(outputs, self._state.clip, frame.index, frame.seconds)
 
-    def close(self) -> None:
-        """Ends it, also in the middle. Frames that were sent already are tracked all the same."""
+    def withdraw(self) -> None:
+        """Takes back what was not sent."""
         self._state.session.withdraw([entry for _, entry in self._waiting])
         self._waiting.clear()
+
+    def close(self) -> None:
+        """Ends it, also in the middle, and waits for the thread that reads frames.
+
+        Frames that were sent already are tracked all the same.
+        """
+        self.withdraw()
         if self._walk is not None:
             self._walk.close()
             self._walk = None

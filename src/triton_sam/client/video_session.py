@@ -185,6 +185,8 @@ class VideoSession:
 
     def withdraw(self, entries: Sequence[Entry]) -> None:
         """Takes back those of these requests that were not sent; the numbers of those behind them are free again."""
+        if not entries:
+            return
         unsent: list[Entry] = []
         while self._log and self._log[-1].answer is None and self._log[-1].ticket is None:
             unsent.append(self._log.pop())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
+import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -23,6 +24,7 @@ from triton_sam.errors import (
     InvalidInput,
     Unsupported,
 )
+from triton_sam.video.ahead import FramesAhead
 
 
 @pytest.fixture(autouse=True)
@@ -284,6 +286,29 @@ def test_the_async_client_gives_the_same() -> None:
             return [one async for one in client.propagate_in_video(state)]
 
     same(asyncio.run(track(FakeVideoServer({7: "killed", 15: "lost"}))), tracked(FakeVideoServer()))
+
+
+def test_leaving_early_does_not_hold_up_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed_on: list[threading.Thread] = []
+    close = FramesAhead.close
+
+    def closing(walk: FramesAhead) -> None:
+        closed_on.append(threading.current_thread())
+        close(walk)
+
+    monkeypatch.setattr(FramesAhead, "close", closing)
+
+    async def run() -> None:
+        async with AsyncSAM2VideoClient(servers=reached(FakeVideoServer())) as client:
+            state = await client.init_state(VIDEO)
+            await client.add_new_points_or_box(state, 0, 1, [[1, 2]], [1])
+            for walk in (client.track_frames(state), client.propagate_in_video(state)):
+                await anext(walk)
+                await walk.aclose()
+            assert len(closed_on) == 2
+
+    asyncio.run(run())
+    assert threading.main_thread() not in closed_on
 
 
 def test_backward_from_frame_0_in_the_async_client() -> None:
