@@ -16,6 +16,8 @@ from triton_sam.video.clip import Clip, ClipFrame, ClipLimits, check_same_size, 
 
 #: Of the frames that are kept for corrections.
 KEPT_FRAMES, KEPT_BYTES = 64, 128 * 2**20
+#: So many are kept whatever their size: frames are read ahead of the one whose overlay is drawn.
+FEWEST_KEPT = 16
 #: An image file, and its time.
 Timed = tuple[bytes, float | None]
 
@@ -91,7 +93,7 @@ class LiveClip(Clip):
         with self._lock:
             self._kept.append(frame)
             self._kept_bytes += len(frame.data)
-            while len(self._kept) > KEPT_FRAMES or (self._kept_bytes > KEPT_BYTES and len(self._kept) > 1):
+            while len(self._kept) > KEPT_FRAMES or (self._kept_bytes > KEPT_BYTES and len(self._kept) > FEWEST_KEPT):
                 self._kept_bytes -= len(self._kept.popleft().data)
             self._come += 1
 

@@ -21,6 +21,7 @@ from PIL import Image
 from tests.unit.cli.helpers import Run, assert_one_sentence
 from tests.unit.client.video_server import FakeVideoServer
 from tests.video_clips import COUNT, HEIGHT, WIDTH, picture, write_jpegs
+from triton_sam.video import live
 
 
 @pytest.fixture(autouse=True)
@@ -61,6 +62,15 @@ def test_a_pipe(server: FakeVideoServer, run: Run, monkeypatch: pytest.MonkeyPat
             assert [value is None for value in entry[key]] == [True] * absent + [False] * (COUNT - absent)
     with av.open("o.mp4") as overlay:
         assert sum(1 for _ in overlay.decode(video=0)) == COUNT
+
+
+def test_an_overlay_of_a_stream_of_large_frames(
+    server: FakeVideoServer, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "KEPT_BYTES", 1)
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(mkv(60))))
+    ended = run("-", "--point", "0,4,4", "--out", "o.mp4")
+    assert (ended.code, ended.out) == (0, "1 object in 60 frames: o.mp4\n")
 
 
 class Endless:
