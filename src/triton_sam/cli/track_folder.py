@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from triton_sam.client.video_session import Checkpoint
+from triton_sam.client.video_log import Checkpoint
 from triton_sam.errors import InvalidInput, JobStopped
 from triton_sam.files import whole_file
 from triton_sam.video.results import ResultFile

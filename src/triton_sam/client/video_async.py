@@ -15,8 +15,8 @@ from triton_sam.client import flows, video_flows
 from triton_sam.client.flows import Pause
 from triton_sam.client.video_client import ask_server
 from triton_sam.client.video_flows import FrameMasks, Propagation
+from triton_sam.client.video_log import Checkpoint
 from triton_sam.client.video_servers import VideoServer, video_servers
-from triton_sam.client.video_session import Checkpoint
 from triton_sam.client.video_state import VideoState, masks_of
 from triton_sam.client.video_states import checked_options, new_state
 from triton_sam.client.video_steps import AskServer, Collect, NextFrame, ReadFrame, Start, Ticket, VideoFlow

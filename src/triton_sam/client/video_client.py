@@ -18,8 +18,8 @@ from triton_sam.client.cleanup import Cleanup
 from triton_sam.client.flows import ListServed, Pause, ReadParameters
 from triton_sam.client.io_thread import IoThread
 from triton_sam.client.video_flows import FrameMasks, Propagation
+from triton_sam.client.video_log import Checkpoint
 from triton_sam.client.video_servers import VideoServer, video_servers
-from triton_sam.client.video_session import Checkpoint
 from triton_sam.client.video_state import VideoState, masks_of
 from triton_sam.client.video_states import checked_options, new_state
 from triton_sam.client.video_steps import (

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from triton_sam.client.user_input import checked
-from triton_sam.client.video_session import Entry
+from triton_sam.client.video_log import Entry
 from triton_sam.client.video_state import (
     Prompts,
     VideoMasks,

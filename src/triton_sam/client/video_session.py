@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import logging
 import uuid
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +21,7 @@ import numpy as np
 from triton_sam.client import wire
 from triton_sam.client.core import ClientCore, retry_pause
 from triton_sam.client.flows import Pause
+from triton_sam.client.video_log import Checkpoint, Entry, SessionLog
 from triton_sam.client.video_steps import AskServer, CheckTriton, Collect, Start, Ticket, VideoFlow, at_server
 from triton_sam.client.wire import Call, Outputs
 from triton_sam.errors import (
@@ -40,50 +40,11 @@ log = logging.getLogger(__name__)
 
 #: After these a session is brought back, or a request sent again.
 _RECOVERABLE = (Unavailable, ServerUnreachable, SessionExpired, DeadlineExceeded, InternalError, Cancelled)
-#: Requests since the newest state may have so many bytes before the next one is asked for; all that are kept, twice.
-_MOST_BYTES = 64 * 2**20
-#: So many requests are kept if the server has given no state that it was asked for.
-_MOST_REQUESTS = 4096
-#: A state is asked for after so many of its bytes for each request, if that is later: many objects have a hundred
-#: megabytes, which take as long as thirty frames.
-_STATE_BYTES = 512 * 1024
-#: How many frames back a server can correct as it could if it had tracked the video from its start.
-_HISTORY = 32
 #: A server that was never reached is asked for so long only, and one that fails in itself so often.
 _FIRST_RETRIES, _FAULT_RETRIES = 4, 3
 #: A busy server is left for another one after so many refusals.
 _MOVE_AFTER = 4
 _CLOSE_SECONDS = 5.0
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Checkpoint:
-    """A session's state behind one of its steps, as the server's opaque bytes."""
-
-    step: int
-    data: bytes
-
-
-@dataclass(eq=False, slots=True)
-class Entry:
-    """A request of the session.
-
-    Attributes:
-        keeps_state: whether its answer brings the session's state.
-        answer: the outputs without the state, once they have come for the first time.
-        error: why there will be no answer.
-        ticket: of the request that is under way.
-        taken: whether the present server has taken it into its session.
-    """
-
-    step: int
-    document: dict[str, Any]
-    image: bytes | None = None
-    keeps_state: bool = False
-    answer: Outputs | None = None
-    error: TritonSamError | None = None
-    ticket: Ticket | None = None
-    taken: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,15 +84,7 @@ class VideoSession:
         self._servers = servers
         self._video = dict(video)
         self._options = options or SessionOptions()
-        #: The oldest first; None is the session's start.
-        self._checkpoints: list[Checkpoint | None] = [checkpoint]
-        #: All requests since the oldest.
-        self._log: deque[Entry] = deque()
-        #: Whether the server left out the last state that it was asked for.
-        self._is_left_out = False
-        #: Whether the log lacks requests behind the oldest state.
-        self._has_gap = False
-        self._next = 1 if checkpoint is None else checkpoint.step + 1
+        self._log = SessionLog(self._options.state_every, checkpoint)
         self._headers = {wire.IMAGE_HEADER: uuid.uuid4().hex} if routed else {}
         self.name = ""
         self._model = ""
@@ -143,23 +96,13 @@ class VideoSession:
     @property
     def checkpoint(self) -> Checkpoint | None:
         """The newest state."""
-        return self._checkpoints[-1]
+        return self._log.checkpoint
 
     # -- requests --------------------------------------------------------------------------------------------
 
     def submit(self, do: str, image: bytes | None = None, **fields: Any) -> Entry:
         """Adds a request to the session; :meth:`answer` and :meth:`send` send it."""
-        wanted = self._wants_state(image)
-        if wanted and do not in ("track", "state"):
-            self.submit("state")
-            wanted = False
-        document = {"do": do, **fields}
-        if do == "track":
-            document["state"] = wanted
-        entry = Entry(self._next, document, image, keeps_state=wanted or do == "state")
-        self._next += 1
-        self._log.append(entry)
-        return entry
+        return self._log.add(do, image, fields)
 
     def answer(self, entry: Entry) -> VideoFlow[Outputs]:
         """Waits for a request's answer; brings the session back as often as it takes."""
@@ -168,10 +111,11 @@ class VideoSession:
                 raise entry.error
             try:
                 yield from self._send()
-                oldest = next(one for one in self._log if one.ticket is not None)
+                oldest = next(one for one in self._log.entries if one.ticket is not None)
                 assert oldest.ticket is not None
                 outputs: Outputs = yield Collect(oldest.ticket)
-                self._take(oldest, outputs)
+                if self._log.take(oldest, outputs):
+                    self._failures, self._sent_again = 0, False
             except TritonSamError as error:
                 yield from self._recover(error)
         return entry.answer
@@ -185,51 +129,24 @@ class VideoSession:
 
     def withdraw(self, entries: Sequence[Entry]) -> None:
         """Takes back those of these requests that were not sent; the numbers of those behind them are free again."""
-        if not entries:
-            return
-        unsent: list[Entry] = []
-        while self._log and self._log[-1].answer is None and self._log[-1].ticket is None:
-            unsent.append(self._log.pop())
-        self._next -= len(unsent)
-        for entry in reversed(unsent):
-            if entry in entries:
-                entry.error = Cancelled("the request was withdrawn, because nobody waited for it any more")
-                continue
-            entry.step = self._next
-            self._next += 1
-            self._log.append(entry)
+        self._log.withdraw(entries)
 
     def close(self) -> VideoFlow[None]:
         """Tells the server that the session is over; errors do not matter."""
         if self._is_open:
             self._is_open = False
             ticket = Ticket()
-            yield Start(ticket, self._server, self._call({"do": "close", "step": self._next}))
+            yield Start(ticket, self._server, self._call({"do": "close", "step": self._log.next}))
             try:
                 yield Collect(ticket, _CLOSE_SECONDS)
             except TritonSamError as error:
                 log.debug("the session could not be closed: %s", error)
 
-    def _wants_state(self, image: bytes | None) -> bool:
-        count, size = 1, len(image or b"")
-        for entry in reversed(self._log):
-            if entry.keeps_state:
-                break
-            count += 1
-            size += len(entry.image or b"")
-        return count >= self._state_due() or size > _MOST_BYTES
-
-    def _state_due(self) -> int:
-        """Requests after which the next state is asked for."""
-        newest = self.checkpoint
-        worth = 0 if newest is None else len(newest.data) // _STATE_BYTES
-        return max(self._options.state_every, worth)
-
     def _send(self) -> VideoFlow[None]:
         if not self._is_open:
             yield from self._open()
-        under_way = sum(entry.ticket is not None for entry in self._log)
-        for entry in list(self._log):
+        under_way = sum(entry.ticket is not None for entry in self._log.entries)
+        for entry in list(self._log.entries):
             if under_way >= self._options.window:
                 return
             if entry.taken or entry.ticket is not None:
@@ -243,18 +160,18 @@ class VideoSession:
 
     def _open(self) -> VideoFlow[None]:
         """Opens a session of its own name, so that requests which an earlier one left behind cannot disturb it."""
-        if self._has_gap:
+        if self._log.has_gap:
             raise SessionExpired(
                 "the video cannot be brought back after a failure of its server, which had left its state out for too "
                 "long: give the server more room in /dev/shm, and begin the video again"
             )
-        for entry in self._log:
+        for entry in self._log.entries:
             entry.taken, entry.ticket = False, None
         self._sent_again = False
         yield AskServer(self._server, CheckTriton())
         self._model = yield from at_server(self._server, self._servers[self._server].name())
         self.name = uuid.uuid4().hex
-        state = self._checkpoints[0]
+        state = self._log.checkpoints[0]
         document = {"do": "open", "step": 0 if state is None else state.step, **self._video}
         ticket = Ticket()
         yield Start(ticket, self._server, self._call(document, state=None if state is None else state.data))
@@ -277,69 +194,6 @@ class VideoSession:
         outputs = ("result_json", "video_state") if keeps_state else ("result_json",)
         return Call(self._model, inputs, outputs, {"session_id": self.name}, headers=self._headers)
 
-    def _take(self, entry: Entry, outputs: Outputs) -> None:
-        entry.ticket, entry.taken = None, True
-        state = outputs.get("video_state") if entry.keeps_state else None
-        if state is not None and state.size:
-            self._is_left_out = False
-            self._keep(Checkpoint(entry.step, state.tobytes()))
-        elif entry.answer is None and entry.keeps_state:
-            self._is_left_out = True
-        if entry.answer is None:
-            # Without the state, which may be large: the checkpoint has it.
-            entry.answer = {name: array for name, array in outputs.items() if name != "video_state"}
-            self._failures = 0
-            self._sent_again = False
-        if self._is_left_out:
-            self._shorten()
-
-    def _keep(self, state: Checkpoint) -> None:
-        """Takes a state, and drops what is too old to be needed."""
-        kept = self._checkpoints
-        if kept[-1] is not None and state.step <= kept[-1].step:
-            return
-        # Not all in between: each may be large.
-        if len(kept) > 1 and self._frames(kept[-2], kept[-1]) < _HISTORY // 2:
-            kept.pop()
-        kept.append(state)
-        while len(kept) > 1 and (
-            self._has_gap or self._frames(kept[1], state) >= _HISTORY or self._log_bytes() > 2 * _MOST_BYTES
-        ):
-            self._drop_oldest_state()
-        self._has_gap = False
-
-    def _drop_oldest_state(self) -> None:
-        kept = self._checkpoints
-        kept.pop(0)
-        while self._log and kept[0] is not None and self._log[0].step <= kept[0].step:
-            self._log.popleft()
-
-    def _log_bytes(self) -> int:
-        return sum(len(entry.image or b"") for entry in self._log)
-
-    def _shorten(self) -> None:
-        """Keeps the log from growing while the server gives no state; then the session may not be brought back."""
-        most = max(_MOST_REQUESTS, 2 * self._state_due())
-        while len(self._log) > most or self._log_bytes() > 2 * _MOST_BYTES:
-            if len(self._checkpoints) > 1:
-                self._drop_oldest_state()
-                continue
-            oldest = self._log[0]
-            if oldest.answer is None or not oldest.taken:
-                return
-            self._log.popleft()
-            if not self._has_gap:
-                self._has_gap = True
-                log.warning(
-                    "the server leaves the video's state out, so that a failure would end the video: "
-                    "give the server more room in /dev/shm"
-                )
-
-    def _frames(self, older: Checkpoint | None, newer: Checkpoint | None) -> int:
-        """Number of frames that were tracked between two states."""
-        first, last = 0 if older is None else older.step, 0 if newer is None else newer.step
-        return sum(first < entry.step <= last and entry.document["do"] == "track" for entry in self._log)
-
     # -- the way back ----------------------------------------------------------------------------------------
 
     def _recover(self, error: TritonSamError) -> VideoFlow[None]:
@@ -347,20 +201,21 @@ class VideoSession:
 
         A refusal does not count as a step: its number is free again, and requests behind it have failed with it.
         """
-        failed = next((entry for entry in self._log if entry.ticket is not None), None)
+        failed = next((entry for entry in self._log.entries if entry.ticket is not None), None)
         is_open, self._is_open = self._is_open, False  # after Ctrl-C in between, nobody knows what was taken
         others_taken = yield from self._settle(failed)
         self._is_open = is_open
         # A server that starts again does not know its models yet.
         lost = not isinstance(error, (*_RECOVERABLE, NotFound) if self._was_open else _RECOVERABLE)
-        lost = lost or (self._has_gap and not self._is_open)
+        lost = lost or (self._log.has_gap and not self._is_open)
         if lost and isinstance(error, InvalidInput) and failed is not None and self._sent_again:
             lost = False  # the first attempt may have been taken after all, so that the second one is refused
             self._is_open = False
         self._failures += 1
         if lost or self._failures > self._patience(error):
             self._is_open = self._is_open and lost and not others_taken
-            self._refuse(error)
+            self._log.refuse(error)
+            self._failures = 0
             raise error
         stays = (
             isinstance(error, Unavailable | Cancelled)
@@ -384,7 +239,7 @@ class VideoSession:
     def _settle(self, failed: Entry | None) -> VideoFlow[bool]:
         """Waits for the requests behind one that has failed; returns whether any of them was taken."""
         others_taken = False
-        for entry in [one for one in self._log if one.ticket is not None]:
+        for entry in [one for one in self._log.entries if one.ticket is not None]:
             ticket, entry.ticket = entry.ticket, None
             if entry is failed or ticket is None:
                 continue
@@ -404,11 +259,3 @@ class VideoSession:
         if isinstance(error, Unavailable):
             return min(_FIRST_RETRIES, self._options.retries)
         return len(self._servers) - 1
-
-    def _refuse(self, error: TritonSamError) -> None:
-        """Takes all requests without an answer out of the session."""
-        while self._log and self._log[-1].answer is None:
-            entry = self._log.pop()
-            entry.error = error
-            self._next = entry.step
-        self._failures = 0

@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from triton_sam.client import wire
-from triton_sam.client.video_session import Checkpoint, VideoSession
+from triton_sam.client.video_log import Checkpoint
+from triton_sam.client.video_session import VideoSession
 from triton_sam.client.wire import Outputs
 from triton_sam.errors import InternalError, InvalidInput
 from triton_sam.video.clip import Clip

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from triton_sam.client.core import ClientCore
-from triton_sam.client.video_session import Checkpoint, SessionOptions, VideoSession
+from triton_sam.client.video_log import Checkpoint
+from triton_sam.client.video_session import SessionOptions, VideoSession
 from triton_sam.client.video_state import VideoState
 from triton_sam.errors import InvalidInput
 from triton_sam.video.clip import Clip

@@ -16,7 +16,7 @@ from tests.unit.client.kserve import KServe
 from tests.unit.client.video_runs import HEIGHT, LENGTH, VIDEO, WIDTH, client_of, same, tracked
 from tests.unit.client.video_server import FakeVideoServer, reached
 from triton_sam import AsyncSAM2VideoClient, SAM2VideoClient
-from triton_sam.client import video_session
+from triton_sam.client import video_log, video_session
 from triton_sam.client.video_session import VideoSession
 from triton_sam.core.rle import from_rle
 from triton_sam.errors import (
@@ -113,11 +113,11 @@ def test_what_is_kept_reaches_back_as_far_as_corrections_do_and_no_further(every
         client.add_new_points_or_box(state, 0, 1, [[1, 2]], [1])
         for index, _, _ in client.propagate_in_video(state):
             session = state.session
-            oldest, newest = session._checkpoints[0], session.checkpoint
+            oldest, newest = session._log.checkpoints[0], session.checkpoint
             if oldest is not None and newest is not None:
                 assert newest.step - oldest.step >= 32
                 assert index + 2 - oldest.step <= 32 + 16 + 3 * every + 3
-            assert len(session._checkpoints) <= 5
+            assert len(session._log.checkpoints) <= 5
 
 
 def test_a_state_is_kept_once() -> None:
@@ -125,16 +125,19 @@ def test_a_state_is_kept_once() -> None:
         state = client.init_state(VIDEO)
         client.add_new_points_or_box(state, 0, 1, [[1, 2]], [1])
         for _ in client.propagate_in_video(state):
-            assert not any("video_state" in (entry.answer or {}) for entry in state.session._log)
+            assert not any("video_state" in (entry.answer or {}) for entry in state.session._log.entries)
         assert state.checkpoint is not None
 
 
 def test_large_frames_are_not_kept_for_corrections(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(video_session, "_MOST_BYTES", 1000)
+    monkeypatch.setattr(video_log, "_MOST_BYTES", 1000)
     with client_of(FakeVideoServer(), state_every=50) as client:
         state = client.init_state(VIDEO)
         client.add_new_points_or_box(state, 0, 1, [[1, 2]], [1])
-        sizes = [sum(len(entry.image or b"") for entry in state.session._log) for _ in client.propagate_in_video(state)]
+        sizes = [
+            sum(len(entry.image or b"") for entry in state.session._log.entries)
+            for _ in client.propagate_in_video(state)
+        ]
     assert 2000 < max(sizes) < 4000
 
 

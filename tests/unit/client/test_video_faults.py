@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.unit.client.video_runs import LENGTH, VIDEO, client_of, same, tracked
 from tests.unit.client.video_server import FakeVideoServer
-from triton_sam.client import video_session
+from triton_sam.client import video_log, video_session
 from triton_sam.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -60,7 +60,7 @@ def test_no_frame_is_missing_or_doubled_whatever_happens(faults: dict[int, str],
 
 
 def test_a_second_server_takes_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(video_session, "_HISTORY", 0)
+    monkeypatch.setattr(video_log, "_HISTORY", 0)
     first, second = FakeVideoServer(), FakeVideoServer()
     expected = tracked(FakeVideoServer())
     with client_of(first, second) as client:
@@ -191,18 +191,18 @@ class Roomless(FakeVideoServer):
 
 @pytest.fixture
 def short_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(video_session, "_MOST_REQUESTS", 12)
+    monkeypatch.setattr(video_log, "_MOST_REQUESTS", 12)
 
 
 @pytest.mark.parametrize("most", ["_MOST_REQUESTS", "_MOST_BYTES"])
 def test_states_that_never_come_do_not_fill_the_memory(
     most: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(video_session, most, {"_MOST_REQUESTS": 12, "_MOST_BYTES": 1000}[most])
+    monkeypatch.setattr(video_log, most, {"_MOST_REQUESTS": 12, "_MOST_BYTES": 1000}[most])
     with client_of(Roomless(), state_every=5) as client:
         state = client.init_state(np.repeat(VIDEO, 3, axis=0))
         client.add_new_points_or_box(state, 0, 1, [[1, 2]], [1])
-        log = state.session._log
+        log = state.session._log.entries
         kept = [(len(log), sum(len(one.image or b"") for one in log)) for _ in client.propagate_in_video(state)]
     assert len(kept) == 3 * LENGTH
     counts, sizes = zip(*kept, strict=True)
@@ -236,10 +236,10 @@ def test_a_state_that_comes_again_brings_the_session_back(short_log: None) -> No
         for one in client.propagate_in_video(state):
             found.append(one)
             if one[0] == 14:
-                assert state.session._has_gap
+                assert state.session._log.has_gap
                 server.has_room = True
             if one[0] == 19:
-                assert not state.session._has_gap
+                assert not state.session._log.has_gap
                 server.kill()
     same(found, expected)
     assert [opened["step"] > 0 for opened in server.done("open")] == [False, True]

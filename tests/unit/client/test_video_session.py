@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from triton_sam.client.video_session import Checkpoint, SessionOptions, VideoSession
+from triton_sam.client.video_log import Checkpoint
+from triton_sam.client.video_session import SessionOptions, VideoSession
 
 MB = 1024 * 1024
 
