@@ -66,6 +66,7 @@ def bare(folder: Path, frames: list[Path], objects: list[int]) -> None:
     engine: Any = load_engine(
         spec, folder / MODEL / "1", Settings(engine="torch", device="auto" if _ON_GPU else "cpu", torch_compile="off")
     )
+    assert spec.memory is not None
     files = [EncodedImage(path.read_bytes(), max_bytes=2**24, max_pixels=2**24) for path in frames]
     say(bare="prepare", frame_ms=_times(lambda: engine.prepare(files[0]), _FRAMES))
     prepared = engine.prepare(files[0])

@@ -144,7 +144,7 @@ def by_meta(video: MetaVideo, script: Sequence[Action], side: int) -> Iterator[F
         if isinstance(action, Follow):
             count, reverse = abs(action.last - action.first), action.last < action.first
             walk = predictor.propagate_in_video(state, action.first, count, reverse=reverse)
-            frames = ((frame, names) for frame, names, _ in walk)
+            frames: Iterator[tuple[int, list[int]]] = ((frame, names) for frame, names, _ in walk)
         else:
             if isinstance(action, Paint):
                 predictor.add_new_mask(state, action.frame, action.name, torch.from_numpy(action.mask(side)))
@@ -161,7 +161,7 @@ def by_meta(video: MetaVideo, script: Sequence[Action], side: int) -> Iterator[F
 def set_appearance(predictor: Any, pixels: torch.Tensor) -> bool:
     """Shifts the score of being there so that the first object leaves in the empty frames; whether there is a shift."""
     shift_appearance(predictor, _SURE)
-    trial = [Click(0, 1, ((400, 380),), (1,)), Follow(0, EMPTY[-1])]
+    trial: list[Action] = [Click(0, 1, ((400, 380),), (1,)), Follow(0, EMPTY[-1])]
     scores = [one.appearance for one in by_meta(MetaVideo(predictor, pixels, (SIDE, SIDE)), trial, SIDE)]
     shown, empty = min(scores[: -len(EMPTY)]), scores[-1]
     shift_appearance(predictor, -(shown + empty) / 2)

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
-import yaml
+import yaml  # type: ignore[import-untyped]
 
 from triton_sam.export.random_weights import randomise
 
@@ -110,7 +110,7 @@ class MetaVideo:
 
     def __init__(self, predictor: Any, frames: torch.Tensor, size: tuple[int, int]) -> None:
         self.predictor = predictor
-        module = importlib.import_module(type(predictor).__module__)
+        module: Any = importlib.import_module(type(predictor).__module__)
         module.load_video_frames = lambda **_: (frames, size[1], size[0])
         self.state = predictor.init_state("frames that are there already")
 
