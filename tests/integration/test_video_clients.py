@@ -147,7 +147,7 @@ def test_a_correction_after_a_loss_is_as_if_nothing_had_been_lost(running: Runni
             list(client.propagate_in_video(state, 0, 24))
             if lost:
                 with RawFilm(running.urls["HTTP"], state.session.name) as film:
-                    film.do("close", step=state.session._next)
+                    film.do("close", step=state.session._log.next)
             found = client.add_new_points_or_box(state, 14, 1, [[30, 90], [110, 40]], [1, 0])
             return [found, *client.propagate_in_video(state, 14)]
 
