@@ -19,8 +19,8 @@ from tests.unit.batch.input_helpers import item, png, stack, write, zarr2
 from tests.unit.core.image_helpers import EXIF_ORIENTATION, decoded
 from tests.unit.core.tiff_layouts import Layout, layouts
 from triton_sam.batch.inputs import reading
-from triton_sam.batch.inputs.file_bytes import FileBytes
 from triton_sam.batch.inputs.reading import read_item, size_of
+from triton_sam.core.file_bytes import FileBytes
 from triton_sam.core.image_choice import ImageChoice, chosen_bytes
 from triton_sam.core.image_planes import ImagePlanes
 from triton_sam.errors import InvalidInput, JobStopped, SetupError

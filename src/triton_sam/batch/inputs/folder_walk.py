@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 
-from triton_sam.batch.inputs import zarr_arrays
 from triton_sam.batch.inputs.faults import fault_of_folder
 from triton_sam.batch.inputs.kinds import is_image
+from triton_sam.core import zarr_arrays
 
 #: The pattern that is a whole folder.
 EVERYTHING = ("**",)

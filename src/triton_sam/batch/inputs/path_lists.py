@@ -7,8 +7,8 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from triton_sam.batch.inputs import zarr_arrays
 from triton_sam.batch.inputs.faults import fault_of_file, stopped_by
+from triton_sam.core import zarr_arrays
 from triton_sam.errors import InvalidInput
 
 _MOST_NAMED = 3

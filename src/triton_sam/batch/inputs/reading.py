@@ -7,11 +7,11 @@ import os
 from functools import lru_cache
 from pathlib import Path
 
-from triton_sam.batch.inputs import zarr_arrays
 from triton_sam.batch.inputs.faults import fault_of_file
-from triton_sam.batch.inputs.file_bytes import FileBytes
 from triton_sam.batch.inputs.kinds import PICTURES, suffix_of
 from triton_sam.batch.records import Item
+from triton_sam.core import zarr_arrays
+from triton_sam.core.file_bytes import FileBytes
 from triton_sam.core.image_choice import ImageChoice, chosen_bytes
 from triton_sam.core.image_planes import ImagePlanes
 from triton_sam.core.pillow_pictures import PillowPicture

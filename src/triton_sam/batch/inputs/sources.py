@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 
-from triton_sam.batch.inputs import zarr_arrays
 from triton_sam.batch.inputs.faults import fault_of_file, fault_of_folder, stopped_by
-from triton_sam.batch.inputs.file_bytes import FileBytes
 from triton_sam.batch.inputs.folder_walk import EVERYTHING, FolderWalk
 from triton_sam.batch.inputs.kinds import LISTS, PICTURES, READ, is_image, suffix_of
 from triton_sam.batch.inputs.path_lists import PathList
 from triton_sam.batch.records import Source
+from triton_sam.core import zarr_arrays
+from triton_sam.core.file_bytes import FileBytes
 from triton_sam.core.file_kinds import refuse_known_kinds
 from triton_sam.core.image_planes import ImagePlanes
 from triton_sam.core.tiff_directories import is_tiff
