@@ -92,6 +92,24 @@ class NotFound(TritonSamError):
     http_status = 404
 
 
+class Conflict(TritonSamError):
+    """What the request asks for does not fit what is going on, or what is there. Only the service raises it."""
+
+    http_status = 409
+
+
+class UnsupportedMedia(InvalidInput):
+    """A file of a kind that the service does not take."""
+
+    http_status = 415
+
+
+class NotServed(Unsupported):
+    """No model that is served can do it, and another one could."""
+
+    http_status = 501
+
+
 class ModelNotFound(NotFound):
     """The service has no vision-language model of this name. OpenAI's clients know its error code."""
 

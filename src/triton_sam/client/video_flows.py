@@ -45,6 +45,32 @@ def add_points(
     normalize_coords: bool,
 ) -> VideoFlow[FrameMasks]:
     """As :meth:`SAM2VideoClient.add_new_points_or_box`."""
+    found = yield from prompt_points(
+        state,
+        frame_idx,
+        obj_id,
+        points,
+        labels,
+        box,
+        clear_old_points=clear_old_points,
+        normalize_coords=normalize_coords,
+    )
+    return _as_meta(state, found)
+
+
+# Many parameters: a prompt as Meta's predictor takes it.
+def prompt_points(
+    state: VideoState,
+    frame_idx: Any,
+    obj_id: Any,
+    points: npt.ArrayLike | None,
+    labels: npt.ArrayLike | None,
+    box: npt.ArrayLike | None,
+    *,
+    clear_old_points: bool,
+    normalize_coords: bool = True,
+) -> VideoFlow[VideoFrame]:
+    """As :func:`add_points`, with masks as run lengths."""
     frame, name = checked_frame(frame_idx), checked_object(obj_id)
     if box is not None and not clear_old_points:
         raise InvalidInput("a box replaces the points before it: leave clear_old_points on, or give the box first")
@@ -64,6 +90,11 @@ def add_points(
 
 def add_mask(state: VideoState, frame_idx: Any, obj_id: Any, mask: npt.ArrayLike) -> VideoFlow[FrameMasks]:
     """As :meth:`SAM2VideoClient.add_new_mask`."""
+    return _as_meta(state, (yield from prompt_mask(state, frame_idx, obj_id, mask)))
+
+
+def prompt_mask(state: VideoState, frame_idx: Any, obj_id: Any, mask: npt.ArrayLike) -> VideoFlow[VideoFrame]:
+    """As :func:`add_mask`, with masks as run lengths."""
     frame, name = checked_frame(frame_idx), checked_object(obj_id)
     array = np.asarray(mask)
     array = array[0] if array.ndim == 3 and len(array) == 1 else array
@@ -77,11 +108,16 @@ def add_mask(state: VideoState, frame_idx: Any, obj_id: Any, mask: npt.ArrayLike
 
 def clear_prompts(state: VideoState, frame_idx: Any, obj_id: Any) -> VideoFlow[FrameMasks]:
     """As :meth:`SAM2VideoClient.clear_all_prompts_in_frame`."""
+    return _as_meta(state, (yield from clear_frame(state, frame_idx, obj_id)))
+
+
+def clear_frame(state: VideoState, frame_idx: Any, obj_id: Any) -> VideoFlow[VideoFrame]:
+    """As :func:`clear_prompts`, with masks as run lengths."""
     frame, name = checked_frame(frame_idx), checked_object(obj_id)
     _check_known(state, name)
     outputs = yield from state.session.answer(state.session.submit("clear", frame=frame, object=name))
     state.prompts.get(name, {}).pop(frame, None)
-    return frame, list(state.obj_ids), masks_of(read_frame(outputs, state.clip, frame), state.obj_ids)
+    return read_frame(outputs, state.clip, frame)
 
 
 def remove(state: VideoState, obj_id: Any, *, strict: bool) -> VideoFlow[list[int]]:
@@ -107,14 +143,17 @@ def reset(state: VideoState) -> VideoFlow[None]:
 
 def _prompt(
     state: VideoState, frame: int, name: int, prompts: Prompts | None, fields: dict[str, Any]
-) -> VideoFlow[FrameMasks]:
+) -> VideoFlow[VideoFrame]:
     state.check_open()
     picture: ClipFrame = yield ReadFrame(state.clip, frame)
     entry = state.session.submit("prompt", picture.data, frame=frame, object=name, **fields)
     outputs = yield from state.session.answer(entry)
     state.note_prompt(name, frame, prompts)
-    found = read_frame(outputs, state.clip, frame, picture.seconds)
-    return frame, list(state.obj_ids), masks_of(found, state.obj_ids)
+    return read_frame(outputs, state.clip, frame, picture.seconds)
+
+
+def _as_meta(state: VideoState, found: VideoFrame) -> FrameMasks:
+    return found.index, list(state.obj_ids), masks_of(found, state.obj_ids)
 
 
 def _check_known(state: VideoState, name: int) -> None:

@@ -18,10 +18,16 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ClipLimits:
-    """What a frame may have; checked before its pixels are decoded."""
+    """What a frame may have; checked before its pixels are decoded.
+
+    Attributes:
+        formats, decoders: names that FFmpeg may use for files that nobody trusts, separated by commas; empty: all.
+    """
 
     pixels: int
     bytes: int
+    formats: str = ""
+    decoders: str = ""
 
     @staticmethod
     def of_settings() -> ClipLimits:

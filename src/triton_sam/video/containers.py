@@ -138,9 +138,12 @@ def open_video(source: str | IO[bytes], name: str, limits: ClipLimits) -> Opened
     """
     av = pyav()
     where: Any = f"file:{source}" if isinstance(source, str) else source
+    # Playlists must not lead to other files and hosts.
+    options = {"protocol_whitelist": "file"}
+    if limits.formats:  # also not to other files of this machine, and no playlist is read at all
+        options |= {"format_whitelist": limits.formats, "codec_whitelist": limits.decoders}
     try:
-        # Playlists must not lead to other files and hosts.
-        container = av.open(where, options={"protocol_whitelist": "file"}, metadata_errors="ignore")
+        container = av.open(where, options=options, metadata_errors="ignore")
     except faults() as error:
         if isinstance(error, FileNotFoundError | PermissionError | IsADirectoryError):
             raise InvalidInput(f"{name} cannot be read: {error.strerror}") from None
@@ -164,6 +167,8 @@ def _chosen(container: Any, name: str, limits: ClipLimits) -> Opened:
     check_stream_size(width, height, name, limits)
     # The decoder itself refuses what comes later; twice, because it adds a margin for its blocks.
     context.options = {"max_pixels": str(2 * limits.pixels + 2**20)}
+    if limits.decoders:
+        context.options |= {"codec_whitelist": limits.decoders}
     with contextlib.suppress(av.error.FFmpegError, ValueError, RuntimeError):
         context.thread_type = "AUTO"
     return Opened(container, stream, name)
