@@ -1,0 +1,1 @@
+"""Trains the memory of ``sam2:tiny_video`` on generated clips, and measures it."""
