@@ -65,6 +65,7 @@ def main() -> None:
     parser.add_argument("--frames", type=int, default=200, help="that are counted, of each video")
     parser.add_argument("--clicks", type=int, default=300, help="of each kind")
     parser.add_argument("--long", type=int, default=10_000, help="frames of the part growth")
+    parser.add_argument("--state-every", type=int, default=30, help="of the client, in frames")
     parser.add_argument("--window", type=int, default=_WINDOW, help="steps that are under way at once")
     parser.add_argument("--processes", type=int, default=1, help="of the segmenter; 0: one, without a worker")
     parser.add_argument("--wait", type=float, default=400.0, help="how long full speed may take, in seconds")
@@ -190,11 +191,12 @@ def objects(server: Server, frames: Path, given: argparse.Namespace) -> None:
 
 
 def client(server: Server, frames: Path, given: argparse.Namespace) -> None:
-    """One video through the client."""
+    """One video through the client; with many objects, states come only every few hundred frames."""
     from triton_sam import SAM2VideoClient  # its dependencies may be missing here
 
     pictures, numbers = [path.read_bytes() for path in sorted(frames.glob("*.jpg"))], fresh_numbers()
-    with SAM2VideoClient(f"127.0.0.1:{server.port}", MODEL, in_flight=given.window) as opened:
+    address, options = f"127.0.0.1:{server.port}", {"in_flight": given.window, "state_every": given.state_every}
+    with SAM2VideoClient(address, MODEL, **options) as opened:
         for count in given.objects:
             with tempfile.TemporaryDirectory() as name:
                 for frame in range(given.warm + given.frames):
@@ -203,10 +205,26 @@ def client(server: Server, frames: Path, given: argparse.Namespace) -> None:
                 state = opened.init_state(name)
                 for number, (x, y) in enumerate(places(count, *given.size)):
                     opened.add_new_points_or_box(state, 0, number, [[x, y]], [1])
-                at = [time.monotonic() for _ in opened.track_frames(state)][given.warm - 1 :]
+                at, states, newest = [], [], state.session.checkpoint
+                for found in opened.track_frames(state):
+                    at.append(time.monotonic())
+                    if state.session.checkpoint is not newest:
+                        newest = state.session.checkpoint
+                        states.append(found.index)
                 opened.close_state(state)
-            gaps = [later - earlier for earlier, later in pairwise(at)]
-            say(objects=count, client_frame_ms=round(1e3 * sum(gaps) / len(gaps), 2), gap_ms=milliseconds(gaps))
+            gaps = [later - earlier for earlier, later in pairwise(at[given.warm - 1 :])]
+            slowest = sorted(range(len(gaps)), key=gaps.__getitem__)[-5:]
+            bar, taken = _bar(given.folder, count), 1e3 * sum(gaps) / len(gaps)
+            say(
+                objects=count,
+                client_frame_ms=round(taken, 2),
+                bar=bar,
+                met=None if bar is None else taken <= bar,
+                gap_ms=milliseconds(gaps),
+                slowest_ms={number + given.warm: round(1e3 * gaps[number], 1) for number in slowest},
+                states_at=states,
+                state_mb=None if newest is None else round(len(newest.data) / 1e6, 1),
+            )
 
 
 def videos(server: Server, frames: Path, given: argparse.Namespace) -> None:
