@@ -76,6 +76,10 @@ class TiffFile:
         values = np.concatenate([each.values for each in found])
         return Samples(values, is_inverted=found[0].is_inverted, bits=found[0].bits)
 
+    def directory(self, number: int) -> TiffPage:
+        """One page in the order of the file; nothing is decoded."""
+        return self._checked(self.stack.directory(number))
+
     def samples(self, page: TiffPage) -> Samples:
         """One page, upright."""
         decoded = tiff_decoder.decode(page)

@@ -26,6 +26,8 @@ class Axes:
     """The axes of the pages, fastest first: "CZT" if the channels of a slice follow each other."""
     sizes: dict[str, int]
     names: tuple[str, ...] | None = None
+    is_told: bool = True
+    """Whether the file says what its pages are, and not only how many there are."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,6 +63,10 @@ class Stack:
         for axis in self.axes.order:
             number += at[axis] * step
             step *= sizes[axis]
+        return self.directory(number)
+
+    def directory(self, number: int) -> TiffPage:
+        """One page in the order of the file."""
         if self.frame_bytes:
             return self.first.shifted(number * self.frame_bytes)
         return self.first if number == 0 else read_page(self.directories.at(self.offsets[number]))
@@ -71,8 +77,8 @@ def stack_of(directories: Directories, first: TiffPage) -> Stack:
     offsets = directories.chain()
     count = len(offsets)
     plain = Axes("CZT", {"C": 1, "Z": count, "T": 1})
-    text = _description(first)
-    axes = _axes(text)
+    text = description_of(first)
+    axes = axes_of(text)
     if axes is None or first.samples > 1:
         return Stack(directories, first, offsets, plain)
     total = math.prod(axes.sizes.values())
@@ -87,16 +93,18 @@ def stack_of(directories: Directories, first: TiffPage) -> Stack:
 
 def may_have_channels(first: TiffPage) -> bool:
     """Whether the first page's metadata, by themselves, say that channels are stored as pages."""
-    axes = _axes(_description(first))
+    axes = axes_of(description_of(first))
     return axes is not None and first.samples == 1 and axes.sizes["C"] > 1
 
 
-def _description(first: TiffPage) -> str:
+def description_of(first: TiffPage) -> str:
+    """The text of a page's ImageDescription, which has the metadata of ImageJ, OME and tifffile."""
     raw = first.directory.raw(_DESCRIPTION, _MAX_DESCRIPTION)
     return "" if raw is None else raw.split(b"\0", 1)[0].decode("utf-8", "replace")
 
 
-def _axes(text: str) -> Axes | None:
+def axes_of(text: str) -> Axes | None:
+    """Of ImageJ's and OME's metadata; None for other texts."""
     return _imagej_axes(text) if text.startswith("ImageJ=") else _ome_axes(text) if "<OME" in text else None
 
 
@@ -104,9 +112,10 @@ def _imagej_axes(text: str) -> Axes | None:
     fields = dict(line.split("=", 1) for line in text.splitlines()[:100] if "=" in line)
     names = {"C": "channels", "Z": "slices", "T": "frames"}
     sizes = {axis: _whole(fields.get(name, "1")) for axis, name in names.items()}
-    if math.prod(sizes.values()) == 1:
+    is_told = math.prod(sizes.values()) != 1
+    if not is_told:
         sizes["Z"] = _whole(fields.get("images", "1"))
-    return Axes("CZT", sizes) if min(sizes.values()) > 0 else None
+    return Axes("CZT", sizes, is_told=is_told) if min(sizes.values()) > 0 else None
 
 
 def _ome_axes(text: str) -> Axes | None:

@@ -90,6 +90,36 @@ def check_zarr() -> None:
     _zarr()
 
 
+def zarr_package() -> Any:
+    """The package; SetupError if it is missing."""
+    return _zarr()
+
+
+def attributes_of(folder: Path) -> dict[str, Any]:
+    """What users and programs have noted of an array or a group. Raises OSError, InvalidInput."""
+    description = description_of(folder)
+    if description is None:
+        return {}
+    if description.name == "zarr.json":
+        found = _document(description).get("attributes")
+    else:
+        noted = folder / ".zattrs"
+        found = _document(noted) if noted.is_file() else None
+    return found if isinstance(found, dict) else {}
+
+
+def names_of_dimensions(folder: Path) -> list[str | None] | None:
+    """As an array itself, or xarray, says; None if it does not. Raises OSError, InvalidInput."""
+    description = description_of(folder)
+    if description is None:
+        return None
+    document = _document(description)
+    found = document.get("dimension_names") or attributes_of(folder).get("_ARRAY_DIMENSIONS")
+    if not isinstance(found, list) or len(found) != len(document.get("shape") or ()):
+        return None
+    return [str(name) if name else None for name in found]
+
+
 def read_plane(folder: Path, plane: int | None) -> npt.NDArray[Any]:
     """[H,W] or [H,W,C] of a plane, without the rest. Raises OSError; InvalidInput if it cannot be decoded."""
     zarr = _zarr()

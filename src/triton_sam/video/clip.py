@@ -12,6 +12,8 @@ from triton_sam.core.images import EncodedImage
 from triton_sam.core.untrusted import check_size
 from triton_sam.errors import InvalidInput, TritonSamError
 from triton_sam.settings import get_settings
+from triton_sam.video.stacks.contrast import Contrast
+from triton_sam.video.stacks.scale import VolumeForm
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +68,8 @@ class Clip(ABC):
     rate: float | None = None
     #: Whether frames come only once, so that earlier ones are kept for a while only.
     is_live = False
+    #: What frames run along: ``t``, times, or ``z``, slices of a volume, which are tracked both ways.
+    axis = "t"
 
     @abstractmethod
     def frames(self, first: int = 0, last: int | None = None) -> Iterator[ClipFrame]:
@@ -103,8 +107,23 @@ class Clip(ABC):
 
     @property
     def notices(self) -> list[str]:
-        """What a user should know about the clip, in sentences."""
+        """What is wrong with the clip, in sentences."""
         return []
+
+    @property
+    def notes(self) -> list[str]:
+        """How the clip is understood, where its file leaves that open, in sentences."""
+        return []
+
+    @property
+    def contrast(self) -> Contrast | None:
+        """The values that are shown as black and white, where the frames have more than 8 bits."""
+        return None
+
+    @property
+    def form(self) -> VolumeForm:
+        """What label volumes take over."""
+        return VolumeForm(axis=self.axis)
 
     def close(self) -> None:  # noqa: B027 - most have nothing to let go of
         """Lets go of files; frames cannot be read any more."""

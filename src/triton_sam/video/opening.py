@@ -9,6 +9,10 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from triton_sam.core.tiff_directories import MAGIC
+from triton_sam.core.zarr_arrays import description_of
 from triton_sam.errors import InvalidInput
 from triton_sam.video.arrays import ArrayClip
 from triton_sam.video.clip import Clip, ClipLimits
@@ -16,27 +20,67 @@ from triton_sam.video.files import FileClip, stream_clip
 from triton_sam.video.lists import ListClip, folder_clip
 from triton_sam.video.live import iterator_clip
 from triton_sam.video.pages import pages_clip
+from triton_sam.video.stacks.choice import StackChoice
+from triton_sam.video.stacks.sources import ArraySource
+from triton_sam.video.stacks.stack_clip import StackClip
+from triton_sam.video.stacks.tiff_source import TiffSource
+from triton_sam.video.stacks.zarr_source import zarr_source
 
 #: A path of a file or folder, ``-`` for standard input, an array, a list of frames or an iterator of frames.
 VideoLike = str | PathLike[str] | Sequence[Any] | Iterable[Any]
 
 
-def open_clip(video: Any, limits: ClipLimits | None = None) -> Clip:
+def open_clip(
+    video: Any,
+    limits: ClipLimits | None = None,
+    *,
+    axis: Any = None,
+    at: Any = None,
+    contrast: Any = None,
+    axes: Any = None,
+) -> Clip:
     """Opens what a user gives as a video.
 
     Args:
         video: a video file (PyAV), a folder of images, ``-`` for a stream on standard input, an array [T,H,W] or
             [T,H,W,3], a list of images, or an iterator of images, which may be without an end. An image is a path, the
-            bytes of an image file, an array or a Pillow image.
+            bytes of an image file, an array or a Pillow image. Or a stack: a TIFF, the folder of a Zarr array or
+            OME-Zarr, or an array whose dimensions are named, here or by itself.
+        axis: ``t`` or ``z``: what frames run along; slices (z) are tracked both ways. Default: as a stack says, else t.
+        at: of a stack: dimension -> the index at which it is held, such as ``{"c": 1, "t": 0}``.
+        contrast: of a stack: (low, high), the values that become black and white.
+        axes: of a stack: a letter for each dimension, such as ``TZCYX``, where the file does not name them.
     """
+    choice = StackChoice.of(axis, at, contrast, axes)
     if isinstance(video, Clip):
+        if choice != StackChoice():
+            raise InvalidInput("the clip is open already: give axis, at, contrast and axes when it is opened")
         return video
-    if isinstance(video, str) and video == "-":
-        return stream_clip(sys.stdin.buffer, "the stream on standard input", limits)
+    if isinstance(video, str | PathLike) and str(video) != "-":
+        clip = _of_path(Path(video).expanduser(), limits, choice)
+    elif hasattr(video, "shape") and hasattr(video, "dtype"):
+        clip = _of_array(video, limits, choice)
+    else:
+        clip = _of_frames(video, limits)
+    if not isinstance(clip, StackClip):
+        if choice.is_for_stacks_only:
+            raise InvalidInput(
+                f"{clip.name} is no stack: at, contrast and axes are for TIFF and Zarr stacks and arrays"
+            )
+        clip.axis = choice.axis or clip.axis
+    return clip
+
+
+def _of_array(array: Any, limits: ClipLimits | None, choice: StackChoice) -> Clip:
+    is_lazy = not isinstance(array, np.ndarray) and hasattr(array, "chunks")
+    if is_lazy or choice != StackChoice():
+        return StackClip(ArraySource(array, ArrayClip.name), choice, limits)
+    return ArrayClip(array, limits)
+
+
+def _of_frames(video: Any, limits: ClipLimits | None) -> Clip:
     if isinstance(video, str | PathLike):
-        return _of_path(Path(video).expanduser(), limits)
-    if hasattr(video, "shape") and hasattr(video, "dtype"):
-        return ArrayClip(video, limits)
+        return stream_clip(sys.stdin.buffer, "the stream on standard input", limits)
     if isinstance(video, bytes | bytearray | memoryview):
         raise InvalidInput("a video is a path, an array or an iterator of frames, not bytes: write them into a file")
     if isinstance(video, Sequence):
@@ -49,16 +93,17 @@ def open_clip(video: Any, limits: ClipLimits | None = None) -> Clip:
     )
 
 
-def _of_path(path: Path, limits: ClipLimits | None) -> Clip:
+def _of_path(path: Path, limits: ClipLimits | None, choice: StackChoice) -> Clip:
     try:
         mode = path.stat().st_mode
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise InvalidInput(f"the video {str(path)!r} cannot be read: {reason}") from None
     if stat.S_ISDIR(mode):
-        return folder_clip(path, limits)
+        is_zarr = path.suffix.lower() == ".zarr" or description_of(path) is not None
+        return StackClip(zarr_source(path), choice, limits) if is_zarr else folder_clip(path, limits)
     if stat.S_ISREG(mode):
-        return _file_clip(path, limits)
+        return _file_clip(path, limits, choice)
     if stat.S_ISFIFO(mode):
         source = path.open("rb", buffering=0)
         try:
@@ -69,8 +114,12 @@ def _of_path(path: Path, limits: ClipLimits | None) -> Clip:
     raise InvalidInput(f"{path} is neither a file nor a folder: give a video file or a folder of images")
 
 
-def _file_clip(path: Path, limits: ClipLimits | None) -> Clip:
+def _file_clip(path: Path, limits: ClipLimits | None, choice: StackChoice) -> Clip:
     try:
+        with path.open("rb") as file:
+            is_tiff = file.read(4) in MAGIC
+        if is_tiff:
+            return StackClip(TiffSource(path, (limits or ClipLimits.of_settings()).pixels), choice, limits)
         pages = pages_clip(path, limits)
     except OSError as error:
         raise InvalidInput(f"the video {str(path)!r} cannot be read: {error.strerror or error}") from None

@@ -1,4 +1,4 @@
-"""Image files of several pictures that Pillow reads and FFmpeg does not: TIFF stacks and animated WebP."""
+"""Image files of several pictures that Pillow reads and FFmpeg does not: animated WebP."""
 
 from __future__ import annotations
 
@@ -16,17 +16,16 @@ from triton_sam.errors import TritonSamError
 from triton_sam.video.arrays import ArrayClip
 from triton_sam.video.clip import ClipLimits, check_same_size
 
-_BEGINNINGS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 _RIFF, _WEBP = b"RIFF", b"WEBP"
 #: Modes whose values are kept; all others become RGB.
 _PLAIN = {"L", "I;16", "I;16B", "I", "F", "RGB", "RGBA"}
 
 
 def pages_clip(path: Path, limits: ClipLimits | None = None) -> PagesClip | None:
-    """The pictures of a TIFF or WebP file as a clip; None for every other file."""
+    """The pictures of a WebP file as a clip; None for every other file."""
     with path.open("rb") as file:
         head = file.read(12)
-    if head[:4] in _BEGINNINGS or (head[:4], head[8:]) == (_RIFF, _WEBP):
+    if (head[:4], head[8:]) == (_RIFF, _WEBP):
         return PagesClip(path, limits or ClipLimits.of_settings())
     return None
 
