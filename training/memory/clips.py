@@ -2,7 +2,7 @@
 
 They were fixed before anything was trained, and training uses none of their photographs and textures. Objects are
 cut-outs of scikit-image's photographs along committed outlines, and shapes filled with its textures or with colours.
-They move, grow, shrink and turn over a moving background, beside other objects. In every third clip the object is hidden
+They move, grow, shrink and turn over a moving background, beside others. In every third clip the object is hidden
 completely for five frames or more, and something that looks like it is in the picture.
 """
 
