@@ -4,7 +4,7 @@
  *
  * Events: "document" (objects, selection, undo), "picture" (another image, or none), "rendering" (the same image looks
  * otherwise), "items" (the list of images), "opening" (detail: whether one is being opened), "adding" (detail: {done, total},
- * or null), "finding" (what a find has found so far), "classes", "settings" (read from a project file), "latency", "notice" (detail: {kind, text, action}), "announce" (detail:
+ * or null), "finding" (what a find has found so far), "classes", "models" (the served ones), "settings" (read from a project file), "latency", "notice" (detail: {kind, text, action}), "announce" (detail:
  * text, for screen readers).
  *
  * @typedef {import("./core/document.js").Document} Document
@@ -57,6 +57,8 @@ export class App extends EventTarget {
     this.soFar = null;
     /** @type {{max_image_bytes: number, max_image_pixels: number}|null} of the server, if known */
     this.limits = null;
+    /** @type {object[]} the served ones, once they are known */
+    this.models = [];
     this.classes = new ProjectClasses(this);
     this._startProject();
     this.images.addEventListener("state", () => this._imageState());
@@ -299,6 +301,12 @@ export class App extends EventTarget {
   }
 
   // -- other -------------------------------------------------------------------------------------------------------
+
+  /** @param {object[]} models that are served, as the service tells them */
+  useModels(models) {
+    this.models = models;
+    this._emit("models");
+  }
 
   /** @param {string} model */
   useModel(model) {

@@ -39,3 +39,17 @@ export function setExpander(expand) {
 
 /** @param {Blob} file @param {string} name @returns {Promise<Piece[]|AsyncIterable<Piece>>} */
 export const expanded = (file, name) => expander(file, name);
+
+/**
+ * A file with several pages may be meant as one thing, such as a stack to track objects through.
+ * @type {(file: Blob, name: string, pages: number) => Promise<boolean>}
+ */
+let stackTaker = () => Promise.resolve(false);
+
+/** @param {typeof stackTaker} take asked about every file with several pages from now on; true: it has taken it */
+export function setStackTaker(take) {
+  stackTaker = take;
+}
+
+/** @param {Blob} file @param {string} name @param {number} pages @returns {Promise<boolean>} */
+export const takenAsStack = (file, name, pages) => stackTaker(file, name, pages);

@@ -30,6 +30,7 @@ import { EncodeProgress } from "./ui/progress.js";
 import { startStatus } from "./ui/status.js";
 import { startTheme } from "./ui/theme.js";
 import { startTools } from "./ui/tools.js";
+import { startVideo } from "./video/start.js";
 
 const app = new App();
 let showView = () => {};
@@ -57,6 +58,7 @@ const images = startImageList(app);
 startClasses(app);
 startImports(app);
 const showHelp = startHelp();
+const video = startVideo(app, { showHelp, choose });
 const tools = startTools(app, stage, interaction);
 startMaskSettings(app, interaction);
 startFind(app, new FindSession(app), list, tools.closePanel);
@@ -110,4 +112,5 @@ app.addEventListener("picture", () => {
 startSamples(app);
 app.connection.persist(() => app.service.limits()).then((limits) => (app.limits = limits), () => {});
 await Promise.all([app.restore(), startModels(app)]);
+await video.restore();
 document.documentElement.dataset.ready = "yes";

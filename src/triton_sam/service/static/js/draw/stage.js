@@ -35,7 +35,7 @@ export class Stage {
     this.surface = surface;
     this._onView = onView;
     this._contexts = Object.fromEntries(
-      LAYERS.map((layer) => [layer, surface.querySelector(`#${layer}`).getContext("2d")]),
+      LAYERS.map((layer) => [layer, surface.querySelector(`[data-layer=${layer}]`).getContext("2d")]),
     );
     this._stale = new Set();
     this._frame = 0;
@@ -75,6 +75,20 @@ export class Stage {
     this.surface.hidden = bitmap === null;
     this._resize();
     this.fit();
+  }
+
+  /**
+   * A frame of a video, which draws itself and is freed by its owner.
+   * @param {{width: number, height: number, draw: Function, close: () => void}} picture
+   * @param {boolean} isFirst the view is fitted; else it stays
+   */
+  put(picture, isFirst) {
+    this.picture = picture;
+    if (isFirst) {
+      this._resize();
+      this.fit();
+    }
+    this.refresh("picture");
   }
 
   /** Other pixels of the same image; the view stays. @param {ImageBitmap} bitmap perhaps a coarse one */

@@ -29,7 +29,7 @@ export class Keyboard {
   }
 
   _down(event) {
-    if (event.altKey || document.querySelector("dialog[open]")) return;
+    if (event.altKey || document.querySelector("dialog[open]") || this._isElsewhere) return;
     if (event.key === "Shift" && !event.repeat) this._interaction.hoverAgain(true);
     if (isTyping(event.target)) return;
     const isNowhere = document.activeElement === document.body;
@@ -43,6 +43,11 @@ export class Keyboard {
     if (!shortcut || (shortcut.surfaceOnly && !isOnSurface && !isNowhere)) return;
     event.preventDefault();
     this._actions[shortcut.action](shortcut.value);
+  }
+
+  /** While a video is to be seen, the keys are its own. */
+  get _isElsewhere() {
+    return this._surface.closest(".work").hidden;
   }
 
   /** Keys that mean something else on buttons. @returns {boolean} whether it was one */

@@ -49,6 +49,14 @@ export const SHORTCUTS = [
   { group: "View", text: "Open images and other files", shown: "O", keys: ["o"], action: "open" },
   { group: "View", text: "Stop what is being drawn", shown: "Esc", keys: ["escape"], action: "escape" },
   { group: "View", text: "This sheet", shown: "?", keys: ["?", "shift+?", "f1"], action: "help" },
+  { group: "In a video", text: "Next frame, frame before (Shift: 10)", shown: "→ ←", keys: [] },
+  { group: "In a video", text: "First, last frame", shown: "Home, End", keys: [] },
+  { group: "In a video", text: "Play, pause", shown: "Space", keys: [] },
+  { group: "In a video", text: "Track", shown: "T", keys: [] },
+  { group: "In a video", text: "Next object; choose one", shown: "N, 1 … 9", keys: [] },
+  { group: "In a video", text: "Clear its prompts on this frame", shown: "C", keys: [] },
+  { group: "In a video", text: "Remove the object", shown: "Delete", keys: [] },
+  { group: "In a video", text: "Crosshair (Shift: far); click there", shown: "W A S D, Enter", keys: [] },
 ];
 
 /** @param {KeyboardEvent} event @returns {string} */

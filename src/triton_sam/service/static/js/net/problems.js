@@ -45,7 +45,8 @@ function tooLarge(detail) {
   return `This image is too large for the server: it has ${reason[1]}. Open ${reason[2]}.`;
 }
 
-function asSentence(text) {
+/** @param {string} text @returns {string} begun and ended as a sentence */
+export function asSentence(text) {
   return `${text.charAt(0).toUpperCase()}${text.slice(1)}${/[.!?]$/.test(text) ? "" : "."}`;
 }
 

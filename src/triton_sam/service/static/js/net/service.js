@@ -84,6 +84,20 @@ export class Service {
     }
   }
 
+  // For routes of parts of the page that are loaded when they are needed.
+
+  /** @param {string} path @param {object} [options] of fetch, and `patience` in milliseconds @returns {Promise<any>} */
+  json = (path, options) => this._json(path, options);
+
+  /** @param {string} path @param {object} [options] @returns {Promise<Blob>} */
+  blob = (path, options) => this._fetch(path, options);
+
+  /**
+   * @param {string} path @param {object} body JSON @param {AbortSignal} signal @param {string} accepted type
+   * @returns {Promise<ReadableStream<Uint8Array>>}
+   */
+  stream = (path, body, signal, accepted) => this._events(path, JSON.stringify(body), signal, { Accept: accepted });
+
   /** @param {Blob} file that the browser cannot show @returns {Promise<Blob>} the image as JPEG */
   async preview(file, signal) {
     return this._fetch("v1/preview", { method: "POST", body: form({ image: file }), signal });
@@ -115,15 +129,26 @@ export class Service {
    * @returns {Promise<{image_key: string, width: number, height: number}>}
    */
   encode(file, model, onSent, signal) {
+    return this.upload("v1/images", { image: file, model }, onSent, signal);
+  }
+
+  /**
+   * @param {string} path
+   * @param {Record<string, string|Blob>} fields of the form
+   * @param {(share: number) => void} onSent  the uploaded fraction, 0 to 1
+   * @param {AbortSignal} signal
+   * @returns {Promise<any>} the answer's document
+   */
+  upload(path, fields, onSent, signal) {
     // Not fetch: it does not report upload progress.
     return new Promise((resolve, reject) => {
       const request = new XMLHttpRequest();
-      request.open("POST", this.address("v1/images"));
+      request.open("POST", this.address(path));
       for (const [name, value] of Object.entries(this._ownHeaders())) request.setRequestHeader(name, value);
       request.upload.onprogress = ({ loaded, total }) => onSent(total ? loaded / total : 0);
       request.upload.onload = () => onSent(1);
       request.onload = () => {
-        const answer = request.status === 200 ? parsed(request.responseText) : null;
+        const answer = request.status === 200 || request.status === 201 ? parsed(request.responseText) : null;
         if (answer) resolve(answer);
         else reject(problemOf(request.status, request.responseText));
       };
@@ -131,7 +156,7 @@ export class Service {
       request.timeout = ENCODE_TIMEOUT;
       request.onabort = () => reject(signal.reason);
       signal.addEventListener("abort", () => request.abort(), { once: true });
-      request.send(form({ image: file, model }));
+      request.send(form(fields));
     });
   }
 

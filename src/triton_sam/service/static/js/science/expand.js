@@ -8,6 +8,7 @@
  *
  * @typedef {{name: string, file: Blob, view: import("./view.js").View|null}} Item
  */
+import { takenAsStack } from "../importers.js";
 import { Problem } from "../net/problems.js";
 import { isPhotograph } from "./channels.js";
 import { headOf, mayHaveMore } from "./file_heads.js";
@@ -50,6 +51,7 @@ export class Expander {
     const description = await this.connection.persist(() => this.service.describe(file, signal), signal);
     if (isPlain(description)) return [plain];
     const { pages } = description;
+    if (pages > 1 && (await takenAsStack(file, name, pages))) return [];
     if (pages > MANY_PAGES && !(await this.confirm(`${name} has ${pages} pages. Add all of them to the list?`))) return [];
     return this._pages(file, name, description, signal);
   }

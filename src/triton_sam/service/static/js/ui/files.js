@@ -31,11 +31,10 @@ export function startFiles(app) {
 }
 
 function listenForDrops(app) {
-  const stage = $("stage");
   let depth = 0;
   const mark = (by) => {
     depth = Math.max(0, depth + by);
-    stage.classList.toggle("dropping", depth > 0);
+    document.body.classList.toggle("dropping", depth > 0);
   };
   document.addEventListener("dragenter", () => mark(1));
   document.addEventListener("dragleave", () => mark(-1));

@@ -10,6 +10,7 @@ export async function startModels(app) {
   let models;
   const load = async () => {
     models = await app.connection.persist(() => app.service.models());
+    app.useModels(models);
     const wanted = select.value || preference("model", "");
     const chosen = models.find(({ id }) => id === wanted) ?? models.find((model) => model.default) ?? models[0];
     select.replaceChildren(
