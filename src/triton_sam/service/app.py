@@ -20,7 +20,7 @@ from triton_sam.service.admission.authentication import AuthenticationMiddleware
 from triton_sam.service.admission.capacity import DecodingSlots, ServiceCapacity
 from triton_sam.service.admission.concurrency import ConcurrencyMiddleware
 from triton_sam.service.admission.load_shedding import LoadShedder
-from triton_sam.service.admission.paths import DOCS_FILES, SingleSlashes
+from triton_sam.service.admission.paths import DOCS_FILES, VIDEOS, SingleSlashes
 from triton_sam.service.admission.request_limits import RequestLimits
 from triton_sam.service.chat import completions
 from triton_sam.service.chat import schemas as chat_schemas
@@ -35,6 +35,8 @@ from triton_sam.service.routes.preview import preview_router
 from triton_sam.service.routes.sam_service import sam_service_router
 from triton_sam.service.routes.samples import samples_router
 from triton_sam.service.routes.segment import segment_router
+from triton_sam.service.routes.video_objects import video_objects_router
+from triton_sam.service.routes.videos import videos_router
 from triton_sam.service.shared_state import SharedState
 from triton_sam.service.telemetry.metrics import BodyBytesCollector, ServiceMetrics
 from triton_sam.service.telemetry.middleware import TelemetryMiddleware
@@ -42,10 +44,15 @@ from triton_sam.service.telemetry.spans import Tracing
 from triton_sam.service.telemetry.supervisor_metrics import SupervisorCollector
 from triton_sam.service.telemetry.tracing import tracing_of
 from triton_sam.service.upstream import Upstream
+from triton_sam.service.videos import video_schemas
+from triton_sam.service.videos.films import Films
 from triton_sam.settings import Settings
 
 #: Images whose pixels the service itself decodes at a time: the largest takes about a gigabyte of memory, and seconds.
 _MAX_DECODING = 2
+
+#: Of a form around a video.
+_FORM_BYTES = 64 * 1024
 
 _DESCRIPTION = """Segment Anything over HTTP: send an image once, then segment it with points, boxes or masks.
 
@@ -54,6 +61,8 @@ without `session_id` and `latest_wins`, and an `id` that you choose; the newest 
 are `{"id", "result"}`, `{"id", "superseded": true}` or `{"id", "error"}`.
 
 `/v1/everything` finds everything in an image, with progress as server-sent events where asked for.
+
+`/v1/videos` tracks objects through videos: send a file, prompt objects, stream the propagation.
 
 OpenAI's clients can use `/v1/chat/completions` with the models of `/v1/models`.
 
@@ -78,6 +87,7 @@ def create_app(
     capacity = _capacity(settings, shared)
     metrics.register(BodyBytesCollector(lambda: capacity.bytes_held))
     decoding = DecodingSlots(_MAX_DECODING, shared.tally)
+    films = Films(gateway, settings, metrics, shared.tally)
     routers = (
         segment_router(gateway, capacity),
         everything_router(gateway, capacity),
@@ -87,6 +97,8 @@ def create_app(
         planes_router(settings, decoding),
         sam_service_router(gateway, shared.embedding_models),
         info_router(gateway, metrics, access),
+        videos_router(films, decoding),
+        video_objects_router(films, metrics),
         samples_router(photograph_folder()),
         page_router(),
     )
@@ -94,7 +106,7 @@ def create_app(
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         try:
-            async with gateway.opened():
+            async with gateway.opened(), films.opened():
                 yield
         finally:
             await tracing.close()
@@ -125,6 +137,7 @@ def _capacity(settings: Settings, shared: SharedState) -> ServiceCapacity:
         {
             completions.COMPLETIONS: max(1, settings.service_requests // 2),
             EVERYTHING: max(1, settings.service_requests // 4),
+            VIDEOS: max(1, settings.service_requests // 4),
         },
         # The largest allowed body must fit while no other request is in progress.
         max_bytes=max(settings.service_body_bytes, settings.max_body_bytes),
@@ -141,9 +154,8 @@ def _describe_bodies(app: FastAPI, *, needs_token: bool) -> None:
         if app.openapi_schema is None:
             document = generate()
             components = document.setdefault("components", {})
-            bodies = (schemas.request_schemas(), everything_schemas.request_schemas(), chat_schemas.request_schemas())
-            for described in bodies:
-                components.setdefault("schemas", {}).update(described)
+            for part in (schemas, everything_schemas, chat_schemas, video_schemas):
+                components.setdefault("schemas", {}).update(part.request_schemas())
             if needs_token:
                 components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
                 document["security"] = [{"token": []}]
@@ -169,7 +181,7 @@ def _middleware(
             Middleware(
                 CORSMiddleware,
                 allow_origins=list(settings.cors_origins),
-                allow_methods=["GET", "POST"],
+                allow_methods=["GET", "POST", "PUT", "DELETE"],
                 allow_headers=[
                     "Authorization",
                     "Content-Type",
@@ -194,6 +206,7 @@ def _middleware(
                 completions.COMPLETIONS: settings.vlm_seconds + completions.TIMEOUT_RESPONSE_SECONDS,
                 EVERYTHING: math.inf,  # its time limit counts from the last progress
             },
+            upload_bytes=settings.video_upload_bytes + _FORM_BYTES,
         )
     )
     layers.append(Middleware(AuthenticationMiddleware, access=access))

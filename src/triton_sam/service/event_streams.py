@@ -1,4 +1,4 @@
-"""Server-sent events: responses that begin before they are complete."""
+"""Server-sent events, and other responses that begin before they are complete."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ log = logging.getLogger(__name__)
 
 EVENTS = "text/event-stream"
 _HEADERS = {
-    "Content-Type": f"{EVENTS}; charset=utf-8",
     "Cache-Control": "no-cache",
     "X-Accel-Buffering": "no",  # or nginx would buffer the events
 }
@@ -53,19 +52,24 @@ class EventStream(Response):
     """
 
     def __init__(
-        self, events: Lines, source: AsyncGenerator[Any, None], error_event: Callable[[TritonSamError], bytes]
+        self,
+        events: Lines,
+        source: AsyncGenerator[Any, None],
+        error_event: Callable[[TritonSamError], bytes],
+        media_type: str = f"{EVENTS}; charset=utf-8",
     ) -> None:
         """
         Args:
             source: of the events. Closed here too: closing a generator that never started does nothing.
             error_event: the event for an error.
+            media_type: of a stream of something else than events.
         """
         self.status_code = 200
         self.background = None
         self._events = events
         self._source = source
         self._error_event = error_event
-        self.init_headers(_HEADERS)
+        self.init_headers({"Content-Type": media_type, **_HEADERS})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with contextlib.aclosing(self._source), contextlib.aclosing(self._with_error()) as events:

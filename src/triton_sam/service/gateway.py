@@ -25,6 +25,7 @@ from triton_sam.service.streams import ResponseStream
 from triton_sam.service.telemetry import request_context
 from triton_sam.service.telemetry.spans import NO_SPAN, NO_TRACING, Span, Tracing
 from triton_sam.service.upstream import Upstream, missing_of
+from triton_sam.service.video_steps import VideoSteps
 from triton_sam.settings import Settings
 
 #: More than the server's queues hold, so that callers get the server's own refusals.
@@ -56,6 +57,7 @@ class Gateway:
         self._transport: AsyncTransport | None = None
         #: Each with its model. A closed stream stays here until its cancel is sent to the server.
         self._streams: dict[ResponseStream, str] = {}
+        self._steps = VideoSteps()
 
     @contextlib.asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
@@ -77,6 +79,7 @@ class Gateway:
             dispatcher.abort(error, lost)
             with contextlib.suppress(RuntimeError):  # the event loop has already stopped
                 loop.call_soon_threadsafe(self._end_streams, error, lost)
+                loop.call_soon_threadsafe(self._steps.abort, error, lost)
 
         unsubscribe = self.upstream.on_loss(abort_lost)
         siblings.serve_cancels(dispatcher.cancel)
@@ -204,6 +207,14 @@ class Gateway:
             stream.close()
             for helper in helpers:
                 helper.cancel()
+
+    async def send_step(self, call: Call) -> Outputs:
+        """Sends a step of a video. Steps are numbered by their sender, who also knows the way back after a loss."""
+        if self._transport is None:
+            raise _not_open()
+        call, _ = _with_request_context(call)
+        self._check_ready(call.model)
+        return await self._steps.answer(call.model, self._transport.infer(call))
 
     def cancel(self, session: str) -> int:
         """Cancels the waiting requests of a session in this process; returns how many there were."""

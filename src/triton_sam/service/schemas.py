@@ -61,6 +61,7 @@ class ModelRow(BaseModel):
     licence: str
     prompts: list[str] = Field(description="kinds of prompts that it accepts: boxes, everything, masks, points, text")
     side: int = Field(description="side of the square model input in pixels; a larger image is scaled down to it")
+    video: bool = Field(description="whether it tracks objects through videos")
     default: bool = Field(description="whether requests without a model use this one")
     encoder: str | None = Field(description=f"{_ENCODER}; null while the model does not respond")
 
@@ -280,12 +281,15 @@ _REQUESTS = (SegmentRequest, ImageForm, PreviewForm, EmbeddedModelForm, FromMode
 _ERROR_STATUSES = {
     400: "The request is invalid; the message has the reason and the fix",
     401: "The token is missing or wrong",
-    404: "No such model or sample, or an image_key that is unknown or expired",
+    404: "No such model, sample or video, or an image_key that is unknown or expired",
     408: "The body stalled",
+    409: "It does not fit what is going on, or what is there; the message has the reason",
     413: "Too many bytes or pixels",
+    415: "A kind of file that is not taken",
     422: "A kind of prompt that the model does not accept",
     429: "Too many requests; Retry-After has the seconds to wait",
     499: "Cancelled, or superseded by a newer request of the session",
+    501: "No model that is served can do it; the message names one that could",
     500: "The service or the model server failed; see its log",
     503: "The model server is not ready; Retry-After has the seconds to wait",
     504: "No response within the time limit",

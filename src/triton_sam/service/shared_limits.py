@@ -23,7 +23,10 @@ from pathlib import Path
 from triton_sam.service.rate_limits import Clock, Rate, check_wait
 
 #: The counts of a process, in the order of their columns; "part 0" and so on belong to paths with their own limit.
-COUNTS = ("working", "arriving", "bytes", "sockets", "connections", "decoding", "part 0", "part 1")
+COUNTS = (
+    *("working", "arriving", "bytes", "sockets", "connections", "decoding", "part 0", "part 1", "part 2"),
+    *("videos", "video bytes", "video decoders"),
+)
 MAX_PROCESSES = 64
 _COUNT = struct.calcsize("q")
 _COUNTS_BYTES = MAX_PROCESSES * len(COUNTS) * _COUNT

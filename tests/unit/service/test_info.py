@@ -74,6 +74,7 @@ def test_models(path: str) -> None:
             "licence": spec.licence,
             "prompts": ["boxes", "everything", "masks", "points"],
             "side": spec.side,
+            "video": False,
             "default": True,
             "encoder": "8-bit",
         }

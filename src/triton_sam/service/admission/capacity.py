@@ -154,16 +154,21 @@ class ServiceCapacity:
 class DecodingSlots:
     """How many images the service decodes at a time, over all processes; ``async with`` waits for a slot."""
 
-    def __init__(self, slots: int, tally: Tally | None = None) -> None:
+    def __init__(self, slots: int, tally: Tally | None = None, name: str = "decoding") -> None:
+        """
+        Args:
+            name: of their count.
+        """
         self._slots = slots
         self._tally = tally
+        self._name = name
         self._here = asyncio.Semaphore(slots)
 
     async def __aenter__(self) -> None:
         await self._here.acquire()
         try:
-            while self._tally is not None and self._tally.add("decoding", 1) > self._slots:
-                self._tally.add("decoding", -1)
+            while self._tally is not None and self._tally.add(self._name, 1) > self._slots:
+                self._tally.add(self._name, -1)
                 await asyncio.sleep(_DECODING_POLL_SECONDS)
         except BaseException:
             self._here.release()
@@ -173,5 +178,5 @@ class DecodingSlots:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._tally is not None:
-            self._tally.add("decoding", -1)
+            self._tally.add(self._name, -1)
         self._here.release()

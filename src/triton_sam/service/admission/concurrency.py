@@ -7,7 +7,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from triton_sam.errors import QueueFull
 from triton_sam.service.admission.capacity import ServiceCapacity
-from triton_sam.service.admission.paths import METRICS, is_page
+from triton_sam.service.admission.paths import METRICS, VIDEOS, group_of, is_page
 from triton_sam.service.error_responses import error_response
 
 #: Needed most when the service is busy: autoscalers read these.
@@ -50,7 +50,8 @@ class _CountedRequest:
 
     def __init__(self, capacity: ServiceCapacity, path: str, receive: Receive) -> None:
         self._capacity = capacity
-        self._path = path
+        self._path = group_of(path)
+        self._goes_to_disk = path == VIDEOS
         self._receive = receive
         self._arriving = self._working = False
         self._seen = self._held = 0
@@ -68,7 +69,7 @@ class _CountedRequest:
         """A refusal is raised here, so that the usual error handlers see it."""
         message = await self._receive()
         self._seen += len(message.get("body", b""))
-        if self._seen > _FREE_BYTES:
+        if self._seen > _FREE_BYTES and not self._goes_to_disk:
             self._capacity.hold_bytes(self._seen - self._held)
             self._held = self._seen
         complete = message["type"] == "http.request" and not message.get("more_body", False)

@@ -12,6 +12,7 @@ _PUBLIC_PATHS = frozenset({"/health", "/docs", "/docs/oauth2-redirect", "/redoc"
 METRICS = "/metrics"
 DOCS_FILES = "/docs-files"
 PAGE_FILES, SAMPLES = "/app", "/samples"
+VIDEOS = "/v1/videos"
 #: The web page and its sample images are the same everywhere; the page asks its user for the token.
 _PAGE_PATHS = frozenset({"/", "/favicon.ico", SAMPLES})
 
@@ -41,3 +42,13 @@ def is_public(path: str) -> bool:
 def is_page(path: str) -> bool:
     """Whether a path belongs to the web page: a file of the package, no work for a model."""
     return path in _PAGE_PATHS or path.startswith((f"{PAGE_FILES}/", f"{SAMPLES}/"))
+
+
+def is_video(path: str) -> bool:
+    """Whether a path belongs to videos: their requests may take long, and uploads go to the disk."""
+    return path == VIDEOS or path.startswith(f"{VIDEOS}/")
+
+
+def group_of(path: str) -> str:
+    """The path by which slots are counted: one for all requests that may keep one for minutes."""
+    return VIDEOS if is_video(path) and path.endswith((VIDEOS, "/propagate", "/export")) else path

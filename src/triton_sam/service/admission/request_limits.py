@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import anyio
@@ -9,6 +10,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from triton_sam.errors import DeadlineExceeded, RequestTimeout, TooLarge, TritonSamError
+from triton_sam.service.admission.paths import VIDEOS, is_video
 from triton_sam.service.error_responses import error_response
 
 _LINGER_SECONDS = 5.0
@@ -35,35 +37,39 @@ class RequestLimits:
         body_seconds: float,
         seconds: float,
         seconds_at: Mapping[str, float] | None = None,
+        upload_bytes: int = 0,
     ) -> None:
         """
         Args:
             seconds_at: path -> its own limit instead of ``seconds``.
+            upload_bytes: as ``max_bytes``, of a video. Videos have time limits of their own.
         """
         self._app = app
         self._max_bytes = max_bytes
         self._body_seconds = body_seconds
         self._seconds = seconds
         self._seconds_at = dict(seconds_at or {})
+        self._upload_bytes = upload_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
+        max_bytes = self._upload_bytes if scope["path"] == VIDEOS else self._max_bytes
         body = _Body(
             receive,
             send,
-            self._max_bytes,
+            max_bytes,
             self._body_seconds,
             # A client that waits for "100 Continue" has sent no body yet, and reading it would send the 100.
             lingers="expect" not in headers,
             closes=scope["http_version"] == "1.0" or "close" in _listed(headers.get("connection", "")),
         )
         declared = headers.get("content-length", "")
-        if declared.isdecimal() and int(declared) > self._max_bytes:
+        if declared.isdecimal() and int(declared) > max_bytes:
             body.declare_too_large()
-        seconds = self._seconds_at.get(scope["path"], self._seconds)
+        seconds = math.inf if is_video(scope["path"]) else self._seconds_at.get(scope["path"], self._seconds)
         with anyio.move_on_after(seconds) as limit:
             await self._app(scope, body.receive, body.send)
         if limit.cancelled_caught and not body.answered:

@@ -105,6 +105,7 @@ async def _rows(gateway: Gateway) -> list[Any]:
             licence=spec.licence,
             prompts=sorted(spec.prompts),
             side=spec.side,
+            video=spec.memory is not None,
             default=name == default,
             encoder=precisions[name],
         )

@@ -83,6 +83,18 @@ class ServiceMetrics:
             multiprocess_mode="livesum",
         )
 
+        self.videos, self.video_frames, self.video_bytes = (
+            Gauge(name, described, registry=self.registry, multiprocess_mode="livesum")
+            for name, described in (
+                ("triton_sam_service_videos", "Videos that are open in the service"),
+                ("triton_sam_service_video_frames", "Frames of these videos"),
+                ("triton_sam_service_video_bytes", "Bytes of these videos on the disk"),
+            )
+        )
+        self.video_results = Counter(
+            "triton_sam_service_video_results_total", "Frames of videos that were tracked", registry=self.registry
+        )
+
     def register(self, collector: Collector) -> None:
         """Adds what is not counted here. It must speak for all processes."""
         self._exposed.register(collector)

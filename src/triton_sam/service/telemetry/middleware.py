@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
 from collections.abc import Collection
 
@@ -34,13 +35,13 @@ class TelemetryMiddleware:
         """
         Args:
             routes: the paths that get their own label. A path with a parameter, ``/samples/{name}``, is the label of
-                every path with that prefix.
+                every path of that form; its last parameter may have slashes in it.
         """
         self._app = app
         self._metrics = metrics
         self._tracing = tracing
         self._routes = frozenset(route for route in routes if "{" not in route)
-        self._templates = {route.partition("{")[0]: route for route in routes if "{" in route}
+        self._templates = [(_pattern(route), route) for route in sorted(routes, key=len, reverse=True) if "{" in route]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
@@ -100,4 +101,12 @@ class TelemetryMiddleware:
     def _label(self, path: str) -> str:
         if path in self._routes:
             return path
-        return next((route for prefix, route in self._templates.items() if path.startswith(prefix)), "other")
+        return next((route for pattern, route in self._templates if pattern.fullmatch(path)), "other")
+
+
+def _pattern(route: str) -> re.Pattern[str]:
+    """Matches the paths of a route with parameters."""
+    *parts, last = re.split(r"\{[^}]*\}", route)
+    ending = ".*" if not last else re.escape(last)
+    found = "[^/]+".join(re.escape(part) for part in parts)
+    return re.compile(found + (ending if not last else "[^/]+" + ending), re.DOTALL)

@@ -1,0 +1,50 @@
+"""Reads an uploaded video into a store of frames; runs in :mod:`.child_process`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from triton_sam.errors import TooLarge
+from triton_sam.service.videos.frame_store import FrameWriter
+from triton_sam.video.clip import ClipLimits
+from triton_sam.video.untrusted import open_untrusted
+
+#: A file may promise more frames than it has, by its rounded times.
+_PROMISE_MARGIN = 1.5
+
+
+def decode(request: dict[str, Any]) -> dict[str, Any]:
+    """Writes the frames; what is known of the video."""
+    folder, limits = Path(request["folder"]), request["limits"]
+    most = int(limits["frames"])
+    clip = open_untrusted(folder / request["file"], ClipLimits(limits["frame_pixels"], limits["frame_bytes"]))
+    if clip.expected is not None and clip.expected > _PROMISE_MARGIN * most:
+        raise _too_many(most, f"about {clip.expected:,}")
+    writer = FrameWriter(folder)
+    for frame in clip.frames():
+        if writer.count >= most:
+            raise _too_many(most, f"more than {most:,}")
+        if writer.size + len(frame.data) > limits["clip_bytes"]:
+            raise TooLarge(
+                f"the frames of the video have more than {limits['clip_bytes']:,} bytes: cut it, or scale it down"
+            )
+        writer.add(frame.data, frame.seconds)
+    writer.close()
+    rate = clip.rate
+    return {
+        "width": clip.size[0],
+        "height": clip.size[1],
+        "frames": writer.count,
+        "fps": rate if rate is not None and 0 < rate < 100_000 else None,
+        "contrast": None,
+        "notes": [_without_path(note, request) for note in clip.notices],
+    }
+
+
+def _without_path(note: str, request: dict[str, Any]) -> str:
+    return note.replace(f"{request['folder']}/{request['file']}", request["name"])
+
+
+def _too_many(most: int, found: str) -> TooLarge:
+    return TooLarge(f"the video has {found} frames and {most:,} are allowed: cut it")

@@ -1,0 +1,120 @@
+"""The frames of a video on the disk: image files one behind the other, and where each ends."""
+
+from __future__ import annotations
+
+import math
+import os
+from array import array
+from collections.abc import Iterator
+from pathlib import Path
+
+from triton_sam.video.clip import Clip, ClipFrame
+
+FRAMES_FILE, INDEX_FILE = "frames", "frames.index"
+
+
+class FrameWriter:
+    """Writes frames, in a process of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = (folder / FRAMES_FILE).open("xb")
+        self._index = folder / INDEX_FILE
+        self._ends: array[int] = array("Q")
+        self._seconds: array[float] = array("d")
+
+    @property
+    def count(self) -> int:
+        return len(self._ends)
+
+    @property
+    def size(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    def add(self, data: bytes, seconds: float | None) -> None:
+        self._file.write(data)
+        self._ends.append(self.size + len(data))
+        self._seconds.append(math.nan if seconds is None else seconds)
+
+    def close(self) -> None:
+        self._file.close()
+        self._index.write_bytes(self._ends.tobytes() + self._seconds.tobytes())
+
+
+class FrameStore:
+    """Reads frames, and adds further ones. Threads may share it; one at a time adds."""
+
+    def __init__(self, folder: Path) -> None:
+        """Those that are there; none yet in an empty folder."""
+        self._file = os.open(folder / FRAMES_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._ends: array[int] = array("Q")
+        self._seconds: array[float] = array("d")
+        index = folder / INDEX_FILE
+        self._index = index
+        if index.exists():
+            content = index.read_bytes()
+            self._ends.frombytes(content[: len(content) // 2])
+            self._seconds.frombytes(content[len(content) // 2 :])
+
+    @property
+    def count(self) -> int:
+        return len(self._ends)
+
+    @property
+    def size(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    def read(self, index: int) -> ClipFrame:
+        """A frame that is there."""
+        start = self._ends[index - 1] if index else 0
+        data = os.pread(self._file, self._ends[index] - start, start)
+        seconds = self._seconds[index]
+        return ClipFrame(index, data, None if math.isnan(seconds) else seconds)
+
+    def add(self, data: bytes) -> None:
+        """Puts a frame behind the others."""
+        start, written = self.size, 0
+        while written < len(data):
+            written += os.pwrite(self._file, memoryview(data)[written:], start + written)
+        self._seconds.append(math.nan)
+        self._ends.append(start + len(data))  # last: who reads the count finds the frame
+
+    def write_index(self) -> None:
+        """For other processes."""
+        self._index.write_bytes(self._ends.tobytes() + self._seconds.tobytes())
+
+    def close(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+
+class StoredClip(Clip):
+    """A video whose frames are in a store; if it grows, it has no length yet."""
+
+    # Many parameters: what is known of a video.
+    def __init__(
+        self,
+        store: FrameStore,
+        size: tuple[int, int],
+        *,
+        name: str = "the video",
+        rate: float | None = None,
+        grows: bool = False,
+    ) -> None:
+        self.name, self.size, self.rate = name, size, rate
+        self._store = store
+        self.length = None if grows else store.count
+
+    @property
+    def count_now(self) -> int:
+        """Frames so far."""
+        return self._store.count
+
+    def frames(self, first: int = 0, last: int | None = None) -> Iterator[ClipFrame]:
+        index = max(0, first)
+        while index < self._store.count and (last is None or index <= last):
+            yield self._store.read(index)
+            index += 1
+
+    def close(self) -> None:
+        self._store.close()
