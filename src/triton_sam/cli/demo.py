@@ -46,8 +46,12 @@ class DemoResult:
 
 
 def choose_models(settings: Settings, *, vlm: bool) -> list[str]:
-    """Ids of the segmenters that are set up, or of the default model; with ``vlm`` also the toy model for questions."""
-    segmenters = [spec.id for spec in find_segmenters(settings.repository).values()] or [DEFAULT_MODEL]
+    """Ids of the segmenters that are set up, or of the default model; with ``vlm`` also the toy model for questions.
+
+    The model of the video demonstration is left out.
+    """
+    there = find_segmenters(settings.repository).values()
+    segmenters = [spec.id for spec in there if spec.assembly is None] or [DEFAULT_MODEL]
     return [*segmenters, VLM_DEMO_MODEL] if vlm else segmenters
 
 

@@ -14,7 +14,7 @@ from triton_sam.cli.doctor_devices import QUERY, describe_machine, describe_runn
 from triton_sam.cli.findings import FINE, NOTE, OPTIONAL, WRONG, Finding
 from triton_sam.errors import TritonSamError
 from triton_sam.installation import install, install_extra, missing_module
-from triton_sam.models.catalog import DEFAULT_MODEL
+from triton_sam.models.catalog import DEFAULT_MODEL, get_spec
 from triton_sam.models.fetch.sources import find_npm
 from triton_sam.models.specs import CPU_DECODER_FILE, DECODER_FILE, Precision
 from triton_sam.models.vlm_catalog import get_vlm, is_vlm
@@ -179,8 +179,11 @@ def _more_models(facts: Mapping[str, ModelFacts]) -> Finding:
 
 
 def _is_fetched(facts: ModelFacts) -> bool:
-    """Whether a user downloaded or exported it; a model that is part of this package is nobody's doing."""
-    bundled = is_vlm(facts.model_id) and get_vlm(facts.model_id).source is None
+    """Whether a user downloaded or exported it; a model that is, or adds to another, part of this package is not."""
+    if is_vlm(facts.model_id):
+        bundled = get_vlm(facts.model_id).source is None
+    else:
+        bundled = get_spec(facts.model_id).assembly is not None
     return (facts.downloaded or facts.exported) and not bundled
 
 

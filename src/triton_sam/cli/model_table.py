@@ -70,6 +70,8 @@ def _details(model: Model, facts: ModelFacts) -> list[tuple[str, str]]:
     ]
     if isinstance(model, ModelSpec):
         made = "ready-made graphs" if model.files else "exported from its checkpoint, which needs torch once"
+        if model.assembly is not None:
+            made = "the weights in ready-made graphs, and a memory that is part of triton-sam"
         rows += [("prompts", ", ".join(sorted(model.prompts))), ("made from", made)]
     else:
         bundled = "" if model.source else "; part of triton-sam"

@@ -113,9 +113,13 @@ def _read_folder(folder: Path) -> dict[str, Tensor]:
 
 
 def recognise(weights: MappedWeights) -> list[ModelSpec]:
-    """The catalogue rows that these tensors fit; SAM 2 and 2.1 cannot be told apart without their memory."""
+    """The catalogue rows that these tensors fit; SAM 2 and 2.1 cannot be told apart without their memory.
+
+    Models that are put together here are none of those that checkpoints are published of.
+    """
     seen = _signature(weights.tensors)
-    rows = [spec for spec in CATALOG.values() if _signature_of(spec.architecture) == seen]
+    published = [spec for spec in CATALOG.values() if spec.assembly is None]
+    rows = [spec for spec in published if _signature_of(spec.architecture) == seen]
     same_generation = [spec for spec in rows if spec.architecture.generation in ("", weights.generation)]
     return same_generation or (rows if not weights.generation else [])
 

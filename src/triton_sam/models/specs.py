@@ -236,6 +236,19 @@ class Architecture:
 
 
 @dataclass(frozen=True, slots=True)
+class Assembly:
+    """Graphs that are put together, without torch, of the weights in ready-made graphs and of weights in this package.
+
+    Attributes:
+        weights: the bundled weights, below :func:`~triton_sam.models.bundled.bundled_path`.
+        recipes: the folder of the graphs without weights, likewise.
+    """
+
+    weights: str
+    recipes: str
+
+
+@dataclass(frozen=True, slots=True)
 class ModelSpec:
     """One model: everything that the rest of the code knows about it.
 
@@ -245,6 +258,7 @@ class ModelSpec:
         files: ready-made graphs; empty if they must be exported from a checkpoint.
         checkpoints: files of the same weights, any of which can be exported, in the order in which they are tried.
         plain_files: ready-made graphs for tools with a decoder of their own; our segmenter does not use them.
+        assembly: of a model whose ``files`` only have a part of its weights; None if they are served as they are.
         graphs: of the model in a repository; a catalogue row has those of its ready-made files or, without any, those
             of a plain export.
         parameters: parameters of the network, in millions.
@@ -264,6 +278,7 @@ class ModelSpec:
     files: tuple[ModelFile, ...] = ()
     checkpoints: tuple[ModelFile, ...] = ()
     plain_files: tuple[ModelFile, ...] = ()
+    assembly: Assembly | None = None
     parameters: float = 0.0
     best_for: str = ""
     access: str = ""
@@ -287,6 +302,11 @@ class ModelSpec:
     def variant_name(self) -> str:
         """Its name among Triton models where it is not the default of its family."""
         return triton_name(self.id)
+
+    @property
+    def ready_made(self) -> bool:
+        """Whether its files are graphs that are served as they are."""
+        return bool(self.files) and self.assembly is None
 
     @property
     def needed(self) -> tuple[ModelFile, ...]:

@@ -15,7 +15,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
@@ -120,12 +120,22 @@ class WeightStore:
         advice = [spec.access] if spec.access else []
         raise WeightsError("; ".join([*reasons, *advice, "--checkpoint FILE takes a file of your own"]))
 
-    def remove(self, spec: ModelSpec) -> int:
-        """Deletes the model's files that no other installed model shares; returns the bytes that are free again."""
+    def remove(self, spec: ModelSpec, set_up: Collection[str] | None = None) -> int:
+        """Deletes the model's files that no other installed model shares; returns the bytes that are free again.
+
+        Args:
+            set_up: ids of the models in the repository: one with the same files as ``spec`` counts only if it is there.
+                None: it always counts.
+        """
+
+        def counts(other: ModelSpec) -> bool:
+            same = set_up is not None and other.id not in set_up and other.files == spec.files
+            return other.id != spec.id and self.is_installed(other) and not same
+
         shared = {
             self.path(file)
             for other in CATALOG.values()
-            if other.id != spec.id and self.is_installed(other)
+            if counts(other)
             for file in (*other.files, *other.checkpoints)
         }
         freed = 0

@@ -14,6 +14,7 @@ from triton_sam.installation import install_extra
 from triton_sam.models.checksums import matches_checksum, write_checksum
 from triton_sam.models.specs import GRAPHS_FILE, NETWORK_FILE, ModelSpec, Precision
 from triton_sam.models.weights import ProgressFactory, WeightStore
+from triton_sam.repository.assembling import assemble_checkpoint
 
 Say = Callable[[str], None]
 _REPORT = "report.json"
@@ -104,11 +105,13 @@ def write_network(
 
 
 def _checkpoint(spec: ModelSpec | None, store: WeightStore, request: ExportRequest, progress: ProgressFactory) -> Path:
-    """The user's own file or folder, or the official one, downloaded if needed."""
+    """The user's own file or folder, or the official one, downloaded or put together if needed."""
     if request.checkpoint is not None:
         return request.checkpoint.expanduser()
     if spec is None:
         raise SetupError("there is nothing to download without an id: name a checkpoint")
+    if spec.assembly is not None:
+        return assemble_checkpoint(spec, store, progress)
     return store.pull_checkpoint(spec, progress)
 
 

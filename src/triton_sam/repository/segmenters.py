@@ -199,7 +199,8 @@ def _has_graphs(version_folder: Path) -> bool:
 def choose_name(spec: ModelSpec, repository: Path, make_default: bool = False) -> str:
     """The Triton name of a model in a repository, whether it is there already or not.
 
-    A model keeps the name that it has. A new one gets its family's name if that is free, else its own.
+    A model keeps the name that it has. A new one gets its family's name if that is free, else its own; one that is put
+    together here always its own.
 
     Args:
         make_default: gives the model its family's name; the model that had it is renamed to its own.
@@ -210,7 +211,7 @@ def choose_name(spec: ModelSpec, repository: Path, make_default: bool = False) -
     default = parameters_at(repository, spec.family)
     if (repository / spec.family).exists() and (default is None or MODEL_ID not in default):
         raise _not_ours(spec.family, repository)
-    if default is not None and not make_default:
+    if not make_default and (default is not None or spec.assembly is not None):
         return spec.variant_name
     if default is not None:
         _rename(spec.family, triton_name(default[MODEL_ID]), repository)

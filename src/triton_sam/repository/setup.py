@@ -29,9 +29,10 @@ from triton_sam.models.specs import (
     graphs_from_json,
 )
 from triton_sam.models.weights import ProgressFactory, WeightStore, silent
+from triton_sam.repository.assembling import assemble_graphs
 from triton_sam.repository.cpu_notes import DECODER_NOTE, ENCODER_NOTE, write_note
 from triton_sam.repository.export_cache import ExportRequest, Say, export_model, forget_exports, write_network
-from triton_sam.repository.segmenters import choose_name, remove_models, write_models
+from triton_sam.repository.segmenters import choose_name, find_segmenters, remove_models, write_models
 
 #: In the cached decoder's file name; raise it when export/cpu_decoder.py writes another graph.
 _DECODER_RECIPE = 1
@@ -62,7 +63,12 @@ class SetupRequest:
     @property
     def ready_made(self) -> bool:
         """Whether ready-made graphs exist and satisfy the request."""
-        return bool(self.spec.files) and self.export.is_plain
+        return self.spec.ready_made and self.export.is_plain
+
+    @property
+    def assembled(self) -> bool:
+        """Whether the graphs can be put together without an export."""
+        return self.spec.assembly is not None and self.export.is_plain and self.export.seed is None
 
     @property
     def converted(self) -> Path:
@@ -73,13 +79,16 @@ class SetupRequest:
 def set_up(request: SetupRequest) -> list[str]:
     """Makes a model ready to serve and returns the Triton names that were written.
 
-    Ready-made graphs are used if there are any and the request asks for nothing else; otherwise the model is exported.
+    Graphs that are ready-made, or put together of such, are used if there are any and the request asks for nothing
+    else; otherwise the model is exported.
     """
     engine = request.engine
     if engine is EngineChoice.AUTO:
         engine = EngineChoice.TORCH if not request.ready_made and _has_gpu() else EngineChoice.ONNX
     if engine is EngineChoice.TORCH_ONLY:
         return _set_up_torch_only(request)
+    if request.assembled:
+        return _set_up_assembled(request, with_torch=engine is EngineChoice.TORCH)
     if engine is EngineChoice.TORCH or not request.ready_made:
         return _set_up_exported(request, with_torch=engine is EngineChoice.TORCH)
     return _set_up_ready_made(request)
@@ -123,6 +132,22 @@ def _set_up_exported(request: SetupRequest, *, with_torch: bool) -> list[str]:
         fast_decoder=request.fast_decoder,
         say=request.say,
     )
+
+
+def _set_up_assembled(request: SetupRequest, *, with_torch: bool) -> list[str]:
+    spec, say = request.spec, request.say
+    folder = assemble_graphs(spec, request.store, request.progress, say)
+    encoder, decoder = folder / ENCODER_FILE, folder / DECODER_FILE
+    extras = _present(folder, *MEMORY_GRAPHS, MEMORY_FILE)
+    if with_torch:
+        extras |= {NETWORK_FILE: write_network(spec, request.store, request.export, request.progress, say)}
+    if request.cpu_encoder:
+        extras |= _cpu_encoder(spec, encoder, folder, say)
+    if request.fast_decoder:
+        target = folder / f"{decoder.stem}-cpu{_DECODER_RECIPE}.onnx"
+        extras |= _cpu_decoder(spec.graphs, decoder, target, say, keep=True)
+    name = choose_name(spec, request.repository, request.make_default)
+    return write_models(spec, encoder, decoder, request.repository, name=name, extras=extras)
 
 
 def _set_up_ready_made(request: SetupRequest) -> list[str]:
@@ -269,14 +294,18 @@ def write_exported(
 
 
 def uninstall(spec: ModelSpec, store: WeightStore, repository: Path) -> int:
-    """Removes a model's files, conversions, exports and repository folders; returns the bytes that are free again."""
+    """Removes a model's files, conversions, exports and repository folders; returns the bytes that are free again.
+
+    Those that another model in the repository is made of stay.
+    """
+    remove_models(spec, repository)
+    freed = store.remove(spec, {found.id for found in find_segmenters(repository).values()})
     converted = store.home / "converted"
-    for file in spec.files:
+    for file in (file for file in spec.files if not store.path(file).exists()):
         stem = store.path(file).stem
         made_of_it = (path for pattern in ("-cpu*", "-raw*") for path in converted.glob(f"{stem}{pattern}.onnx"))
         for made in (converted / f"{stem}.onnx", *made_of_it):
             made.unlink(missing_ok=True)
             checksum_file(made).unlink(missing_ok=True)
             made.with_suffix(".txt").unlink(missing_ok=True)
-    remove_models(spec, repository)
-    return store.remove(spec) + forget_exports(spec, store)
+    return freed + forget_exports(spec, store)

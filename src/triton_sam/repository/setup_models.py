@@ -97,7 +97,7 @@ def _resolve(choice: SetupChoice) -> tuple[list[ModelSpec], list[VlmSpec]]:
 def _check_fast(choice: SetupChoice) -> None:
     """InvalidInput if none of the named models has an encoder in 8 bits."""
     specs = resolve_ids([name for name in choice.names if not is_vlm(name)])
-    if choice.profile is not None or not choice.export.is_plain or not any(spec.files for spec in specs):
+    if choice.profile is not None or not choice.export.is_plain or not any(spec.ready_made for spec in specs):
         raise InvalidInput(f"--fast is for ready-made models such as {DEFAULT_MODEL}: leave it out here")
 
 

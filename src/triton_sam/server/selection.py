@@ -103,7 +103,7 @@ def _select(
 def _bring_up_to_date(spec: ModelSpec, repository: Path, settings: Settings, progress: ProgressFactory | None) -> None:
     """Writes a model if it is missing, was written by another version of this code, or lacks a requested encoder."""
     store = WeightStore(settings.home)
-    ready_made = bool(spec.files) and not is_exported(spec, repository)
+    ready_made = spec.ready_made and not is_exported(spec, repository)
     fast = has_file(spec, repository, EIGHT_BIT_ENCODER_FILE)
     older_fast = has_file(spec, repository, OLD_EIGHT_BIT_ENCODER_FILE)
     wanted = bool(settings.fast_encoder) and ready_made and not (fast or older_fast)

@@ -100,13 +100,23 @@ def complaint(weights: Any, model_id: str) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize("model_id", CATALOG)
+#: Models of which checkpoints are published.
+PUBLISHED = [model_id for model_id, spec in CATALOG.items() if spec.assembly is None]
+
+
+@pytest.mark.parametrize("model_id", PUBLISHED)
 def test_the_right_id_is_accepted_and_every_wrong_one_refused(model_id: str) -> None:
     weights = full(model_id)
     check_variant(weights, get_spec(model_id))
-    for other in CATALOG:
+    for other in PUBLISHED:
         if other != model_id:
             assert complaint(weights, other) == (f"this checkpoint is {model_id}, not {other}: export it as {model_id}")
+
+
+def test_a_checkpoint_with_its_own_memory_is_accepted_for_a_model_that_is_put_together() -> None:
+    check_variant(full("sam2.1:tiny"), get_spec("sam2:tiny_video"))
+    for other in ("sam2:tiny", "sam2.1:small"):
+        assert complaint(full(other), "sam2:tiny_video").startswith(f"this checkpoint is {other}, not sam2:tiny_video")
 
 
 def test_an_image_mode_file_is_accepted_as_both_generations() -> None:

