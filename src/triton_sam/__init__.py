@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from triton_sam.client.video_client import SAM2VideoClient
     from triton_sam.client.vlm_client import AsyncTritonVLMClient, TritonVLMClient
     from triton_sam.core.masks import MaskSet
+    from triton_sam.video.stacks.label_volumes import save_labels
 
 __version__ = "0.1.0"
 
@@ -34,6 +35,7 @@ _HOMES = {
     "SpeculativeSAM2Client": "triton_sam.client.speculative",
     "TritonVLMClient": "triton_sam.client.vlm_client",
     "queue_multiple_requests": "triton_sam.client.speculative",
+    "save_labels": "triton_sam.video.stacks.label_volumes",
     "wait_for_latest_result": "triton_sam.client.speculative",
 }
 __all__ = [
@@ -49,6 +51,7 @@ __all__ = [
     "TritonVLMClient",
     "__version__",
     "queue_multiple_requests",
+    "save_labels",
     "wait_for_latest_result",
 ]
 

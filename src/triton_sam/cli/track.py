@@ -10,12 +10,12 @@ from typing import Annotated
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from triton_sam.cli.image_options import ModelOption
+from triton_sam.cli.image_options import ModelOption, numbers
 from triton_sam.cli.server_options import TokenOption
 from triton_sam.cli.track_job import Report, TrackJob, TrackRun
-from triton_sam.cli.track_options import Targets, track_prompts
+from triton_sam.cli.track_options import Targets, direction_of, places_of, track_prompts
 from triton_sam.console import err, out
-from triton_sam.errors import InvalidInput, JobInterrupted
+from triton_sam.errors import JobInterrupted
 
 _INTERRUPTED = 130
 #: Between two lines where there is no terminal for a bar.
@@ -26,7 +26,10 @@ _LINE_SECONDS = 60.0
 def track(
     video: Annotated[
         str,
-        typer.Argument(metavar="VIDEO|FOLDER|-", help="A video file, a folder of images, or - for a stream on stdin."),
+        typer.Argument(
+            metavar="VIDEO|FOLDER|-",
+            help="A video file, a folder of images, a TIFF or Zarr stack, or - for a stream on stdin.",
+        ),
     ],
     point: Annotated[
         list[str] | None,
@@ -42,7 +45,9 @@ def track(
     output: Annotated[
         list[str] | None,
         typer.Option(
-            "--out", help="*.mp4, .mov, .mkv: an overlay; *.json: masks; FOLDER/: a label PNG a frame. Repeatable."
+            "--out",
+            help="*.mp4, .mov, .mkv: an overlay; *.json: masks; FOLDER/: a label PNG a frame; *.tif, *.zarr: a label "
+            "volume. Repeatable.",
         ),
     ] = None,
     json_form: Annotated[
@@ -52,7 +57,28 @@ def track(
     reverse: Annotated[
         bool, typer.Option("--reverse", help="Track backward, from the last frame with a prompt.")
     ] = False,
-    both: Annotated[bool, typer.Option("--both", help="Track forward and backward from the first prompt.")] = False,
+    both: Annotated[
+        bool,
+        typer.Option("--both", help="Track forward and backward from the first prompt; slices (z) are, by default."),
+    ] = False,
+    forward: Annotated[bool, typer.Option("--forward", help="Track forward only, also through slices.")] = False,
+    axis: Annotated[
+        str | None, typer.Option(help="z: frames are slices; t: times. Default: as a stack's metadata say, else t.")
+    ] = None,
+    at: Annotated[
+        list[str] | None,
+        typer.Option(metavar="C=1,T=0", help="Of a stack: where its other dimensions are held, from 0 on. Repeatable."),
+    ] = None,
+    axes: Annotated[
+        str | None,
+        typer.Option(metavar="TZCYX", help="Of a stack: a letter for each dimension, where the file does not say."),
+    ] = None,
+    contrast: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LOW,HIGH", help="Of a stack: values for black and white. Default: percentiles; 8 bits as they are."
+        ),
+    ] = None,
     fps: Annotated[
         float | None, typer.Option(min=0.01, max=1000, help="Of overlays; default the video's own times, else 25.")
     ] = None,
@@ -74,13 +100,15 @@ def track(
     from triton_sam.client.video_client import SAM2VideoClient
     from triton_sam.video.opening import open_clip
 
-    if reverse and both:
-        raise InvalidInput("--both is forward and backward: leave --reverse out")
     prompts = track_prompts(point or [], box or [], mask or [])
     targets = Targets.of(output or ["overlay.mp4"], json_form)
-    clip = open_clip(video)
-    job = TrackJob(video, clip, prompts, targets, model, "both" if both else "reverse" if reverse else "forward", fps)
+    window = None if contrast is None else numbers(contrast, (2,), "--contrast LOW,HIGH")
+    clip = open_clip(video, axis=axis, at=places_of(at) if at else None, contrast=window, axes=axes)
+    directions = direction_of(clip, forward=forward, reverse=reverse, both=both)
+    job = TrackJob(video, clip, prompts, targets, model, directions, fps)
     job.check()
+    for note in [*clip.notes, *([f"{clip.contrast.note}; --contrast LOW,HIGH sets it"] if clip.contrast else [])]:
+        err.print(note)
     with SAM2VideoClient(url, model, token=token, timeout=timeout, state_every=state_every) as client:
         try:
             with _progress() as report:

@@ -28,6 +28,7 @@ from triton_sam.video.found import VideoFrame
 from triton_sam.video.label_frames import LabelFolder
 from triton_sam.video.overlays import OverlayVideo
 from triton_sam.video.results import ResultFile
+from triton_sam.video.stacks.label_volumes import check_label_volume, label_volume
 
 _NO_LIMIT = 2**62
 _COLOURS = 255
@@ -76,8 +77,12 @@ class TrackJob:
                 self.clip.frame(prompt.frame)  # says so
             if prompt.mask is not None:
                 mask_file(prompt.mask, self.clip.size)
+        for path in self.targets.volumes:
+            check_label_volume(path, self.objects)
         if self.clip.is_live and self.directions != "forward":
             raise InvalidInput("a stream cannot be tracked backward: save it as a file first")
+        if self.clip.is_live and self.targets.volumes:
+            raise InvalidInput("only its end tells how many frames a stream has: give a folder, and not a label volume")
 
     def _check_that_nothing_given_is_replaced(self) -> None:
         frames, masks = self.clip.paths, [prompt.mask for prompt in self.prompts if prompt.mask is not None]
@@ -85,6 +90,8 @@ class TrackJob:
         taken = {path.resolve().parent: path for path in reversed(images)} | {
             path.resolve(): path for path in frames + masks
         }
+        for path in frames:  # a volume replaces a folder with all that is in it
+            taken |= {folder: path for folder in path.resolve().parents if folder.suffix.lower() == ".zarr"}
         for target in self.targets.all:
             found = taken.get(target.resolve())
             if found is not None:
@@ -92,7 +99,7 @@ class TrackJob:
 
     def definition(self) -> dict[str, Any]:
         """What must be the same for a run to go on."""
-        content = {
+        content: dict[str, Any] = {
             "video": self.name,
             "content": fingerprint(self.clip.paths),
             "size": list(self.clip.size),
@@ -101,6 +108,8 @@ class TrackJob:
             "model": self.model,
             "direction": self.directions,
         }
+        if self.clip.meaning:
+            content["stack"] = self.clip.meaning
         plain: dict[str, Any] = json.loads(json.dumps(content))
         return plain
 
@@ -129,7 +138,7 @@ class TrackRun:
             try:
                 self._track(folder, results)
                 frames = job.clip.count()
-                with self._sinks(results.size) as put:
+                with self._sinks(results.size, frames) as put:
                     pictures = iter(job.clip.frames()) if job.targets.overlays else iter(())
                     for index in range(frames):
                         put(next(pictures, None), index, results.get(index))
@@ -243,8 +252,12 @@ class TrackRun:
         )
 
     @contextmanager
-    def _sinks(self, size: tuple[int, int]) -> Iterator[Put]:
-        """A function that writes a frame to all overlays and folders, which are complete when the context ends."""
+    def _sinks(self, size: tuple[int, int], frames: int = 0) -> Iterator[Put]:
+        """A function that writes a frame to all that has frames, which is complete when the context ends.
+
+        Args:
+            frames: how many there will be; of a stream nobody knows.
+        """
         job = self._job
         # The colours of the label images, where these have any.
         are_small = all(1 <= name <= _COLOURS for name in job.objects)
@@ -254,6 +267,10 @@ class TrackRun:
             rate = job.rate or job.clip.rate
             overlays = [stack.enter_context(OverlayVideo(path, size, rate)) for path in job.targets.overlays]
             folders = [LabelFolder(path, size, job.objects) for path in job.targets.folders]
+            volumes = [
+                stack.enter_context(label_volume(path, job.clip.form, frames, size, job.objects))
+                for path in job.targets.volumes
+            ]
             if not job.clip.is_live:
                 for folder in folders:
                     stack.enter_context(folder.complete_or_empty())
@@ -261,6 +278,8 @@ class TrackRun:
             def put(picture: ClipFrame | None, index: int, found: VideoFrame | None) -> None:
                 for folder in folders:
                     folder.write(index, found, stems.get(index))
+                for volume in volumes:
+                    volume(found)
                 if overlays and picture is not None:
                     pixels = _pixels(picture)
                     seconds = None if job.rate else picture.seconds

@@ -15,11 +15,14 @@ from PIL import Image
 from triton_sam.cli.image_options import numbers
 from triton_sam.core.untrusted import guarded
 from triton_sam.errors import InvalidInput
+from triton_sam.video.clip import Clip
 from triton_sam.video.overlays import CONTAINERS
+from triton_sam.video.stacks.label_volumes import is_label_volume
 
 _POINT = "--point FRAME,X,Y[,LABEL][,OBJECT]"
 _BOX = "--box FRAME,X0,Y0,X1,Y1[,OBJECT]"
 _MASK = "--mask FRAME,FILE[,OBJECT]"
+_AT = "--at DIMENSION=INDEX"
 
 
 @dataclass(eq=False, slots=True)
@@ -71,6 +74,27 @@ def track_prompts(points: Sequence[str], boxes: Sequence[str], masks: Sequence[s
     return [found[key] for key in sorted(found)]
 
 
+def places_of(texts: Sequence[str]) -> dict[str, int]:
+    """The option ``--at c=1,t=0``, which may be repeated."""
+    found: dict[str, int] = {}
+    for text in ",".join(texts).split(","):
+        match = re.fullmatch(r"\s*(\w+)\s*=\s*(\d+)\s*", text)
+        if match is None:
+            raise InvalidInput(f"{text!r} is not an {_AT}, such as --at c=1,t=0")
+        if match[1].lower() in found:
+            raise InvalidInput(f"the dimension {match[1]} is held twice: give one {_AT} for it")
+        found[match[1].lower()] = int(match[2])
+    return found
+
+
+def direction_of(clip: Clip, *, forward: bool, reverse: bool, both: bool) -> str:
+    """``forward``, ``reverse`` or ``both``: by the options, or both ways through slices."""
+    given = [name for name, is_given in (("forward", forward), ("reverse", reverse), ("both", both)) if is_given]
+    if len(given) > 1:
+        raise InvalidInput(f"--{given[0]} and --{given[1]} contradict each other (--both is both ways): give one")
+    return given[0] if given else "both" if clip.axis == "z" and not clip.is_live else "forward"
+
+
 def mask_file(path: Path, size: tuple[int, int]) -> npt.NDArray[np.bool_]:
     """[H,W] of a mask file, which is not black where the object is; InvalidInput if it has not this (width, height)."""
     try:
@@ -93,30 +117,34 @@ class Targets:
 
     Attributes:
         folders: of label images.
+        volumes: label volumes.
         json_form: ``youtube-vis`` or ``coco``.
     """
 
     overlays: list[Path]
     jsons: list[Path]
     folders: list[Path]
+    volumes: list[Path]
     json_form: str
 
     @property
     def all(self) -> list[Path]:
-        return [*self.overlays, *self.folders, *self.jsons]
+        return [*self.overlays, *self.folders, *self.volumes, *self.jsons]
 
     @staticmethod
     def of(texts: Sequence[str], json_form: str) -> Targets:
         """By the names; InvalidInput if one cannot be written, before anything is read."""
         if json_form not in ("youtube-vis", "coco"):
             raise InvalidInput(f"--json is youtube-vis or coco, not {json_form!r}")
-        targets = Targets([], [], [], json_form)
+        targets = Targets([], [], [], [], json_form)
         for text in texts:
             path = Path(text).expanduser()
             suffix = path.suffix.lower()
             if not path.resolve().parent.is_dir():
                 raise InvalidInput(f"the folder of {path} does not exist: create it first")
-            if text.endswith(("/", "\\")) or path.is_dir() or not suffix:
+            if suffix == ".zarr" or (is_label_volume(path) and not (text.endswith(("/", "\\")) or path.is_dir())):
+                targets.volumes.append(path)
+            elif text.endswith(("/", "\\")) or path.is_dir() or not suffix:
                 if path.exists() and not path.is_dir():
                     raise InvalidInput(f"{path} is a file, and a folder of label images would have its name")
                 targets.folders.append(path)
@@ -125,7 +153,8 @@ class Targets:
             elif suffix == ".json":
                 targets.jsons.append(path)
             else:
-                raise InvalidInput(f"{text} is neither {', '.join(CONTAINERS)} nor .json, and no folder ({text}/)")
+                known = ", ".join([*CONTAINERS, ".tif", ".zarr"])
+                raise InvalidInput(f"{text} is neither {known} nor .json, and no folder ({text}/)")
         return targets
 
 

@@ -6,6 +6,7 @@ import asyncio
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Coroutine, Iterator, Mapping, Sequence
 from contextlib import aclosing
+from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -59,13 +60,22 @@ class AsyncSAM2VideoClient:
         self._closed = False
 
     async def init_state(
-        self, video: Any, *, checkpoint: Checkpoint | None = None, obj_ids: Sequence[int] = ()
+        self,
+        video: Any,
+        *,
+        axis: str | None = None,
+        at: Mapping[str, int] | None = None,
+        contrast: Sequence[float] | None = None,
+        axes: str | None = None,
+        checkpoint: Checkpoint | None = None,
+        obj_ids: Sequence[int] = (),
     ) -> VideoState:
         """As ``SAM2VideoClient.init_state``; ``video`` may also be an asynchronous iterator of images."""
         self._check_open()
         if isinstance(video, AsyncIterable):
             video = _pulled(video, asyncio.get_running_loop())
-        clip = await asyncio.to_thread(open_clip, video)
+        opened = partial(open_clip, video, axis=axis, at=at, contrast=contrast, axes=axes)
+        clip = await asyncio.to_thread(opened)
         cores = [server.core for server in self._servers]
         state = new_state(clip, cores, self._options, asyncio.Lock(), checkpoint, obj_ids, routed=self._routed)
         self._states.add(state)

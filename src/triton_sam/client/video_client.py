@@ -89,18 +89,32 @@ class SAM2VideoClient:
         self._closed = False
 
     def init_state(
-        self, video: Any, *, checkpoint: Checkpoint | None = None, obj_ids: Sequence[int] = ()
+        self,
+        video: Any,
+        *,
+        axis: str | None = None,
+        at: Mapping[str, int] | None = None,
+        contrast: Sequence[float] | None = None,
+        axes: str | None = None,
+        checkpoint: Checkpoint | None = None,
+        obj_ids: Sequence[int] = (),
     ) -> VideoState:
         """Opens a video; the server learns of it with the first prompt.
 
         Args:
             video: a video file (needs PyAV), a folder of images, ``-`` for a stream on standard input, an array [T,H,W]
                 or [T,H,W,3], a list of images, or an iterator of images, also one without an end. Image files are sent
-                as they are, arrays as PNG, decoded frames as JPEG of quality 95.
+                as they are, arrays as PNG, decoded frames as JPEG of quality 95. Or a stack: a TIFF, the folder of a
+                Zarr array or OME-Zarr, or an array with one of the next four arguments.
+            axis: what frames run along: ``z``, slices of a volume, or ``t``, times. Default: as a stack says, else t.
+            at: of a stack: dimension -> the index at which it is held: ``{"c": 1, "t": 0}``.
+            contrast: of a stack: (low, high), the values that become black and white. Default: 8 bits as they are, else
+                percentiles of a sample, one range for the whole stack.
+            axes: of a stack: a letter for each dimension (``TZCYX``), where the file does not name them.
             checkpoint, obj_ids: those of an earlier state of the same video, to go on behind it.
         """
         self._check_open()
-        clip = open_clip(video)
+        clip = open_clip(video, axis=axis, at=at, contrast=contrast, axes=axes)
         cores = [server.core for server in self._servers]
         state = new_state(clip, cores, self._options, threading.Lock(), checkpoint, obj_ids, routed=self._routed)
         self._states.add(state)

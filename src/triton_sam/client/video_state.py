@@ -86,11 +86,16 @@ class VideoState:
         self._told: set[str] = set()
 
     def tell(self) -> None:
-        """Logs what a user should know about the clip, once."""
+        """Logs what a user should know about the clip, once; that something is wrong with it as a warning."""
         for notice in self.clip.notices:
             if notice not in self._told:
                 self._told.add(notice)
                 log.warning("%s", notice)
+        contrast = self.clip.contrast
+        for note in [*self.clip.notes, *([contrast.note] if contrast is not None else [])]:
+            if note not in self._told:
+                self._told.add(note)
+                log.info("%s", note)
 
     @property
     def num_frames(self) -> int | None:

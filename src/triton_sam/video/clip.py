@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from triton_sam.core.images import EncodedImage
 from triton_sam.core.untrusted import check_size
@@ -119,6 +120,11 @@ class Clip(ABC):
     def contrast(self) -> Contrast | None:
         """The values that are shown as black and white, where the frames have more than 8 bits."""
         return None
+
+    @property
+    def meaning(self) -> dict[str, Any]:
+        """What of the files is meant, as JSON; empty if all of it is."""
+        return {}
 
     @property
     def form(self) -> VolumeForm:

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -60,6 +61,14 @@ class StackClip(Clip):
     @property
     def form(self) -> VolumeForm:
         return replace(self._source.form, axis=self.axis)
+
+    @property
+    def meaning(self) -> dict[str, Any]:
+        chosen, contrast = self._selection, self.contrast
+        dimensions = [[each.name, each.size] for each in chosen.dimensions]
+        held = {str(place): index for place, index in sorted(chosen.fixed.items())}
+        window = None if contrast is None else list(contrast.window)
+        return {"axis": self.axis, "dimensions": dimensions, "at": held, "contrast": window}
 
     @property
     def paths(self) -> list[Path]:

@@ -45,7 +45,10 @@ class TiffSource:
         self._first = self._decoded(0, f"frame 0 of {self.name}")
         self._has_colours = self._first.colours == 3
         channels = 1 if self._has_colours or self._first.colours == 1 else self._first.channels
-        of_page = [Dimension("c", channels)] if channels > 1 else []
+        if self._has_colours or channels > 1:  # one channel of pages is none beside those of a pixel
+            self._pages = tuple(Dimension("", 1) if each == Dimension("c", 1) else each for each in self._pages)
+        is_named = any(each.name == "c" for each in self._pages)
+        of_page = [Dimension("sample" if is_named else "c", channels)] if channels > 1 else []
         width, height = upright_size(first)
         colours = [Dimension("s", 3)] if self._has_colours else []
         self.dimensions = (*self._pages, *of_page, Dimension("y", height), Dimension("x", width), *colours)

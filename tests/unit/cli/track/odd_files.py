@@ -67,6 +67,7 @@ class Wrong:
     make: Callable[[Path], Path]
     told: str
     prompt: str = "0,4,4"
+    options: tuple[str, ...] = ()
 
 
 def linked(folder: Path) -> Path:
@@ -207,8 +208,8 @@ RIGHT = {
     "an animated GIF": Right(pages("v.gif", duration=40)),
     "an animated WebP": Right(pages("v.webp", duration=40, lossless=True)),
     "an animated PNG": Right(pages("v.png", duration=40)),
-    "a TIFF stack": Right(pages("v.tif")),
-    "a TIFF stack of 16 bits": Right(deep_pages, has_square=False),
+    "a TIFF stack": Right(pages("v.tif"), told="frames run along t, because"),
+    "a TIFF stack of 16 bits": Right(deep_pages, has_square=False, told="--contrast LOW,HIGH sets it"),
     "interlaced": Right(video("v.mp4", count=30, options={"flags": "+ilme+ildct", "x264-params": "tff=1"}), 30),
     "4:4:4": Right(video("v.mp4", pixels="yuv444p")),
     "grey": Right(video("v.mkv", codec="ffv1", pixels="gray"), has_square=False),
@@ -265,7 +266,9 @@ WRONG = {
         "frame 2 of {0} has 32 x 24 pixels and the first frame 64 x 48",
     ),
     "images of two sizes": Wrong(other_sizes, "frame 2 (2.png) has 32 x 24 pixels and the first frame 64 x 48"),
-    "pages of two sizes": Wrong(other_pages, "frame 2 of {0} has 32 x 24 pixels and the first frame 64 x 48"),
+    "pages of two sizes": Wrong(
+        other_pages, "frame 2 of {0} has 32 x 24 pixels and the first frame 64 x 48", options=("--axis", "t")
+    ),
     "a TIFF cut short": Wrong(lambda folder: cut(pages("v.tif")(folder), 0.5), "{0} cannot be used"),
     "sound with a picture": Wrong(lambda folder: write_cover(folder / "v.mp3"), "there is only sound in"),
     "a link to itself": Wrong(link_to_itself, "cannot be read: Too many levels of symbolic links"),

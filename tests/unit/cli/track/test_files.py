@@ -72,7 +72,8 @@ def test_one_clear_sentence(
     path = case.make(tmp_path)
     (tmp_path / "out").mkdir()
     outputs = [word for name in ("o.mp4", "masks/", "c.json") for word in ("--out", f"{tmp_path}/out/{name}")]
-    ended = run_main("track", path, "--point", case.prompt, *outputs, monkeypatch=monkeypatch, capsys=capsys)
+    words = ("--point", case.prompt, *case.options, *outputs)
+    ended = run_main("track", path, *words, monkeypatch=monkeypatch, capsys=capsys)
     assert_one_sentence(ended, case.told.format(path))
     assert [left.name for left in (tmp_path / "out").iterdir() if not left.name.startswith(".")] == []
 

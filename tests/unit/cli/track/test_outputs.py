@@ -110,11 +110,11 @@ def test_a_mask_as_the_prompt(server: FakeVideoServer, run: Run) -> None:
         (["--mask", "0,small.png"], "the mask small.png has 4 x 4 pixels and the video 64 x 48"),
         (["--mask", "0,v.mp4"], "the image format is unknown"),
         (["--mask", "0,small.png", "--point", "0,1,1"], "object 1 has a mask and another prompt in frame 0"),
-        (["--point", "0,1,1", "--out", "x.gif"], "x.gif is neither .mp4, .mov, .mkv nor .json"),
+        (["--point", "0,1,1", "--out", "x.gif"], "x.gif is neither .mp4, .mov, .mkv, .tif, .zarr nor .json"),
         (["--point", "0,1,1", "--out", "no/x.mp4"], "the folder of no/x.mp4 does not exist"),
         (["--point", "0,1,1", "--out", "v.mp4/"], "v.mp4 is a file"),
         (["--point", "0,1,1", "--out", "x.json", "--json", "xml"], "--json is youtube-vis or coco, not 'xml'"),
-        (["--point", "0,1,1", "--both", "--reverse"], "--both is forward and backward"),
+        (["--point", "0,1,1", "--both", "--reverse"], "--reverse and --both contradict each other"),
         (["--point", "0,1,1,1,0", "--out", "m/"], "object 0 has no place in label images"),
     ],
 )
