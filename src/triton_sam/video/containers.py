@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import IO, Any
@@ -28,6 +29,7 @@ _ATTACHED_PICTURE = 0x400
 _MOST_FAULTS = 32
 
 log = logging.getLogger(__name__)
+_converters = threading.local()
 
 
 def faults() -> tuple[type[Exception], ...]:
@@ -191,9 +193,17 @@ def _is_cover(stream: Any) -> bool:
 def upright_picture(frame: Any) -> Image.Image:
     """A decoded frame -> RGB as a person sees it: turned as the file says, transparency on white, 8 bits."""
     transparent = any(component.is_alpha for component in frame.format.components) or "pal" in frame.format.name
-    pixels = frame.to_ndarray(format="rgba" if transparent else "rgb24")
+    pixels = _converter().reformat(frame, format="rgba" if transparent else "rgb24").to_ndarray()
     turned = np.ascontiguousarray(_turned(pixels, _matrix(frame)))
     return to_rgb(Image.fromarray(turned))
+
+
+def _converter() -> Any:
+    """One a thread: that of a frame has threads of its own, which stay until Python looks for cycles."""
+    known = getattr(_converters, "one", None)
+    if known is None:
+        known = _converters.one = pyav().video.reformatter.VideoReformatter()
+    return known
 
 
 def upright_size_of(frame: Any) -> tuple[int, int]:

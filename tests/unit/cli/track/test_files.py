@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from tests.video_clips import (
     write_video,
 )
 from triton_sam.client import video_client
+from triton_sam.video.opening import open_clip
 
 
 @pytest.fixture
@@ -118,3 +120,11 @@ def test_times_are_kept(server: FakeVideoServer, monkeypatch: pytest.MonkeyPatch
     with av.open("overlay.mp4") as overlay:
         times = [frame.time for frame in overlay.decode(video=0)]
     assert times == pytest.approx([time / 1000 for time in TIMES], abs=0.002)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts the kernel's threads")
+def test_frames_leave_no_threads_behind(tmp_path: Path) -> None:
+    """Converters of PyAV have threads, whose stacks count as memory where that is limited."""
+    path = write_video(tmp_path / "clip.mp4", 40)
+    counts = [sum(1 for _ in Path("/proc/self/task").iterdir()) for _ in open_clip(path).frames()]
+    assert max(counts) - counts[0] < 5
