@@ -78,7 +78,7 @@ class Settings(BaseSettings):
         default=40_000_000, gt=0, description="largest frame of a video in the service, width x height in pixels"
     )
     video_decode_seconds: float = Field(
-        default=300.0, gt=0, description="how long the service reads or exports one video"
+        default=900.0, gt=0, description="how long the service reads or exports one video"
     )
     video_decode_bytes: int = Field(
         default=2048 * MIB, gt=0, description="memory of the process that reads or exports a video for the service"

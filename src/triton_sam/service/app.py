@@ -35,6 +35,7 @@ from triton_sam.service.routes.preview import preview_router
 from triton_sam.service.routes.sam_service import sam_service_router
 from triton_sam.service.routes.samples import samples_router
 from triton_sam.service.routes.segment import segment_router
+from triton_sam.service.routes.video_live import video_live_router
 from triton_sam.service.routes.video_objects import video_objects_router
 from triton_sam.service.routes.videos import videos_router
 from triton_sam.service.shared_state import SharedState
@@ -97,6 +98,7 @@ def create_app(
         planes_router(settings, decoding),
         sam_service_router(gateway, shared.embedding_models),
         info_router(gateway, metrics, access),
+        video_live_router(films, metrics, access, capacity),
         videos_router(films, decoding),
         video_objects_router(films, metrics),
         samples_router(photograph_folder()),

@@ -13,9 +13,12 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 
 from triton_sam.service.admission.capacity import LocalTally, Tally
 from triton_sam.service.admission.load_shedding import LoadShedder
+from triton_sam.service.admission.paths import VIDEO_LIVE
 
 HEAD_SECONDS = 20.0
 STALL_CHECK_SECONDS = 20.0
+#: Of a message of a live video, which is one image file.
+MAX_FRAME_BYTES = 16 * 1024 * 1024
 #: About 1 MiB of pongs that a client has not read.
 MAX_UNREAD_PONGS = 8192
 
@@ -211,6 +214,17 @@ class SocketProtocol(WebSocketsSansIOProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         self._stall_check = _StallCheck(self.loop, self.transport)
+
+    def handle_connect(self, event: Any) -> None:
+        super().handle_connect(event)
+        if event.path.partition("?")[0] == VIDEO_LIVE:
+            for name in {"max_message_size", "max_size"} & vars(self.conn).keys():  # by version of websockets
+                setattr(self.conn, name, MAX_FRAME_BYTES)
+
+    def start_keepalive(self) -> None:
+        # Behind frames that wait a pong would come too late.
+        if self.scope["path"] != VIDEO_LIVE:
+            super().start_keepalive()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._stall_check is not None:

@@ -13,6 +13,7 @@ METRICS = "/metrics"
 DOCS_FILES = "/docs-files"
 PAGE_FILES, SAMPLES = "/app", "/samples"
 VIDEOS = "/v1/videos"
+VIDEO_LIVE = f"{VIDEOS}/live"
 #: The web page and its sample images are the same everywhere; the page asks its user for the token.
 _PAGE_PATHS = frozenset({"/", "/favicon.ico", SAMPLES})
 

@@ -19,7 +19,6 @@ from starlette.websockets import WebSocketDisconnect
 from triton_sam.client.dispatch import Outputs
 from triton_sam.errors import (
     Cancelled,
-    Forbidden,
     InternalError,
     InvalidInput,
     NotAuthorised,
@@ -28,11 +27,12 @@ from triton_sam.errors import (
 )
 from triton_sam.service import json_bodies
 from triton_sam.service.admission import authentication
-from triton_sam.service.admission.access_control import HOVER, AccessControl
+from triton_sam.service.admission.access_control import AccessControl
 from triton_sam.service.admission.capacity import ServiceCapacity
-from triton_sam.service.api_tokens import Caller
-from triton_sam.service.error_responses import error_document, error_response
+from triton_sam.service.error_responses import error_document
 from triton_sam.service.gateway import Gateway, json_output
+from triton_sam.service.routes import sockets
+from triton_sam.service.routes.sockets import POLICY_VIOLATION, TRY_AGAIN_LATER, RateLimit
 from triton_sam.service.telemetry import request_context
 from triton_sam.service.telemetry.access_log import log_websocket
 from triton_sam.service.telemetry.metrics import ServiceMetrics
@@ -41,7 +41,6 @@ from triton_sam.service.triton_calls import segment_call
 
 log = logging.getLogger(__name__)
 
-POLICY_VIOLATION, TRY_AGAIN_LATER = 1008, 1013
 #: Unsent responses of a slow reader. Notices ("superseded") have their own limit: they are small, and pages count them.
 _MAX_UNSENT = 16
 _MAX_UNSENT_BYTES = 8 * 1024 * 1024
@@ -60,9 +59,9 @@ def hover_router(
     @router.websocket("/v1/hover")
     async def hover(socket: WebSocket) -> None:
         try:
-            caller = _authenticated(socket, gateway, access)
+            caller = sockets.authenticated(socket, gateway.settings, access)
         except TritonSamError as refusal:
-            await _deny(socket, refusal)
+            await sockets.deny(socket, refusal)
             return
         offers_subprotocol = authentication.SUBPROTOCOL in socket.scope["subprotocols"]
         await socket.accept(authentication.SUBPROTOCOL if offers_subprotocol else None)
@@ -74,45 +73,12 @@ def hover_router(
         address = authentication.client_address(socket.scope)
         metrics.websockets.inc()
         try:
-            await _HoverSocket(socket, gateway, metrics, _RateLimit(access, caller, address)).run()
+            await _HoverSocket(socket, gateway, metrics, RateLimit(access, caller, address)).run()
         finally:
             capacity.close_socket()
             metrics.websockets.dec()
 
     return router
-
-
-def _authenticated(socket: WebSocket, gateway: Gateway, access: AccessControl) -> Caller | None:
-    """The caller of a WebSocket; raises if it must not be opened."""
-    if not authentication.is_allowed_origin(socket.headers, gateway.settings.cors_origins):
-        raise Forbidden("the origin of this web page is not allowed: add it to TRITON_SAM_CORS_ORIGINS")
-    offered = authentication.websocket_token(socket.headers, socket.scope["subprotocols"])
-    caller = access.authenticate(offered, authentication.client_address(socket.scope))
-    if caller is not None:
-        request_context.set_caller(caller.name)
-    return caller
-
-
-@dataclass(slots=True)
-class _RateLimit:
-    """The rate limit of one WebSocket's messages."""
-
-    access: AccessControl
-    caller: Caller | None
-    address: str
-
-    def check(self) -> None:
-        """Counts one message; RateLimited if the rate is used up, NotAuthorised if the token is no longer valid."""
-        self.caller = self.access.revalidate(self.caller)
-        self.access.check_rate(self.caller, self.address, HOVER)
-
-
-async def _deny(socket: WebSocket, refusal: TritonSamError) -> None:
-    """Refuses the handshake, with an error document if the server supports it."""
-    if "websocket.http.response" in socket.scope.get("extensions", {}):
-        await socket.send_denial_response(error_response(refusal))
-    else:
-        await socket.close(POLICY_VIOLATION)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +98,7 @@ class _HoverResponse:
 class _HoverSocket:
     """One WebSocket and its session."""
 
-    def __init__(self, socket: WebSocket, gateway: Gateway, metrics: ServiceMetrics, rate_limit: _RateLimit) -> None:
+    def __init__(self, socket: WebSocket, gateway: Gateway, metrics: ServiceMetrics, rate_limit: RateLimit) -> None:
         self._socket = socket
         self._rate_limit = rate_limit
         self._context = request_context.current() or RequestContext(uuid.uuid4().hex, "/v1/hover")

@@ -19,8 +19,9 @@ from triton_sam.service.videos import video_schemas
 from triton_sam.service.videos.answers import film_document, frame_document, jpeg_of
 from triton_sam.service.videos.bodies import checked_fields, parse, whole_text
 from triton_sam.service.videos.callers import caller_of, is_known
+from triton_sam.service.videos.exports import FORMS, checked_form, written
 from triton_sam.service.videos.films import Films
-from triton_sam.service.videos.making import empty_film, film_of_upload, put_frame
+from triton_sam.service.videos.making import empty_film, film_of_upload, put_frame, unless_gone
 
 _MAX_JSON = 64 * 1024
 _FRAME_CACHE = "private, max-age=86400, immutable"
@@ -37,6 +38,7 @@ def videos_router(films: Films, slots: DecodingSlots) -> APIRouter:
     _add_making(router, films)
     _add_reading(router, films)
     _add_frames(router, films, slots)
+    _add_export(router, films)
     return router
 
 
@@ -120,6 +122,23 @@ def _add_reading(router: APIRouter, films: Films) -> None:
         with film.used():
             found = await asyncio.to_thread(film.results.get, index)
         return JSONResponse({"frame_index": index, "results": []} if found is None else frame_document(found))
+
+
+def _add_export(router: APIRouter, films: Films) -> None:
+    @router.get(
+        "/{video_id}/export",
+        summary="What was found, as one file",
+        description="mp4: the frames with the objects tinted. png: a zip of label images. coco, youtube_vis: JSON. "
+        "tiff: a label volume.",
+        response_class=Response,
+        responses={**video_schemas.export(), **video_schemas.errors(400, 404, 409, 499, 503)},
+        openapi_extra=video_schemas.form_parameter(tuple(FORMS)),
+    )
+    async def export(video_id: str, request: Request) -> Response:
+        film = films.get(video_id, caller_of(request))
+        form = checked_form(checked_fields(dict(request.query_params), ("format",)).get("format"))
+        with film.used():
+            return await unless_gone(request, written(films, film, form))
 
 
 def _add_frames(router: APIRouter, films: Films, slots: DecodingSlots) -> None:

@@ -35,6 +35,7 @@ class FilmFacts:
         fps: None if it has no times.
         axis: ``t`` or ``z``.
         contrast: how 16 bits became 8; None if nothing was scaled.
+        form: what label volumes take over, of :class:`~triton_sam.video.stacks.scale.VolumeForm`.
         grows: whether frames come one by one.
     """
 
@@ -46,6 +47,7 @@ class FilmFacts:
     axis: str = "t"
     contrast: Mapping[str, Any] | None = None
     notes: list[str] = field(default_factory=list)
+    form: Mapping[str, Any] = field(default_factory=dict)
     grows: bool = False
 
 

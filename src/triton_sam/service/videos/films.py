@@ -17,6 +17,7 @@ from triton_sam.service.telemetry.metrics import ServiceMetrics
 from triton_sam.service.videos.callers import is_owner
 from triton_sam.service.videos.film import Film, FilmFacts, no_video
 from triton_sam.service.videos.limits import VideoLimits
+from triton_sam.service.videos.live import LiveVideo
 from triton_sam.service.videos.sessions import ServiceVideoClient, end_within
 from triton_sam.service.videos.spool import DiskBudget, Spool, VideoFolder, opened_spool
 from triton_sam.settings import Settings
@@ -84,6 +85,10 @@ class Films:
         if served.name not in self._clients:
             self._clients[served.name] = ServiceVideoClient(self._gateway, served)
         return self._clients[served.name]
+
+    async def live(self, wanted: str | None) -> LiveVideo:
+        """A video whose frames come from a camera. It is its socket's own."""
+        return LiveVideo(self._client(await self.model(wanted)), self.limits, self.settings)
 
     # -- videos ----------------------------------------------------------------------------------------------
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from collections.abc import Coroutine, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,11 +22,15 @@ from triton_sam.service.videos.frame_store import FRAMES_FILE, INDEX_FILE
 from triton_sam.service.videos.spool import VideoFolder
 from triton_sam.service.videos.uploads import UPLOAD_FILE, receive_upload, shown_name
 from triton_sam.video.clip import ClipLimits, upright_size
+from triton_sam.video.stacks.choice import StackChoice
+from triton_sam.video.stacks.scale import VolumeForm
 from triton_sam.video.untrusted import HEAD_BYTES, file_kind
 
 T = TypeVar("T")
 AXES = ("t", "z")
 _MAX_SIDE = 100_000
+_PLACE = re.compile(r"([A-Za-z]{1,20})=([0-9]{1,9})")
+_AT = re.compile(rf"{_PLACE.pattern}(,{_PLACE.pattern}){{0,15}}")
 
 
 async def film_of_upload(films: Films, request: Request, caller: str) -> Film:
@@ -36,10 +42,10 @@ async def film_of_upload(films: Films, request: Request, caller: str) -> Film:
             request, folder.path, films.limits.upload_bytes, lambda size: folder.count(UPLOAD_FILE, size)
         )
         model = await films.model(upload.fields.get("model") or None)
-        axis = checked_axis(upload.fields.get("axis") or None)
+        choice = _stack_choice(upload.fields)
         await asyncio.to_thread(_check_kind, folder.path / UPLOAD_FILE, upload.name)
         films.check_room(caller)
-        request_document = {"folder": str(folder.path), "file": UPLOAD_FILE, "name": upload.name, "axis": axis}
+        request_document = {"folder": str(folder.path), "file": UPLOAD_FILE, "name": upload.name, "choice": choice}
         found = await unless_gone(request, _decoded(films, folder, request_document))
         folder.unlink(UPLOAD_FILE)
         facts = FilmFacts(
@@ -48,9 +54,10 @@ async def film_of_upload(films: Films, request: Request, caller: str) -> Film:
             upload.name,
             (found["width"], found["height"]),
             found["fps"],
-            axis,
+            found["axis"],
             found["contrast"],
             found["notes"],
+            form=found["form"],
         )
         return films.add(facts, model, folder)
 
@@ -67,7 +74,9 @@ async def empty_film(films: Films, document: dict[str, Any], caller: str) -> Fil
     axis = checked_axis(checked_name(document.get("axis"), "axis"))
     name = shown_name(checked_name(document.get("name"), "name") or "video")
     with _folder(films, caller) as folder:
-        facts = FilmFacts(films.new_id(), caller, name, (width, height), axis=axis, grows=True)
+        axis = axis or AXES[0]
+        form = asdict(VolumeForm(axis=axis))
+        facts = FilmFacts(films.new_id(), caller, name, (width, height), axis=axis, form=form, grows=True)
         return films.add(facts, model, folder)
 
 
@@ -106,13 +115,33 @@ def _check_kind(path: Path, name: str) -> None:
         )
 
 
-def checked_axis(axis: str | None) -> str:
-    """``t`` or ``z``."""
-    if axis is None:
-        return AXES[0]
-    if axis not in AXES:
+def checked_axis(axis: str | None) -> str | None:
+    """``t`` or ``z``; None if that is for the file to say."""
+    if axis is not None and axis not in AXES:
         raise InvalidInput(f"axis is t (a video) or z (a stack of slices), not {axis[:60]!r}")
     return axis
+
+
+def _stack_choice(fields: dict[str, str]) -> dict[str, Any]:
+    """Fields about stacks, as :func:`~triton_sam.video.opening.open_clip` takes them."""
+    at, contrast, axes = (fields.get(name) or None for name in ("at", "contrast", "axes"))
+    choice: dict[str, Any] = {"axis": checked_axis(fields.get("axis") or None)}
+    if at is not None:
+        found = _AT.fullmatch(at.replace(" ", ""))
+        if found is None:
+            raise InvalidInput(f"at holds dimensions of a stack at indices, as in t=0,c=1, not {at[:60]!r}")
+        choice["at"] = {name: int(index) for name, index in _PLACE.findall(found[0])}
+    if contrast is not None:
+        try:
+            choice["contrast"] = tuple(float(value) for value in contrast.split(","))
+        except ValueError:
+            raise InvalidInput(
+                f"contrast is the values of black and white, as in 100,4000, not {contrast[:60]!r}"
+            ) from None
+    if axes is not None:
+        choice["axes"] = axes
+    StackChoice.of(**choice)
+    return choice
 
 
 def _side(document: dict[str, Any], field: str) -> int:

@@ -64,6 +64,8 @@ class VideoFolder:
         """Tells how large a file is now; QueueFull if there is no room for its growth."""
         self._budget.take(self._caller, nbytes - self._counted.get(name, 0))
         self._counted[name] = nbytes
+        if not nbytes:
+            del self._counted[name]
 
     def unlink(self, name: str) -> None:
         """Removes a file, if it is there."""

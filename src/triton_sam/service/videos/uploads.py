@@ -15,7 +15,7 @@ from triton_sam.errors import InvalidInput, TooLarge, Unavailable, UnsupportedMe
 from triton_sam.service.forms import checked_name
 
 UPLOAD_FILE = "upload"
-_FILE, _FIELDS = "file", ("model", "axis")
+_FILE, _FIELDS = "file", ("model", "axis", "at", "contrast", "axes")
 _MAX_FIELD_BYTES, _MAX_HEADER_BYTES = 4096, 8192
 _MAX_NAME = 100
 
@@ -147,7 +147,7 @@ class _Form:
                 raise InvalidInput("the form has two files: send one video at a time")
             self._name = shown_name(options[b"filename"].decode("utf-8", "replace"))
         elif self._part not in _FIELDS:
-            raise InvalidInput(f"the form has the unknown field {shown}: it takes file, model and axis")
+            raise InvalidInput(f"the form has the unknown field {shown}: it takes file, {', '.join(_FIELDS)}")
         elif b"filename" in options:
             raise InvalidInput(f"{self._part} must be a text field, not a file")
         elif self._part in self._fields:

@@ -123,7 +123,18 @@ class VideoForm(BaseModel):
 
     file: bytes = Field(description="a video, a TIFF stack or an animated WebP")
     model: str = Field(default="", max_length=200, description=schemas.MODEL)
-    axis: Literal["", "t", "z"] = Field(default="", description="t: a video; z: a stack of slices")
+    axis: Literal["", "t", "z"] = Field(
+        default="", description="t: a video; z: a stack of slices; default: as a stack says, else t"
+    )
+    at: str = Field(default="", max_length=200, description="of a stack: where other dimensions are held, `t=0,c=1`")
+    contrast: str = Field(
+        default="",
+        max_length=200,
+        description="of a stack: values of black and white, `100,4000`; default: by its values",
+    )
+    axes: str = Field(
+        default="", max_length=200, description="of a stack whose file does not name them: a letter each, `TZCYX`"
+    )
 
 
 class EmptyVideoRequest(BaseModel):
@@ -233,3 +244,15 @@ def jpeg() -> dict[int | str, dict[str, Any]]:
 def stream() -> dict[int | str, dict[str, Any]]:
     """``responses`` for a propagation."""
     return schemas.response_of("The results as they come", "application/x-ndjson", "multipart/x-savi-stream")
+
+
+def export() -> dict[int | str, dict[str, Any]]:
+    """``responses`` for an export."""
+    kinds = ("video/mp4", "application/zip", "application/json", "image/tiff")
+    return schemas.response_of("The file", *kinds, binary=True)
+
+
+def form_parameter(forms: tuple[str, ...]) -> dict[str, Any]:
+    """``openapi_extra`` for the format of an export."""
+    schema = {"type": "string", "enum": list(forms)}
+    return {"parameters": [{"name": "format", "in": "query", "required": True, "schema": schema, "example": forms[0]}]}
