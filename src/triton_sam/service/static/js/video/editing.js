@@ -19,6 +19,8 @@ export class Editing {
     this._queue = Promise.resolve();
     /** What the server knows, by object and frame. @type {Map<string, import("./prompts.js").Prompt>} */
     this._known = new Map(film.prompts.all.map(([object, frame, prompt]) => [`${object} ${frame}`, prompt]));
+    /** Objects that the server has, also those whose prompts were all cleared. */
+    this._sent = new Set(film.objects.map(({ id }) => id));
   }
 
   /** @param {number} frame @param {import("./prompts.js").Point} point of the selected object */
@@ -48,11 +50,10 @@ export class Editing {
   removeObject(object) {
     const film = this._film;
     if (film.tracking) return this._onBusy();
-    const wasSent = [...this._known.keys()].some((key) => key.startsWith(`${object} `));
     film.remove(object);
     return this._then(async () => {
       for (const key of [...this._known.keys()]) if (key.startsWith(`${object} `)) this._known.delete(key);
-      if (wasSent) await this._service.removeObject(film.info.id, object);
+      if (this._sent.delete(object)) await this._service.removeObject(film.info.id, object);
     });
   }
 
@@ -76,13 +77,14 @@ export class Editing {
     if (!film.has(object) || prompt === before) return; // removed, or sent with the change before
     try {
       const answer = await this._ask(object, frame, prompt);
+      this._sent.add(object);
       if (isEmpty(prompt)) this._known.delete(key);
       else this._known.set(key, prompt);
       if (film.has(object)) film.corrected(object, answer);
     } catch (error) {
       // Later changes build on this one.
       film.setPrompt(object, frame, before);
-      if (!film.prompts.framesOf(object).length && film.tracks.spans(object).every(({ state }) => state === "unknown")) film.remove(object);
+      if (!this._sent.has(object)) film.remove(object);
       throw error;
     }
   }
