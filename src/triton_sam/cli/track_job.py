@@ -88,10 +88,13 @@ class TrackJob:
         frames, masks = self.clip.paths, [prompt.mask for prompt in self.prompts if prompt.mask is not None]
         images = masks + (frames if self.clip.stem(0) is not None else [])  # label images may have the same names
         taken = {path.resolve().parent: path for path in reversed(images)} | {
-            path.resolve(): path for path in frames + masks
+            path.resolve(): path for path in reversed(frames + masks)
         }
-        for path in frames:  # a volume replaces a folder with all that is in it
-            taken |= {folder: path for folder in path.resolve().parents if folder.suffix.lower() == ".zarr"}
+        # A volume replaces a folder with all that is in it.
+        inside = {
+            folder: path for path in reversed(frames) for folder in path.resolve().parents if folder.suffix == ".zarr"
+        }
+        taken = inside | taken
         for target in self.targets.all:
             found = taken.get(target.resolve())
             if found is not None:

@@ -103,20 +103,29 @@ def select(dimensions: Sequence[Dimension], choice: StackChoice, name: str, *, m
 def _renamed(
     dimensions: Sequence[Dimension], axes: str | None, name: str, *, may_be_rgb: bool
 ) -> tuple[Dimension, ...]:
-    """With the letters that the user gives; those of colours may be left out."""
+    """With the letters that the user gives; those of colours and of dimensions of length 1 may be left out."""
     if axes is None:
         names = [each.name for each in dimensions]
         if len({each for each in names if each}) != sum(bool(each) for each in names):
             raise InvalidInput(f"{name} has two dimensions of one name ({_told(dimensions)}): name them with --axes")
         return tuple(dimensions)
-    sizes = [each.size for each in dimensions]
-    if len(axes) == len(sizes) - 1 and (dimensions[-1].name == "s" or (may_be_rgb and sizes[-1] in _COLOURS)):
-        axes += "s"
-    if len(axes) != len(sizes):
-        raise InvalidInput(
-            f"the axes {axes.upper()} name {len(axes)} dimensions and {name} has {len(sizes)} ({_told(dimensions)})"
-        )
-    return tuple(Dimension(letter, size) for letter, size in zip(axes, sizes, strict=True))
+    longer = [each for each in dimensions if each.size != 1]
+    for found in (list(dimensions), longer):
+        sizes = [each.size for each in found]
+        last = found[-1] if found else Dimension("", 0)
+        with_colours = last.name == "s" or (may_be_rgb and last.size in _COLOURS)
+        letters = axes + "s" if len(axes) == len(sizes) - 1 and with_colours else axes
+        if len(letters) == len(sizes):
+            return _named(dimensions, letters, are_all=found is not longer)
+    raise InvalidInput(
+        f"the axes {axes.upper()} name {len(axes)} dimensions and {name} has {len(dimensions)} ({_told(dimensions)})"
+    )
+
+
+def _named(dimensions: Sequence[Dimension], letters: str, *, are_all: bool) -> tuple[Dimension, ...]:
+    """With a letter for each dimension, or for each that is longer than one."""
+    left = iter(letters)
+    return tuple(Dimension(next(left) if are_all or each.size != 1 else "", each.size) for each in dimensions)
 
 
 def _with_picture(named: tuple[Dimension, ...], name: str, *, may_be_rgb: bool) -> tuple[Dimension, ...]:
