@@ -4,6 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 ONCE ?=
 VLM ?=
+VIDEO ?=
 PART ?=
 DEMO_PORTS ?=
 STAMP = $(VENV)/.installed-$(1)
@@ -13,6 +14,7 @@ STAMP = $(VENV)/.installed-$(1)
 help:
 	@echo "make demo [ONCE=1]   from nothing to a mask (ONCE=1 stops after the picture)"
 	@echo "make demo VLM=1      the same, and questions about a picture; needs torch"
+	@echo "make demo VIDEO=1    an object tracked through a generated clip; without torch"
 	@echo "make test            the tests for every commit, set-up included"
 	@echo "make test-all        everything, for hours; PART=faults for one part (docs/testing.md lists them)"
 	@echo "make test-latest     make test with the newest libraries that are allowed, in .venv-latest"
@@ -23,8 +25,8 @@ help:
 	@echo "make docs            write the generated tables of docs/ anew"
 	@echo "make lock [KEEP=1]   choose the exact versions of locks/ anew (KEEP=1: only of what is new)"
 
-demo: $(call STAMP,$(if $(VLM),vlm,demo))
-	$(BIN)/triton-sam demo $(if $(VLM),--vlm) $(if $(ONCE),--once) $(DEMO_PORTS)
+demo: $(if $(VLM),$(call STAMP,vlm)) $(if $(VIDEO),$(call STAMP,video)) $(if $(VLM)$(VIDEO),,$(call STAMP,demo))
+	$(BIN)/triton-sam demo $(if $(VLM),--vlm) $(if $(VIDEO),--video) $(if $(ONCE),--once) $(DEMO_PORTS)
 
 # PYTEST_ARGS="tests/unit -k masks" runs these alone.
 test: $(call STAMP,test)
@@ -69,6 +71,7 @@ lock:
 	build/venv-lock/bin/python scripts/lock.py $(if $(KEEP),--keep)
 
 $(call STAMP,demo): EXTRAS = server,service,demo
+$(call STAMP,video): EXTRAS = server,service,demo,video
 $(call STAMP,vlm): EXTRAS = demo-vlm
 $(call STAMP,test): EXTRAS = test
 $(call STAMP,test-light): EXTRAS = test-light

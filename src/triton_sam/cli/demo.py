@@ -14,7 +14,10 @@ from triton_sam.core.masks import overlay
 from triton_sam.core.samples import sample_photograph
 from triton_sam.models.catalog import DEFAULT_MODEL
 from triton_sam.repository.segmenters import find_segmenters
+from triton_sam.repository.video_choice import video_model
+from triton_sam.server import host
 from triton_sam.settings import Settings
+from triton_sam.video.containers import pyav
 
 SAMPLE_CLICK = (365.0, 290.0)
 """On the spoon."""
@@ -45,14 +48,27 @@ class DemoResult:
         )
 
 
-def choose_models(settings: Settings, *, vlm: bool) -> list[str]:
+def choose_models(settings: Settings, *, vlm: bool, video: bool = False) -> list[str]:
     """Ids of the segmenters that are set up, or of the default model; with ``vlm`` also the toy model for questions.
 
-    The model of the video demonstration is left out.
+    Args:
+        video: the one model that tracks best instead; else the one whose memory is only for trying is left out.
     """
     there = find_segmenters(settings.repository).values()
-    segmenters = [spec.id for spec in there if spec.assembly is None] or [DEFAULT_MODEL]
+    if video:
+        host.check_platform()
+        pyav()  # before anything is downloaded
+        segmenters = [video_model(settings.repository)]
+    else:
+        segmenters = [spec.id for spec in there if spec.assembly is None] or [DEFAULT_MODEL]
     return [*segmenters, VLM_DEMO_MODEL] if vlm else segmenters
+
+
+def run_video_demo(url: str, name: str, model: str, folder: Path) -> str:
+    """Tracks an object through a generated clip on a server; returns lines for the terminal."""
+    from triton_sam.cli.demo_video import run_video_demo as run
+
+    return run(url, name, model, folder).text
 
 
 def run_demo(url: str, model: str, folder: Path) -> DemoResult:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import time
 from collections.abc import Iterator
 from typing import Annotated
@@ -10,10 +11,11 @@ from typing import Annotated
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from triton_sam.cli.image_options import ModelOption, numbers
+from triton_sam.cli.image_options import numbers
 from triton_sam.cli.server_options import TokenOption
 from triton_sam.cli.track_job import Report, TrackJob, TrackRun
 from triton_sam.cli.track_options import Targets, direction_of, places_of, track_prompts
+from triton_sam.cli.track_server import track_server
 from triton_sam.console import err, out
 from triton_sam.errors import JobInterrupted
 
@@ -82,10 +84,16 @@ def track(
     fps: Annotated[
         float | None, typer.Option(min=0.01, max=1000, help="Of overlays; default the video's own times, else 25.")
     ] = None,
-    model: ModelOption = "sam2",
+    model: Annotated[
+        str | None,
+        typer.Option(help="Name of the segmenter on the server; default: one that takes videos, set up if none is."),
+    ] = None,
     url: Annotated[
         list[str] | None,
-        typer.Option(help="Address of Triton; if one does not answer, the next one goes on. Default TRITON_URL."),
+        typer.Option(
+            help="Address of Triton; if one does not answer, the next one goes on. Default TRITON_URL, a server that "
+            "runs here, or one for this run."
+        ),
     ] = None,
     token: TokenOption = None,
     state_every: Annotated[
@@ -93,7 +101,7 @@ def track(
     ] = 30,
     timeout: Annotated[float, typer.Option(min=1, help="Seconds for one request.")] = 120.0,
 ) -> None:
-    """Track objects through a video on a running server; the same command goes on where a run stopped.
+    """Track objects through a video; the same command goes on where a run stopped.
 
     Frames count from 0, and coordinates are pixels of the video.
     """
@@ -105,14 +113,17 @@ def track(
     window = None if contrast is None else numbers(contrast, (2,), "--contrast LOW,HIGH")
     clip = open_clip(video, axis=axis, at=places_of(at) if at else None, contrast=window, axes=axes)
     directions = direction_of(clip, forward=forward, reverse=reverse, both=both)
-    job = TrackJob(video, clip, prompts, targets, model, directions, fps)
+    job = TrackJob(video, clip, prompts, targets, model or "", directions, fps)
     job.check()
     for note in [*clip.notes, *([f"{clip.contrast.note}; --contrast LOW,HIGH sets it"] if clip.contrast else [])]:
         err.print(note)
-    with SAM2VideoClient(url, model, token=token, timeout=timeout, state_every=state_every) as client:
+    with (
+        track_server(url, model, token) as server,
+        SAM2VideoClient(server.urls, server.model, token=token, timeout=timeout, state_every=state_every) as client,
+    ):
         try:
             with _progress() as report:
-                summary = TrackRun(job, client, report).run()
+                summary = TrackRun(dataclasses.replace(job, model=server.model), client, report).run()
         except JobInterrupted as stopped:
             err.print(str(stopped))
             raise typer.Exit(_INTERRUPTED) from None

@@ -20,6 +20,7 @@ Tensor = tuple[str, str, Sequence[int]]
 
 #: Config parameters that mark our folders.
 MODEL_ID = "model_id"  # a segmenter; the value is its catalogue row
+MEMORY = "memory"  # a segmenter that takes videos; the value is its memory's generation
 GRAPH_OF = "graph_of"  # a plain graph; the value is its catalogue row
 PROFILE = "profile"  # a plain graph for another tool; the value is the profile
 _PRIORITY_LEVELS = 2
@@ -52,12 +53,14 @@ def segmenter_config(spec: ModelSpec, name: str) -> Any:
         ("low_res_logits", "TYPE_FP32", [ANY, ANY, side, side]),
         ("embedding", "TYPE_FP32", embedding),
     ]
+    parameters = {MODEL_ID: spec.id}
     if spec.memory is not None:
+        parameters[MEMORY] = spec.architecture.generation
         inputs.append(("video_state", "TYPE_UINT8", [ANY]))
         outputs.append(("video_state", "TYPE_UINT8", [ANY]))
     # No dynamic_batching: with deferred responses Triton's batcher misses the end of its requests and checks again only
     # every 500 ms (ADR 8). The segmenter's own queues are bounded.
-    return model_config(name, "python", inputs, outputs, {MODEL_ID: spec.id}, optional=[tensor[0] for tensor in inputs])
+    return model_config(name, "python", inputs, outputs, parameters, optional=[tensor[0] for tensor in inputs])
 
 
 def encoder_config(spec: ModelSpec, name: str) -> Any:
