@@ -88,7 +88,7 @@ def run_video_cpu(plan: VideoCpuPlan) -> Result:
         folder = Path(name)
         spec, network = random_export(plan.model, plan.side, folder / "export")
         repository = folder / "repository"
-        served = write_exported(get_spec(plan.model), folder / "export", repository)[0]
+        served = write_exported(get_spec(plan.model), folder / "export", repository, cpu_encoder=True)[0]
         (folder / "frames").mkdir()
         write_frames(folder / "frames", plan.image, plan.size)
         reference = as_transformers(spec, network.state_dict())

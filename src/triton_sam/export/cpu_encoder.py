@@ -1,6 +1,8 @@
 """Rewrites a plain ONNX encoder so that it is faster on a CPU; its error is measured before the file is kept.
 
-:mod:`~triton_sam.export.encoder_rewrites` and :mod:`~triton_sam.export.window_tiles` change nothing but rounding. On
+Ready-made and exported encoders of any size are rewritten by the same steps; one that took any number of images takes
+one afterwards. :mod:`~triton_sam.export.shape_folding`, :mod:`~triton_sam.export.encoder_rewrites`,
+:mod:`~triton_sam.export.window_tiles` and :mod:`~triton_sam.export.late_padding` change nothing but rounding. On
 request, wide matrix products are quantised to 8 bits (:mod:`~triton_sam.export.cpu_encoder_int8`). That changes masks,
 and pays off on CPUs with 8-bit instructions (VNNI, AMX, ARM's dot products). The file holds operators of ONNX Runtime's
 CPU provider and no machine-specific layouts, so it runs on every CPU.
@@ -27,13 +29,15 @@ from triton_sam.export.encoder_rewrites import (
     join_convolutions,
     split_projections,
 )
+from triton_sam.export.late_padding import project_after_cutting, project_before_padding
 from triton_sam.export.onnx_graph import FloatArray, Graph, onnx_package, replacing
 from triton_sam.export.rewrite_check import Count, check_complete
+from triton_sam.export.shape_folding import for_one_image
 from triton_sam.export.window_tiles import count_windowed_blocks, tile_windows
 from triton_sam.models.specs import EXTERNAL_DATA_SUFFIX, Graphs, Precision
 
 #: Part of the cached file's name. Increase it when the same encoder is rewritten differently.
-RECIPE = 4
+RECIPE = 5
 #: Allowed standard deviation of an output's error over the output's own if only rounding differs; 1e-6 was measured.
 MOST_ROUNDING = 1e-4
 #: The same with 8 bits. At 0.02, masks of photographs agree to an IoU of 0.98 on average; drawings are a little harder.
@@ -69,7 +73,7 @@ def make_cpu_encoder(
     """
     if graphs.precision is not Precision.FP32:
         return None
-    graph = _load(plain)
+    graph = Graph(for_one_image(_load(plain), graphs.encoder.image))
     attentions, blocks = count_attentions(graph), count_windowed_blocks(graph)
     counts = [
         # Each finer feature is the output of two convolutions in a row.
@@ -81,6 +85,7 @@ def make_cpu_encoder(
     products = _quantise_products(graph, graphs) if eight_bits else 0
     counts.append(Count("blocks with windows", tile_windows(graph), blocks))
     check_complete(counts)
+    counts.append(Count("products of padding", project_before_padding(graph) + project_after_cutting(graph), 0))
     changes = sum(count.found for count in counts)
     if not changes and not products:
         return None
@@ -112,7 +117,7 @@ def _quantise_products(graph: Graph, graphs: Graphs) -> int:
     return len(products)
 
 
-def _load(plain: Path) -> Graph:
+def _load(plain: Path) -> Any:
     onnx = onnx_package()
     data = plain.with_name(plain.name + EXTERNAL_DATA_SUFFIX)
     try:
@@ -121,7 +126,7 @@ def _load(plain: Path) -> Graph:
         model = onnx.load(str(plain))
         if not model.graph.node:  # protobuf parses almost any bytes as a message of unknown fields
             raise SetupError(f"{plain.name} is not an ONNX file")
-        return Graph(model)
+        return model
     except SetupError:
         raise
     except Exception as error:  # protobuf's exceptions differ between its releases

@@ -21,15 +21,22 @@ _KEYS_LAST = [0, 2, 3, 1]
 
 
 def join_convolutions(graph: Graph) -> int:
-    """Joins two 1x1 convolutions in a row into one: SAM2's neck computes 256 channels and then reduces them to 32."""
+    """Joins two 1x1 convolutions in a row into one: SAM2's neck computes 256 channels and then reduces them to 32.
+
+    Returns:
+        the number of pairs, also of those that are cheaper as two, and stay.
+    """
     done = 0
     for first in list(graph.nodes):
         second = graph.sole_consumer(first.output[0], "Conv") if first.op_type == "Conv" else None
         if second is None or not (_is_pointwise(graph, first) and _is_pointwise(graph, second)):
             continue
         inner, outer = graph.weights(first.input[1], 4), graph.weights(second.input[1], 4)
-        if inner is None or outer is None or inner.shape[1] > inner.shape[0]:
-            continue  # a bottleneck is cheaper as two convolutions
+        if inner is None or outer is None:
+            continue
+        if inner.shape[1] > inner.shape[0]:
+            done += 1  # a bottleneck is cheaper as two convolutions
+            continue
         left, right = outer[:, :, 0, 0].astype(np.float64), inner[:, :, 0, 0].astype(np.float64)
         weights = (left @ right).astype(np.float32)[:, :, None, None]
         bias = (left @ _bias(graph, first, len(right)) + _bias(graph, second, len(left))).astype(np.float32)

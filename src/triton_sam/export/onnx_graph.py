@@ -65,17 +65,25 @@ class Graph:
         for entry in model.graph.input:
             self._constants.pop(entry.name, None)
         self.outputs = {entry.name for entry in model.graph.output}
-        self._shapes = self._infer_shapes()
+        #: Of ONNX's own operators.
+        self.opset = next((entry.version for entry in model.opset_import if not entry.domain), 0)
+        self._shapes, self._kinds = self._inferred()
         self._index()
 
-    def _infer_shapes(self) -> dict[str, list[int | None]]:
-        """Name -> sizes of the axes, None for dynamic ones."""
+    def _inferred(self) -> tuple[dict[str, list[int | None]], dict[str, int]]:
+        """(name -> sizes of the axes, None for dynamic ones; name -> ONNX's number of the type of an element)."""
         inferred = self._onnx.shape_inference.infer_shapes(self._model, data_prop=True).graph
-        return {
-            value.name: [axis.dim_value or None for axis in value.type.tensor_type.shape.dim]
+        types = {
+            value.name: value.type.tensor_type
             for value in (*inferred.value_info, *inferred.input, *inferred.output)
-            if value.type.tensor_type.HasField("shape")
+            if value.type.HasField("tensor_type")
         }
+        shapes = {
+            name: [axis.dim_value or None for axis in kind.shape.dim]
+            for name, kind in types.items()
+            if kind.HasField("shape")
+        }
+        return shapes, {name: kind.elem_type for name, kind in types.items()}
 
     def _index(self) -> None:
         self._producers = {name: node for node in self.nodes for name in node.output if name}
@@ -116,6 +124,10 @@ class Graph:
         """Sizes of the axes, None for dynamic ones; empty if nothing is known."""
         return self._shapes.get(name, [])
 
+    def kind(self, name: str) -> int:
+        """ONNX's number of the type of an element; 0 if it is not known."""
+        return self._kinds.get(name, 0)
+
     def attribute(self, node: Any, name: str, default: Any = None) -> Any:
         for entry in node.attribute:
             if entry.name == name:
@@ -140,6 +152,15 @@ class Graph:
         self.nodes = [node for node in self.nodes if id(node) not in gone] + list(new)
         self._index()
 
+    def bypass(self, node: Any) -> None:
+        """Removes a node whose output is its first input; one whose output is the graph's stays."""
+        (output,) = node.output
+        if output in self.outputs:
+            return
+        for consumer in self.consumers(output):
+            consumer.input[:] = [node.input[0] if name == output else name for name in consumer.input]
+        self.replace([node], [])
+
     def matmul_with_bias(self, name: str) -> tuple[Any, Any, str] | None:
         """(MatMul with constant weights [K,N], Add, name of its bias [N]) that produce a tensor; else None."""
         add = self.producer(name, "Add")
@@ -158,7 +179,7 @@ class Graph:
     def depths(self) -> dict[str, float]:
         """Tensor -> its relative depth on the longest path from the inputs (0) to the end of the graph (1)."""
         steps: dict[str, int] = {}
-        for node in self._in_order(self.nodes):
+        for node in self.in_order(self.nodes):
             depth = 1 + max((steps.get(name, 0) for name in node.input), default=0)
             steps.update(dict.fromkeys(node.output, depth))
         longest = max(steps.values(), default=1)
@@ -172,7 +193,7 @@ class Graph:
             if id(node) not in needed:
                 needed.add(id(node))
                 queue += [self._producers[name] for name in node.input if name in self._producers]
-        self.nodes = self._in_order([node for node in self.nodes if id(node) in needed])
+        self.nodes = self.in_order([node for node in self.nodes if id(node) in needed])
         self._index()
 
     def finish(self) -> Any:
@@ -222,7 +243,7 @@ class Graph:
         ]
         return helper.make_graph(list(nodes), prefix, *ends, list(constants.values()))
 
-    def _in_order(self, nodes: list[Any]) -> list[Any]:
+    def in_order(self, nodes: list[Any]) -> list[Any]:
         """The nodes in topological order."""
         made_here = {name for node in nodes for name in node.output}
         waits = {id(node): len({name for name in node.input if name in made_here}) for node in nodes}

@@ -162,9 +162,12 @@ def _build_folder(folder: Path) -> Iterator[Path]:
 def _publish(building: Path, folder: Path) -> None:
     """Moves a finished export into ``folder``.
 
-    The description is deleted first and written last, so that a partial export has none.
+    The description is deleted first and written last, so that a partial export has none. What was made of the graphs
+    before goes with them.
     """
     (folder / GRAPHS_FILE).unlink(missing_ok=True)
+    for made in folder.glob(f"{Path(ENCODER_FILE).stem}-cpu*"):
+        made.unlink(missing_ok=True)
     for name in _GRAPHS:
         for old in files_of(folder / name):
             old.unlink(missing_ok=True)

@@ -230,10 +230,18 @@ def _keeps_windows_apart(graph: Graph, node: Any, region: _Region) -> bool:
 
 
 def _trim(graph: Graph, region: _Region) -> None:
-    """Removes nodes at the end of the region that would only add to the number or size of the loop's results."""
+    """Removes nodes at the end of the region that would only add to the number or size of the loop's results.
+
+    Among them are the projections of a block that attends to the whole image: their tensors are new, without a shape.
+    """
     while True:
         needed = {name for node in region.nodes for name in node.input} | set(region.aliases.values())
-        last = [node for node in region.nodes if node.op_type in _LEFT_OUTSIDE and not needed.intersection(node.output)]
+        last = [
+            node
+            for node in region.nodes
+            if not needed.intersection(node.output)
+            and (node.op_type in _LEFT_OUTSIDE or not graph.shape(node.output[0]))
+        ]
         if not last:
             return
         gone = {id(node) for node in last}

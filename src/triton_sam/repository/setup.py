@@ -21,6 +21,7 @@ from triton_sam.models.specs import (
     MEMORY_FILE,
     MEMORY_GRAPHS,
     NETWORK_FILE,
+    Backbone,
     EngineChoice,
     Graphs,
     ModelSpec,
@@ -129,6 +130,7 @@ def _set_up_exported(request: SetupRequest, *, with_torch: bool) -> list[str]:
         request.repository,
         make_default=request.make_default,
         network=write_network(*arguments, request.say) if with_torch else None,
+        cpu_encoder=request.cpu_encoder,
         fast_decoder=request.fast_decoder,
         say=request.say,
     )
@@ -177,7 +179,8 @@ def _cpu_encoder(
 ) -> dict[str, Path]:
     """The encoder rewritten for CPUs, made once; empty, with a note, if it cannot be made: the plain one serves too.
 
-    Only for ready-made graphs, whose masks have been compared on photographs.
+    Args:
+        eight_bits: only for ready-made graphs, whose masks have been compared on photographs.
     """
     try:
         from triton_sam.export.cpu_encoder import RECIPE, make_cpu_encoder
@@ -261,6 +264,7 @@ def write_exported(
     *,
     make_default: bool = False,
     network: Path | None = None,
+    cpu_encoder: bool = False,
     fast_decoder: bool = False,
     say: Say = lambda _: None,
 ) -> list[str]:
@@ -271,6 +275,7 @@ def write_exported(
             files of a memory.
         make_default: gives the model its family's name, whichever model has that now.
         network: the same weights for torch.
+        cpu_encoder: adds the encoder for CPUs, beside the plain one, if the network is one that it can be made of.
         fast_decoder: adds the decoder for CPUs, beside the plain one.
     """
     description, encoder, decoder = (folder / name for name in (GRAPHS_FILE, ENCODER_FILE, DECODER_FILE))
@@ -287,6 +292,8 @@ def write_exported(
             raise SetupError(f"{folder} is not a complete export, {graph.name} is missing: export the model again")
     served = dataclasses.replace(spec, graphs=graphs)
     extras = _present(folder, *MEMORY_GRAPHS, MEMORY_FILE) | ({} if network is None else {NETWORK_FILE: network})
+    if cpu_encoder and spec.architecture.backbone is Backbone.HIERA:
+        extras |= _cpu_encoder(served, encoder, folder, say)
     if fast_decoder:
         extras |= _cpu_decoder(graphs, decoder, folder / CPU_DECODER_FILE, say, keep=False)
     name = choose_name(spec, repository, make_default)

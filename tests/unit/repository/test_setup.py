@@ -365,3 +365,16 @@ def test_an_export_gets_its_fast_decoder_anew(
     assert asked == [folder / "decoder.onnx"] * 2
     write_exported(large, folder, repository)  # without it is another version
     assert not (repository / "sam2/2/decoder_cpu.onnx").exists()
+
+
+@pytest.mark.parametrize(("model", "is_made"), [("sam2.1:large", True), ("sam1:vit_b", False)])
+def test_an_export_gets_a_fast_encoder_if_it_has_windows(
+    model: str, is_made: bool, tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = pretend_to_make(monkeypatch)
+    spec = get_spec(model)
+    folder = export(tmp_path / "e", spec)
+    for _ in range(2):
+        name = write_exported(spec, folder, repository, cpu_encoder=True)[0]
+    assert (repository / name / "1/encoder_cpu_float32.onnx").is_file() == is_made
+    assert asked == [folder / "encoder.onnx"] * is_made
