@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 
 from tests.unit.cli.helpers import Run, run_main
 from tests.unit.client.video_server import FakeVideoServer, reached
 from tests.video_clips import by_object
+from triton_sam.cli import track
+from triton_sam.cli.track_server import TrackServer
 from triton_sam.client import video_client
 
 
@@ -14,6 +18,7 @@ from triton_sam.client import video_client
 def server(monkeypatch: pytest.MonkeyPatch) -> FakeVideoServer:
     found = FakeVideoServer(draw=by_object)
     monkeypatch.setattr(video_client, "video_servers", lambda *_, **__: reached(found))
+    monkeypatch.setattr(track, "track_server", lambda urls, model, _: nullcontext(TrackServer(urls, model or "sam2")))
     return found
 
 
