@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from fastapi import APIRouter, FastAPI
@@ -47,6 +47,7 @@ from triton_sam.service.telemetry.tracing import tracing_of
 from triton_sam.service.upstream import Upstream
 from triton_sam.service.videos import video_schemas
 from triton_sam.service.videos.films import Films
+from triton_sam.service.videos.peers import VideoForwarding, listening_to_peers
 from triton_sam.settings import Settings
 
 #: Images whose pixels the service itself decodes at a time: the largest takes about a gigabyte of memory, and seconds.
@@ -88,7 +89,8 @@ def create_app(
     capacity = _capacity(settings, shared)
     metrics.register(BodyBytesCollector(lambda: capacity.bytes_held))
     decoding = DecodingSlots(_MAX_DECODING, shared.tally)
-    films = Films(gateway, settings, metrics, shared.tally)
+    films = Films(gateway, settings, metrics, shared.tally, shared.siblings.number)
+    of_videos = (videos_router(films, decoding), video_objects_router(films, metrics))
     routers = (
         segment_router(gateway, capacity),
         everything_router(gateway, capacity),
@@ -99,8 +101,7 @@ def create_app(
         sam_service_router(gateway, shared.embedding_models),
         info_router(gateway, metrics, access),
         video_live_router(films, metrics, access, capacity),
-        videos_router(films, decoding),
-        video_objects_router(films, metrics),
+        *of_videos,
         samples_router(photograph_folder()),
         page_router(),
     )
@@ -108,7 +109,7 @@ def create_app(
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         try:
-            async with gateway.opened(), films.opened():
+            async with gateway.opened(), films.opened(), listening_to_peers(_plain_app(of_videos), shared.siblings):
                 yield
         finally:
             await tracing.close()
@@ -118,7 +119,10 @@ def create_app(
         version=__version__,
         description=_DESCRIPTION,
         lifespan=lifespan,
-        middleware=_middleware(settings, metrics, access, capacity, tracing, routers),
+        middleware=[
+            *_middleware(settings, metrics, access, capacity, tracing, routers),
+            Middleware(VideoForwarding, siblings=shared.siblings),
+        ],
         static_url=DOCS_FILES,
     )
     # For uvicorn_config, which limits connections and sheds load before a request reaches the application.
@@ -129,6 +133,15 @@ def create_app(
     for router in routers:
         app.include_router(router)
     _describe_bodies(app, needs_token=access.needs_token)
+    return app
+
+
+def _plain_app(routers: Sequence[APIRouter]) -> FastAPI:
+    """The routes alone, for requests that another process has admitted."""
+    app = FastAPI(openapi_url=None)
+    error_responses.install(app)
+    for router in routers:
+        app.include_router(router)
     return app
 
 

@@ -64,8 +64,10 @@ class SupervisorMirror:
 class ChannelSiblings(Siblings):
     """The other processes, which the parent asks."""
 
-    def __init__(self, channel: Channel, namespace: str) -> None:
-        self.namespace = namespace
+    def __init__(self, channel: Channel, service: ServiceDescription, number: int) -> None:
+        self.namespace = service.namespace
+        self.number, self.count = number, service.processes
+        self.folder = Path(service.folder) if service.processes > 1 else None
         self._channel = channel
         self._numbers = itertools.count(1)
         self._asked: dict[int, Future[int]] = {}
@@ -135,7 +137,7 @@ def _serve(channel: Channel, message: Message) -> None:
     settings = Settings(**service.settings)
     logging.basicConfig(level=service.log_level, format="%(message)s", handlers=[log_handler()], force=True)
     logs.set_up(settings)
-    mirror, siblings = SupervisorMirror(message["status"]), ChannelSiblings(channel, service.namespace)
+    mirror, siblings = SupervisorMirror(message["status"]), ChannelSiblings(channel, service, process)
     app = create_app(_upstream(service, mirror), settings, shared=_shared_state(service, process, siblings))
     server = _Server(uvicorn_config(app, service.host, service.port), channel)
 

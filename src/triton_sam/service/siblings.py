@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 #: Cancels a session's requests in this process, from any thread; returns how many there were.
 CancelHere = Callable[[str], int]
@@ -15,9 +16,15 @@ class Siblings:
 
     Attributes:
         namespace: put before the names of sessions on the server, the same in all processes; None: any.
+        number: of this process.
+        count: of all processes.
+        folder: a private one, where processes find each other; None if there are no others.
     """
 
     namespace: str | None = None
+    number: int = 0
+    count: int = 1
+    folder: Path | None = None
 
     def sequence_numbers(self) -> Iterator[int]:
         """Growing numbers for the requests of a session."""

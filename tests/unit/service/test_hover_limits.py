@@ -50,9 +50,9 @@ class DeafSocket:
         self.incoming.put_nowait({"type": "websocket.receive", "text": json.dumps(document)})
 
 
-def counting() -> tuple[ServiceMetrics, hover._RateLimit]:
+def counting() -> tuple[ServiceMetrics, hover.RateLimit]:
     metrics = ServiceMetrics()
-    return metrics, hover._RateLimit(AccessControl(Settings(), metrics.callers), None, "127.0.0.1")
+    return metrics, hover.RateLimit(AccessControl(Settings(), metrics.callers), None, "127.0.0.1")
 
 
 def test_a_slow_reader_does_not_grow_the_memory() -> None:
