@@ -50,11 +50,11 @@ _SEEDS = (0, 1)
 _Arrays = dict[str, np.ndarray[Any, Any]]
 
 
-def make_recipes(spec: ModelSpec, published: Mapping[str, Path], folder: Path) -> None:
+def make_recipes(spec: ModelSpec, published: Mapping[str, list[Any]], folder: Path) -> None:
     """Writes the recipes of a model's graphs into ``folder``.
 
     Args:
-        published: "encoder" and "decoder" -> ONNX file with the weights of the image network.
+        published: see :func:`published_table`.
     """
     folder.mkdir(parents=True, exist_ok=True)
     grid = spec.decoder.mask_side // 4
@@ -71,7 +71,7 @@ def make_recipes(spec: ModelSpec, published: Mapping[str, Path], folder: Path) -
         "side": spec.side,
         "exporter": EXPORTER,
         "made_with": {package: importlib.metadata.version(package) for package in _PACKAGES},
-        "published": published_table(published, exports[0][1], spec),
+        "published": dict(published),
         "graphs": tables,
     }
     (folder / TABLE_FILE).write_text(_text(content))
@@ -146,8 +146,14 @@ _ROWS = {"obj_score_token": (0, 1), "iou_token": (1, 2), "mask_tokens": (2, 6)}
 _ENTRIES = {"MatMul": ("weight", "transposed"), "Mul": ("weight", "as-is"), "Add_1": ("bias", "as-is")}
 
 
-def published_table(graphs: Mapping[str, Path], network: _Arrays, spec: ModelSpec) -> dict[str, list[Any]]:
-    """See :data:`triton_sam.export.assembly.published.Table`: all weights of the image network."""
+def published_table(graphs: Mapping[str, Path], spec: ModelSpec) -> dict[str, list[Any]]:
+    """See :data:`triton_sam.export.assembly.published.Table`: all weights of the image network.
+
+    Args:
+        graphs: "encoder" and "decoder" -> ONNX file with the weights of the image network.
+    """
+    with torch.device("meta"):
+        network = build(spec.architecture, spec.side).state_dict()
     meta = dict(_encoder_weights(graphs["encoder"])) | dict(_decoder_weights(graphs["decoder"]))
     mapped = map_keys({key: torch.empty(0) for key in meta if not _is_point(key)})
     table: dict[str, list[Any]] = {}
@@ -209,7 +215,8 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=FOLDER)
     folder = parser.parse_args().folder
     spec = get_spec(VIDEO_MODEL)
-    make_recipes(spec, published_graphs(spec, WeightStore(get_settings().home)), folder)
+    graphs = published_graphs(spec, WeightStore(get_settings().home))
+    make_recipes(spec, published_table(graphs, spec), folder)
 
 
 if __name__ == "__main__":
