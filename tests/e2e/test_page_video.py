@@ -1,4 +1,4 @@
-"""Objects through a video on the page: drop, click, track, correct, cancel, export; masks on the canvas are the API's."""
+"""Objects through a video on the page, from a drop to exports; masks on the canvas are the API's."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_drop_click_track_correct_and_export(screen: VideoScreen, clip: Path) ->
     assert answered.value.request.post_data_json["object_id"] == 2
     np.testing.assert_allclose(answered.value.request.post_data_json["box"], [90, 20, 150, 90], atol=1)
     screen.expect_masks(0, [1, 2])
-    screen.expect_lane(1, f"not tracked in frames 1–{FRAMES - 1}")
+    screen.expect_lane(1, "not tracked in frames", 1, FRAMES - 1)
 
     screen.track("forward")
     wait_until(page, lambda: "not tracked" not in screen.lane(1) + screen.lane(2))
@@ -95,7 +95,7 @@ def test_drop_click_track_correct_and_export(screen: VideoScreen, clip: Path) ->
     screen.go(4)
     asked = screen.prompt(70, 60, shift=True)
     assert (asked["object_id"], asked["frame_index"], asked["labels"]) == (2, 4, [0])
-    screen.expect_lane(2, "older than a correction in frames 5–")
+    screen.expect_lane(2, "older than a correction in frames", 5, FRAMES - 1)
     assert "older" not in screen.lane(1)
     screen.expect_masks(4, [1, 2])
     again = page.get_by_role("button", name="Track again from frame 4")
@@ -141,7 +141,7 @@ def test_cancel_and_keys(screen: VideoScreen, long_clip: Path, axe: str) -> None
     assert not known["propagating"]
     ((first, last),) = known["tracked"]
     assert (first, last < LONG - 1) == (0, True)
-    screen.expect_lane(1, f"not tracked in frames {last + 1}–{LONG - 1}")
+    screen.expect_lane(1, "not tracked in frames", last + 1, LONG - 1)
     screen.go(last)
     screen.expect_masks(last, [1])
 

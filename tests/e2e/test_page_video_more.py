@@ -86,7 +86,7 @@ def test_a_stack_has_slices_and_is_tracked_both_ways(
         screen.expect_masks(number, [1])
     screen.go(5)
     screen.prompt(*SECOND)
-    screen.expect_lane(1, "older than a correction in slices 0–4")
+    screen.expect_lane(1, "older than a correction in slices", 0, 4)
     page.get_by_role("button", name="Track again from slice 5").wait_for()
     assert serious_findings(page, axe) == []
 
@@ -204,6 +204,9 @@ def test_what_goes_wrong_is_told_in_the_services_sentence(
         page.get_by_role("button", name="Open it again").click()
     screen.opened(sent.value)
     assert screen.id != before
+    wait_until(page, lambda: screen.masks(0))
+    page.locator("#video-objects [data-object='1']").wait_for()
+    screen.expect_frame(0)
     screen.expect_masks(0, [1])
 
 

@@ -151,5 +151,6 @@ class VideoScreen(Screen):
         """Where an object is, in words."""
         return self.page.locator(f".lane[data-object='{name}'] svg").get_attribute("aria-label") or ""
 
-    def expect_lane(self, name: int, text: str) -> None:
-        wait_until(self.page, lambda: text in self.lane(name))
+    def expect_lane(self, name: int, what: str, first: int, last: int) -> None:
+        """Frames of which this is said, both ends included."""
+        wait_until(self.page, lambda: f"{what} {first}\N{EN DASH}{last}" in self.lane(name))

@@ -26,6 +26,8 @@ export class Film extends EventTarget {
     this.selected = 1;
     /** @type {Tracking|null} */
     this.tracking = null;
+    /** Whether its workplace is gone: answers that come yet are for nobody. */
+    this.isClosed = false;
     this._highest = 0;
     /** Frames with corrections whose consequences were not tracked yet. */
     this._corrected = new Set();
@@ -120,8 +122,8 @@ export class Film extends EventTarget {
 
   /** @returns {{start: number, direction: "forward"|"backward"|"both"}|null} what brings all results up to date */
   get remedy() {
-    const extent = this.tracks.staleExtent;
-    if (!extent || !this._corrected.size) return null;
+    const extent = this._corrected.size && this.tracks.staleExtent;
+    if (!extent) return null;
     const corrected = [...this._corrected];
     const first = Math.min(...corrected);
     if (extent.first > first) return { start: first, direction: "forward" };
@@ -142,6 +144,6 @@ export class Film extends EventTarget {
   }
 
   _tell(name) {
-    this.dispatchEvent(new Event(name));
+    if (!this.isClosed) this.dispatchEvent(new Event(name));
   }
 }

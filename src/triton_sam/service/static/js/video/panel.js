@@ -1,7 +1,7 @@
 /** The panel of a video: its objects, what is known about the file, the model, and the exports. */
 import { safeFileName, stemOfName } from "../core/file_names.js";
 import { download } from "../ui/download.js";
-import { $, element, iconButton } from "../ui/dom.js";
+import { $, element, icon, iconButton } from "../ui/dom.js";
 import { preference, prefer } from "../ui/preferences.js";
 import { hexOf } from "./colours.js";
 import { isEmbedded } from "./models.js";
@@ -21,19 +21,27 @@ export function startPanel(room) {
 
 function showObjects({ film, editing, app }) {
   let frame = 0;
+  const list = $("video-objects");
+  const rows = new Map();
   const remove = (id) => {
     editing.removeObject(id);
     app.announce(`Object ${id} is removed.`);
   };
   const show = () => {
     frame = 0;
-    const focused = document.activeElement?.closest?.("#video-objects [data-object]")?.dataset.object;
-    const kind = document.activeElement?.dataset.does;
-    $("video-objects").replaceChildren(...film.objects.map((object) => row(film, object, remove)), ...(film.has(film.selected) ? [] : [nextRow(film)]));
-    $("video-none").hidden = film.objects.length > 0;
-    if (focused) document.querySelector(`#video-objects [data-object="${focused}"] [data-does="${kind}"]`)?.focus();
-    $("video-badge").textContent = String(film.objects.length);
-    $("video-badge").hidden = film.objects.length === 0;
+    if (film.isClosed) return;
+    const { objects } = film;
+    const shown = objects.map((object) => {
+      if (!rows.has(object.id)) rows.set(object.id, newRow(film, object.id, remove));
+      return updated(rows.get(object.id), film, object);
+    });
+    // Only what has changed: a button that is replaced while it is pressed is not clicked.
+    const wanted = film.has(film.selected) ? shown : [...shown, nextRow(film)];
+    if (wanted.some((row, index) => list.children[index] !== row) || list.childElementCount !== wanted.length) list.replaceChildren(...wanted);
+    $("video-none").hidden = objects.length > 0;
+    $("video-badge").textContent = String(objects.length);
+    $("video-badge").hidden = objects.length === 0;
+    $("video-show-panel").setAttribute("aria-label", objects.length ? `Objects and export: ${objects.length}` : "Objects and export");
   };
   $("video-show-panel").append(element("span", { class: "badge", id: "video-badge", hidden: true }));
   const soon = () => (frame ||= requestAnimationFrame(show));
@@ -42,16 +50,29 @@ function showObjects({ film, editing, app }) {
   $("video-new").onclick = () => film.selectNew();
 }
 
-function row(film, { id, isVisible }, remove) {
-  const isChosen = film.selected === id;
-  const choose = element("button", { type: "button", class: "video-object", "aria-pressed": String(isChosen), "data-does": "choose", onclick: () => film.select(id) },
-    swatchOf(id), element("span", { class: "video-object-name" }, `Object ${id}`), element("span", { class: "facts" }, factsOf(film, id)));
-  const eye = iconButton(isVisible ? "eye" : "hidden", `${isVisible ? "Hide" : "Show"} object ${id}`, () => film.toggle(id));
-  eye.dataset.does = "toggle";
+function newRow(film, id, remove) {
+  const choose = element("button", { type: "button", class: "video-object", onclick: () => film.select(id) },
+    swatchOf(id), element("span", { class: "video-object-name" }, `Object ${id}`), element("span", { class: "facts" }));
+  const eye = iconButton("eye", "", () => film.toggle(id));
+  eye.classList.add("video-eye");
   const bin = iconButton("delete", `Remove object ${id}`, () => remove(id));
-  bin.dataset.does = "remove";
-  const line = element("div", { class: "object-line" }, choose, eye, bin);
-  return element("li", { class: `object${isChosen ? " active" : ""}${isVisible ? "" : " hidden"}`, "data-object": String(id) }, line);
+  return element("li", { class: "object", "data-object": String(id) }, element("div", { class: "object-line" }, choose, eye, bin));
+}
+
+function updated(row, film, { id, isVisible }) {
+  const isChosen = film.selected === id;
+  row.classList.toggle("active", isChosen);
+  row.classList.toggle("hidden", !isVisible);
+  row.querySelector(".video-object").setAttribute("aria-pressed", String(isChosen));
+  row.querySelector(".facts").textContent = factsOf(film, id);
+  const label = `${isVisible ? "Hide" : "Show"} object ${id}`;
+  const eye = row.querySelector(".video-eye");
+  if (eye.title !== label) {
+    eye.replaceChildren(icon(isVisible ? "eye" : "hidden"));
+    eye.title = label;
+    eye.setAttribute("aria-label", label);
+  }
+  return row;
 }
 
 /** The object that the next click begins. */
@@ -102,8 +123,9 @@ function startExports({ film, session, app, editing }) {
   const buttons = [...$("video-exports").querySelectorAll("[data-format]")];
   let isBusy = false;
   const show = () => {
-    const isEmpty = !film.objects.some(({ id }) => film.tracks.spans(id).some(({ state }) => state === "present"));
-    for (const button of buttons) button.disabled = isEmpty || isBusy || film.tracking !== null;
+    const isHeld = isBusy || film.tracking !== null;
+    const isEmpty = !isHeld && !film.objects.some(({ id }) => film.tracks.spans(id).some(({ state }) => state === "present"));
+    for (const button of buttons) button.disabled = isHeld || isEmpty;
   };
   for (const button of buttons) {
     const { format } = button.dataset;

@@ -14,6 +14,7 @@ export function videoParts(app, page) {
   showOpening(session);
   let room = null;
   session.addEventListener("film", () => {
+    if (room) modes.show("images"); // what both workplaces share leaves it before it goes
     room?.close();
     room = null;
     // In the page before its parts are started: they look for their elements.

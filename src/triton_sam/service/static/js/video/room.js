@@ -48,6 +48,7 @@ export function roomFor(app, session, page) {
   const begin = () => closing.push(...start(app, session, page, end.signal));
   const close = () => {
     end.abort();
+    film.isClosed = true;
     for (const each of closing) each();
     element.remove();
   };

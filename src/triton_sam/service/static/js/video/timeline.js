@@ -65,6 +65,7 @@ function showLanes(film) {
   let frame = 0;
   const show = () => {
     frame = 0;
+    if (film.isClosed) return;
     const { objects } = film;
     for (const [id, row] of rows) {
       if (film.has(id)) continue;

@@ -35,12 +35,13 @@ function startTracking({ film, track, tracker, app }) {
     if (remedy) track(remedy.direction, remedy.start);
   };
   const show = () => {
-    const { tracking, remedy, word } = film;
+    const { tracking, word } = film;
+    const remedy = tracking ? null : film.remedy;
     const hadFocus = $("video-track").contains(document.activeElement) || [$("video-cancel"), $("video-remedy")].includes(document.activeElement);
     const canTrack = film.prompts.frames.length > 0;
     $("video-track").hidden = tracking !== null;
     $("video-progress").hidden = tracking === null;
-    $("video-remedy").hidden = tracking !== null || !remedy;
+    $("video-remedy").hidden = !remedy;
     if (remedy) $("video-remedy").lastElementChild.textContent = `Track again from ${word} ${remedy.start}`;
     const main = film.info.axis === "z" ? "both" : "forward";
     for (const way of ways) {
