@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import dataclasses
 import io
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,18 +21,29 @@ from tests.video_clips import HEIGHT, WIDTH, picture, red_square, write_video
 from triton_sam.client.wire import Call, Outputs
 from triton_sam.core.video.memory_traits import MemoryTraits
 
-NDJSON = "application/x-ndjson"
+Story = Callable[[httpx.AsyncClient], Awaitable[None]]
 CLICK: dict[str, Any] = {"frame_index": 0, "object_id": 1, "points": [[3, 3]], "labels": [1]}
 
 
 class VideoTransport(FakeVideoServer):
-    """As the gateway's connection."""
+    """As the gateway's connection. Tracks of frames from ``hold_from`` on are not answered before :meth:`release`."""
+
+    hold_from: int | None = None
+    held = 0
+
+    async def infer(self, call: Call) -> Outputs:
+        video = json.loads(call.inputs["prompt_json"][0])["video"]
+        if self.hold_from is not None and video["do"] == "track" and video["frame"] >= self.hold_from:
+            self.held += 1
+            while self.hold_from is not None:
+                await asyncio.sleep(0.001)
+        return await super().infer(call)
 
     def stream(self, call: Call) -> AsyncGenerator[Outputs, None]:
         raise NotImplementedError
 
     def release(self) -> None:
-        pass
+        self.hold_from = None
 
 
 def video_fake(draw: Draw = red_square) -> Fake:
@@ -49,9 +61,11 @@ async def video_client(fake: Fake | None = None, **settings: Any) -> AsyncIterat
 @contextlib.contextmanager
 def video_service(fake: Fake | None = None, **settings: Any) -> Iterator[httpx.Client]:
     """A real service on a port."""
-    with listening(fake or video_fake(), **settings) as port:
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30, trust_env=False) as client:
-            yield client
+    with (
+        listening(fake or video_fake(), **settings) as port,
+        httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30, trust_env=False) as client,
+    ):
+        yield client
 
 
 def jpeg(index: int, width: int = WIDTH, height: int = HEIGHT) -> bytes:
@@ -83,3 +97,13 @@ def mask_of(result: dict[str, Any]) -> np.ndarray[Any, Any]:
     from triton_sam.core.rle import from_rle
 
     return from_rle(result["mask"])
+
+
+def told(story: Story, fake: Fake | None = None, **settings: Any) -> None:
+    """Runs a story against an application of its own."""
+
+    async def run() -> None:
+        async with video_client(fake, **settings) as client:
+            await story(client)
+
+    asyncio.run(run())

@@ -31,11 +31,11 @@ def decode(request: dict[str, Any]) -> dict[str, Any]:
     except InvalidInput as error:
         raise type(error)(_OPTION.sub(r"\1=", str(error))) from None
     if clip.expected is not None and clip.expected > _PROMISE_MARGIN * most:
-        raise _too_many(most, f"about {clip.expected:,}")
+        raise TooLarge(f"the video has about {clip.expected:,} frames and {most:,} are allowed: cut it")
     writer = FrameWriter(folder)
     for frame in clip.frames():
         if writer.count >= most:
-            raise _too_many(most, f"more than {most:,}")
+            raise TooLarge(f"the video has more frames than the {most:,} that are allowed: cut it")
         if writer.size + len(frame.data) > limits["clip_bytes"]:
             raise TooLarge(
                 f"the frames of the video have more than {limits['clip_bytes']:,} bytes: cut it, or scale it down"
@@ -57,7 +57,3 @@ def decode(request: dict[str, Any]) -> dict[str, Any]:
 
 def _without_path(note: str, request: dict[str, Any]) -> str:
     return note.replace(f"{request['folder']}/{request['file']}", request["name"])
-
-
-def _too_many(most: int, found: str) -> TooLarge:
-    return TooLarge(f"the video has {found} frames and {most:,} are allowed: cut it")
