@@ -151,11 +151,11 @@ def _with_frames(
     if not nameless:
         return named
     if len(nameless) > 1 or any(each.name in FRAME_AXES and each.size > 1 for each in named):
-        letters = "".join(each.name or "?" for each in named).upper()
-        example = "TZ"[-len(nameless) :] if len(nameless) < 3 else "TZC"
+        unused = iter(letter for letter in "tzcqrw" if letter not in {each.name for each in named})
+        letters = "".join(each.name or next(unused, "q") for each in named).upper()
         raise InvalidInput(
             f"{name} does not say what its dimensions are ({_told(named)}): name all of them with --axes, such as "
-            f"--axes {letters.replace('?' * len(nameless), example[: len(nameless)])}"
+            f"--axes {letters}"
         )
     axis = choice.axis or "t"
     if choice.axis is None:
