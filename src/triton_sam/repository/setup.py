@@ -142,7 +142,12 @@ def _set_up_assembled(request: SetupRequest, *, with_torch: bool) -> list[str]:
     encoder, decoder = folder / ENCODER_FILE, folder / DECODER_FILE
     extras = _present(folder, *MEMORY_GRAPHS, MEMORY_FILE)
     if with_torch:
-        extras |= {NETWORK_FILE: write_network(spec, request.store, request.export, request.progress, say)}
+        try:
+            extras[NETWORK_FILE] = write_network(spec, request.store, request.export, request.progress, say)
+        except SetupError as error:
+            if request.engine is not EngineChoice.AUTO:
+                raise
+            say(f"it runs on ONNX Runtime: {error}")
     if request.cpu_encoder:
         extras |= _cpu_encoder(spec, encoder, folder, say)
     if request.fast_decoder:

@@ -39,6 +39,7 @@ def _made_once(exports: Exports, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graphs, "_export", lambda _spec, seed, _folder: exports(seed))
 
 
+@pytest.mark.part("video")
 def test_filled_recipes_are_an_export(exports: Exports, tmp_path: Path) -> None:
     graphs.make_recipes(SPEC, {}, tmp_path / "recipes")
     recipes = Recipes.read(tmp_path / "recipes")
@@ -56,6 +57,7 @@ def test_filled_recipes_are_an_export(exports: Exports, tmp_path: Path) -> None:
         assert not theirs
 
 
+@pytest.mark.part("video")
 def test_a_weight_that_nobody_knows_is_not_left_in_a_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graphs, "with_prepared", lambda weights, _: weights)
     with pytest.raises(SystemExit, match=r"nothing is known of .* prepared\.py has to compute it"):
