@@ -91,7 +91,7 @@ class MemoryModel(nn.Module):
         self.network = build(architecture, SIDE, TRAITS)
         self._start()
         lacking = self.network.load_state_dict({name: one.float() for name, one in weights.items()}, strict=False)
-        unknown = [name for name in lacking.missing_keys if not learns(name)]
+        unknown = [name for name in lacking.missing_keys if not is_memory(name)]
         if unknown or lacking.unexpected_keys:
             raise ValueError(f"these weights do not fit: {[*unknown, *lacking.unexpected_keys][:5]}")
         for name, parameter in self.network.named_parameters():
@@ -183,7 +183,9 @@ class MemoryModel(nn.Module):
         """[B,128,128] logits and [B] whether the object is there -> [B,64,32,32]."""
         large = functional.interpolate(logits[:, None].float(), (SIDE, SIDE), mode="bilinear", align_corners=False)
         shares = (large > 0).float() if hard else large.sigmoid()
-        kept = self.network.memory_encoder(frame.coarse - self._no_memory, 20.0 * shares - 10.0)
+        encoder = self.network.memory_encoder
+        mixed = encoder.feature_projection(frame.coarse - self._no_memory) + self._small(20.0 * shares - 10.0)
+        kept = encoder.projection(encoder.memory_fuser(mixed))
         away = (~there).to(kept.dtype).reshape(-1, 1, 1, 1)
         return kept + away * self.network.occlusion_spatial_embedding_parameter.reshape(1, -1, 1, 1)
 
@@ -197,6 +199,19 @@ class MemoryModel(nn.Module):
     def _no_memory(self) -> Tensor:
         found: Tensor = self.network.no_memory_embedding.reshape(1, _WIDTH, 1, 1)
         return found
+
+    def _small(self, masks: Tensor) -> Tensor:
+        """[B,1,512,512] -> [B,256,32,32]; torch's own norm takes ten times longer for so few channels."""
+        downsampler = self.network.memory_encoder.mask_downsampler
+        state = masks
+        for layer in downsampler.layers:
+            state = layer.conv(state).float()
+            norm = layer.layer_norm
+            variance, mean = torch.var_mean(state, 1, correction=0, keepdim=True)
+            scale, shift = norm.weight[:, None, None], norm.bias[:, None, None]
+            state = functional.gelu((state - mean) * torch.rsqrt(variance + norm.eps) * scale + shift)
+        small: Tensor = downsampler.final_conv(state)
+        return small
 
     def _image(self, coarse: Tensor) -> Tensor:
         return (coarse - self._no_memory).flatten(2).transpose(1, 2) + self.image_places
@@ -236,25 +251,35 @@ class MemoryModel(nn.Module):
     def _layer(self, layer: Any, state: Tensor, keys: Tensor, named: Tensor, values: Tensor) -> Tensor:
         own, cross = layer.self_attn, layer.cross_attn_image
         normed = layer.layer_norm1(state)
-        query, key = (self._turned(one(normed)[:, None])[:, 0] for one in (own.q_proj, own.k_proj))
+        query, key = (self._turned(_halved(one, normed)) for one in (own.q_proj, own.k_proj))
         state = state + own.o_proj(_attention(query, key, own.v_proj(normed)))
-        query = self._turned(cross.q_proj(layer.layer_norm2(state))[:, None])[:, 0]
-        key = torch.cat([self._turned(cross.k_proj(keys)).flatten(1, 2), cross.k_proj(named)], 1)
+        query = self._turned(_halved(cross.q_proj, layer.layer_norm2(state)))
+        key = torch.cat([self._turned(_halved(cross.k_proj, keys)).flatten(1, 2), _halved(cross.k_proj, named)], 1)
         state = state + cross.o_proj(_attention(query, key, cross.v_proj(values)))
         changed: Tensor = layer.linear2(functional.relu(layer.linear1(layer.layer_norm3(state))))
         return state + changed
 
     def _turned(self, channels: Tensor) -> Tensor:
-        """[B,S,cells,256], pairs of channels beside each other."""
-        first, second = channels[..., 0::2], channels[..., 1::2]
+        """[...,cells,256], the first of each pair of channels in the first half."""
+        first, second = channels.chunk(2, -1)
         cosines, sines = self.cosines.to(channels.dtype), self.sines.to(channels.dtype)
-        pairs = torch.stack([first * cosines - second * sines, first * sines + second * cosines], -1)
-        return pairs.flatten(-2)
+        return torch.cat([first * cosines - second * sines, first * sines + second * cosines], -1)
+
+
+def _halved(projection: nn.Linear, state: Tensor) -> Tensor:
+    """A projection with the first of each pair of channels in the first half."""
+    weight = projection.weight.reshape(-1, 2, projection.in_features).transpose(0, 1).flatten(0, 1)
+    return functional.linear(state, weight, projection.bias.reshape(-1, 2).T.flatten())
+
+
+def is_memory(name: str) -> bool:
+    """Whether a weight of this name is part of the memory."""
+    return name.partition(".")[0] in MEMORY_NAMES or name.startswith(APPEARANCE)
 
 
 def learns(name: str) -> bool:
-    """Whether a weight of this name is trained."""
-    return name.partition(".")[0] in MEMORY_NAMES or name.startswith(APPEARANCE)
+    """Whether a weight of this name is trained: how a given mask becomes a prompt is known without that."""
+    return is_memory(name) and not name.startswith("mask_downsample.")
 
 
 def _attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:

@@ -200,11 +200,13 @@ class Composer:
         rows = torch.stack([torch.stack([cos, sin], -1), torch.stack([-sin, cos], -1)], -2) / sizes[..., None]
         shift = -(rows @ centres[..., None])
         grid = functional.affine_grid(
-            torch.cat([rows, shift], -1).flatten(0, 1), [clips * frames, 4, SIDE, SIDE], align_corners=False
+            torch.cat([rows, shift], -1).flatten(0, 1).to(self._dtype),
+            [clips * frames, 4, SIDE, SIDE],
+            align_corners=False,
         )
         grid = grid + self._bend(clips, frames, grid)
         several = cuts[:, None].expand(-1, frames, -1, -1, -1).flatten(0, 1)
-        drawn = functional.grid_sample(several, grid.to(self._dtype), align_corners=False)
+        drawn = functional.grid_sample(several, grid, align_corners=False)
         drawn = drawn.reshape(clips, frames, 4, SIDE, SIDE)
         return drawn[:, :, :3], drawn[:, :, 3:]
 
@@ -212,7 +214,7 @@ class Composer:
         """A wave through an object that changes with time."""
         strength = self._uniform(clips, 1, low=-0.08, high=0.08)
         phase = self._uniform(clips, 1, high=2 * math.pi) + torch.arange(frames, device=self._device) * 0.4
-        strength, phase = (one.expand(-1, frames).flatten()[:, None, None] for one in (strength, phase))
+        strength, phase = (one.expand(-1, frames).flatten()[:, None, None].to(grid.dtype) for one in (strength, phase))
         return torch.stack(
             [strength * (3 * grid[..., 1] + phase).sin(), strength * (2.5 * grid[..., 0] + phase).sin()], -1
         )

@@ -45,7 +45,8 @@ def track_scene(model: MemoryModel, scene: Scene, rows: int, truth: float, rando
     """
     device = scene.frames.device
     frames = scene.frames.shape[1]
-    drawn = torch.randint(len(scene.prompted), (rows,), generator=random, device=device)
+    drawn = torch.randperm(len(scene.prompted), generator=random, device=device)
+    drawn = drawn.repeat(-(-rows // len(drawn)))[:rows]
     clip, thing = scene.prompted[drawn].unbind(1)
     masks = scene.masks[clip, thing]  # [R,T,128,128]
     present = masks.sum((2, 3)) > _LEAST_CELLS
@@ -87,9 +88,8 @@ def _prompt(model: MemoryModel, frame: Frame, masks: Tensor, random: torch.Gener
     there = torch.ones(rows, dtype=torch.bool, device=masks.device)
     given = torch.rand(rows, generator=random, device=masks.device) < _GIVEN_SHARE
     points = inner_points(masks, random)
-    with torch.no_grad():
-        clicked = model.click(frame, points, torch.ones_like(points[..., 0]))
-    appearance = model.click(frame, points, torch.ones_like(points[..., 0])).appearance
+    clicked = model.click(frame, points, torch.ones_like(points[..., 0]))
+    appearance = clicked.appearance
     token = torch.where(given[:, None], model.given(frame, masks), clicked.token)
     logits = torch.where(given[:, None, None], given_logits(masks), clicked.logits.float())
     features = model.remember(frame, logits, hard=True, there=there)

@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 import torch
 from PIL import Image
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
-from training.memory.network import SIDE, MemoryModel, learns
+from training.memory.network import SIDE, MemoryModel, is_memory, learns
 from training.memory.scenes import Bank, Composer, make_bank
 from training.memory.steps import Figures, track_scene
 from triton_sam.export.checkpoint import read_checkpoint
@@ -27,8 +27,8 @@ SEED = 26
 _WARM_UP, _KEEPING = 0.03, 0.998
 #: Share of the training in which fewer and fewer memories are made of true masks.
 _TAUGHT = 0.35
-#: Share of the training after which clips are longer, with fewer objects.
-_LONGER_AFTER = 0.7
+#: Shares of the training until which clips are half as long, with more objects, and after which they are longer.
+_SHORTER_UNTIL, _LONGER_AFTER = 0.2, 0.75
 _EVERY = 100
 
 
@@ -37,7 +37,8 @@ def main() -> int:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.manual_seed(SEED)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
-    model = MemoryModel(map_keys(read_checkpoint(options.checkpoint)).tensors).to(device)
+    weights = map_keys(read_checkpoint(options.checkpoint)).tensors
+    model = MemoryModel(weights | (load_file(options.start) if options.start else {})).to(device)
     say(f"{sum(one.numel() for one in model.parameters() if one.requires_grad) / 1e6:.2f} M parameters on {device}")
     composer = Composer(_bank(options, device), SEED if options.resume is None else SEED + 1)
     run = Run(model, composer, options)
@@ -55,11 +56,12 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=5000, help="of the whole training")
     parser.add_argument("--seconds", type=float, default=900, help="of the whole training, if that is over sooner")
     parser.add_argument("--resume", type=Path, help="state.pt of an earlier run")
+    parser.add_argument("--start", type=Path, help="memory.safetensors to begin with, in place of random numbers")
     parser.add_argument("--until", type=float, default=math.inf, help="seconds of the training at which this run ends")
-    parser.add_argument("--clips", type=int, default=16)
+    parser.add_argument("--clips", type=int, default=8)
     parser.add_argument("--frames", type=int, default=8)
     parser.add_argument("--longer", type=int, default=16, help="frames of a clip near the end of the training")
-    parser.add_argument("--rows", type=int, default=48, help="objects of a step")
+    parser.add_argument("--rows", type=int, default=32, help="objects of a step")
     parser.add_argument("--rate", type=float, default=4e-4, help="highest learning rate")
     return parser.parse_args()
 
@@ -102,9 +104,9 @@ class Run:
         options, started, earlier = self._options, time.monotonic(), self._passed
         sums: list[Figures] = []
         self._model.train(False)  # nothing in it drops out
-        if self._step == 0:
+        if self._step == 0 and options.start is None:
+            scene = self._composer.scene(4, 2)
             with torch.no_grad(), self._cast():
-                scene = self._composer.scene(4, 2)
                 frame = self._model.encode(scene.frames.flatten(0, 1))
             self._model.fit_norm(frame)
         while True:
@@ -125,7 +127,9 @@ class Run:
         for group in self._optimiser.param_groups:
             group["lr"] = rate
         truth = max(0.0, 1 - done / _TAUGHT)
-        frames = options.frames if done < _LONGER_AFTER else options.longer
+        frames = (
+            options.frames // 2 if done < _SHORTER_UNTIL else options.frames if done < _LONGER_AFTER else options.longer
+        )
         share = options.frames / frames
         scene = self._composer.scene(max(2, round(options.clips * share)), frames)
         with self._cast():
@@ -151,7 +155,8 @@ class Run:
     def save(self, folder: Path) -> None:
         """The mean of the last weights in half precision, and the state to go on from."""
         folder.mkdir(parents=True, exist_ok=True)
-        halved = {name: one.half().contiguous().cpu() for name, one in self._mean.items()}
+        known = {name: one for name, one in self._model.network.named_parameters() if is_memory(name)}
+        halved = {name: one.half().contiguous().cpu() for name, one in (known | self._mean).items()}
         save_file(halved, folder / "memory.safetensors")
         state = {"mean": self._mean, "step": self._step, "passed": self._passed}
         weights = {name: one.detach() for name, one in self._learned.items()}
