@@ -107,6 +107,7 @@ KINDS: dict[str, Callable[[Path], Any]] = {
 }
 
 
+@pytest.mark.part("video")
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_video_of_each_kind(client: Verbs, engine: EngineVideo, kind: str, tmp_path: Path) -> None:
     given = video_story.simple(client, KINDS[kind](tmp_path))
@@ -137,6 +138,7 @@ def test_a_checkpoint_goes_on_in_another_client(running: RunningServer) -> None:
         assert_equal(list(two.propagate_in_video(again, 3, 2)), tracked[3:])
 
 
+@pytest.mark.part("video")
 def test_a_correction_after_a_loss_is_as_if_nothing_had_been_lost(running: RunningServer) -> None:
     """Of a frame before the newest state, which does not have what the correction needs."""
 
