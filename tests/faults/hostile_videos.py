@@ -304,7 +304,7 @@ UPLOADS: dict[str, HostileUpload] = {
     "a GIF of 65,535 x 65,535": HostileUpload(_huge_gif, 400, "no frames in clip.mp4"),
     "an APNG of 60,000 x 60,000": HostileUpload(_huge_apng, 400, "is not a video"),
     "a WebP of 16,384 x 16,384": HostileUpload(_huge_webp, 413, "more pixels than allowed"),
-    "pages of 16,384 x 16,384": HostileUpload(_huge_pages, 413, "20,000,000 are allowed", is_short=True),
+    "pages of 16,384 x 16,384": HostileUpload(_huge_pages, 413, "20,000,000 are allowed"),
     "a hundred thousand pages": HostileUpload(_many_pages, 400, "more than 65,536 pages"),
     "pages in a circle": HostileUpload(_looping_pages, 400, "damaged"),
     "Y4M of 30,000 x 30,000": HostileUpload(

@@ -20,7 +20,9 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from tests.unit.service.helpers import Fake, ask
+from tests.unit.service.video_helpers import video_fake
 from triton_sam.service import schemas
+from triton_sam.service.videos import video_schemas
 
 #: Of each operation and mode; a commit has 8.
 _EXAMPLES = min(settings.default.max_examples // 3, 100)  # type: ignore[union-attr]
@@ -29,6 +31,9 @@ _CONFIG = SchemathesisConfig(
         default=ProjectConfig(generation=GenerationConfig(max_examples=_EXAMPLES, deterministic=True, no_shrink=True))
     )
 )
+VIDEOS = "/v1/videos"
+_OF_VIDEOS = ("", "/frames/{number}", "/masks", "/export", "/prompts", "/propagate", "/cancel", "/reset")
+_OF_VIDEOS += ("/objects/{object_id}",)
 _CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 
 
@@ -61,13 +66,20 @@ def test_whatever_comes(mode: schemathesis.GenerationMode) -> None:
     for found in api.get_all_operations():
         operation = found.ok()
         # Without a Triton, 503 is the right answer of one route, and a server's error all the same.
-        checks = _CHECKS[1:] if operation.path == "/v2/metrics" else _CHECKS
+        # As is 501 without a model that remembers.
+        checks = _CHECKS[1:] if operation.path in ("/v2/metrics", VIDEOS) else _CHECKS
 
         with contextlib.suppress(Unsatisfiable):  # nothing can be wrong about a route without parameters
             try_one(operation.as_strategy(generation_mode=mode), checks)
             tried.append(operation.path)
     assert {"/v1/segment", "/v1/images", "/embedded_model", "/from_model", "/prediction"} <= set(tried)
     assert {"/v1/chat/completions", "/v1/everything"} <= set(tried)
+
+
+@pytest.mark.parametrize("mode", list(schemathesis.GenerationMode), ids=lambda mode: mode.value)
+def test_whatever_comes_as_a_video(mode: schemathesis.GenerationMode) -> None:
+    api = schemathesis.openapi.from_asgi("/openapi.json", video_fake().app(), config=_CONFIG)
+    try_one(api[VIDEOS]["POST"].as_strategy(generation_mode=mode), _CHECKS)
 
 
 def references(node: Any) -> set[str]:
@@ -107,6 +119,8 @@ def test_every_route_is_described(document: dict[str, Any]) -> None:
         "/v1/chat/completions",
         "/v1/models",
         "/v1/models/{model}",
+        VIDEOS,
+        *(f"{VIDEOS}/{{video_id}}{path}" for path in _OF_VIDEOS),
         "/samples",
         "/samples/{name}",
         "/health",
@@ -123,12 +137,13 @@ def test_every_route_is_described(document: dict[str, Any]) -> None:
             if int(status) >= 400 and path != "/health":
                 schema = answer["content"]["application/json"]["schema"]
                 assert schema == {"$ref": "#/components/schemas/ErrorAnswer"}, (path, status)
-        assert {"200", "401", "413", "429", "500", "504"} <= set(answers)
+        assert {"401", "413", "429", "500", "504"} <= set(answers)
+        assert {"200", "201", "204"} & set(answers)
 
 
 def test_every_request_has_an_example_that_fits(document: dict[str, Any]) -> None:
     components = document["components"]
-    for name in [*schemas.request_schemas(), "ChatCompletionRequest"]:
+    for name in [*schemas.request_schemas(), *video_schemas.request_schemas(), "ChatCompletionRequest"]:
         if name == "ObjectRequest":
             continue
         examples = components["schemas"][name]["examples"]

@@ -195,8 +195,8 @@ def request_schemas() -> dict[str, Any]:
 
 
 def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """``responses`` for these error statuses and the common ones."""
-    return schemas.error_responses(*statuses)
+    """``responses`` for these error statuses and the common ones; with 422 FastAPI would describe errors of its own."""
+    return schemas.error_responses(422, *statuses)
 
 
 def body(model: type[BaseModel], *, required: bool = True) -> dict[str, Any]:
