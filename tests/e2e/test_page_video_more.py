@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.e2e.browser import OpenPage, PageLog, serious_findings, wait_until
-from tests.e2e.page_helpers import PATIENCE, Screen
+from tests.e2e.page_helpers import PATIENCE, Screen, service_of
 from tests.e2e.test_page_devices import PHONE, Fingers
 from tests.e2e.video_helpers import FIRST, FRAMES, SECOND, VideoScreen, write_clip, write_stack
 from tests.integration.serve_folder import serve_folder
@@ -208,6 +208,15 @@ def test_what_goes_wrong_is_told_in_the_services_sentence(
     page.locator("#video-objects [data-object='1']").wait_for()
     screen.expect_frame(0)
     screen.expect_masks(0, [1])
+
+
+@pytest.mark.part("video")
+def test_a_file_that_is_too_large_is_not_sent(running: RunningServer, open_page: OpenPage, tmp_path: Path) -> None:
+    (tmp_path / "huge.mp4").write_bytes(bytes(200_000))
+    with service_of(running, video_upload_bytes=100_000) as address:
+        screen = VideoScreen(ready(open_page(address)), address)
+        screen.page.locator("#file").set_input_files(tmp_path / "huge.mp4")
+        screen.expect_notice("picture", "200,000 bytes and 100,000 are allowed")
 
 
 @pytest.mark.part("video")

@@ -73,6 +73,7 @@ class Limits(BaseModel):
     max_image_pixels: int = Field(description="width x height of an image")
     max_points: int = Field(description="of one object")
     max_objects: int = Field(description="of one request")
+    video_upload_bytes: int = Field(description="of a video file")
 
 
 class SampleRow(BaseModel):

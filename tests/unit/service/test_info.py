@@ -99,6 +99,7 @@ def test_limits() -> None:
         "max_image_pixels": Settings().max_image_pixels,
         "max_points": 7,
         "max_objects": 5,
+        "video_upload_bytes": Settings().video_upload_bytes,
     }
 
 

@@ -137,9 +137,10 @@ export class Service {
    * @param {Record<string, string|Blob>} fields of the form
    * @param {(share: number) => void} onSent  the uploaded fraction, 0 to 1
    * @param {AbortSignal} signal
+   * @param {number} [patience] milliseconds in all
    * @returns {Promise<any>} the answer's document
    */
-  upload(path, fields, onSent, signal) {
+  upload(path, fields, onSent, signal, patience = ENCODE_TIMEOUT) {
     // Not fetch: it does not report upload progress.
     return new Promise((resolve, reject) => {
       const request = new XMLHttpRequest();
@@ -153,7 +154,7 @@ export class Service {
         else reject(problemOf(request.status, request.responseText));
       };
       request.onerror = request.ontimeout = () => reject(new Problem("unreachable"));
-      request.timeout = ENCODE_TIMEOUT;
+      request.timeout = patience;
       request.onabort = () => reject(signal.reason);
       signal.addEventListener("abort", () => request.abort(), { once: true });
       request.send(form(fields));

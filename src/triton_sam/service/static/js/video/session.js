@@ -40,6 +40,7 @@ export class VideoSession extends EventTarget {
     if (this.opening) throw new Problem("refused", `one video at a time: drop ${file.name} again when ${this.opening.name} is open`);
     const model = options.model ?? this.models[0]?.id;
     if (!model) throw new Problem("refused", NO_MODEL);
+    checkSize(file, this._app.limits?.video_upload_bytes);
     return this._open(file, { ...options, model });
   }
 
@@ -119,4 +120,10 @@ export class VideoSession extends EventTarget {
     this.opening = opening;
     this.dispatchEvent(new Event("opening"));
   }
+}
+
+/** Before gigabytes are sent for nothing: a browser does not see an answer that comes before all is sent. */
+function checkSize({ size }, most) {
+  if (!most || size <= most) return;
+  throw new Problem("refused", `this video has ${size.toLocaleString("en")} bytes and ${most.toLocaleString("en")} are allowed: cut it, or scale it down`);
 }

@@ -63,6 +63,7 @@ function showPlace({ info, word }, viewing) {
 function showLanes(film) {
   const rows = new Map();
   let frame = 0;
+  let chosen = null;
   const show = () => {
     frame = 0;
     if (film.isClosed) return;
@@ -80,6 +81,9 @@ function showLanes(film) {
     const lanes = $("video-lanes");
     if (wanted.some((row, index) => lanes.children[index] !== row)) lanes.replaceChildren(...wanted);
     lanes.hidden = objects.length === 0;
+    if (film.selected === chosen) return;
+    chosen = film.selected;
+    rows.get(chosen)?.scrollIntoView({ block: "nearest" });
   };
   // Once a frame of the screen: results may come faster.
   const soon = () => (frame ||= requestAnimationFrame(show));

@@ -30,7 +30,7 @@ export class VideoService {
    * @returns {Promise<VideoInfo>} when the server has read it
    */
   open(file, options, onSent, signal) {
-    return this._service.upload("v1/videos", { ...options, file }, onSent, signal); // the file last: the server knows the rest by then
+    return this._service.upload("v1/videos", { ...options, file }, onSent, signal, LONG);
   }
 
   /** @returns {Promise<VideoInfo & {objects: object[], tracked: [number, number][], presence: object}>} */
