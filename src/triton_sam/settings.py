@@ -160,7 +160,7 @@ class Settings(BaseSettings):
     )
     cpu_encoder: bool = Field(
         default=True,
-        description="set up and serve ready-made models with an encoder optimised for CPUs; masks are the same",
+        description="set up and serve SAM 2 models with an encoder optimised for CPUs; masks are the same",
     )
     fast_decoder: bool = Field(
         default=True, description="set up and serve models with a decoder optimised for CPUs; masks are the same"
