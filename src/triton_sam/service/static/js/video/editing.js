@@ -47,14 +47,23 @@ export class Editing {
     return this._queue;
   }
 
+  /** @returns {(() => void)|null} brings its prompts back; null while objects are tracked */
   removeObject(object) {
     const film = this._film;
-    if (film.tracking) return this._onBusy();
+    if (film.tracking) {
+      this._onBusy();
+      return null;
+    }
+    const prompts = film.prompts.framesOf(object).map((frame) => [frame, film.prompts.get(object, frame)]);
     film.remove(object);
-    return this._then(async () => {
+    this._then(async () => {
       for (const key of [...this._known.keys()]) if (key.startsWith(`${object} `)) this._known.delete(key);
       if (this._sent.delete(object)) await this._service.removeObject(film.info.id, object);
     });
+    return () => {
+      for (const [frame, prompt] of prompts) this._change(object, frame, () => prompt);
+      film.select(object);
+    };
   }
 
   _change(object, frame, change) {
@@ -84,7 +93,10 @@ export class Editing {
     } catch (error) {
       // Later changes build on this one.
       film.setPrompt(object, frame, before);
-      if (!this._sent.has(object)) film.remove(object);
+      if (!this._sent.has(object) && film.has(object)) {
+        film.remove(object);
+        film.select(object); // its number is free
+      }
       throw error;
     }
   }

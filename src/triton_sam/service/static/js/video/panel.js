@@ -19,14 +19,10 @@ export function startPanel(room) {
   startOpacity(room);
 }
 
-function showObjects({ film, editing, app }) {
+function showObjects({ film, remove }) {
   let frame = 0;
   const list = $("video-objects");
   const rows = new Map();
-  const remove = (id) => {
-    editing.removeObject(id);
-    app.announce(`Object ${id} is removed.`);
-  };
   const show = () => {
     frame = 0;
     if (film.isClosed) return;

@@ -11,6 +11,7 @@
  * @property {import("./video_service.js").VideoService} service
  * @property {(direction: string, start?: number) => Promise<void>} track
  * @property {() => void} showMasks
+ * @property {(object: number) => void} remove
  */
 import { Stage } from "../draw/stage.js";
 import { PointerInput } from "../input/pointer.js";
@@ -70,6 +71,7 @@ function start(app, session, page, end) {
   const room = { app, session, film, viewing, editing, tracker, service };
   room.showMasks = showFrames(room, stage);
   room.track = (direction, from) => track(room, direction, from);
+  room.remove = (object) => remove(room, object);
   new PointerInput($("video-surface"), stage, interaction);
   const timeline = startTimeline(room);
   startTransport(room);
@@ -140,6 +142,13 @@ async function track({ film, viewing, editing, tracker, app }, direction, from) 
   if (told) app.announce(told);
 }
 
+/** Its prompts can be brought back; its masks have to be tracked again. */
+function remove({ film, editing, app }, object) {
+  if (!film.has(object)) return;
+  const restore = editing.removeObject(object);
+  if (restore) app.notice(KIND, `Object ${object} is removed.`, { label: "Undo", run: () => film.isClosed || restore() });
+}
+
 // -- what can be done ------------------------------------------------------------------------------------------------
 
 function startTools({ film, viewing, editing }, stage, interaction) {
@@ -173,7 +182,7 @@ function actionsOf(room, stage, interaction, page, sheet) {
     n: () => film.selectNew(),
     c: clear,
     h: () => film.has(film.selected) && film.toggle(film.selected),
-    delete: () => film.has(film.selected) && editing.removeObject(film.selected),
+    delete: ({ target }) => isOnVideo(target) && room.remove(film.selected),
     t: () => room.track(film.info.axis === "z" ? "both" : "forward"),
     f: () => stage.fit(),
     "+": zoomIn, "shift++": zoomIn, "=": zoomIn, "-": zoomOut, "shift+_": zoomOut,
@@ -186,6 +195,9 @@ function actionsOf(room, stage, interaction, page, sheet) {
     ...Object.fromEntries([1, 2, 3, 4, 5, 6, 7, 8, 9].map((digit) => [String(digit), () => film.has(digit) && film.select(digit)])),
   };
 }
+
+/** Not on another button, where the key means nothing. */
+const isOnVideo = (target) => target === document.body || target.closest("#video-surface, #video-timeline, #video-objects") !== null;
 
 function startHint(film) {
   const isTouch = matchMedia("(hover: none)").matches;
