@@ -9,7 +9,7 @@ import secrets
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 
-from triton_sam.errors import NotServed, QueueFull
+from triton_sam.errors import NotServed, QueueFull, Unavailable
 from triton_sam.service.admission.capacity import DecodingSlots, LocalTally, Tally
 from triton_sam.service.gateway import Gateway
 from triton_sam.service.served_models import ServedSegmenter
@@ -116,9 +116,13 @@ class Films:
                 del self._of_callers[caller]
 
     def new_folder(self, caller: str) -> VideoFolder:
-        """A place for the files of a further video."""
-        assert self._spool is not None
-        return self._spool.new(caller)
+        """A place for the files of a further video; Unavailable if there is none."""
+        try:
+            if self._spool is not None:
+                return self._spool.new(caller)
+        except OSError as error:
+            log.error("a video cannot be stored: %s", error)
+        raise Unavailable("there is no disk space for videos: try again in a moment")
 
     def new_id(self) -> str:
         """An id that nobody can guess: who knows it may use the video."""
@@ -165,7 +169,11 @@ class Films:
     @contextlib.asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
         """Videos can be made in this block; they are deleted at its end."""
-        with opened_spool(self._budget) as self._spool:
+        with contextlib.ExitStack() as stack:
+            try:
+                self._spool = stack.enter_context(opened_spool(self._budget))
+            except OSError as error:  # everything else is served all the same
+                log.warning("videos are refused, because there is no temporary folder that can be written: %s", error)
             sweeper = asyncio.create_task(self._sweep())
             try:
                 yield
