@@ -22,6 +22,8 @@ RUN python3 -m venv /opt/triton-sam
 WORKDIR /src
 COPY pyproject.toml README.md LICENSE ./
 COPY training/shapes/model training/shapes/model
+COPY training/memory/model training/memory/model
+COPY training/memory/recipes training/memory/recipes
 COPY src src
 
 # numpy stays below 2 (by the extra "server"). The embedded wheel's stub needs that: it gives wrong data with numpy 2. The

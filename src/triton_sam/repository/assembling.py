@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,22 +10,44 @@ from typing import Any
 from triton_sam.errors import SetupError
 from triton_sam.installation import install_extra
 from triton_sam.models.bundled import bundled_path
-from triton_sam.models.specs import ModelSpec, Role
-from triton_sam.models.weights import ProgressFactory, WeightStore
+from triton_sam.models.specs import MEMORY_FILE, Assembly, ModelSpec, Role
+from triton_sam.models.weights import ProgressFactory, WeightStore, locked
 
 
 def assemble_graphs(spec: ModelSpec, store: WeightStore, progress: ProgressFactory, say: Callable[[str], None]) -> Path:
     """The folder with a model's graphs as an export leaves them, made once; missing files are downloaded."""
     run, parts = _parts(spec, store, progress)
-    folder: Path = run.assembled(spec, *parts, store.home / "exports", say)
+    with locked(store.home, spec.id):
+        folder: Path = run.assembled(spec, *parts, store.home / "exports", say)
     return folder
 
 
 def assemble_checkpoint(spec: ModelSpec, store: WeightStore, progress: ProgressFactory) -> Path:
     """The model as one checkpoint, likewise."""
     run, parts = _parts(spec, store, progress)
-    checkpoint: Path = run.assembled_checkpoint(spec, *parts, store.home / "exports")
+    with locked(store.home, spec.id):
+        checkpoint: Path = run.assembled_checkpoint(spec, *parts, store.home / "exports")
     return checkpoint
+
+
+def is_outdated(spec: ModelSpec, version_folder: Path) -> bool:
+    """Whether a version in a repository was put together of other files than this package and its catalogue have.
+
+    False for one that was not put together: it has a checkpoint's own memory.
+    """
+    if spec.assembly is None:
+        return False
+    from triton_sam.export.assembly.run import ASSEMBLED, content_digest
+
+    try:
+        made_of = json.loads((version_folder / MEMORY_FILE).read_bytes()).get(ASSEMBLED)
+    except (OSError, ValueError, AttributeError):
+        return False
+    return made_of is not None and made_of != content_digest(spec, _bundled(spec.assembly))
+
+
+def _bundled(assembly: Assembly) -> tuple[Path, Path]:
+    return bundled_path(assembly.weights), bundled_path(assembly.recipes)
 
 
 def _parts(spec: ModelSpec, store: WeightStore, progress: ProgressFactory) -> tuple[Any, tuple[Any, Any]]:
@@ -35,7 +58,7 @@ def _parts(spec: ModelSpec, store: WeightStore, progress: ProgressFactory) -> tu
     except ImportError:
         raise SetupError(f"onnxruntime is not installed: {install_extra('server')}") from None
     assert spec.assembly is not None
-    bundled = bundled_path(spec.assembly.weights), bundled_path(spec.assembly.recipes)
+    bundled = _bundled(spec.assembly)
     files = store.pull(spec, progress)
     graphs = {role.value: as_onnx(files[role], store.home / "converted") for role in (Role.ENCODER, Role.DECODER)}
     return run, (graphs, bundled)

@@ -13,7 +13,9 @@ from triton_sam.models.specs import EIGHT_BIT_ENCODER_FILE, OLD_EIGHT_BIT_ENCODE
 from triton_sam.models.vlm_catalog import get_vlm, is_vlm
 from triton_sam.models.vlm_specs import VlmSpec
 from triton_sam.models.weights import ProgressFactory, WeightStore, silent
+from triton_sam.repository.assembling import is_outdated
 from triton_sam.repository.availability import ModelFacts, shortfall, survey
+from triton_sam.repository.model_folders import newest_version
 from triton_sam.repository.segmenters import (
     find_name,
     find_profile_models,
@@ -107,11 +109,12 @@ def _bring_up_to_date(spec: ModelSpec, repository: Path, settings: Settings, pro
     fast = has_file(spec, repository, EIGHT_BIT_ENCODER_FILE)
     older_fast = has_file(spec, repository, OLD_EIGHT_BIT_ENCODER_FILE)
     wanted = bool(settings.fast_encoder) and ready_made and not (fast or older_fast)
-    if is_current(spec, repository) and not wanted:
+    outdated = _is_outdated(spec, repository)
+    if is_current(spec, repository) and not (wanted or outdated):
         return
     # Ready-made models whose files are cached are set up again: this version may make graphs that the other did not.
     # Others are rewritten from their own graphs if possible: they may be exports of which there is no other copy.
-    if not (ready_made and store.is_installed(spec)) and refresh(spec, repository):
+    if not (outdated or (ready_made and store.is_installed(spec))) and refresh(spec, repository):
         return
     set_up(
         SetupRequest(
@@ -124,6 +127,11 @@ def _bring_up_to_date(spec: ModelSpec, repository: Path, settings: Settings, pro
             fast_decoder=settings.fast_decoder,
         )
     )
+
+
+def _is_outdated(spec: ModelSpec, repository: Path) -> bool:
+    name = find_name(spec, repository)
+    return name is not None and is_outdated(spec, repository / name / str(newest_version(repository / name)))
 
 
 def _refuse_without_packages(facts: ModelFacts) -> None:

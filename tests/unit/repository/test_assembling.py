@@ -19,6 +19,8 @@ from triton_sam.repository.export_cache import ExportRequest
 from triton_sam.repository.segmenters import find_segmenters, is_current, write_models
 from triton_sam.repository.setup import SetupRequest, set_up, uninstall
 from triton_sam.repository.video_choice import best_for_video, video_model
+from triton_sam.server import selection
+from triton_sam.settings import Settings
 
 SPEC = get_spec(VIDEO_MODEL)
 NAMES = ["sam2_tiny_video", "sam2_tiny_video_encoder", "sam2_tiny_video_decoder"]
@@ -179,6 +181,30 @@ def test_removal_of_the_quick_start_keeps_what_this_one_is_made_of(
     assert uninstall(get_spec(DEFAULT_MODEL), store, repository) == 0
     assert store.is_installed(SPEC)
     assert uninstall(SPEC, store, repository) > SPEC.size
+
+
+def test_another_memory_in_the_package_is_noticed(
+    store: WeightStore, repository: Path, asked: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_up(request(store, repository))
+    folder = repository / "sam2_tiny_video" / "1"
+    digests = iter(["new", "old"])
+    monkeypatch.setattr(run, "content_digest", lambda *_: next(digests))
+    assert not assembling.is_outdated(SPEC, folder), "it does not say of what it was made: an own checkpoint"
+    (folder / MEMORY_FILE).unlink()
+    (folder / MEMORY_FILE).write_text('{"assembled": "old"}')
+    assert assembling.is_outdated(SPEC, folder)
+    assert not assembling.is_outdated(SPEC, folder)
+    assert not assembling.is_outdated(get_spec(DEFAULT_MODEL), folder)
+    settings = Settings(home=store.home)
+    monkeypatch.setattr(run, "content_digest", lambda *_: "new")
+    done: list[str] = []
+    monkeypatch.setattr(selection, "set_up", lambda request: done.append(request.spec.id))
+    selection.prepare([VIDEO_MODEL], settings, None)
+    assert done == [VIDEO_MODEL]
+    monkeypatch.setattr(run, "content_digest", lambda *_: "old")
+    selection.prepare([VIDEO_MODEL], settings, None)
+    assert done == [VIDEO_MODEL]
 
 
 def test_the_model_for_videos(repository: Path) -> None:

@@ -20,7 +20,9 @@ from triton_sam.models.specs import GRAPHS_FILE, MEMORY_FILE, ModelSpec, graphs_
 RECIPE = 1
 #: The whole model, under transformers' names: what torch makes other graphs and its own weights of.
 CHECKPOINT_FILE = "checkpoint.safetensors"
-#: Of :data:`~triton_sam.models.specs.MEMORY_FILE`: entry -> weight.
+#: Entry of :data:`~triton_sam.models.specs.MEMORY_FILE`: what :func:`content_digest` was.
+ASSEMBLED = "assembled"
+#: Likewise, entry -> weight.
 _NUMBERS = {
     "mask_downsample_weight": "mask_downsample.weight",
     "mask_downsample_bias": "mask_downsample.bias",
@@ -43,7 +45,7 @@ def assembled(
         bundled: the file of the other weights, and the folder of the recipes.
         folder: of all such models. That of this one is named after its content, and replaces others of it.
     """
-    own = _folder(spec, graphs, bundled, folder)
+    own = _folder(spec, bundled, folder)
     recipes = Recipes.read(bundled[1])
     names = (*recipes.graphs, MEMORY_FILE)
     if (own / GRAPHS_FILE).is_file() and all(matches_checksum(own / name) for name in names):
@@ -54,7 +56,7 @@ def assembled(
     prepared = with_prepared(weights, spec.decoder.mask_side // 4)
     for name in recipes.graphs:
         write_checksum(recipes.write_graph(name, prepared, own / name))
-    write_checksum(_write_numbers(spec, weights, own / MEMORY_FILE))
+    write_checksum(_write_numbers(spec, weights, content_digest(spec, bundled), own / MEMORY_FILE))
     with replacing(own / GRAPHS_FILE) as partial:
         partial.write_text(graphs_to_json(spec.graphs))
     return own
@@ -62,7 +64,7 @@ def assembled(
 
 def assembled_checkpoint(spec: ModelSpec, graphs: Mapping[str, Path], bundled: tuple[Path, Path], folder: Path) -> Path:
     """The whole model as a safetensors file, which is made once; arguments as those of :func:`assembled`."""
-    path = _folder(spec, graphs, bundled, folder) / CHECKPOINT_FILE
+    path = _folder(spec, bundled, folder) / CHECKPOINT_FILE
     if not matches_checksum(path):
         write_checksum(write_weights(_weights(graphs, bundled[0], Recipes.read(bundled[1])), path))
     return path
@@ -72,22 +74,27 @@ def _weights(graphs: Mapping[str, Path], memory: Path, recipes: Recipes) -> Weig
     return published_weights(graphs, recipes.published) | read_weights(memory)
 
 
-def _write_numbers(spec: ModelSpec, weights: Weights, path: Path) -> Path:
+def content_digest(spec: ModelSpec, bundled: tuple[Path, Path]) -> str:
+    """Changes with everything that a model is put together of; its graphs' description keeps it."""
+    weights, recipes = bundled
+    digest = hashlib.sha256(f"{RECIPE} {' '.join(str(file.sha256) for file in spec.files)}\n".encode())
+    for path in (weights, *Recipes.read(recipes).files()):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def _write_numbers(spec: ModelSpec, weights: Weights, digest: str, path: Path) -> Path:
     numbers = {entry: weights[name].ravel().tolist() for entry, name in _NUMBERS.items()}
     with replacing(path) as partial:
-        partial.write_text(json.dumps({"generation": spec.architecture.generation, **numbers}) + "\n")
+        partial.write_text(
+            json.dumps({"generation": spec.architecture.generation, **numbers, ASSEMBLED: digest}) + "\n"
+        )
     return path
 
 
-def _folder(spec: ModelSpec, graphs: Mapping[str, Path], bundled: tuple[Path, Path], folder: Path) -> Path:
+def _folder(spec: ModelSpec, bundled: tuple[Path, Path], folder: Path) -> Path:
     """The folder for this content; folders of other content are removed."""
-    weights, recipes = bundled
-    digest = hashlib.sha256(f"{RECIPE}\n".encode())
-    # The published files are named after their checksums.
-    digest.update("\n".join(graphs[which].name for which in sorted(graphs)).encode())
-    for path in (weights, *Recipes.read(recipes).files()):
-        digest.update(path.read_bytes())
-    own = folder / f"{spec.variant_name}-assembled-{digest.hexdigest()[:12]}"
+    own = folder / f"{spec.variant_name}-assembled-{content_digest(spec, bundled)}"
     for other in folder.glob(f"{spec.variant_name}-assembled-*"):
         if other != own:
             shutil.rmtree(other, ignore_errors=True)
