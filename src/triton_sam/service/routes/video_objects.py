@@ -40,9 +40,11 @@ from triton_sam.service.videos.callers import caller_of
 from triton_sam.service.videos.film import Film
 from triton_sam.service.videos.films import Films
 from triton_sam.service.videos.making import disconnect
+from triton_sam.service.videos.sessions import end_within
 from triton_sam.service.videos.tracking import BOTH, FORWARD, Tracking, passes_of
 from triton_sam.video.found import VideoFrame
 
+_STOP_SECONDS = 8.0
 _Found = AsyncGenerator[VideoFrame, None]
 
 
@@ -147,7 +149,7 @@ def _add_ends(router: APIRouter, films: Films) -> None:
         tracking = film.tracking
         if tracking is not None:
             with film.used():
-                await tracking.stop()
+                await end_within(_STOP_SECONDS, tracking.stop())  # its client may not read what is sent
         return JSONResponse({"cancelled": tracking is not None})
 
 

@@ -16,7 +16,7 @@ from triton_sam.service.admission.paths import VIDEOS
 from triton_sam.service.event_streams import time_limit
 from triton_sam.service.json_bodies import short_body
 from triton_sam.service.videos import video_schemas
-from triton_sam.service.videos.answers import film_document, frame_document, jpeg_of
+from triton_sam.service.videos.answers import details_document, film_document, frame_document, jpeg_of
 from triton_sam.service.videos.bodies import checked_fields, parse, whole_text
 from triton_sam.service.videos.callers import caller_of, is_known
 from triton_sam.service.videos.exports import FORMS, checked_form, written
@@ -62,7 +62,7 @@ def _add_making(router: APIRouter, films: Films) -> None:
         else:
             film = await film_of_upload(films, request, caller)
         return JSONResponse(
-            film_document(film, films.settings.video_keep_seconds, full=False),
+            film_document(film, films.settings.video_keep_seconds),
             status_code=201,
             headers={"Location": f"{VIDEOS}/{film.facts.id}"},
         )
@@ -91,7 +91,7 @@ def _add_reading(router: APIRouter, films: Films) -> None:
     async def listed(request: Request) -> Response:
         if not is_known(request):
             raise NotFound("the list of videos needs API tokens, by which the service knows whose they are")
-        found = [film_document(film, keep, full=False) for film in films.of(caller_of(request))]
+        found = [film_document(film, keep) for film in films.of(caller_of(request))]
         return JSONResponse({"videos": found})
 
     @router.get(
@@ -102,9 +102,8 @@ def _add_reading(router: APIRouter, films: Films) -> None:
     )
     async def described(video_id: str, request: Request) -> Response:
         film = films.get(video_id, caller_of(request))
-        document = film_document(film, keep, full=True)
         with film.used():  # who looks at it uses it
-            return JSONResponse(document)
+            return JSONResponse(await details_document(film, keep))
 
     @router.get(
         "/{video_id}/masks",

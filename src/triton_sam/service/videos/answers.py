@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 from typing import Any
@@ -22,14 +23,10 @@ _SAVI_BOUNDARY = b"frame"
 _QUALITY, _THUMBNAIL_QUALITY = 92, 80
 
 
-def film_document(film: Film, keep_seconds: float, *, full: bool) -> dict[str, Any]:
-    """What a client is told of a video.
-
-    Args:
-        full: also its prompts and how far it was tracked.
-    """
+def film_document(film: Film, keep_seconds: float) -> dict[str, Any]:
+    """What a client is told of a video when it is made."""
     facts = film.facts
-    document: dict[str, Any] = {
+    return {
         "id": facts.id,
         "model": film.model.spec.id,
         "name": facts.name,
@@ -42,14 +39,18 @@ def film_document(film: Film, keep_seconds: float, *, full: bool) -> dict[str, A
         "notes": facts.notes,
         "expires_in_seconds": round(max(0.0, keep_seconds - film.idle_seconds), 1),
     }
-    if full:
-        document |= {
-            "objects": objects_document(film),
-            "tracked": film.results.frames(),
-            "propagating": film.tracking is not None,
-            "presence": {str(name): found for name, found in film.results.presence(film.objects).items()},
-        }
-    return document
+
+
+async def details_document(film: Film, keep_seconds: float) -> dict[str, Any]:
+    """The same, with the objects and how far they were tracked."""
+    document = film_document(film, keep_seconds) | {"objects": objects_document(film)}
+    objects = film.objects
+
+    def reach() -> dict[str, Any]:  # on a thread: a long video has many frames, and results may be written now
+        presence = film.results.presence(objects)
+        return {"tracked": film.results.frames(), "presence": {str(name): found for name, found in presence.items()}}
+
+    return document | await asyncio.to_thread(reach) | {"propagating": film.tracking is not None}
 
 
 def objects_document(film: Film) -> list[dict[str, Any]]:

@@ -169,7 +169,7 @@ class Film:
     async def reset(self) -> None:
         """Forgets objects, prompts and results."""
         if self.tracking is not None:
-            await self.tracking.stop()
+            await end_within(_CLOSE_SECONDS, self.tracking.stop())
         if self._state is not None:
             await self._guarded(self.client.reset_state(self._state))
         await asyncio.to_thread(self.results.clear)

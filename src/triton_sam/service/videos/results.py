@@ -83,11 +83,13 @@ class StoredResults:
 
     def frames(self) -> Ranges:
         """Ranges of frames with results, first and last included."""
-        return ranges(sorted(self._present))
+        with self._lock:
+            return ranges(sorted(self._present))
 
     def presence(self, objects: Iterable[int]) -> dict[int, Ranges]:
         """Ranges of frames in which each object has a mask with pixels."""
-        known = sorted(self._present.items())
+        with self._lock:
+            known = sorted(self._present.items())
         return {name: ranges(index for index, there in known if name in there) for name in objects}
 
     def close(self) -> None:
