@@ -22,7 +22,7 @@ from triton_sam.models.specs import exported_graphs, raw_graphs
 from triton_sam.models.vlm_catalog import VLM_CATALOG
 from triton_sam.repository.profiles import PROFILES
 from triton_sam.service.routes.everything_schemas import EverythingOptions
-from triton_sam.settings import Settings
+from triton_sam.settings import Settings, VideoServiceSettings
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = (
@@ -94,7 +94,9 @@ def _parameter(parameter: Any) -> str:
 def settings_table() -> str:
     """Every setting with its variable and default."""
     rows = ["| variable | default | meaning |", "|---|---|---|"]
-    for name, field in Settings.model_fields.items():
+    # Inherited ones come last: they are of one part of the service.
+    fields = sorted(Settings.model_fields.items(), key=lambda item: item[0] in VideoServiceSettings.model_fields)
+    for name, field in fields:
         default = "the user's cache folder" if name == "home" else f"`{field.default}`"
         rows.append(f"| `TRITON_SAM_{name.upper()}` | {default} | {field.description} |")
     return "\n".join(rows) + "\n"

@@ -25,7 +25,37 @@ def check_token(token: str) -> None:
         raise ValueError(f"a token must have at least {MIN_TOKEN} characters: `openssl rand -hex 24` creates one")
 
 
-class Settings(BaseSettings):
+class VideoServiceSettings(BaseSettings):
+    """Limits of videos that are sent to the service."""
+
+    video_upload_bytes: int = Field(default=1024 * MIB, gt=0, description="largest video file sent to the service")
+    video_frames: int = Field(default=20_000, gt=0, description="maximum number of frames of a video in the service")
+    video_frame_pixels: int = Field(
+        default=40_000_000, gt=0, description="largest frame of a video in the service, width x height in pixels"
+    )
+    video_decode_seconds: float = Field(
+        default=900.0, gt=0, description="how long the service reads or exports one video"
+    )
+    video_decode_bytes: int = Field(
+        default=2048 * MIB, gt=0, description="memory of the process that reads or exports a video for the service"
+    )
+    video_decoders: int = Field(default=2, gt=0, description="such processes at a time")
+    video_clip_bytes: int = Field(
+        default=2048 * MIB, gt=0, description="disk space of one video in the service: frames and masks"
+    )
+    video_disk_bytes: int = Field(
+        default=8192 * MIB, gt=0, description="disk space of all videos in the service; half of it for one caller"
+    )
+    video_open: int = Field(default=64, gt=0, description="maximum number of videos in the service")
+    video_open_per_caller: int = Field(
+        default=32, gt=0, description="the same for one token, or for one address without a token"
+    )
+    video_keep_seconds: float = Field(
+        default=1800.0, gt=0, description="the service deletes a video that nobody uses for so long"
+    )
+
+
+class Settings(VideoServiceSettings):
     """Settings of a machine. Limits protect the server from one request; queues from many."""
 
     model_config = SettingsConfigDict(env_prefix="TRITON_SAM_", extra="ignore", populate_by_name=True)
@@ -72,31 +102,6 @@ class Settings(BaseSettings):
     )
     video_objects: int = Field(default=64, gt=0, description="maximum number of objects of one video")
     video_gap_seconds: float = Field(default=10.0, gt=0, description="how long a step waits for the steps before it")
-    video_upload_bytes: int = Field(default=1024 * MIB, gt=0, description="largest video file sent to the service")
-    video_frames: int = Field(default=20_000, gt=0, description="maximum number of frames of a video in the service")
-    video_frame_pixels: int = Field(
-        default=40_000_000, gt=0, description="largest frame of a video in the service, width x height in pixels"
-    )
-    video_decode_seconds: float = Field(
-        default=900.0, gt=0, description="how long the service reads or exports one video"
-    )
-    video_decode_bytes: int = Field(
-        default=2048 * MIB, gt=0, description="memory of the process that reads or exports a video for the service"
-    )
-    video_decoders: int = Field(default=2, gt=0, description="such processes at a time")
-    video_clip_bytes: int = Field(
-        default=2048 * MIB, gt=0, description="disk space of one video in the service: frames and masks"
-    )
-    video_disk_bytes: int = Field(
-        default=8192 * MIB, gt=0, description="disk space of all videos in the service; half of it for one caller"
-    )
-    video_open: int = Field(default=64, gt=0, description="maximum number of videos in the service")
-    video_open_per_caller: int = Field(
-        default=32, gt=0, description="the same for one token, or for one address without a token"
-    )
-    video_keep_seconds: float = Field(
-        default=1800.0, gt=0, description="the service deletes a video that nobody uses for so long"
-    )
 
     cache_bytes: int = Field(
         default=1024 * MIB, gt=0, description="size of the embedding cache of each segmenter process"

@@ -241,7 +241,7 @@ def hang_up_in_propagation(service: VideoService) -> str:
 
 
 async def hang_up_live(service: VideoService) -> None:
-    async with websockets.connect(live_address(service), max_size=None, proxy=None) as connection:
+    async with websockets.connect(live_address(service), max_size=None, proxy=None, ping_interval=None) as connection:
         await open_live(connection)
         for number in range(5):
             await connection.send(frame(number))
@@ -289,7 +289,9 @@ def test_two_thousand_live_frames_in_flat_memory(service: VideoService, running:
     readings: list[tuple[int, int]] = []
 
     async def run() -> float:
-        async with websockets.connect(live_address(service), max_size=None, proxy=None) as connection:
+        async with websockets.connect(
+            live_address(service), max_size=None, proxy=None, ping_interval=None
+        ) as connection:
             await open_live(connection)
 
             async def send() -> None:

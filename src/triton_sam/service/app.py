@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from fastapi import APIRouter, FastAPI
@@ -39,6 +40,7 @@ from triton_sam.service.routes.video_live import video_live_router
 from triton_sam.service.routes.video_objects import video_objects_router
 from triton_sam.service.routes.videos import videos_router
 from triton_sam.service.shared_state import SharedState
+from triton_sam.service.siblings import Siblings
 from triton_sam.service.telemetry.metrics import BodyBytesCollector, ServiceMetrics
 from triton_sam.service.telemetry.middleware import TelemetryMiddleware
 from triton_sam.service.telemetry.spans import Tracing
@@ -106,19 +108,11 @@ def create_app(
         page_router(),
     )
 
-    @contextlib.asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        try:
-            async with gateway.opened(), films.opened(), listening_to_peers(_plain_app(of_videos), shared.siblings):
-                yield
-        finally:
-            await tracing.close()
-
     app = FastAPIOffline(  # plain FastAPI's documentation pages load scripts from the internet
         title="triton-sam",
         version=__version__,
         description=_DESCRIPTION,
-        lifespan=lifespan,
+        lifespan=_lifespan(gateway, films, _plain_app(of_videos), shared.siblings),
         middleware=[
             *_middleware(settings, metrics, access, capacity, tracing, routers),
             Middleware(VideoForwarding, siblings=shared.siblings),
@@ -134,6 +128,20 @@ def create_app(
         app.include_router(router)
     _describe_bodies(app, needs_token=access.needs_token)
     return app
+
+
+def _lifespan(
+    gateway: Gateway, films: Films, for_peers: FastAPI, siblings: Siblings
+) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
+    @contextlib.asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        try:
+            async with gateway.opened(), films.opened(), listening_to_peers(for_peers, siblings):
+                yield
+        finally:
+            await gateway.tracing.close()
+
+    return lifespan
 
 
 def _plain_app(routers: Sequence[APIRouter]) -> FastAPI:

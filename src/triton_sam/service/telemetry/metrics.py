@@ -82,7 +82,9 @@ class ServiceMetrics:
             registry=self.registry,
             multiprocess_mode="livesum",
         )
+        self._add_videos()
 
+    def _add_videos(self) -> None:
         self.videos, self.video_frames, self.video_bytes = (
             Gauge(name, described, registry=self.registry, multiprocess_mode="livesum")
             for name, described in (
