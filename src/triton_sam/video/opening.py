@@ -21,6 +21,7 @@ from triton_sam.video.lists import ListClip, folder_clip
 from triton_sam.video.live import iterator_clip
 from triton_sam.video.pages import pages_clip
 from triton_sam.video.stacks.choice import StackChoice
+from triton_sam.video.stacks.files_source import FilesSource, is_deep
 from triton_sam.video.stacks.sources import ArraySource
 from triton_sam.video.stacks.stack_clip import StackClip
 from triton_sam.video.stacks.tiff_source import TiffSource
@@ -101,7 +102,7 @@ def _of_path(path: Path, limits: ClipLimits | None, choice: StackChoice) -> Clip
         raise InvalidInput(f"the video {str(path)!r} cannot be read: {reason}") from None
     if stat.S_ISDIR(mode):
         is_zarr = path.suffix.lower() == ".zarr" or description_of(path) is not None
-        return StackClip(zarr_source(path), choice, limits) if is_zarr else folder_clip(path, limits)
+        return StackClip(zarr_source(path), choice, limits) if is_zarr else _of_folder(path, limits, choice)
     if stat.S_ISREG(mode):
         return _file_clip(path, limits, choice)
     if stat.S_ISFIFO(mode):
@@ -112,6 +113,14 @@ def _of_path(path: Path, limits: ClipLimits | None, choice: StackChoice) -> Clip
             source.close()
             raise
     raise InvalidInput(f"{path} is neither a file nor a folder: give a video file or a folder of images")
+
+
+def _of_folder(path: Path, limits: ClipLimits | None, choice: StackChoice) -> Clip:
+    """Images are sent as they are, unless one contrast has to hold for all of them."""
+    clip = folder_clip(path, limits)
+    if choice.is_for_stacks_only or is_deep(clip):
+        return StackClip(FilesSource(clip, choice.axis or "t"), choice, limits)
+    return clip
 
 
 def _file_clip(path: Path, limits: ClipLimits | None, choice: StackChoice) -> Clip:

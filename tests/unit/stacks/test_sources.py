@@ -318,7 +318,7 @@ def test_what_only_stacks_have(tmp_path: Path) -> None:
     assert open_clip(tmp_path, axis="z").axis == "z"
     assert open_clip([tmp_path / "0.png"], axis="z").axis == "z"
     with pytest.raises(InvalidInput, match="is no stack: at, contrast and axes are for TIFF and Zarr stacks"):
-        open_clip(tmp_path, contrast=(0, 1))
+        open_clip([tmp_path / "0.png"], contrast=(0, 1))
     clip = open_clip(tmp_path)
     assert open_clip(clip) is clip
     with pytest.raises(InvalidInput, match="the clip is open already"):
@@ -336,3 +336,33 @@ def test_dimensions_of_xarray() -> None:
     clip = open_clip(Named(), axis="z", at={"c": 1})
     np.testing.assert_array_equal(pixels(clip), Named.values[1])
     assert ArraySource(Named(), "it").dimensions[0].name == "c"
+
+
+@pytest.mark.parametrize("suffix", ["png", "tif"])
+def test_a_folder_of_deep_slices_has_one_contrast(suffix: str, tmp_path: Path) -> None:
+    values = volume((12, 12, 18))
+    values[3] //= 8  # by itself it would be as bright as the others
+    for index, plane in enumerate(values):
+        path = tmp_path / f"slice {index}.{suffix}"
+        Image.fromarray(plane).save(path) if suffix == "png" else plain_tiff(path, plane)
+    (tmp_path / "notes.txt").write_text("")
+    clip = open_clip(tmp_path, axis="z")
+    assert (clip.axis, clip.length, clip.size, clip.stem(10)) == ("z", 12, (18, 12), "slice 10")
+    assert clip.contrast is not None
+    assert "of 16 bits (percentiles" in clip.contrast.note
+    assert clip.notices == [f"1 file of {tmp_path} ignored, which are no images: notes.txt"]
+    np.testing.assert_array_equal(pixels(clip), clip.contrast.applied(values))
+    Image.fromarray(values[0].astype(np.uint8)).save(tmp_path / f"slice 12.{suffix}")
+    with pytest.raises(
+        InvalidInput, match=r"frame 12 of .* has 1 channel\(s\) of uint8 and the first frame 1 of uint16"
+    ):
+        list(open_clip(tmp_path).frames())
+
+
+def test_colours_of_a_folder(tmp_path: Path) -> None:
+    values = volume((3, 12, 18, 3)).astype(np.uint8)
+    for index, picture in enumerate(values):
+        Image.fromarray(picture).save(tmp_path / f"{index}.png")
+    np.testing.assert_array_equal(pixels(open_clip(tmp_path, contrast=PLAIN)), values)
+    np.testing.assert_array_equal(pixels(open_clip(tmp_path, at={"c": 2})), values[..., 2])
+    assert open_clip(tmp_path).frame(0).data == (tmp_path / "0.png").read_bytes()

@@ -13,6 +13,8 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from triton_sam.core.deep_pixels import eight_bits
+from triton_sam.core.picture_samples import Samples
 from triton_sam.core.untrusted import guarded
 from triton_sam.errors import InvalidInput
 from triton_sam.video.stacks.contrast import parts_to_sample, spread, thinned
@@ -37,8 +39,9 @@ class StackSource(Protocol):
     form: VolumeForm
     #: The files it is read from.
     paths: list[Path]
-    #: What a user should know, in sentences.
+    #: How it is understood, and what is wrong with it, in sentences.
     notes: list[str]
+    notices: list[str]
 
     def plane(self, selection: Selection, index: int) -> Plane:
         """[H,W] or [H,W,C] of one frame; InvalidInput if it cannot be read."""
@@ -46,8 +49,23 @@ class StackSource(Protocol):
     def sample(self, selection: Selection) -> Iterator[Plane]:
         """Values from all over the stack, [N] each, so few that a stack of any size takes seconds."""
 
+    def stem(self, index: int) -> str | None:
+        """The name of a frame's file without its suffix; None if it has no file of its own."""
+
     def close(self) -> None:
         """Lets go of files."""
+
+
+def shown_values(samples: Samples) -> Plane:
+    """[C,H,W] of an image's samples: RGB of 8 bits on white, zero as black; fewer than 8 bits become 8."""
+    if samples.colours == 3:
+        if samples.values.dtype == np.uint8:
+            return np.moveaxis(np.asarray(samples.rgb()), 2, 0)
+        return samples.values[:3]
+    if samples.bits is not None and samples.bits < 8:
+        seen = eight_bits(samples.values, bits=samples.bits)
+        return ~seen if samples.is_inverted else seen
+    return samples.shown_values()
 
 
 def check_dtype(dtype: np.dtype[Any], name: str) -> None:
@@ -98,7 +116,7 @@ class ArraySource:
             for each, size in zip(names, shape, strict=True)
         )
         self.form = form or VolumeForm()
-        self.paths, self.notes = list(paths), list(notes)
+        self.paths, self.notes, self.notices = list(paths), list(notes), list[str]()
         self._chunks = _chunk_lengths(array, shape)
         self._blocks: OrderedDict[tuple[int, int], Plane] = OrderedDict()
         self._lock = threading.Lock()
@@ -139,6 +157,9 @@ class ArraySource:
                 start = int(at) * chunks[place]
                 index.append(selection.fixed.get(place, slice(start, start + chunks[place])))
             yield thinned(self._values(tuple(index), f"a part of {self.name}"), wanted)
+
+    def stem(self, index: int) -> str | None:
+        return None
 
     def close(self) -> None:
         with self._lock:

@@ -74,6 +74,13 @@ class StackClip(Clip):
     def paths(self) -> list[Path]:
         return list(self._source.paths)
 
+    def stem(self, index: int) -> str | None:
+        return self._source.stem(index)
+
+    @property
+    def notices(self) -> list[str]:
+        return list(self._source.notices)
+
     @property
     def notes(self) -> list[str]:
         return [*self._source.notes, *self._selection.notes]

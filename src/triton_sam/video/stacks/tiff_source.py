@@ -6,12 +6,10 @@ import json
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
-from triton_sam.core.deep_pixels import eight_bits
 from triton_sam.core.file_bytes import FileBytes
 from triton_sam.core.picture_samples import Samples
 from triton_sam.core.tiff import TiffFile, check_meaning, upright_size
@@ -23,7 +21,7 @@ from triton_sam.video.clip import check_same_size
 from triton_sam.video.stacks.contrast import parts_to_sample, spread, thinned
 from triton_sam.video.stacks.dimensions import Dimension, Selection, dimension_name
 from triton_sam.video.stacks.scale import VolumeForm, scale_of_tiff
-from triton_sam.video.stacks.sources import Plane
+from triton_sam.video.stacks.sources import Plane, shown_values
 
 T = TypeVar("T")
 _MOST_DIMENSIONS = 16
@@ -36,7 +34,7 @@ class TiffSource:
 
     def __init__(self, path: Path, max_pixels: int) -> None:
         self.name = str(path)
-        self.paths, self.notes = [path], list[str]()
+        self.paths, self.notes, self.notices = [path], list[str](), list[str]()
         self._data = FileBytes(path)
         self._file = self._guarded(lambda: TiffFile(self._data, max_pixels=max_pixels), self.name)
         first = self._file.first
@@ -52,7 +50,7 @@ class TiffSource:
         width, height = upright_size(first)
         colours = [Dimension("s", 3)] if self._has_colours else []
         self.dimensions = (*self._pages, *of_page, Dimension("y", height), Dimension("x", width), *colours)
-        self.dtype = self._values(self._first).dtype
+        self.dtype = shown_values(self._first).dtype
         scale = self._guarded(lambda: scale_of_tiff(first.directory, text), self.name)
         self.form = VolumeForm(scale=scale, is_ome="<OME" in text)
 
@@ -62,7 +60,7 @@ class TiffSource:
             at = index if place == selection.frames else selection.fixed[place]
             number = number * each.size + at
         where = f"frame {index} of {self.name}"
-        values = self._values(self._first if number == 0 else self._decoded(number, where))
+        values = shown_values(self._first if number == 0 else self._decoded(number, where))
         if self._has_colours:
             if selection.colours is not None:
                 return np.moveaxis(values, 0, 2)
@@ -75,23 +73,15 @@ class TiffSource:
         for index in spread(selection.length, wanted):
             yield thinned(self.plane(selection, index), min(wanted, selection.length))
 
+    def stem(self, index: int) -> str | None:
+        return None
+
     def close(self) -> None:
         """Nothing: overlays read frames behind the end of a session. The file is closed when the clip goes."""
 
     def _one(self, values: Plane, index: int) -> Plane:
         plane: Plane = values[index]
         return plane
-
-    def _values(self, samples: Samples) -> npt.NDArray[Any]:
-        """[C,H,W] with the colours alone, on white, and zero as black; fewer than 8 bits become 8."""
-        if self._has_colours:
-            if samples.values.dtype == np.uint8:
-                return np.moveaxis(np.asarray(samples.rgb()), 2, 0)
-            return samples.values[:3]
-        if samples.bits is not None and samples.bits < 8:
-            seen = eight_bits(samples.values, bits=samples.bits)
-            return ~seen if samples.is_inverted else seen
-        return samples.shown_values()
 
     def _decoded(self, number: int, where: str) -> Samples:
         def decode() -> Samples:

@@ -193,7 +193,7 @@ def test_other_slices_do_not_go_on(run: Run, server: FakeVideoServer, monkeypatc
         (["v.tif", "--out", "l.npy"], "l.npy is neither .mp4, .mov, .mkv, .tif, .zarr nor .json"),
         (["v.tif", "--point", "4,1,1,1,70000", "--out", "l.tif"], "object 70000 has no place in label images"),
         (["v.mp4", "--contrast", "0,9"], "v.mp4 is no stack: at, contrast and axes are for TIFF and Zarr stacks"),
-        (["f", "--at", "c=1"], "f is no stack: at, contrast and axes are for TIFF and Zarr stacks and arrays"),
+        (["f", "--at", "w=1"], "f has no dimension w (t 1, y 48, x 64, s 3): leave --at w=1 out"),
         (["v.tif", "--point", "9,1,1"], "there is no frame 9 in v.tif: it has 9 frames, counted from 0"),
     ],
 )
