@@ -239,3 +239,14 @@ def test_images_and_a_video_side_by_side(running: RunningServer, open_page: Open
     screen.press("Home")
     screen.expect_masks(0, [1])
     assert page.locator("#work").is_hidden()
+    asked: list[str] = []
+    page.once("dialog", lambda dialog: (asked.append(dialog.message), dialog.dismiss()))
+    page.locator("#file").set_input_files(clip)
+    wait_until(page, lambda: asked)
+    assert "prompts and masks are lost" in asked[0]
+    screen.expect_masks(0, [1])
+    before = screen.id
+    page.once("dialog", lambda dialog: dialog.accept())
+    screen.open(clip)
+    wait_until(page, lambda: page.locator("#video-objects [data-object]").count() == 0)
+    wait_until(page, lambda: screen.api.get(f"/v1/videos/{before}").status_code == 404)

@@ -49,8 +49,17 @@ export class Stage {
     this._rasters = null;
     /** @type {Scene} */
     this.scene = { masks: [], look: { fill: 0.5, outline: true }, preview: null, marks: () => {} };
-    new ResizeObserver(() => this._resize()).observe(surface);
+    this._end = new AbortController();
+    this._sizes = new ResizeObserver(() => this._resize());
+    this._sizes.observe(surface);
     this._watchDensity();
+  }
+
+  /** For a surface that leaves the page: else the window would keep all of it. */
+  close() {
+    this._end.abort();
+    this._sizes.disconnect();
+    cancelAnimationFrame(this._frame);
   }
 
   /** Watches the pixel ratio: a window moved to another screen keeps its size in CSS pixels. */
@@ -60,7 +69,7 @@ export class Stage {
       this._resize();
       this._watchDensity();
     };
-    query.addEventListener("change", onChange, { once: true });
+    query.addEventListener("change", onChange, { once: true, signal: this._end.signal });
   }
 
   get size() {

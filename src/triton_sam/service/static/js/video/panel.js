@@ -108,10 +108,7 @@ function showAbout({ film, session, app }) {
   select.disabled = known.length < 2 || !film.file;
   select.onchange = () => session.useModel(select.value).then(() => session.film === film && (select.value = info.model));
   $("video-memory").hidden = !isEmbedded(info.model);
-  $("video-close").onclick = () => {
-    const isLost = film.objects.length > 0;
-    if (!isLost || confirm(`Close ${info.name}? Its prompts and masks are lost; export them first.`)) session.close();
-  };
+  $("video-close").onclick = () => session.mayClose() && session.close();
   app.announce(`${info.name}: ${counted(info.frames, word)}.`);
 }
 

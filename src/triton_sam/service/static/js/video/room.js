@@ -33,6 +33,8 @@ import { Viewing } from "./viewing.js";
 
 const BYTES_PER_PIXEL = 4;
 const KIND = "video";
+/** Milliseconds between signs of life: the server deletes a video that nobody uses, and what is kept here is not asked for. */
+const STILL_HERE = 300_000;
 /** Objects after which the hint is no longer shown. */
 const LEARNED = 2;
 
@@ -80,14 +82,27 @@ function start(app, session, page, end) {
   startTools(room, stage, interaction);
   listenForKeys({ viewing, interaction, isActive: page.isActive, actions: actionsOf(room, stage, interaction, page, sheet) }, end);
   startHint(film);
+  const still = stillHere(room);
   viewing.go(0);
-  return [() => tracker.stop(), () => viewing.pause(), () => cache.close(), () => timeline.close()];
+  return [() => clearInterval(still), () => tracker.stop(), () => viewing.pause(), () => timeline.close(), () => stage.close(), () => cache.close()];
 }
 
 function tellProblem(app, session, error) {
   const isGone = error?.code === "not_found" || error?.code === "session_expired";
   const action = isGone && session.film?.file ? { label: "Open it again", run: () => session.again() } : null;
   app.notice(KIND, videoSentence(error), action);
+}
+
+/** Tells the server that the video is used, if somebody uses it. */
+function stillHere({ film, viewing, service }) {
+  let isUsed = false;
+  const use = () => (isUsed = true);
+  viewing.addEventListener("frame", use);
+  film.addEventListener("objects", use);
+  return setInterval(() => {
+    if (isUsed) service.info(film.info.id).catch(() => {}); // what comes next tells what is wrong
+    isUsed = false;
+  }, STILL_HERE);
 }
 
 // -- what is to be seen ----------------------------------------------------------------------------------------------

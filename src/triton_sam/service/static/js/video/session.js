@@ -41,7 +41,13 @@ export class VideoSession extends EventTarget {
     const model = options.model ?? this.models[0]?.id;
     if (!model) throw new Problem("refused", NO_MODEL);
     checkSize(file, this._app.limits?.video_upload_bytes);
-    return this._open(file, { ...options, model });
+    return this.mayClose() ? this._open(file, { ...options, model }) : null;
+  }
+
+  /** @returns {boolean} whether there is nothing to lose, or the user wants that */
+  mayClose() {
+    const { film } = this;
+    return !film?.objects.length || confirm(`Close ${film.info.name}? Its prompts and masks are lost; export them first.`);
   }
 
   /** @param {string} model of {@link models}; the same video and prompts, without results */
