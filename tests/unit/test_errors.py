@@ -7,6 +7,7 @@ import pytest
 from triton_sam import errors
 from triton_sam.errors import (
     Cancelled,
+    Conflict,
     CrashedAtStart,
     DeadlineExceeded,
     Forbidden,
@@ -20,6 +21,7 @@ from triton_sam.errors import (
     ModelNotFound,
     NotAuthorised,
     NotFound,
+    NotServed,
     QueueFull,
     RateLimited,
     RequestTimeout,
@@ -31,6 +33,7 @@ from triton_sam.errors import (
     TritonSamError,
     Unavailable,
     Unsupported,
+    UnsupportedMedia,
     WeightsError,
     from_status,
 )
@@ -52,6 +55,9 @@ ANSWERS = (
     InternalError,
 )
 LOCAL = (
+    Conflict,
+    UnsupportedMedia,
+    NotServed,
     Forbidden,
     MethodNotAllowed,
     ModelNotFound,
