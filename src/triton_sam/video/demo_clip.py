@@ -1,7 +1,7 @@
 """A short clip whose masks are known: a cup, cut out of the sample photograph, moves through another photograph.
 
-It is drawn by code, the same each time. The cup turns and grows, the background moves too, and a wall in front of both
-hides the cup in part for a while.
+It is drawn by code, the same each time. The cup turns and grows, the background moves too, and a low wall in front
+of both hides the lower part of the cup for a while.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ _RIM = (173, 18, 408, 208)
 _BODY = ((174, 125), (180, 170), (197, 212), (220, 240), (256, 278), (300, 284), (330, 268), (372, 222), (398, 165))
 _HANDLE = ((226, 226), (258, 236), (262, 262), (246, 290), (222, 308), (200, 300), (197, 274), (207, 247))
 _BACKGROUND, _WALL = "motorcycle_left.png", "brick.png"
-_WALL_LEFT, _WALL_RIGHT = 368, 432
+#: x0, y0, x1, y1
+_WALL_PLACE = (300, 170, 440, HEIGHT)
 _WALL_COLOUR = (0.92, 0.82, 0.72)
 
 
@@ -44,9 +45,9 @@ def drawn_frames() -> Iterator[DrawnFrame]:
         picture = _background(behind, share)
         placed = _placed(cup, share)
         picture.paste(placed, (0, 0), placed)
-        picture.paste(wall, (_WALL_LEFT, 0))
+        picture.paste(wall, _WALL_PLACE)
         mask = np.asarray(placed.getchannel("A")) > 127
-        mask[:, _WALL_LEFT:_WALL_RIGHT] = False
+        mask[_WALL_PLACE[1] :, _WALL_PLACE[0] : _WALL_PLACE[2]] = False
         yield DrawnFrame(picture, mask)
 
 
@@ -71,7 +72,8 @@ def _cup() -> Image.Image:
 
 
 def _wall() -> Image.Image:
-    bricks = _photograph(_WALL).resize((HEIGHT, HEIGHT)).crop((0, 0, _WALL_RIGHT - _WALL_LEFT, HEIGHT))
+    left, top, right, bottom = _WALL_PLACE
+    bricks = _photograph(_WALL).resize((HEIGHT, HEIGHT)).crop((0, 0, right - left, bottom - top))
     bands = [
         band.point(lambda value, part=part: value * part)
         for band, part in zip(bricks.split(), _WALL_COLOUR, strict=True)
