@@ -9,7 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import tifffile
-import zarr
+
+try:
+    import zarr
+except ImportError:  # on Python 3.10, which it does not support; tests of it are skipped there
+    zarr = None
 
 #: Of the voxels, in micrometres.
 SIZES = {"z": 0.5, "y": 0.25, "x": 0.125}

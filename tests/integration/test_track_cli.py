@@ -16,12 +16,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import tifffile
-import zarr
 from PIL import Image
 from pycocotools import mask as coco
 
 from tests.integration.serve_folder import serve_folder
-from tests.stack_files import SIZES, imagej_tiff, ome_zarr
+from tests.stack_files import SIZES, imagej_tiff, ome_zarr, zarr
 from tests.unit.cli.helpers import run_process
 from tests.video_serving import SIZE, frame
 from tests.waiting import eventually
@@ -139,6 +138,7 @@ def values() -> npt.NDArray[np.uint16]:
 
 @pytest.fixture(scope="module")
 def stack(values: npt.NDArray[np.uint16], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("zarr")
     return imagej_tiff(tmp_path_factory.mktemp("stack") / "stack.tif", values)
 
 

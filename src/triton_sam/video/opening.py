@@ -57,7 +57,7 @@ def open_clip(
         if choice != StackChoice():
             raise InvalidInput("the clip is open already: give axis, at, contrast and axes when it is opened")
         return video
-    if isinstance(video, str | PathLike) and str(video) != "-":
+    if isinstance(video, str | PathLike) and video != "-":
         clip = _of_path(Path(video).expanduser(), limits, choice)
     elif hasattr(video, "shape") and hasattr(video, "dtype"):
         clip = _of_array(video, limits, choice)

@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import tifffile
-import zarr
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,6 +25,8 @@ from triton_sam.video.opening import open_clip
 from triton_sam.video.stacks import label_tiff
 from triton_sam.video.stacks.label_volumes import check_label_volume, label_volume
 from triton_sam.video.stacks.scale import Scale, VolumeForm
+
+zarr = pytest.importorskip("zarr")
 
 SIZE = (23, 17)
 MICROMETRES = Scale(SIZES, dict.fromkeys("zyx", "micrometer"))

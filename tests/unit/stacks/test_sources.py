@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import tifffile
-import zarr
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
@@ -23,6 +22,8 @@ from triton_sam.video.clip import Clip, ClipLimits
 from triton_sam.video.opening import open_clip
 from triton_sam.video.stacks.sources import ArraySource
 from triton_sam.video.stacks.stack_clip import StackClip
+
+zarr = pytest.importorskip("zarr")
 
 #: Values stay what they are: 8 bits, and the others fit into 8 bits with this contrast.
 PLAIN = (0, 255)

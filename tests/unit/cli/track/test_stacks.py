@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import tifffile
-import zarr
 
 from tests.stack_files import SIZES, imagej_tiff, ome_tiff, ome_zarr
 from tests.unit.cli.helpers import Run, assert_one_sentence
@@ -25,6 +24,8 @@ from triton_sam.video.opening import open_clip
 from triton_sam.video.results import ResultFile
 from triton_sam.video.stacks.label_volumes import label_volume
 from triton_sam.video.stacks.scale import VolumeForm
+
+zarr = pytest.importorskip("zarr")
 
 COUNT, HEIGHT, WIDTH = 9, 24, 32
 #: Object -> its brightness. Contrast from 0 to 1000 keeps them apart.
