@@ -21,7 +21,7 @@ from triton_sam.service.admission.authentication import AuthenticationMiddleware
 from triton_sam.service.admission.capacity import DecodingSlots, ServiceCapacity
 from triton_sam.service.admission.concurrency import ConcurrencyMiddleware
 from triton_sam.service.admission.load_shedding import LoadShedder
-from triton_sam.service.admission.paths import DOCS_FILES, VIDEOS, SingleSlashes
+from triton_sam.service.admission.paths import DOCS_FILES, LONG_VIDEOS, SingleSlashes
 from triton_sam.service.admission.request_limits import RequestLimits
 from triton_sam.service.chat import completions
 from triton_sam.service.chat import schemas as chat_schemas
@@ -160,7 +160,7 @@ def _capacity(settings: Settings, shared: SharedState) -> ServiceCapacity:
         {
             completions.COMPLETIONS: max(1, settings.service_requests // 2),
             EVERYTHING: max(1, settings.service_requests // 4),
-            VIDEOS: max(1, settings.service_requests // 4),
+            LONG_VIDEOS: max(1, settings.service_requests // 4),
         },
         # The largest allowed body must fit while no other request is in progress.
         max_bytes=max(settings.service_body_bytes, settings.max_body_bytes),

@@ -70,6 +70,17 @@ def test_a_rate_is_one_for_all_processes(pool: Pool) -> None:
     assert pool.metric('triton_sam_service_callers_total{caller="bob",kind="request",outcome="taken"}') == BURST
 
 
+def test_requests_about_videos_reach_the_process_that_would_have_them(pool: Pool) -> None:
+    assert set(pool.statuses("/v1/videos")) == {200}
+    assert set(pool.statuses("/v1/videos", headers={"Authorization": "Bearer another-long-word"})) == {401}
+    for process in (0, 1, 2, 9):
+        answer = pool.ask("GET", f"/v1/videos/{process}-{'0' * 32}", headers={"X-Peer-Caller": "bob"})
+        assert "there is no such video" in refusal(answer, 404, "not_found")
+        assert answer.headers["x-request-id"]
+    made = pool.ask("POST", "/v1/videos", json={"width": 8, "height": 8})
+    assert "no model that remembers videos" in refusal(made, 501, "not_served")
+
+
 def test_tokens_are_those_of_the_file(pool: Pool) -> None:
     assert set(pool.statuses("/v1/limits", headers={"Authorization": "Bearer another-long-word"})) == {401}
 

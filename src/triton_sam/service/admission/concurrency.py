@@ -33,7 +33,7 @@ class ConcurrencyMiddleware:
         if scope["type"] != "http" or scope["path"] in _ALWAYS_ADMITTED or is_page(scope["path"]):
             await self._app(scope, receive, send)
             return
-        request = _CountedRequest(self._capacity, scope["path"], receive)
+        request = _CountedRequest(self._capacity, scope, receive)
         try:
             request.arrive(has_body=_has_body(Headers(scope=scope)))
         except QueueFull as refusal:
@@ -48,10 +48,10 @@ class ConcurrencyMiddleware:
 class _CountedRequest:
     """One request's share of the capacity."""
 
-    def __init__(self, capacity: ServiceCapacity, path: str, receive: Receive) -> None:
+    def __init__(self, capacity: ServiceCapacity, scope: Scope, receive: Receive) -> None:
         self._capacity = capacity
-        self._path = group_of(path)
-        self._goes_to_disk = path == VIDEOS
+        self._path = group_of(scope["method"], scope["path"])
+        self._goes_to_disk = scope["path"] == VIDEOS
         self._receive = receive
         self._arriving = self._working = False
         self._seen = self._held = 0

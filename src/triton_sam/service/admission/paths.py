@@ -14,6 +14,9 @@ DOCS_FILES = "/docs-files"
 PAGE_FILES, SAMPLES = "/app", "/samples"
 VIDEOS = "/v1/videos"
 VIDEO_LIVE = f"{VIDEOS}/live"
+#: Stands for all requests about videos that may keep a slot for minutes.
+LONG_VIDEOS = f"{VIDEOS} (uploads, propagations, exports)"
+_LONG = (VIDEOS, "/propagate")
 #: The web page and its sample images are the same everywhere; the page asks its user for the token.
 _PAGE_PATHS = frozenset({"/", "/favicon.ico", SAMPLES})
 
@@ -50,6 +53,7 @@ def is_video(path: str) -> bool:
     return path == VIDEOS or path.startswith(f"{VIDEOS}/")
 
 
-def group_of(path: str) -> str:
-    """The path by which slots are counted: one for all requests that may keep one for minutes."""
-    return VIDEOS if is_video(path) and path.endswith((VIDEOS, "/propagate", "/export")) else path
+def group_of(method: str, path: str) -> str:
+    """The path by which slots are counted."""
+    is_long = is_video(path) and (path.endswith("/export") or (method == "POST" and path.endswith(_LONG)))
+    return LONG_VIDEOS if is_long else path
