@@ -107,6 +107,7 @@ def test_drop_click_track_correct_and_export(screen: VideoScreen, clip: Path) ->
     assert again.is_hidden()
     screen.go(9)
     screen.expect_masks(9, [1, 2])
+    screen.expect_picture(9)
 
     coco = json.loads(exported(page, "coco"))
     shown = {(row["image_id"], row["track_id"]) for row in coco["annotations"]}

@@ -147,6 +147,20 @@ class VideoScreen(Screen):
         self._until_equal(read, owners, f"frame {number}")
         return found
 
+    def expect_picture(self, number: int) -> None:
+        """The canvas shows this frame, and not the one beside it: the middle of each of its pixels is compared."""
+        view = self.view
+        x, y = np.arange(SIZE[0]) + 0.5, np.arange(SIZE[1]) + 0.5
+        columns, rows = np.floor(view.x + x * view.scale).astype(int), np.floor(view.y + y * view.scale).astype(int)
+        shown = self.canvas("video-picture")[rows][:, columns, :3].astype(int)
+
+        def distance(index: int) -> float:
+            answer = self.api.get(f"/v1/videos/{self.id}/frames/{index}")
+            assert answer.status_code == 200, answer.text
+            return float(np.abs(shown - np.asarray(Image.open(io.BytesIO(answer.content)).convert("RGB"))).mean())
+
+        assert distance(number) < min(0.5, distance(number - 1) / 2)
+
     def lane(self, name: int) -> str:
         """Where an object is, in words."""
         return self.page.locator(f".lane[data-object='{name}'] svg").get_attribute("aria-label") or ""
