@@ -37,6 +37,8 @@ pytestmark = [pytest.mark.triton, pytest.mark.torch, pytest.mark.part("video")]
 FRAMES, SESSIONS, LIVE_FRAMES, WARM_FRAMES = 12, 20, 2000, 200
 #: Two busy cores that other tests share; alone, each takes a tenth of a second.
 STALL_SECONDS = 10.0
+#: Of a person, who does not click without a pause.
+_CLICK_PAUSE = 0.2
 MIB = 2**20
 log = logging.getLogger(__name__)
 
@@ -109,14 +111,18 @@ def expected(service: VideoService) -> list[dict[str, Any]]:
 class Bystander:
     """Somebody else's work on a thread: it must go on without an error and without a stall."""
 
-    def __init__(self, turn: Callable[[], object]) -> None:
-        self._turn, self._stop = turn, threading.Event()
+    def __init__(self, turn: Callable[[], object], pause: float = 0.0) -> None:
+        """
+        Args:
+            pause: seconds between two turns.
+        """
+        self._turn, self._stop, self._pause = turn, threading.Event(), pause
         self._thread = threading.Thread(target=self._run, daemon=True)
         self.seconds: list[float] = []
         self.failure: BaseException | None = None
 
     def _run(self) -> None:
-        while not self._stop.is_set():
+        while not self._stop.wait(self._pause):
             begun = time.monotonic()
             try:
                 self._turn()
@@ -140,15 +146,16 @@ class Bystander:
         return f"{len(ordered)} turns, median {ordered[len(ordered) // 2]:.3f} s, longest {ordered[-1]:.3f} s"
 
 
-def clicks(service: VideoService) -> Callable[[], object]:
-    client = httpx.Client(base_url=service.address, timeout=60, trust_env=False)
-    key = client.post("/v1/images", files={"image": frame(3)}).json()["image_key"]
+@contextlib.contextmanager
+def clicks(service: VideoService) -> Iterator[Callable[[], object]]:
+    with httpx.Client(base_url=service.address, timeout=60, trust_env=False) as client:
+        key = client.post("/v1/images", files={"image": frame(3)}).json()["image_key"]
 
-    def click() -> None:
-        answer = client.post("/v1/segment", json={"image_key": key, "points": [[60, 50]], "labels": [1]})
-        assert answer.status_code == 200, answer.text
+        def click() -> None:
+            answer = client.post("/v1/segment", json={"image_key": key, "points": [[60, 50]], "labels": [1]})
+            assert answer.status_code == 200, answer.text
 
-    return click
+        yield click
 
 
 def propagations(service: VideoService, expected: list[dict[str, Any]]) -> Callable[[], object]:
@@ -163,17 +170,30 @@ def propagations(service: VideoService, expected: list[dict[str, Any]]) -> Calla
     return again
 
 
+@pytest.mark.timeout(1200)
 def test_hostile_uploads_beside_clicks_and_another_video(
     service: VideoService, spool: Path, tmp_path: Path, expected: list[dict[str, Any]]
 ) -> None:
-    with Bystander(clicks(service)) as alone:
-        eventually(lambda: len(alone.seconds) > 50, "clicks")
+    with clicks(service) as click:
+        beside_hostile_uploads(service, spool, tmp_path, click, propagations(service, expected))
+
+
+def beside_hostile_uploads(
+    service: VideoService,
+    spool: Path,
+    folder: Path,
+    click: Callable[[], object],
+    propagation: Callable[[], object],
+) -> None:
+    with Bystander(click, _CLICK_PAUSE) as clicking, Bystander(propagation) as tracking:
+        eventually(lambda: len(tracking.seconds) >= 4, "another video without hostile ones")
+    alone = clicking.told(), tracking.told()
     most, before = 0, service_bytes()
     slowest = 0.0
-    with Bystander(clicks(service)) as clicking, Bystander(propagations(service, expected)) as tracking:
+    with Bystander(click, _CLICK_PAUSE) as clicking, Bystander(propagation) as tracking:
         kept = len(files_of(spool))
         for name, upload in UPLOADS.items():
-            data = upload.make(tmp_path)
+            data = upload.make(folder)
             begun = time.monotonic()
             answer = service.ask(
                 "POST", "", upload.status, files={"file": (upload.name, data)}, data=upload.fields
@@ -186,14 +206,15 @@ def test_hostile_uploads_beside_clicks_and_another_video(
             assert len(message) < 400
             assert len(files_of(spool)) == kept, name
         for name, make in HARMLESS.items():
-            made = service.ask("POST", "", 201, files={"file": ("a.mp4", make(tmp_path))}).json()
+            made = service.ask("POST", "", 201, files={"file": ("a.mp4", make(folder))}).json()
             assert made["frames"] == 8, name
             service.ask("DELETE", f"/{made['id']}", 204)
     figures = {
         "refused": (len(UPLOADS), ""),
         "slowest refusal, s": (round(slowest, 1), f"< {LIMITS['video_decode_seconds']:g}"),
         "growth of the service, MiB": (round((most - before) / MIB, 1), "< 100"),
-        "clicks alone": (alone.told(), ""),
+        "clicks alone": (alone[0], ""),
+        "propagations of another video alone": (alone[1], ""),
         "clicks beside them": (clicking.told(), f"longest < {STALL_SECONDS:g} s"),
         "propagations of another video beside them": (tracking.told(), "no error"),
     }
@@ -285,6 +306,7 @@ def test_hanging_up_frees_everything(
     eventually(lambda: metric(service, "triton_sam_service_websockets") == 0, "no socket is counted")
 
 
+@pytest.mark.timeout(1800)
 def test_two_thousand_live_frames_in_flat_memory(service: VideoService, running: RunningServer) -> None:
     readings: list[tuple[int, int]] = []
 
