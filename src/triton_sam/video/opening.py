@@ -27,6 +27,7 @@ from triton_sam.video.stacks.stack_clip import StackClip
 from triton_sam.video.stacks.tiff_source import TiffSource
 from triton_sam.video.stacks.zarr_source import zarr_source
 
+_ZIP = b"PK\x03\x04"
 #: A path of a file or folder, ``-`` for standard input, an array, a list of frames or an iterator of frames.
 VideoLike = str | PathLike[str] | Sequence[Any] | Iterable[Any]
 
@@ -126,8 +127,10 @@ def _of_folder(path: Path, limits: ClipLimits | None, choice: StackChoice) -> Cl
 def _file_clip(path: Path, limits: ClipLimits | None, choice: StackChoice) -> Clip:
     try:
         with path.open("rb") as file:
-            is_tiff = file.read(4) in MAGIC
-        if is_tiff:
+            head = file.read(4)
+        if head == _ZIP and ".zarr" in path.suffixes:
+            raise InvalidInput(f"{path} is a zipped Zarr store: unpack it, and give its folder")
+        if head in MAGIC:
             return StackClip(TiffSource(path, (limits or ClipLimits.of_settings()).pixels), choice, limits)
         pages = pages_clip(path, limits)
     except OSError as error:

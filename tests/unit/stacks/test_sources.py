@@ -239,9 +239,15 @@ WRONG: dict[str, tuple[Callable[[Path], Any], str]] = {
     ),
     "a folder named zarr": (lambda folder: _folder(folder / "v.zarr"), "is no Zarr array: it has neither zarr.json"),
     "a file named zarr": (lambda folder: plain_tiff(folder / "v.zarr", volume()), ""),
+    "a zipped store": (lambda folder: _zipped(folder / "v.zarr.zip"), "is a zipped Zarr store: unpack it"),
     "an empty array": (lambda folder: np.zeros((0, 4, 5), np.uint8), "there are no frames in the array: it is empty"),
     "nothing to see": (lambda folder: np.zeros((3, 0, 5), np.uint8), "there are no frames in the array: it is empty"),
 }
+
+
+def _zipped(path: Path) -> Path:
+    zarr.create_array(zarr.storage.ZipStore(path, mode="w"), data=volume()).store.close()
+    return path
 
 
 def _folder(path: Path) -> Path:
