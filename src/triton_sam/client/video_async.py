@@ -76,6 +76,7 @@ class AsyncSAM2VideoClient:
             video = _pulled(video, asyncio.get_running_loop())
         opened = partial(open_clip, video, axis=axis, at=at, contrast=contrast, axes=axes)
         clip = await asyncio.to_thread(opened)
+        await asyncio.to_thread(getattr, clip, "contrast")  # reads parts of a stack
         cores = [server.core for server in self._servers]
         state = new_state(clip, cores, self._options, asyncio.Lock(), checkpoint, obj_ids, routed=self._routed)
         self._states.add(state)
