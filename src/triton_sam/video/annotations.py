@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import shutil
+import tempfile
+from array import array
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 from triton_sam.core.rle import area_and_bbox
 from triton_sam.files import whole_file
+from triton_sam.video.found import FoundObject
 from triton_sam.video.results import ResultFile
 
+#: Objects that are collected in one pass; each has a file.
+_AT_ONCE = 16
 _CATEGORIES: list[dict[str, Any]] = [{"id": 1, "name": "object", "supercategory": "object"}]
 
 
@@ -48,7 +55,7 @@ def write_coco(path: Path, results: ResultFile, facts: VideoFacts) -> None:
             for index in range(facts.frames)
         )
         _put_list(file, ',"images":', images)
-        _put_list(file, ',"annotations":', _annotations(results))
+        _put_list(file, ',"annotations":', _annotations(results, set(facts.objects)))
         _put(file, ',"categories":', _CATEGORIES, "}\n")
 
 
@@ -59,23 +66,23 @@ def write_youtube_vis(path: Path, results: ResultFile, facts: VideoFacts) -> Non
         video = facts.as_json() | {"file_names": names}
         _put(file, '{"info":', {"description": facts.description}, ',"licenses":[],"videos":', [video])
         _put(file, ',"annotations":[')
-        for number, name in enumerate(facts.objects, start=1):
-            _put(file, "" if number == 1 else ",", "\n", '{"id":', number, ',"video_id":1,"category_id":1,"iscrowd":0')
-            _put(file, f',"width":{facts.size[0]},"height":{facts.size[1]},"object":', name)
-            # One pass for each list, so that a video of any length needs no memory.
-            for key, pick in (("segmentations", 0), ("bboxes", 1), ("areas", 2)):
-                values = (row[pick] for row in _of_object(results, facts.frames, name))
-                _put_list(file, f',"{key}":', values, "")
-            _put(file, "}")
+        number = 0
+        for start in range(0, len(facts.objects), _AT_ONCE):
+            for track in _tracks(results, facts, facts.objects[start : start + _AT_ONCE], path.parent):
+                number += 1
+                _put(file, "" if number == 1 else ",", "\n")
+                _put(file, '{"id":', number, ',"video_id":1,"category_id":1,"iscrowd":0')
+                _put(file, f',"width":{facts.size[0]},"height":{facts.size[1]},"object":', track.name)
+                track.write(file)
         _put(file, '\n],"categories":', _CATEGORIES, "}\n")
 
 
-def _annotations(results: ResultFile) -> Iterator[dict[str, Any]]:
+def _annotations(results: ResultFile, objects: Container[int]) -> Iterator[dict[str, Any]]:
     number = 0
     for frame in results:
         for name, found in frame.objects.items():
             area, bbox = area_and_bbox(found.rle)
-            if not area:
+            if not area or name not in objects:
                 continue
             number += 1
             yield {
@@ -92,13 +99,44 @@ def _annotations(results: ResultFile) -> Iterator[dict[str, Any]]:
             }
 
 
-def _of_object(results: ResultFile, frames: int, name: int) -> Iterator[tuple[Mapping[str, Any] | None, Any, Any]]:
-    """(RLE, box, area) of each frame, None where the object has no pixels."""
-    for index in range(frames):
-        frame = results.get(index)
-        found = None if frame is None else frame.objects.get(name)
-        area, bbox = (0, (0.0,) * 4) if found is None else area_and_bbox(found.rle)
-        yield (None, None, None) if found is None or not area else (dict(found.rle), _short(bbox), area)
+class _Track:
+    """One object through all frames; its masks wait in a file, so that a video of any length needs little memory."""
+
+    def __init__(self, name: int, masks: IO[bytes]) -> None:
+        self.name = name
+        self._masks = masks
+        self._boxes: array[float] = array("d")
+        self._areas: array[int] = array("q")
+
+    def add(self, found: FoundObject | None) -> None:
+        """The next frame's."""
+        area, box = (0, (0.0,) * 4) if found is None else area_and_bbox(found.rle)
+        mask = dict(found.rle) if found is not None and area else None
+        _put(self._masks, "," if self._areas else "", json.dumps(mask, separators=(",", ":")))
+        self._areas.append(area)
+        self._boxes.extend(box)
+
+    def write(self, file: IO[bytes]) -> None:
+        """The rest of the object's record; no frame can be added any more."""
+        _put(file, ',"segmentations":[')
+        self._masks.seek(0)
+        shutil.copyfileobj(self._masks, file)
+        boxes = (self._boxes[4 * index : 4 * index + 4] for index in range(len(self._areas)))
+        shown = (_short(box) if area else None for box, area in zip(boxes, self._areas, strict=True))
+        _put_list(file, '],"bboxes":', shown, "")
+        _put_list(file, ',"areas":', (area or None for area in self._areas), "")
+        _put(file, "}")
+
+
+def _tracks(results: ResultFile, facts: VideoFacts, objects: Sequence[int], folder: Path) -> Iterator[_Track]:
+    """Some objects, from one pass through the frames."""
+    with ExitStack() as files:
+        tracks = [_Track(name, files.enter_context(tempfile.TemporaryFile(dir=folder))) for name in objects]
+        for index in range(facts.frames):
+            frame = results.get(index)
+            for track in tracks:
+                track.add(None if frame is None else frame.objects.get(track.name))
+        yield from tracks
 
 
 def _short(values: Iterable[float]) -> list[float | int]:

@@ -29,8 +29,10 @@ class ResultFile:
             size: (width, height) of the masks.
         """
         self._path, self._size = path, size
-        self._file = path.open("a+b")
+        # Without a buffer: what a full disk has not taken must not be written later, at another frame's place.
+        self._file = path.open("a+b", buffering=0)
         self._places: array[int] = array("q")
+        self._lengths: array[int] = array("q")
         self._end = 0
         #: Number of frames with a result.
         self.known = 0
@@ -54,11 +56,14 @@ class ResultFile:
         """Writes a frame's result."""
         objects = {str(name): [one.rle["counts"], one.score, one.appearance] for name, one in frame.objects.items()}
         line = json.dumps({"frame": frame.index, "seconds": frame.seconds, "objects": objects}).encode() + b"\n"
-        self._file.seek(0, os.SEEK_END)
-        self._file.write(line)
-        self._file.flush()
-        self._note(frame.index, self._end)
-        self._end += len(line)
+        try:
+            rest = memoryview(line)
+            while rest:
+                rest = rest[self._file.write(rest) :]
+        except OSError:
+            self._file.truncate(self._end)
+            raise
+        self._note(frame.index, len(line))
 
     def sync(self) -> None:
         """Waits until all of it is on the disk."""
@@ -68,8 +73,9 @@ class ResultFile:
         """A frame's result; None if it has none."""
         if not 0 <= index < len(self._places) or self._places[index] == _NOWHERE:
             return None
-        self._file.seek(self._places[index])
-        content = json.loads(self._file.readline())
+        content = json.loads(os.pread(self._file.fileno(), self._lengths[index], self._places[index]))
+        if content["frame"] != index:
+            raise InvalidInput(f"{self._path} is damaged: delete its folder to begin again")
         width, height = self._size
         objects = {
             int(name): FoundObject({"size": [height, width], "counts": counts}, score, appearance)
@@ -88,20 +94,22 @@ class ResultFile:
         self._file.close()
 
     def _read(self) -> None:
-        self._file.seek(0)
-        for line in self._file:
-            if not line.endswith(b"\n"):
-                break
-            try:
-                content: Any = json.loads(line)
-                self._note(int(content["frame"]), self._end)
-            except (ValueError, LookupError, TypeError):
-                raise InvalidInput(f"{self._path} is damaged: delete its folder to begin again") from None
-            self._end += len(line)
+        with self._path.open("rb") as lines:
+            for line in lines:
+                if not line.endswith(b"\n"):
+                    break
+                try:
+                    content: Any = json.loads(line)
+                    self._note(int(content["frame"]), len(line))
+                except (ValueError, LookupError, TypeError):
+                    raise InvalidInput(f"{self._path} is damaged: delete its folder to begin again") from None
         self._file.truncate(self._end)
 
-    def _note(self, index: int, place: int) -> None:
+    def _note(self, index: int, length: int) -> None:
+        """A line that was written at the end."""
         while len(self._places) <= index:
             self._places.append(_NOWHERE)
+            self._lengths.append(0)
         self.known += self._places[index] == _NOWHERE
-        self._places[index] = place
+        self._places[index], self._lengths[index] = self._end, length
+        self._end += length
