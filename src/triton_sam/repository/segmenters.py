@@ -199,7 +199,7 @@ def _has_graphs(version_folder: Path) -> bool:
 def choose_name(spec: ModelSpec, repository: Path, make_default: bool = False) -> str:
     """The Triton name of a model in a repository, whether it is there already or not.
 
-    A model keeps the name that it has. A new one gets its family's name if that is free and it is published, else its own.
+    A model keeps the name that it has. A new one gets its own, or if it is published, its family's if that is free.
 
     Args:
         make_default: gives the model its family's name; the model that had it is renamed to its own.
