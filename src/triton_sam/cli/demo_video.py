@@ -18,6 +18,8 @@ from triton_sam.video.found import VideoFrame
 from triton_sam.video.overlays import OverlayVideo
 
 _OBJECT = 1
+#: Of labels, the one that is least like what is in the clip.
+_COLOUR = 2
 _COLUMNS, _ROWS = 4, 3
 _TILE = (WIDTH // 2, HEIGHT // 2)
 _DOT = 7
@@ -80,7 +82,7 @@ def run_video_demo(url: str, name: str, model: str, folder: Path) -> VideoDemoRe
     overlay = folder / "overlay.mp4"
     with OverlayVideo(overlay, (WIDTH, HEIGHT), RATE) as video:
         for frame, result in zip(drawn, found, strict=True):
-            video.add(frame.picture, result, {_OBJECT: _OBJECT}, None)
+            video.add(frame.picture, result, {_OBJECT: _COLOUR}, None)
     overlaps = [overlap(frame, result) for frame, result in zip(drawn, found, strict=True)]
     sheet = folder / "frames.png"
     with whole_file(sheet) as file:
@@ -100,7 +102,7 @@ def contact_sheet(drawn: list[DrawnFrame], found: list[VideoFrame], overlaps: li
     width, height = _TILE
     sheet = Image.new("RGB", (_COLUMNS * width, _ROWS * height))
     for place, number in enumerate(np.linspace(0, len(drawn) - 1, _COLUMNS * _ROWS).round().astype(int)):
-        tile = label_overlay(drawn[number].picture, found[number].labels({_OBJECT: _OBJECT}))
+        tile = label_overlay(drawn[number].picture, found[number].labels({_OBJECT: _COLOUR}))
         draw = ImageDraw.Draw(tile)
         if number == 0:
             x, y = CLICK
