@@ -104,7 +104,10 @@ def _pictures(scratch: Path) -> Iterator[Path]:
 
 def _once(paths: list[Path]) -> Iterator[Path]:
     """Without links to pictures that are there anyway."""
-    yield from {path.resolve(): path for path in reversed(paths) if path.exists()}.values()
+    found: dict[Path, Path] = {}
+    for path in filter(Path.exists, paths):
+        found.setdefault(path.resolve(), path)
+    yield from found.values()
 
 
 def _debian(package: str, scratch: Path) -> Path:
