@@ -15,7 +15,6 @@ from triton_sam.cli.image_options import numbers
 from triton_sam.cli.server_options import TokenOption
 from triton_sam.cli.track_job import Report, TrackJob, TrackRun
 from triton_sam.cli.track_options import Targets, direction_of, places_of, track_prompts
-from triton_sam.cli.track_server import track_server
 from triton_sam.console import err, out
 from triton_sam.errors import JobInterrupted
 
@@ -105,6 +104,7 @@ def track(
 
     Frames count from 0, and coordinates are pixels of the video.
     """
+    from triton_sam.cli.track_server import track_server  # imports protobuf
     from triton_sam.client.video_client import SAM2VideoClient
     from triton_sam.video.opening import open_clip
 

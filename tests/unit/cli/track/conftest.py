@@ -9,7 +9,7 @@ import pytest
 from tests.unit.cli.helpers import Run, run_main
 from tests.unit.client.video_server import FakeVideoServer, reached
 from tests.video_clips import by_object
-from triton_sam.cli import track
+from triton_sam.cli import track_server
 from triton_sam.cli.track_server import TrackServer
 from triton_sam.client import video_client
 
@@ -18,7 +18,9 @@ from triton_sam.client import video_client
 def server(monkeypatch: pytest.MonkeyPatch) -> FakeVideoServer:
     found = FakeVideoServer(draw=by_object)
     monkeypatch.setattr(video_client, "video_servers", lambda *_, **__: reached(found))
-    monkeypatch.setattr(track, "track_server", lambda urls, model, _: nullcontext(TrackServer(urls, model or "sam2")))
+    monkeypatch.setattr(
+        track_server, "track_server", lambda urls, model, _: nullcontext(TrackServer(urls, model or "sam2"))
+    )
     return found
 
 
