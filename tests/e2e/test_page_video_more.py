@@ -92,6 +92,28 @@ def test_a_stack_has_slices_and_is_tracked_both_ways(
 
 
 @pytest.mark.part("video")
+def test_a_stack_with_channels_is_asked_for_one(
+    running: RunningServer, open_page: OpenPage, tmp_path: Path, axe: str, page_log: PageLog
+) -> None:
+    page_log.expect("status of 400")
+    page = ready(open_page(running.urls["service"]))
+    screen = VideoScreen(page, running.urls["service"])
+    about = f"ImageJ=1.53t\nimages={FRAMES}\nchannels=2\nslices={FRAMES // 2}\nhyperstack=true\n"
+    page.locator("#file").set_input_files(write_stack(tmp_path / "dyes.tif", about=about))
+    page.locator("dialog [data-choice=z]").click(timeout=PATIENCE * 1000)
+    screen.expect_notice("video", "c from 0 to 1")
+    page.get_by_role("button", name="Choose").click()
+    page.get_by_label("Channel, 0 to 1").fill("1")
+    assert serious_findings(page, axe) == []
+    with page.expect_response("**/v1/videos", timeout=PATIENCE * 1000) as sent:
+        page.locator("dialog").get_by_role("button", name="Open").click()
+    info = screen.opened(sent.value)
+    assert (info["axis"], info["frames"]) == ("z", FRAMES // 2)
+    screen.prompt(*FIRST)
+    screen.expect_masks(0, [1])
+
+
+@pytest.mark.part("video")
 def test_pages_are_added_to_the_list_if_the_user_wants_that(
     running: RunningServer, open_page: OpenPage, tmp_path: Path
 ) -> None:

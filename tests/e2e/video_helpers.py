@@ -50,12 +50,16 @@ def write_clip(path: Path, frames: int = FRAMES) -> Path:
     return path
 
 
-def write_stack(path: Path, frames: int = FRAMES) -> Path:
-    """A TIFF of 16 bits with a page for each picture."""
+def write_stack(path: Path, frames: int = FRAMES, about: str = "") -> Path:
+    """A TIFF of 16 bits with a page for each picture.
+
+    Args:
+        about: its description, by which ImageJ tells what pages are.
+    """
     pages = [
         Image.fromarray(np.asarray(picture(number).convert("L")).astype(np.uint16) * 12) for number in range(frames)
     ]
-    pages[0].save(path, save_all=True, append_images=pages[1:])
+    pages[0].save(path, save_all=True, append_images=pages[1:], description=about)
     return path
 
 

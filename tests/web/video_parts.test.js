@@ -9,6 +9,7 @@ import { isAnimatedWebp, isVideo } from "../../src/triton_sam/service/static/js/
 import { laneMarks, laneParts, laneText } from "../../src/triton_sam/service/static/js/video/lanes.js";
 import { Lines, documentsOf } from "../../src/triton_sam/service/static/js/video/lines.js";
 import { EMBEDDED, videoModels } from "../../src/triton_sam/service/static/js/video/models.js";
+import { placeLabel, placesIn, placesText } from "../../src/triton_sam/service/static/js/video/places.js";
 import { videoSentence } from "../../src/triton_sam/service/static/js/video/sentences.js";
 import { counted, rangesText, timeOf } from "../../src/triton_sam/service/static/js/video/words.js";
 import { turns } from "./video_helpers.js";
@@ -69,6 +70,15 @@ test("what the server says of a video is shown as it is", () => {
   assert.equal(videoSentence(new Problem("too_large", "the video has 9 frames: send a shorter one")), "The video has 9 frames: send a shorter one.");
   assert.match(videoSentence(new Problem("too_large")), /proxy/);
   assert.match(videoSentence(new Problem("unreachable")), /does not respond/);
+});
+
+test("the dimensions of a stack that have to be chosen are those that the service names", () => {
+  const message = "cells.tif has c from 0 to 1 and t from 0 to 1200, and one of them is tracked: give at=c=0 at=t=0, with the number that you want";
+  const places = placesIn(message);
+  assert.deepEqual(places, [{ name: "c", most: 1 }, { name: "t", most: 1200 }]);
+  assert.deepEqual(places.map(placeLabel), ["Channel, 0 to 1", "Time, 0 to 1,200"]);
+  assert.equal(placesText(places, [5, NaN]), "c=1,t=0");
+  assert.deepEqual(placesIn("the video has frames from 0 to 12 only"), []);
 });
 
 test("lines of a stream, however they are cut", () => {

@@ -11,11 +11,16 @@ import { Tracks } from "./tracks.js";
 import { wordOf } from "./words.js";
 
 export class Film extends EventTarget {
-  /** @param {import("./video_service.js").VideoInfo} info @param {File|null} file null: opened again after a reload */
-  constructor(info, file) {
+  /**
+   * @param {import("./video_service.js").VideoInfo} info
+   * @param {File|null} file null: opened again after a reload
+   * @param {{axis?: "t"|"z", at?: string}} [options] with which it was opened
+   */
+  constructor(info, file, options = {}) {
     super();
     this.info = info;
     this.file = file;
+    this.options = options;
     this.word = wordOf(info.axis);
     this.prompts = new Prompts();
     this.masks = new MaskStore();

@@ -7,7 +7,9 @@
 import { Problem } from "../net/problems.js";
 import { Film } from "./film.js";
 import { NO_MODEL, videoModels } from "./models.js";
+import { placesIn } from "./places.js";
 import { bodyOf } from "./prompts.js";
+import { askPlaces } from "./question.js";
 import { videoSentence } from "./sentences.js";
 import { keptVideo, keepVideo } from "./kept.js";
 import { VideoService } from "./video_service.js";
@@ -33,7 +35,7 @@ export class VideoSession extends EventTarget {
   }
 
   /**
-   * @param {File} file @param {{model?: string, axis?: "t"|"z"}} [options]
+   * @param {File} file @param {{model?: string, axis?: "t"|"z", at?: string}} [options]
    * @throws {Problem} at once, if it cannot be opened now; what the server says comes as a notice
    */
   begin(file, options = {}) {
@@ -53,7 +55,7 @@ export class VideoSession extends EventTarget {
   /** @param {string} model of {@link models}; the same video and prompts, without results */
   async useModel(model) {
     const { film } = this;
-    if (film?.file) await this._open(film.file, { model, axis: film.info.axis }, film.prompts);
+    if (film?.file) await this._open(film.file, { ...film.options, model }, film.prompts);
   }
 
   /** The server has forgotten the video: it is sent again, with its prompts. */
@@ -97,15 +99,25 @@ export class VideoSession extends EventTarget {
     tell(0);
     try {
       const info = await this.service.open(file, sent, tell, abort.signal);
-      const film = new Film(info, file);
+      const film = new Film(info, file, options);
       if (prompts) await this._repeat(film, prompts);
       this.close();
       this._show(film);
     } catch (error) {
-      if (!abort.signal.aborted) this._app.notice(KIND, videoSentence(error));
+      if (!abort.signal.aborted) this._refused(error, file, options);
     }
     this._abort = null;
     this._become(null);
+  }
+
+  /** A stack with channels: the user is asked for one. */
+  _refused(error, file, options) {
+    const places = placesIn(error?.detail ?? "");
+    const choose = async () => {
+      const at = await askPlaces(file.name, places);
+      if (at) await this._open(file, { ...options, at });
+    };
+    this._app.notice(KIND, videoSentence(error), places.length ? { label: "Choose", run: choose } : null);
   }
 
   async _repeat(film, prompts) {

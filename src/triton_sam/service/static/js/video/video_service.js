@@ -25,7 +25,7 @@ export class VideoService {
 
   /**
    * @param {File} file
-   * @param {{model?: string, axis?: "t"|"z"}} options
+   * @param {{model?: string, axis?: "t"|"z", at?: string}} options  at: where other dimensions of a stack are held, "c=1"
    * @param {(share: number) => void} onSent @param {AbortSignal} signal
    * @returns {Promise<VideoInfo>} when the server has read it
    */
