@@ -9,7 +9,8 @@ import { placeLabel, placesText } from "./places.js";
  */
 export function askHow(name, pages, choices) {
   const title = pages ? `${name} has ${pages.toLocaleString("en")} pages` : `${name} has several frames`;
-  const buttons = choices.map(([value, label]) => element("button", { type: "button", class: "button", "data-choice": value }, label));
+  const buttons = choices.map(([value, label], index) =>
+    element("button", { type: "button", class: "button", "data-choice": value, autofocus: index === 0 }, label));
   return asked(title, element("div", { class: "choices" }, ...buttons), (close) => {
     for (const button of buttons) button.onclick = () => close(button.dataset.choice);
   });
@@ -20,7 +21,8 @@ export function askHow(name, pages, choices) {
  * @returns {Promise<string|null>} where its other dimensions are held, as the API takes it
  */
 export function askPlaces(name, places) {
-  const inputs = places.map(({ most }) => element("input", { type: "number", min: "0", max: String(most), value: "0", class: "place" }));
+  const inputs = places.map(({ most }, index) =>
+    element("input", { type: "number", min: "0", max: String(most), value: "0", class: "place", autofocus: index === 0 }));
   const fields = places.map((place, index) => element("label", { class: "row place-row" }, element("span", {}, placeLabel(place)), inputs[index]));
   const go = element("button", { type: "button", class: "button strong" }, "Open");
   return asked(`${name}: which part?`, element("div", { class: "choices" }, ...fields, go), (close) => {
