@@ -129,6 +129,25 @@ def test_what_imagej_and_tifffile_read(tmp_path: Path) -> None:
     assert open_clip(tmp_path / "t.tif").form.scale == times.scale
 
 
+@pytest.mark.parametrize("size", [1e-10, 1e12])
+@pytest.mark.parametrize("is_ome", [False, True])
+def test_sizes_that_are_no_tiff_fraction(size: float, is_ome: bool, tmp_path: Path) -> None:
+    form = VolumeForm("z", Scale(dict.fromkeys("zyx", size), dict.fromkeys("zyx", "meter")), is_ome)
+    write(tmp_path / "v.tif", frames_of(1, [1], 3), [1], form)
+    with tifffile.TiffFile(tmp_path / "v.tif") as file:
+        assert "XResolution" not in file.pages.first.tags or file.pages.first.tags["XResolution"].value == (1, 1)
+        told = file.ome_metadata if is_ome else file.pages.first.description
+    assert (f'PhysicalSizeX="{size!r}"' if is_ome else f"spacing={size!r}") in told
+
+
+def test_a_spacing_in_another_unit(tmp_path: Path) -> None:
+    scale = Scale({"z": 0.5, "y": 20.0, "x": 20.0}, {"z": "micrometer", "y": "nanometer", "x": "nanometer"})
+    write(tmp_path / "v.tif", frames_of(1, [1], 3), [1], VolumeForm("z", scale=scale))
+    with tifffile.TiffFile(tmp_path / "v.tif") as file:
+        assert file.imagej_metadata["unit"] == "nm"
+        assert file.imagej_metadata["spacing"] == pytest.approx(500)
+
+
 def test_more_than_four_gigabytes_are_a_bigtiff(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(label_tiff, "_MOST_BYTES", 4 * SIZE[0] * SIZE[1])
     frames = frames_of(1, [1], 5)

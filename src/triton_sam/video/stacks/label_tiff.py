@@ -55,10 +55,16 @@ def tiff_labels(path: Path, form: VolumeForm, shape: Shape, dtype: np.dtype[Any]
         yield add
 
 
+#: The largest and, turned over, the smallest resolution.
+_MOST_PER_UNIT = 2.0**31
+
+
 def _resolution(scale: Scale) -> dict[str, Any]:
     if not {"y", "x"} <= set(scale.sizes):
         return {}
     per_unit = 1 / scale.sizes["x"], 1 / scale.sizes["y"]
+    if not all(1 / _MOST_PER_UNIT <= one <= _MOST_PER_UNIT for one in per_unit):
+        return {}  # TIFF has fractions of 32-bit numbers; OME's text has the sizes
     return {"resolution": per_unit, "resolutionunit": _UNITS_OF_TIFF.get(scale.units.get("x", ""), _NO_UNIT)}
 
 
@@ -71,8 +77,9 @@ def _imagej_text(form: VolumeForm, frames: int, largest: int) -> str:
     if unit:
         short = unit if unit in _UNITS_OF_TIFF else SHORT_UNITS.get(unit, unit)
         lines.append(f"unit={_escaped(short)}")
-    if "z" in scale.sizes and scale.units.get("z", unit) == unit:
-        lines.append(f"spacing={scale.sizes['z']!r}")
+    spacing = scale.size_in("z", unit)
+    if spacing is not None:
+        lines.append(f"spacing={spacing!r}")
     if "t" in scale.sizes:
         lines.append(f"finterval={scale.sizes['t']!r}")
         lines.append(f"tunit={_escaped(SHORT_UNITS.get(scale.units.get('t', ''), scale.units.get('t', 's')))}")

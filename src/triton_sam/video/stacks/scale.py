@@ -32,6 +32,15 @@ SHORT_UNITS = {
     "hour": "h",
     "day": "d",
 }
+_METRES = {
+    "angstrom": 1e-10,
+    "nanometer": 1e-9,
+    "micrometer": 1e-6,
+    "millimeter": 1e-3,
+    "centimeter": 1e-2,
+    "meter": 1.0,
+    "inch": 0.0254,
+}
 _LONG_UNITS = {short: long for long, short in SHORT_UNITS.items()} | {
     "um": "micrometer",
     "μm": "micrometer",  # the Greek letter; the other one is the sign
@@ -66,6 +75,14 @@ class Scale:
         """Of these dimensions alone."""
         parts = ({name: each[name] for name in names if name in each} for each in self._parts)
         return Scale(*parts)
+
+    def size_in(self, name: str, unit: str | None) -> float | None:
+        """A dimension's size in a unit; None if it is not known in that unit."""
+        own = self.units.get(name, unit)
+        size = self.sizes.get(name)
+        if size is None or own == unit:
+            return size
+        return size * _METRES[own] / _METRES[unit] if own in _METRES and unit in _METRES else None
 
     @property
     def _parts(self) -> tuple[Mapping[str, Any], ...]:
