@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from tests.unit.serving_helpers import write_repository
 from triton_sam.cli import app
 from triton_sam.errors import InvalidInput
-from triton_sam.models.catalog import DEFAULT_MODEL, FAMILY_DEFAULTS
+from triton_sam.models.catalog import DEFAULT_MODEL, FAMILY_DEFAULTS, VIDEO_MODEL
 from triton_sam.models.specs import EngineChoice, Precision
 from triton_sam.models.weights import WeightStore
 from triton_sam.repository import profiles, setup_models
@@ -77,7 +77,14 @@ def test_8_bits_are_asked_for(
 
 
 @pytest.mark.parametrize(
-    "words", [["sam2.1:large"], [DEFAULT_MODEL, "--image-size", "512"], ["--profile", "paintera"], ["vlm:shapes"]]
+    "words",
+    [
+        ["sam2.1:large"],
+        [DEFAULT_MODEL, "--image-size", "512"],
+        ["--profile", "paintera"],
+        ["vlm:shapes"],
+        [VIDEO_MODEL],
+    ],
 )
 def test_8_bits_are_for_ready_made_models(words: list[str], made: SetUp) -> None:
     done = runner.invoke(app.app, ["setup", *words, "--fast"])

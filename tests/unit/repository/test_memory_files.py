@@ -12,7 +12,7 @@ from triton_sam.models.memory_traits import MEMORY_TRAITS
 from triton_sam.models.specs import MEMORY_FILE, MEMORY_GRAPHS, NETWORK_FILE
 from triton_sam.models.weights import WeightStore
 from triton_sam.repository import setup
-from triton_sam.repository.segmenters import find_segmenters, is_current, refresh
+from triton_sam.repository.segmenters import find_segmenters, is_current, parameters_at, refresh
 from triton_sam.repository.setup import EngineChoice, SetupRequest, set_up
 
 SPEC = get_spec("sam2.1:tiny")
@@ -37,6 +37,7 @@ def test_a_model_with_a_memory_takes_videos(weights: Weights, memory: dict[str, 
     assert all((repository / "sam2" / "1" / name).is_file() for name in memory)
     assert find_segmenters(repository)["sam2"].memory == MEMORY_TRAITS["sam2.1"]
     assert all("video_state" in names for names in tensors_of(repository))
+    assert (parameters_at(repository, "sam2") or {})["memory"] == "sam2.1", "for clients that choose a model"
     assert is_current(SPEC, repository)
     assert refresh(SPEC, repository)
     assert find_segmenters(repository)["sam2"].memory == MEMORY_TRAITS["sam2.1"]
@@ -51,6 +52,7 @@ def test_other_weights_without_a_memory_take_its_place(
     assert not (repository / "sam2" / "2" / MEMORY_FILE).exists()
     assert find_segmenters(repository)["sam2"].memory is None
     assert all("video_state" not in names for names in tensors_of(repository))
+    assert "memory" not in (parameters_at(repository, "sam2") or {})
     assert is_current(SPEC, repository)
 
 
