@@ -19,6 +19,7 @@ from typing import Any
 _PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS = 1, 38
 _FILES = 64
 _NICE = 10
+_KILL_SECONDS = 5
 
 
 def main() -> None:
@@ -49,7 +50,9 @@ def _restrict(request: dict[str, Any]) -> None:
     ):
         _, hard = resource.getrlimit(name)
         bound = most if hard == resource.RLIM_INFINITY else min(most, hard)
-        resource.setrlimit(name, (bound, bound))
+        # At the lower limit of processor time there is a signal that tells why the process has ended.
+        later = _KILL_SECONDS if name == resource.RLIMIT_CPU and bound == most else 0
+        resource.setrlimit(name, (bound, bound + later if hard == resource.RLIM_INFINITY else bound))
     with contextlib.suppress(OSError):
         os.nice(_NICE)  # after people's clicks
     with contextlib.suppress(AttributeError, OSError, ValueError):
