@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 import numpy as np
+import pytest
 import tifffile
 from PIL import Image
 
@@ -279,9 +280,10 @@ def test_an_error_on_the_way_is_the_last_line(tmp_path: Path) -> None:
     told(story, fake)
 
 
-def test_a_lost_session_comes_back() -> None:
+@pytest.mark.parametrize("what", ["killed", "expired"])
+def test_a_lost_session_comes_back(what: str) -> None:
     fake = video_fake()
-    fake.transport.faults = {5: "killed", 9: Unavailable("the model is loading")}  # type: ignore[attr-defined]
+    fake.transport.faults = {5: what, 9: Unavailable("the model is loading")}  # type: ignore[attr-defined]
 
     async def story(client: httpx.AsyncClient) -> None:
         where = f"/v1/videos/{await make_empty(client)}"
