@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from triton_sam.core.rle import rle
-from triton_sam.errors import QueueFull, TooLarge
+from triton_sam.errors import NotFound, QueueFull, TooLarge
 from triton_sam.service.videos.frame_store import FrameStore, FrameWriter, StoredClip
 from triton_sam.service.videos.results import StoredResults, ranges
 from triton_sam.service.videos.spool import DiskBudget, VideoFolder
@@ -47,6 +48,45 @@ def test_frames_are_read_as_they_were_written(tmp_path: Path) -> None:
     assert StoredClip(again, SIZE, grows=True).length is None
     store.close()
     clip.close()
+
+
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_frames_that_are_kept_need_no_file_each(tmp_path: Path) -> None:
+    store = FrameStore(tmp_path)
+    before = open_files()
+    kept = []
+    for index in range(500):
+        store.add(b"%05d" % index * 100)
+        kept.append(store.view(index))
+    assert open_files() - before < 12
+    store.close()
+    assert [bytes(frame.data) for frame in kept] == [b"%05d" % index * 100 for index in range(500)]
+    kept.clear()
+    assert open_files() < before
+
+
+def test_a_store_that_is_closed_while_it_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its number may be another file's at once, so what is under way keeps it."""
+    store = FrameStore(tmp_path)
+    store.add(b"mine")
+    real = os.pread
+
+    def slow(file: int, size: int, start: int) -> bytes:
+        store.close()
+        (tmp_path / "other").write_bytes(b"others")
+        with (tmp_path / "other").open("rb") as other:
+            assert other.fileno() != file
+            return real(file, size, start)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pread", slow)
+        assert store.read(0).data == b"mine"
+    for work in (lambda: store.read(0), lambda: store.view(0), lambda: store.add(b"x"), store.write_index):
+        with pytest.raises(NotFound, match="no such video"):
+            work()
 
 
 def test_results_and_where_objects_are(tmp_path: Path) -> None:

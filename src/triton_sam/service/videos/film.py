@@ -15,6 +15,7 @@ import numpy.typing as npt
 from triton_sam.client.video_state import Prompts, VideoState
 from triton_sam.errors import Conflict, NotFound, TooLarge, TritonSamError
 from triton_sam.service.served_models import ServedSegmenter
+from triton_sam.service.videos.absent import no_video
 from triton_sam.service.videos.frame_store import FRAMES_FILE, FrameStore, StoredClip
 from triton_sam.service.videos.limits import VideoLimits
 from triton_sam.service.videos.results import RESULTS_FILE, StoredResults
@@ -213,8 +214,3 @@ class Film:
         self.store.close()
         self.results.close()
         await asyncio.to_thread(self.folder.remove)
-
-
-def no_video() -> NotFound:
-    """The same for all that are not there, and for those of others."""
-    return NotFound("there is no such video: it was deleted, or nobody has used it for too long; send it again")

@@ -14,8 +14,9 @@ from triton_sam.service.admission.capacity import DecodingSlots, LocalTally, Tal
 from triton_sam.service.gateway import Gateway
 from triton_sam.service.served_models import ServedSegmenter
 from triton_sam.service.telemetry.metrics import ServiceMetrics
+from triton_sam.service.videos.absent import no_video
 from triton_sam.service.videos.callers import is_owner
-from triton_sam.service.videos.film import Film, FilmFacts, no_video
+from triton_sam.service.videos.film import Film, FilmFacts
 from triton_sam.service.videos.limits import VideoLimits
 from triton_sam.service.videos.live import LiveVideo
 from triton_sam.service.videos.sessions import ServiceVideoClient, end_within

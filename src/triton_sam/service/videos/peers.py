@@ -28,7 +28,7 @@ from triton_sam.service.rate_limits import address_name
 from triton_sam.service.siblings import Siblings
 from triton_sam.service.telemetry import request_context
 from triton_sam.service.telemetry.request_context import RequestContext
-from triton_sam.service.videos.film import no_video
+from triton_sam.service.videos.absent import no_video
 
 _CALLER, _ADDRESS, _REQUEST = "x-peer-caller", "x-peer-address", "x-request-id"
 _OURS = frozenset({_CALLER, _ADDRESS, _REQUEST})
