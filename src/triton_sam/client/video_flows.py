@@ -126,9 +126,9 @@ def remove(state: VideoState, obj_id: Any, *, strict: bool) -> VideoFlow[list[in
     state.check_open()
     if name in state.obj_ids or strict:
         _check_known(state, name)
-        yield from state.session.answer(state.session.submit("remove", object=name))
-        state.obj_ids.remove(name)
-        state.prompts.pop(name, None)
+        entry = state.session.submit("remove", object=name)
+        yield from state.session.answer(entry)
+        state.forget([name], entry.step)
     return list(state.obj_ids)
 
 
@@ -136,8 +136,9 @@ def reset(state: VideoState) -> VideoFlow[None]:
     """As :meth:`SAM2VideoClient.reset_state`."""
     state.check_open()
     if state.obj_ids:
-        yield from state.session.answer(state.session.submit("reset"))
-    state.obj_ids.clear()
+        entry = state.session.submit("reset")
+        yield from state.session.answer(entry)
+        state.forget(state.obj_ids, entry.step)
     state.prompts.clear()
 
 
@@ -227,7 +228,8 @@ class Propagation:
             return None
         frame, entry = self._waiting.popleft()
         outputs = yield from session.answer(entry)
-        return read_frame(outputs, self._state.clip, frame.index, frame.seconds)
+        found = read_frame(outputs, self._state.clip, frame.index, frame.seconds)
+        return self._state.without_removed(found, entry.step)
 
     def withdraw(self) -> None:
         """Takes back what was not sent."""

@@ -69,6 +69,7 @@ class VideoState:
         clip: the frames.
         obj_ids: the objects, in the order in which they came.
         prompts: by object and frame; None for a mask.
+        removed: by object the step that has removed it last; answers of earlier steps may come after that.
     """
 
     def __init__(self, clip: Clip, session: VideoSession, lock: Any, *, obj_ids: Sequence[int] = ()) -> None:
@@ -82,6 +83,7 @@ class VideoState:
         self.lock = lock
         self.obj_ids: list[int] = list(obj_ids)
         self.prompts: dict[int, dict[int, Prompts | None]] = {}
+        self.removed: dict[int, int] = {}
         self.is_closed = False
         self._told: set[str] = set()
 
@@ -128,6 +130,21 @@ class VideoState:
         if bare:
             raise InvalidInput(f"object {bare[0]} has no prompt left: prompt it again, or remove it")
         return min((frame for frames in self.prompts.values() for frame in frames), default=0)
+
+    def forget(self, names: Sequence[int], step: int) -> None:
+        """Notes objects that the server has removed."""
+        for name in list(names):
+            self.removed[name] = step
+            self.obj_ids.remove(name)
+            self.prompts.pop(name, None)
+
+    def without_removed(self, found: VideoFrame, step: int) -> VideoFrame:
+        """What a step has found, without objects that were removed since."""
+        gone = [name for name in found.objects if self.removed.get(name, -1) > step]
+        if not gone:
+            return found
+        left = {name: one for name, one in found.objects.items() if name not in gone}
+        return VideoFrame(found.index, found.seconds, left, found.size)
 
     def note_prompt(self, obj_id: int, frame: int, prompts: Prompts | None) -> None:
         """Notes a prompt that the server has taken."""

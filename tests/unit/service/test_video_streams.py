@@ -141,3 +141,27 @@ def test_prompts_are_taken_meanwhile(fake: Fake, service: httpx.Client, where: s
         rest = [json.loads(line) for line in lines]
     assert rest[-1] == {"done": True, "frames": 8}
     assert [each["object_id"] for each in service.get(where).json()["objects"]] == [1, 2]
+
+
+@pytest.mark.parametrize("is_made_anew", [False, True], ids=["only", "and made anew"])
+def test_an_object_that_is_removed_meanwhile(
+    fake: Fake, service: httpx.Client, where: str, *, is_made_anew: bool
+) -> None:
+    """What was computed before comes after its removal, and is neither kept nor taken for a new one's."""
+    assert service.post(f"{where}/prompts", json={**CLICK, "object_id": 2}).status_code == 200
+    with started(service, where) as connection:
+        tracked = at_rest(transport_of(fake))
+        assert tracked < FRAMES - 2
+        assert service.delete(f"{where}/objects/1").status_code == 204
+        if is_made_anew:
+            again = {**CLICK, "frame_index": FRAMES - 1}
+            assert service.post(f"{where}/prompts", json=again).status_code == 200
+        content = b""
+        while b'"done":true' not in content[-100:]:
+            content += connection.recv(2**20)
+    known = service.get(where).json()
+    assert known["presence"]["2"] == [[0, FRAMES - 1]]
+    for frame in (tracked - 2, tracked - 1):
+        kept = service.get(f"{where}/masks?frame_index={frame}").json()
+        assert [one["object_id"] for one in kept["results"]] == [2]
+    assert known["presence"].get("1") == ([[tracked, FRAMES - 1]] if is_made_anew else None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -78,7 +79,9 @@ class Film:
         self.is_closed = False
         self._users = 0
         self._used = time.monotonic()
-        self._adding = asyncio.Lock()
+        self._adding, self._storing = asyncio.Lock(), asyncio.Lock()
+        #: How often objects were removed.
+        self._removals: Counter[int] = Counter()
 
     @property
     def frames(self) -> int:
@@ -165,21 +168,36 @@ class Film:
             known = ", ".join(map(str, self.objects)) or "none"
             raise NotFound(f"there is no object {name} in this video: known are {known}")
         await self._guarded(self.client.remove_object(await self.state(), name, strict=True))
-        await asyncio.to_thread(self.results.forget_object, name)
+        self._removals[name] += 1
+        async with self._storing:
+            await asyncio.to_thread(self.results.forget_object, name)
 
     async def reset(self) -> None:
         """Forgets objects, prompts and results."""
         if self.tracking is not None:
             await end_within(_CLOSE_SECONDS, self.tracking.stop())
+        names = self.objects
         if self._state is not None:
             await self._guarded(self.client.reset_state(self._state))
-        await asyncio.to_thread(self.results.clear)
+        self._removals.update(names)
+        async with self._storing:
+            await asyncio.to_thread(self.results.clear)
         self.count_results()
 
     async def keep(self, found: VideoFrame, *, tracked: bool) -> None:
-        """Stores a result."""
+        """Stores a result, without objects that were removed meanwhile."""
+        before = {name: self._removals[name] for name in found.objects if name in self.objects}
         try:
-            await asyncio.to_thread(self.results.add, found, tracked=tracked)
+            async with self._storing:
+                there = {
+                    name: one
+                    for name, one in found.objects.items()
+                    if name in self.objects and before.get(name) == self._removals[name]
+                }
+                if not there and found.objects:
+                    return
+                kept = VideoFrame(found.index, found.seconds, there, found.size)
+                await asyncio.to_thread(self.results.add, kept, tracked=tracked)
         except ValueError:  # the file was closed meanwhile
             self.check_open()
             raise
