@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import re
 from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from tests.unit.service.helpers import Fake, ask, refusal
 from tests.unit.service.video_helpers import CLICK, jpeg, make_empty, told, video_fake
 from tests.video_clips import HEIGHT, WIDTH
+from triton_sam.service.videos.frame_store import FrameStore
+from triton_sam.service.videos.results import StoredResults
 
 ALICE, BOB = ({"Authorization": f"Bearer a-long-word-for-{name}"} for name in ("alice", "bob"))
 
@@ -66,6 +70,30 @@ def test_bytes_are_limited() -> None:
         assert (await client.put(f"{where}/frames/1", content=jpeg(1))).status_code == 200
 
     told(story, video_disk_bytes=10_000)
+
+
+def test_a_full_disk_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **_others: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    async def story(client: httpx.AsyncClient) -> None:
+        where = f"/v1/videos/{await make_empty(client, 2)}"
+        assert (await client.post(f"{where}/prompts", json=CLICK)).status_code == 200
+        await client.post(f"{where}/propagate")
+        calls: list[tuple[object, str, str, str, dict[str, Any]]] = [
+            (FrameStore, "add", "PUT", "/frames/2", {"content": jpeg(2)}),
+            (StoredResults, "add", "POST", "/prompts", {"json": CLICK}),
+            (StoredResults, "copy_to", "GET", "/export?format=coco", {}),
+            (StoredResults, "clear", "POST", "/reset", {}),
+        ]
+        for owner, name, method, path, body in calls:
+            with monkeypatch.context() as patch:
+                patch.setattr(owner, name, full)
+                told_of = refusal(await client.request(method, f"{where}{path}", **body), 503, "unavailable")
+            assert "no disk space for videos" in told_of
+        assert (await client.put(f"{where}/frames/2", content=jpeg(2))).json() == {"frames": 3}
+
+    told(story)
 
 
 def test_a_video_that_nobody_uses_is_deleted() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from triton_sam.service.videos.results import StoredResults, ranges
 from triton_sam.service.videos.spool import DiskBudget, VideoFolder
 from triton_sam.service.videos.uploads import shown_name
 from triton_sam.video.found import FoundObject, VideoFrame
+from triton_sam.video.results import ResultFile
 from triton_sam.video.untrusted import file_kind
 
 SIZE = (6, 4)
@@ -112,6 +114,25 @@ def test_results_and_where_objects_are(tmp_path: Path) -> None:
     results.close()
 
 
+def test_results_on_a_full_disk_stay_as_they_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    results = StoredResults(tmp_path, SIZE, 10**6)
+    for index in range(4):
+        results.add(found(index, 1, 2), tracked=True)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ResultFile, "add", full)
+        with pytest.raises(OSError, match="No space"):
+            results.forget_object(2)
+    assert results.presence([1, 2]) == {1: [(0, 3)], 2: [(0, 3)]}
+    assert [path.name for path in tmp_path.iterdir()] == ["results"]
+    results.forget_object(2)
+    assert results.presence([1, 2]) == {1: [(0, 3)], 2: []}
+    results.close()
+
+
 def test_results_do_not_grow_with_each_propagation(tmp_path: Path) -> None:
     results = StoredResults(tmp_path, SIZE, 3000)
     for _ in range(40):
@@ -127,6 +148,15 @@ def test_results_do_not_grow_with_each_propagation(tmp_path: Path) -> None:
     with pytest.raises(TooLarge, match="the masks of the video"):
         add_many()
     results.close()
+
+
+def test_some_of_the_disk_is_left_to_others(tmp_path: Path) -> None:
+    budget = DiskBudget(10**6)
+    folder = VideoFolder(tmp_path / "mine", budget, "mine")
+    budget.cap(100)
+    folder.count("frames", 45)
+    with pytest.raises(QueueFull, match="there is no room"):
+        folder.count("frames", 46)
 
 
 def test_bytes_are_those_of_all_and_of_each_caller(tmp_path: Path) -> None:

@@ -118,7 +118,7 @@ def _add_reading(router: APIRouter, films: Films) -> None:
         if index is None:
             raise InvalidInput("frame_index is missing: add ?frame_index=0 to the address")
         film.check_frame(index)
-        with film.used():
+        with film.used(), film.disk():
             found = await asyncio.to_thread(film.results.get, index)
         return JSONResponse({"frame_index": index, "results": []} if found is None else frame_document(found))
 

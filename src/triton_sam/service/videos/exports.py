@@ -56,7 +56,8 @@ async def written(films: Films, film: Film, form: str) -> OpenFile:
         folder.count(name, _size_of(work))
 
     try:
-        await asyncio.to_thread(_prepare, film, work)
+        with film.disk():
+            await asyncio.to_thread(_prepare, film, work)
         request: dict[str, Any] = {
             "folder": str(folder.path),
             "name": film.facts.name,
@@ -70,8 +71,9 @@ async def written(films: Films, film: Film, form: str) -> OpenFile:
         }
         async with films.decoders:
             await run_child("export", request, films.limits, count)
-        film.check_open()
-        file = target.open("rb")
+        with film.disk():
+            film.check_open()
+            file = target.open("rb")
     except BaseException:
         folder.count(name, 0)
         raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -16,7 +17,7 @@ import numpy.typing as npt
 from triton_sam.client.video_state import Prompts, VideoState
 from triton_sam.errors import Conflict, NotFound, TooLarge, TritonSamError
 from triton_sam.service.served_models import ServedSegmenter
-from triton_sam.service.videos.absent import no_video
+from triton_sam.service.videos.absent import no_space, no_video
 from triton_sam.service.videos.frame_store import FRAMES_FILE, FrameStore, StoredClip
 from triton_sam.service.videos.limits import VideoLimits
 from triton_sam.service.videos.results import RESULTS_FILE, StoredResults
@@ -24,6 +25,8 @@ from triton_sam.service.videos.sessions import ServiceVideoClient, end_within
 from triton_sam.service.videos.spool import VideoFolder
 from triton_sam.service.videos.tracking import Tracking
 from triton_sam.video.found import VideoFrame
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 _CLOSE_SECONDS = 8.0
@@ -114,6 +117,18 @@ class Film:
         if self.is_closed:
             raise no_video()
 
+    @contextlib.contextmanager
+    def disk(self) -> Iterator[None]:
+        """NotFound if the video's files are gone, Unavailable if the disk refuses them."""
+        try:
+            yield
+        except (OSError, ValueError) as error:  # ValueError: a file was closed
+            self.check_open()
+            if not isinstance(error, OSError):
+                raise
+            log.error("a video cannot be stored: %s", error.strerror or type(error).__name__)
+            raise no_space() from None
+
     def check_frame(self, index: int) -> None:
         """NotFound if there is no such frame."""
         if not 0 <= index < self.frames:
@@ -144,7 +159,12 @@ class Film:
             if self.store.size + len(data) > self._limits.clip_bytes:
                 raise TooLarge(f"the frames of the video have {self._limits.clip_bytes:,} bytes: begin another one")
             self.folder.count(FRAMES_FILE, self.store.size + len(data))
-            await asyncio.to_thread(self.store.add, data)
+            try:
+                with self.disk():
+                    await asyncio.to_thread(self.store.add, data)
+            finally:
+                if not self.is_closed:
+                    self.folder.count(FRAMES_FILE, self.store.size)
             return self.frames
 
     async def prompt(
@@ -170,7 +190,8 @@ class Film:
         await self._guarded(self.client.remove_object(await self.state(), name, strict=True))
         self._removals[name] += 1
         async with self._storing:
-            await asyncio.to_thread(self.results.forget_object, name)
+            with self.disk():
+                await asyncio.to_thread(self.results.forget_object, name)
 
     async def reset(self) -> None:
         """Forgets objects, prompts and results."""
@@ -181,26 +202,24 @@ class Film:
             await self._guarded(self.client.reset_state(self._state))
         self._removals.update(names)
         async with self._storing:
-            await asyncio.to_thread(self.results.clear)
+            with self.disk():
+                await asyncio.to_thread(self.results.clear)
         self.count_results()
 
     async def keep(self, found: VideoFrame, *, tracked: bool) -> None:
         """Stores a result, without objects that were removed meanwhile."""
         before = {name: self._removals[name] for name in found.objects if name in self.objects}
-        try:
-            async with self._storing:
-                there = {
-                    name: one
-                    for name, one in found.objects.items()
-                    if name in self.objects and before.get(name) == self._removals[name]
-                }
-                if not there and found.objects:
-                    return
-                kept = VideoFrame(found.index, found.seconds, there, found.size)
+        async with self._storing:
+            there = {
+                name: one
+                for name, one in found.objects.items()
+                if name in self.objects and before.get(name) == self._removals[name]
+            }
+            if not there and found.objects:
+                return
+            kept = VideoFrame(found.index, found.seconds, there, found.size)
+            with self.disk():
                 await asyncio.to_thread(self.results.add, kept, tracked=tracked)
-        except ValueError:  # the file was closed meanwhile
-            self.check_open()
-            raise
         self.count_results()
 
     def count_results(self) -> None:

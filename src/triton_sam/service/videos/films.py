@@ -9,12 +9,12 @@ import secrets
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 
-from triton_sam.errors import NotServed, QueueFull, Unavailable
+from triton_sam.errors import NotServed, QueueFull
 from triton_sam.service.admission.capacity import DecodingSlots, LocalTally, Tally
 from triton_sam.service.gateway import Gateway
 from triton_sam.service.served_models import ServedSegmenter
 from triton_sam.service.telemetry.metrics import ServiceMetrics
-from triton_sam.service.videos.absent import no_video
+from triton_sam.service.videos.absent import no_space, no_video
 from triton_sam.service.videos.callers import is_owner
 from triton_sam.service.videos.film import Film, FilmFacts
 from triton_sam.service.videos.limits import VideoLimits
@@ -123,7 +123,7 @@ class Films:
                 return self._spool.new(caller)
         except OSError as error:
             log.error("a video cannot be stored: %s", error)
-        raise Unavailable("there is no disk space for videos: try again in a moment")
+        raise no_space()
 
     def new_id(self) -> str:
         """An id that nobody can guess: who knows it may use the video."""

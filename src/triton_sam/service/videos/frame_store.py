@@ -46,7 +46,7 @@ class FrameWriter:
 
 
 class FrameStore:
-    """Reads frames, and adds further ones. Threads may share it; one at a time adds.
+    """Reads frames, and adds further ones. Threads may share it.
 
     After :meth:`close`, all of it raises NotFound, and what is under way ends with the file it began with.
     """
@@ -54,7 +54,7 @@ class FrameStore:
     def __init__(self, folder: Path) -> None:
         """Those that are there; none yet in an empty folder."""
         self._file = os.open(folder / FRAMES_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        self._lock = threading.Lock()
+        self._lock, self._adding = threading.Lock(), threading.Lock()
         self._users, self._is_closed = 0, False
         self._mapped: mmap.mmap | None = None
         self._ends: array[int] = array("Q")
@@ -103,12 +103,12 @@ class FrameStore:
 
     def add(self, data: bytes) -> None:
         """Puts a frame behind the others."""
-        start, written = self.size, 0
-        with self._opened() as file:
+        with self._opened() as file, self._adding:
+            start, written = self.size, 0
             while written < len(data):
                 written += os.pwrite(file, memoryview(data)[written:], start + written)
-        self._seconds.append(math.nan)
-        self._ends.append(start + len(data))  # last: who reads the count finds the frame
+            self._seconds.append(math.nan)
+            self._ends.append(start + len(data))  # last: who reads the count finds the frame
 
     def write_index(self) -> None:
         """For other processes."""

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
 
 from triton_sam.core.rle import rle
 from triton_sam.errors import TooLarge
-from triton_sam.video.found import VideoFrame
+from triton_sam.video.found import FoundObject, VideoFrame
 from triton_sam.video.results import ResultFile
 
 RESULTS_FILE = "results"
@@ -97,26 +98,35 @@ class StoredResults:
             self._file.close()
 
     def _note(self, frame: VideoFrame) -> None:
-        there = tuple(sorted(name for name, found in frame.objects.items() if found.rle["counts"] != self._empty))
+        there = self._there(frame.objects)
         self._present[frame.index] = self._known.setdefault(there, there)
+
+    def _there(self, objects: Mapping[int, FoundObject]) -> tuple[int, ...]:
+        """Those with pixels."""
+        return tuple(sorted(name for name, found in objects.items() if found.rle["counts"] != self._empty))
 
     def _rewrite(self, without: int | None) -> None:
         """Writes the newest result of each frame anew, without an object."""
         path = self._path.with_name(f"{RESULTS_FILE}.new")
         path.unlink(missing_ok=True)
-        newer = ResultFile(path, self._size)
+        kept = []
+        try:
+            with contextlib.closing(ResultFile(path, self._size)) as newer:
+                for frame in self._file:
+                    objects = {name: found for name, found in frame.objects.items() if name != without}
+                    if objects:
+                        newer.add(VideoFrame(frame.index, frame.seconds, objects, frame.size))
+                        kept.append((frame.index, self._there(objects)))
+            path.replace(self._path)
+        except BaseException:  # a full disk: all stays as it was
+            path.unlink(missing_ok=True)
+            raise
+        self._file.close()
+        self._file = ResultFile(self._path, self._size)
         self._present.clear()
         self._known.clear()
-        for frame in self._file:
-            objects = {name: found for name, found in frame.objects.items() if name != without}
-            if objects:
-                kept = VideoFrame(frame.index, frame.seconds, objects, frame.size)
-                newer.add(kept)
-                self._note(kept)
-        self._file.close()
-        path.replace(self._path)
-        newer.close()
-        self._file = ResultFile(self._path, self._size)
+        for index, there in kept:
+            self._present[index] = self._known.setdefault(there, there)
         self.is_tracked = self.is_tracked and bool(self._present)
 
 

@@ -16,6 +16,8 @@ from triton_sam.service.admission.capacity import LocalTally, Tally
 _PREFIX = "triton-sam-videos-"
 _BYTES = "video bytes"
 _MIB = 1024 * 1024
+#: Of what is free when the service starts.
+_SHARE_OF_DISK = 0.9
 
 
 class DiskBudget:
@@ -30,6 +32,10 @@ class DiskBudget:
     def used(self) -> int:
         """By all processes."""
         return self._tally.total(_BYTES)
+
+    def cap(self, free: int) -> None:
+        """Leaves some of the disk's free bytes to others."""
+        self._most = min(self._most, self.used + int(_SHARE_OF_DISK * free))
 
     def take(self, caller: str, nbytes: int) -> None:
         """Adds bytes (negative: gives back). QueueFull if there is no room for them, and none are added then."""
@@ -95,4 +101,5 @@ def opened_spool(budget: DiskBudget) -> Iterator[Spool]:
     """The spool for the duration of the block."""
     with scratch_folder(_PREFIX) as folder:
         folder.chmod(0o700)
+        budget.cap(shutil.disk_usage(folder).free)
         yield Spool(folder, budget)

@@ -11,8 +11,9 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 
-from triton_sam.errors import InvalidInput, TooLarge, Unavailable, UnsupportedMedia
+from triton_sam.errors import InvalidInput, TooLarge, UnsupportedMedia
 from triton_sam.service.forms import checked_name
+from triton_sam.service.videos.absent import no_space
 
 UPLOAD_FILE = "upload"
 _FILE, _FIELDS = "file", ("model", "axis", "at", "contrast", "axes")
@@ -65,7 +66,7 @@ async def receive_upload(request: Request, folder: Path, most: int, count: Calla
     except FormParserError as error:
         raise InvalidInput(f"the form cannot be read ({error}): send multipart/form-data") from None
     except OSError:
-        raise Unavailable("there is no disk space for videos: try again in a moment") from None
+        raise no_space() from None
     return form.finished(size)
 
 
