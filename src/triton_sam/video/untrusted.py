@@ -38,7 +38,7 @@ _FORMATS = {
 _DECODERS = (
     *("h264", "hevc", "av1", "libdav1d", "vp8", "vp9", "libvpx", "libvpx-vp9", "mpeg4", "msmpeg4v2", "msmpeg4"),
     *("mpeg1video", "mpeg2video", "mpegvideo", "mjpeg", "h263", "flv", "theora", "vc1", "wmv1", "wmv2", "wmv3"),
-    *("prores", "dnxhd", "ffv1", "huffyuv", "ffvhuff", "utvideo", "rawvideo", "wrapped_avframe", "gif", "apng", "png"),
+    *("prores", "dnxhd", "ffv1", "huffyuv", "ffvhuff", "utvideo", "rawvideo", "gif", "apng", "png"),
     *("qtrle", "cinepak", "dvvideo", "jpeg2000", "libopenjpeg"),
 )
 _BEGINNINGS: tuple[tuple[int, bytes, str], ...] = (

@@ -17,6 +17,10 @@ from tests.faults.hostile_videos import HARMLESS, LIMITS, UPLOADS, plain, slow
 from tests.unit.service.helpers import refusal
 from tests.unit.service.video_helpers import video_client, video_service
 from tests.waiting import eventually
+from triton_sam.errors import InvalidInput
+from triton_sam.service.videos import children
+from triton_sam.service.videos.limits import VideoLimits
+from triton_sam.settings import Settings
 
 CODES = {400: "invalid_input", 404: "not_found", 413: "too_large", 415: "unsupported_media"}
 
@@ -166,6 +170,24 @@ def test_limits_of_the_process_that_reads(tmp_path: Path, settings: Any, status:
     answer = asyncio.run(run())
     assert answer.status_code in (status, 413), answer.text
     assert message in answer.json()["error"]["message"]
+    assert processes() == []
+
+
+@pytest.mark.parametrize("answer", [b"{}", b"no JSON"], ids=["an answer", "another text"])
+def test_a_process_that_does_not_end(monkeypatch: pytest.MonkeyPatch, answer: bytes) -> None:
+    """It closes its output, and stays: videos.child_process."""
+    code = f"import os, signal; os.write(1, {answer!r}); os.close(1); signal.pause()  # videos.child_process"
+    monkeypatch.setattr(children, "_CODE", code)
+    monkeypatch.setattr(children, "_EXIT_SECONDS", 0.05)
+
+    async def run() -> dict[str, Any]:
+        return await asyncio.wait_for(children.run_child("decode", {}, VideoLimits.of(Settings())), 30)
+
+    if answer == b"{}":
+        assert asyncio.run(run()) == {}
+    else:
+        with pytest.raises(InvalidInput, match="cannot be read"):
+            asyncio.run(run())
     assert processes() == []
 
 

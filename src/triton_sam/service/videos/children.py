@@ -20,6 +20,8 @@ log = logging.getLogger(__name__)
 
 _MAX_ANSWER = 256 * 1024
 _TICK_SECONDS = 0.1
+#: After the end of its output.
+_EXIT_SECONDS = 5.0
 #: Isolated, so that no file of the present folder is imported; then with the modules of this process.
 _CODE = """
 import json, sys
@@ -56,7 +58,7 @@ async def run_child(
     assert child.stdin is not None
     assert child.stdout is not None
     document = {"work": work, "parent": os.getpid(), "limits": limits.document(), **request}
-    reading = asyncio.ensure_future(_talk(child, json.dumps(document).encode()))
+    reading = asyncio.ensure_future(_talked(child, json.dumps(document).encode()))
     try:
         deadline = asyncio.get_running_loop().time() + limits.seconds
         while not reading.done():
@@ -64,10 +66,19 @@ async def run_child(
             check()
             if not reading.done() and asyncio.get_running_loop().time() > deadline:
                 raise TooLarge(f"the video takes longer than {limits.seconds:g} s to {work}: cut it, or scale it down")
-        return _answer(reading.result(), await child.wait(), work)
+        return _answer(*reading.result(), work)
     finally:
         reading.cancel()
         await _end(child)
+
+
+async def _talked(child: asyncio.subprocess.Process, document: bytes) -> tuple[bytes, int]:
+    """What the process writes, and how it ends: who has closed its output has nothing left to do."""
+    answer = await _talk(child, document)
+    with contextlib.suppress(asyncio.TimeoutError):
+        await asyncio.wait_for(child.wait(), _EXIT_SECONDS)
+    await _end(child)
+    return answer, child.returncode or 0
 
 
 async def _talk(child: asyncio.subprocess.Process, document: bytes) -> bytes:
