@@ -15,6 +15,7 @@ from websockets.exceptions import ConnectionClosed
 
 from tests.unit.service.helpers import Fake, listening
 from tests.unit.service.video_helpers import VideoTransport, jpeg, video_fake
+from tests.video_clips import HEIGHT, WIDTH
 from tests.waiting import eventually
 
 POINT: dict[str, Any] = {"object_id": 1, "points": [[3, 3]], "labels": [1]}
@@ -80,6 +81,26 @@ def test_a_message_that_is_refused_changes_nothing() -> None:
         assert (await ask(socket, jpeg(1)))["frame_index"] == 1
 
     live(talk)
+
+
+def test_prompts_that_wait_are_bounded() -> None:
+    """In bytes, and one for each object: nobody needs to send a frame."""
+    fake = video_fake()
+
+    async def talk(socket: ClientConnection) -> None:
+        await socket.send(json.dumps({"open": {}}))
+        for _ in range(99):
+            await socket.send(json.dumps({"prompt": POINT}))
+        long = {"size": [HEIGHT, WIDTH], "counts": "x" * (3 * 1024 * 1024)}
+        for name in (2, 3):
+            await socket.send(json.dumps({"prompt": {"object_id": name, "mask": long}}))
+        assert "bytes of prompts wait" in await refused(socket, {"prompt": {"object_id": 4, "mask": long}})
+        for name in (2, 3):
+            await socket.send(json.dumps({"prompt": {**POINT, "object_id": name}}))
+        assert objects(await ask(socket, jpeg(0))) == [1, 2, 3]
+
+    live(talk, fake)
+    assert len(fake.transport.done("prompt")) == 3  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(

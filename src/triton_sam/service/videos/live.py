@@ -68,7 +68,8 @@ class LiveVideo:
         self._client, self._settings = client, settings
         self._clip = NewestClip(ClipLimits(limits.frame_pixels, limits.frame_bytes))
         self._state: VideoState | None = None
-        self._waiting: list[PromptBody] = []
+        #: (object, message) of prompts for the next frame: what they unpack to is not kept.
+        self._waiting: list[tuple[int, bytes]] = []
         #: Frames so far.
         self.count = 0
 
@@ -80,22 +81,23 @@ class LiveVideo:
         if self._state is None:
             self._state = await self._client.init_state(self._clip)
         waiting, self._waiting = self._waiting, []
-        for prompt in waiting:
-            await self._prompt(prompt, index)
+        for _, message in waiting:
+            await self._prompt(await self._parsed(message.decode(), index), index)
         found = await self._tracked(index) if self._state.obj_ids else None
         return Answer(found or VideoFrame(index, None, {}, self._clip.size))
 
     async def take_text(self, text: str) -> Answer:
         """A prompt: for the newest frame if it says so, else for the next one."""
-        document = await by_size(len(text), lambda: parse(text, self._settings, _EXAMPLE))
-        if set(document) != {"prompt"} or not isinstance(document["prompt"], dict):
-            raise InvalidInput(f"the message is none that is known here: send {_EXAMPLE}")
-        fields: dict[str, Any] = checked_fields(document["prompt"], PROMPT_FIELDS)
-        wanted = prompt_of(fields, self._settings, self.count)
+        wanted = await self._parsed(text, self.count)
         if wanted.frame == self.count:
-            if len(self._waiting) >= self._settings.video_objects:
+            # A prompt replaces those before it, unless it says otherwise.
+            others = [one for one in self._waiting if one[0] != wanted.object or not wanted.clear_old_points]
+            message = text.encode()
+            if len(others) >= self._settings.video_objects:
                 raise TooLarge("too many prompts wait for the next frame: send a frame")
-            self._waiting.append(wanted)
+            if sum(len(other) for _, other in others) + len(message) > MAX_TEXT:
+                raise TooLarge(f"more than {MAX_TEXT:,} bytes of prompts wait for the next frame: send a frame")
+            self._waiting = [*others, (wanted.object, message)]
             return Answer()
         if wanted.frame != self.count - 1:
             raise InvalidInput(
@@ -104,6 +106,17 @@ class LiveVideo:
                 else "there is no frame yet: leave frame_index out, and the prompt is for the first one"
             )
         return Answer(await self._prompt(wanted, wanted.frame))
+
+    async def _parsed(self, text: str, frame: int) -> PromptBody:
+        """The prompt of a message, which is for a frame unless it names another one."""
+
+        def parsed() -> PromptBody:
+            document = parse(text, self._settings, _EXAMPLE)
+            if set(document) != {"prompt"} or not isinstance(document["prompt"], dict):
+                raise InvalidInput(f"the message is none that is known here: send {_EXAMPLE}")
+            return prompt_of(checked_fields(document["prompt"], PROMPT_FIELDS), self._settings, frame)
+
+        return await by_size(len(text), parsed)
 
     async def close(self) -> None:
         """Triton forgets the video."""
