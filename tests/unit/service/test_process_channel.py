@@ -124,7 +124,22 @@ def test_a_loss_is_reported_after_the_status_has_changed() -> None:
 
 def test_a_cancel_reaches_the_others_and_their_answer_comes_back(ends: tuple[Channel, Channel]) -> None:
     parent, process = ends
-    siblings = ChannelSiblings(process, "names")
+    service = ServiceDescription(
+        settings={},
+        host="",
+        port=0,
+        repository="",
+        segmenters=[],
+        vlms={},
+        triton_url="",
+        metrics_url=None,
+        processes=2,
+        folder="/shared",
+        namespace="names",
+    )
+    siblings = ChannelSiblings(process, service, 1)
+    assert (siblings.namespace, siblings.number, siblings.count) == ("names", 1, 2)
+    assert siblings.folder == Path("/shared")
     seen: list[str] = []
 
     def act_as_parent() -> None:
