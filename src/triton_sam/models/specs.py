@@ -33,6 +33,8 @@ NETWORK_FILE = "network.safetensors"
 #: Graphs of models that remember objects in a video, and what is in none of them. The last is there for torch as well.
 MEMORY_ATTENTION_FILE, VIDEO_DECODER_FILE = "memory_attention.onnx", "video_decoder.onnx"
 MEMORY_ENCODER_FILE, MEMORY_FILE = "memory_encoder.onnx", "memory.json"
+#: Entry of the last in the memory of this package: a digest of what its graphs were put together of.
+ASSEMBLED = "assembled"
 MEMORY_GRAPHS = (MEMORY_ATTENTION_FILE, VIDEO_DECODER_FILE, MEMORY_ENCODER_FILE)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from triton_sam.errors import SetupError
 from triton_sam.installation import install_extra
 from triton_sam.models.bundled import bundled_path
-from triton_sam.models.specs import MEMORY_FILE, Assembly, ModelSpec, Role
+from triton_sam.models.specs import ASSEMBLED, MEMORY_FILE, Assembly, ModelSpec, Role
 from triton_sam.models.weights import ProgressFactory, WeightStore, locked
 
 
@@ -37,7 +37,7 @@ def is_outdated(spec: ModelSpec, version_folder: Path) -> bool:
     """
     if spec.assembly is None:
         return False
-    from triton_sam.export.assembly.run import ASSEMBLED, content_digest
+    from triton_sam.export.assembly.run import content_digest
 
     try:
         made_of = json.loads((version_folder / MEMORY_FILE).read_bytes()).get(ASSEMBLED)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import filecmp
+import json
 import os
 import shutil
 import sys
@@ -20,6 +21,7 @@ from pathlib import Path
 from triton_sam.errors import SetupError
 from triton_sam.models.memory_traits import MEMORY_TRAITS
 from triton_sam.models.specs import (
+    ASSEMBLED,
     CPU_DECODER_FILE,
     CPU_ENCODER_FILE,
     DECODER_FILE,
@@ -102,6 +104,8 @@ def served_spec(row: ModelSpec, version_folder: Path) -> ModelSpec:
     SetupError if the description is damaged.
     """
     row = with_memory(row, (version_folder / MEMORY_FILE).is_file())
+    if row.memory is not None and _is_assembled(version_folder):
+        row = dataclasses.replace(row, memory=dataclasses.replace(row.memory, learned_corrections=False))
     try:
         text = (version_folder / GRAPHS_FILE).read_bytes()
     except FileNotFoundError:
@@ -114,6 +118,14 @@ def served_spec(row: ModelSpec, version_folder: Path) -> ModelSpec:
         return dataclasses.replace(row, graphs=graphs_from_json(text))
     except ValueError:
         raise SetupError(f"{version_folder / GRAPHS_FILE} is damaged: run `triton-sam setup {row.id}` again") from None
+
+
+def _is_assembled(version_folder: Path) -> bool:
+    """Whether the version has the memory of this package, which was trained without corrections."""
+    try:
+        return ASSEMBLED in json.loads((version_folder / MEMORY_FILE).read_bytes())
+    except (OSError, ValueError):
+        return False  # the engine says what is wrong with it
 
 
 def with_memory(spec: ModelSpec, has_memory: bool) -> ModelSpec:

@@ -278,3 +278,13 @@ def test_what_a_killed_writer_left_is_swept(repository: Path) -> None:
     with writing(repository):
         assert not left.exists()
     assert other.exists()
+
+
+@pytest.mark.parametrize(("content", "learned"), [('{"assembled": "5e"}', False), ("{}", True), ("no JSON", True)])
+def test_the_memory_of_this_package_was_trained_without_corrections(
+    content: str, learned: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "memory.json").write_text(content)
+    spec = served_spec(get_spec("sam2:tiny_video"), tmp_path)
+    assert spec.memory is not None
+    assert spec.memory.learned_corrections is learned

@@ -155,8 +155,12 @@ class TrackSession:
         # A mask is the result itself, so that neither memories nor earlier masks matter.
         attended, previous = None, None
         if mask is None:
-            attended = None if is_first else memory.attended(frame, reverse=bool(reverse), length=self.length)
             previous = self._previous(name, frame, conditions)
+            if not self._traits.learned_corrections:
+                boxed = prompt is not None and prompt.box is not None
+                is_first = is_first or boxed
+                previous = None if previous is None or boxed or not (previous > 0).any() else previous
+            attended = None if is_first else memory.attended(frame, reverse=bool(reverse), length=self.length)
         forms = forms or Forms()
         row = TrackRow(embedding, attended, prompt, previous, mask, Remember.HARD, forms.pixels, forms.columns)
 

@@ -18,6 +18,8 @@ class MemoryTraits:
         soft_masks: whether a mask that a person gives keeps soft edges for the network, and has logits of 1024 (SAM 3).
         corrections_condition: whether a corrected frame becomes a conditioning frame; if not, tracking it again
             overwrites the correction.
+        learned_corrections: whether the memory was trained with prompts in tracked frames. If not, a box there is read
+            without memories, and a mask without pixels is not corrected but forgotten.
         memories: frames with memories that are attended to: conditioning ones count as one.
         pointers: frames with object pointers that are attended to; likewise.
         width: channels of a memory.
@@ -30,6 +32,7 @@ class MemoryTraits:
     mask_after_sigmoid: bool = False
     soft_masks: bool = False
     corrections_condition: bool = True
+    learned_corrections: bool = True
     memories: int = 7
     pointers: int = 16
     width: int = 64

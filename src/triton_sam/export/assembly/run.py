@@ -14,15 +14,13 @@ from triton_sam.export.assembly.recipes import Recipes
 from triton_sam.export.assembly.tensor_files import Weights, read_weights, write_weights
 from triton_sam.export.onnx_graph import replacing
 from triton_sam.models.checksums import matches_checksum, write_checksum
-from triton_sam.models.specs import GRAPHS_FILE, MEMORY_FILE, ModelSpec, graphs_to_json
+from triton_sam.models.specs import ASSEMBLED, GRAPHS_FILE, MEMORY_FILE, ModelSpec, graphs_to_json
 
 #: Increase it when the same files are put together differently.
 RECIPE = 1
 #: The whole model, under transformers' names: what torch makes other graphs and its own weights of.
 CHECKPOINT_FILE = "checkpoint.safetensors"
-#: Entry of :data:`~triton_sam.models.specs.MEMORY_FILE`: what :func:`content_digest` was.
-ASSEMBLED = "assembled"
-#: Likewise, entry -> weight.
+#: Entries of :data:`~triton_sam.models.specs.MEMORY_FILE` -> weights.
 _NUMBERS = {
     "mask_downsample_weight": "mask_downsample.weight",
     "mask_downsample_bias": "mask_downsample.bias",
