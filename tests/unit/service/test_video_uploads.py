@@ -103,6 +103,32 @@ def test_something_else_than_a_form(service: httpx.Client, kind: str) -> None:
     assert "multipart/form-data" in refusal(answer, 415, "unsupported_media")
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "status", "message"),
+    [
+        ("model", "sam9", 404, "there is no model"),
+        ("axis", "q", 400, "axis is t"),
+        ("at", "here", 400, "at holds dimensions"),
+        ("contrast", "much", 400, "contrast is"),
+    ],
+)
+def test_a_field_that_is_wrong_is_told_before_the_file(
+    service: httpx.Client, field: str, value: str, status: int, message: str
+) -> None:
+    sent = part(f'name="{field}"'.encode(), value.encode())
+    sent += b"--" + BOUNDARY + b'\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n0'
+    head = (
+        f"POST /v1/videos HTTP/1.1\r\nHost: x\r\nContent-Type: multipart/form-data; boundary={BOUNDARY.decode()}\r\n"
+        "Content-Length: 10000000\r\n\r\n"
+    )
+    with socket.create_connection((service.base_url.host, service.base_url.port or 0), timeout=20) as connection:
+        connection.sendall(head.encode() + sent)
+        answer = connection.recv(4000)
+        assert f" {status} ".encode() in answer
+        while message.encode() not in answer:
+            answer += connection.recv(4000) or pytest.fail(answer.decode())
+
+
 def test_a_name_that_climbs(service: httpx.Client) -> None:
     head = b'name="file"; filename="../../etc/\x1b[31mpass\x07wd\xff.mp4"'
     kind = {"Content-Type": f"multipart/form-data; boundary={BOUNDARY.decode()}"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
@@ -35,11 +35,16 @@ _AT = re.compile(rf"{_PLACE.pattern}(,{_PLACE.pattern}){{0,15}}")
 
 async def film_of_upload(films: Films, request: Request, caller: str) -> Film:
     """The video that is in the request's form. Whatever goes wrong, nothing of it stays on the disk."""
-    await films.model(None)  # before a gigabyte is sent in vain
+
+    async def check(fields: Mapping[str, str]) -> None:
+        await films.model(fields.get("model") or None)
+        _stack_choice(fields)
+
+    await check({})  # before a gigabyte is sent in vain
     films.check_room(caller)
     with _folder(films, caller) as folder:
         upload = await receive_upload(
-            request, folder.path, films.limits.upload_bytes, lambda size: folder.count(UPLOAD_FILE, size)
+            request, folder.path, films.limits.upload_bytes, lambda size: folder.count(UPLOAD_FILE, size), check
         )
         model = await films.model(upload.fields.get("model") or None)
         choice = _stack_choice(upload.fields)
@@ -122,7 +127,7 @@ def checked_axis(axis: str | None) -> str | None:
     return axis
 
 
-def _stack_choice(fields: dict[str, str]) -> dict[str, Any]:
+def _stack_choice(fields: Mapping[str, str]) -> dict[str, Any]:
     """Fields about stacks, as :func:`~triton_sam.video.opening.open_clip` takes them."""
     at, contrast, axes = (fields.get(name) or None for name in ("at", "contrast", "axes"))
     choice: dict[str, Any] = {"axis": checked_axis(fields.get("axis") or None)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,12 +34,19 @@ class Upload:
     fields: dict[str, str]
 
 
-async def receive_upload(request: Request, folder: Path, most: int, count: Callable[[int], None]) -> Upload:
+async def receive_upload(
+    request: Request,
+    folder: Path,
+    most: int,
+    count: Callable[[int], None],
+    check: Callable[[Mapping[str, str]], Awaitable[object]],
+) -> Upload:
     """Writes the form's file into the folder as :data:`UPLOAD_FILE`.
 
     Args:
         most: bytes of the file.
         count: called with its bytes so far; what it raises ends the upload.
+        check: called with the fields before the file when that begins, and with all of them at the end.
     """
     kind, options = parse_options_header(request.headers.get("content-type"))
     boundary = options.get(b"boundary")
@@ -52,9 +59,12 @@ async def receive_upload(request: Request, folder: Path, most: int, count: Calla
     try:
         parser = MultipartParser(boundary, form.callbacks())  # type: ignore[arg-type]
         with (folder / UPLOAD_FILE).open("xb") as file:
-            size = 0
+            size, is_checked = 0, False
             async for chunk in _chunks(request):
                 parser.write(chunk)
+                if form.has_file and not is_checked:
+                    is_checked = True
+                    await check(form.fields)
                 data = b"".join(form.take())
                 if data:
                     size += len(data)
@@ -67,7 +77,9 @@ async def receive_upload(request: Request, folder: Path, most: int, count: Calla
         raise InvalidInput(f"the form cannot be read ({error}): send multipart/form-data") from None
     except OSError:
         raise no_space() from None
-    return form.finished(size)
+    upload = form.finished(size)
+    await check(upload.fields)
+    return upload
 
 
 async def _chunks(request: Request) -> AsyncIterator[bytes]:
@@ -105,6 +117,16 @@ class _Form:
         """The file's bytes since the last call."""
         data, self._data = self._data, []
         return data
+
+    @property
+    def has_file(self) -> bool:
+        """Whether its file has begun."""
+        return self._name is not None
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """Those that are complete."""
+        return dict(self._fields)
 
     def finished(self, size: int) -> Upload:
         """The form; InvalidInput if it is not complete."""
