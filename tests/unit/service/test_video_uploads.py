@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 import tempfile
@@ -18,7 +19,7 @@ from tests.unit.service.helpers import refusal
 from tests.unit.service.video_helpers import video_client, video_service
 from tests.waiting import eventually
 from triton_sam.errors import InvalidInput
-from triton_sam.service.videos import children
+from triton_sam.service.videos import children, uploads
 from triton_sam.service.videos.limits import VideoLimits
 from triton_sam.settings import Settings
 
@@ -127,6 +128,43 @@ def test_a_field_that_is_wrong_is_told_before_the_file(
         assert f" {status} ".encode() in answer
         while message.encode() not in answer:
             answer += connection.recv(4000) or pytest.fail(answer.decode())
+
+
+@contextlib.contextmanager
+def begun(service: httpx.Client) -> Iterator[socket.socket]:
+    """An upload whose file has begun."""
+    head = (
+        f"POST /v1/videos HTTP/1.1\r\nHost: x\r\nContent-Type: multipart/form-data; boundary={BOUNDARY.decode()}\r\n"
+        "Content-Length: 10000000\r\n\r\n"
+    )
+    with socket.create_connection((service.base_url.host, service.base_url.port or 0), timeout=20) as connection:
+        connection.sendall(head.encode() + part(b'name="file"; filename="a"', b"0")[:-2])
+        yield connection
+
+
+def test_an_upload_that_trickles(service: httpx.Client, spool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each byte comes in time, and all of them never would."""
+    with begun(service) as connection:
+        eventually(lambda: left(spool), "the upload has begun")
+        monkeypatch.setattr(uploads, "_GRACE_SECONDS", -100.0)
+        connection.sendall(b"0")
+        assert b" 408 " in connection.recv(4000)
+    eventually(lambda: left(spool) == [], "its files are gone")
+
+
+def test_uploads_are_videos_already(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with video_service(video_open_per_caller=1) as service:
+        with begun(service):
+            eventually(lambda: left(tmp_path), "the upload has begun")
+            answer = service.post("/v1/videos", json={"width": 8, "height": 8})
+            assert "you have 1 videos here" in refusal(answer, 429, "queue_full")
+        eventually(lambda: left(tmp_path) == [], "its files are gone")
+        made = service.post("/v1/videos", files={"file": ("a.mp4", plain(tmp_path))})
+        assert made.status_code == 201, made.text
+        assert service.post("/v1/videos", json={"width": 8, "height": 8}).status_code == 429
+        service.delete(f"/v1/videos/{made.json()['id']}")
+        assert service.post("/v1/videos", json={"width": 8, "height": 8}).status_code == 201
 
 
 def test_a_name_that_climbs(service: httpx.Client) -> None:

@@ -93,11 +93,6 @@ class Films:
 
     # -- videos ----------------------------------------------------------------------------------------------
 
-    def check_room(self, caller: str) -> None:
-        """QueueFull if no further video may be made now."""
-        with self.place(caller):
-            pass
-
     @contextlib.contextmanager
     def place(self, caller: str) -> Iterator[None]:
         """Counts a further video in this block; QueueFull if there are too many."""
@@ -129,10 +124,20 @@ class Films:
         """An id that nobody can guess: who knows it may use the video."""
         return f"{self._process}-{secrets.token_hex(16)}"
 
-    def add(self, facts: FilmFacts, model: ServedSegmenter, folder: VideoFolder) -> Film:
-        """A video whose files are complete. It counts until it is removed."""
+    def add(
+        self,
+        facts: FilmFacts,
+        model: ServedSegmenter,
+        folder: VideoFolder,
+        place: contextlib.ExitStack | None = None,
+    ) -> Film:
+        """A video whose files are complete. It counts until it is removed.
+
+        Args:
+            place: its :meth:`place` if it counts already; taken over.
+        """
         with contextlib.ExitStack() as stack:
-            stack.enter_context(self.place(facts.caller))
+            stack.enter_context(place or self.place(facts.caller))
             film = Film(facts, model, self._client(model), folder, self.limits)
             film.when_closed = stack.pop_all().close
         self._films[facts.id] = film

@@ -41,15 +41,14 @@ async def film_of_upload(films: Films, request: Request, caller: str) -> Film:
         _stack_choice(fields)
 
     await check({})  # before a gigabyte is sent in vain
-    films.check_room(caller)
-    with _folder(films, caller) as folder:
+    with contextlib.ExitStack() as place, _folder(films, caller) as folder:
+        place.enter_context(films.place(caller))  # from now on: uploads count
         upload = await receive_upload(
             request, folder.path, films.limits.upload_bytes, lambda size: folder.count(UPLOAD_FILE, size), check
         )
         model = await films.model(upload.fields.get("model") or None)
         choice = _stack_choice(upload.fields)
         await asyncio.to_thread(_check_kind, folder.path / UPLOAD_FILE, upload.name)
-        films.check_room(caller)
         request_document = {"folder": str(folder.path), "file": UPLOAD_FILE, "name": upload.name, "choice": choice}
         found = await unless_gone(request, _decoded(films, folder, request_document))
         folder.unlink(UPLOAD_FILE)
@@ -64,7 +63,7 @@ async def film_of_upload(films: Films, request: Request, caller: str) -> Film:
             found["notes"],
             form=found["form"],
         )
-        return films.add(facts, model, folder)
+        return films.add(facts, model, folder, place.pop_all())
 
 
 async def empty_film(films: Films, document: dict[str, Any], caller: str) -> Film:

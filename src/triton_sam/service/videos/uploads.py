@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 
-from triton_sam.errors import InvalidInput, TooLarge, UnsupportedMedia
+from triton_sam.errors import InvalidInput, RequestTimeout, TooLarge, UnsupportedMedia
 from triton_sam.service.forms import checked_name
 from triton_sam.service.videos.absent import no_space
 
@@ -19,6 +20,8 @@ UPLOAD_FILE = "upload"
 _FILE, _FIELDS = "file", ("model", "axis", "at", "contrast", "axes")
 _MAX_FIELD_BYTES, _MAX_HEADER_BYTES = 4096, 8192
 _MAX_NAME = 100
+#: Bytes a second on average after the first seconds: an upload keeps one of few slots.
+_SLOWEST, _GRACE_SECONDS = 64 * 1024, 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +63,12 @@ async def receive_upload(
         parser = MultipartParser(boundary, form.callbacks())  # type: ignore[arg-type]
         with (folder / UPLOAD_FILE).open("xb") as file:
             size, is_checked = 0, False
+            began = time.monotonic()
             async for chunk in _chunks(request):
+                if time.monotonic() - began > _GRACE_SECONDS + size / _SLOWEST:
+                    raise RequestTimeout(
+                        f"the file arrives with less than {_SLOWEST:,} bytes a second: send it over a faster connection"
+                    )
                 parser.write(chunk)
                 if form.has_file and not is_checked:
                     is_checked = True
