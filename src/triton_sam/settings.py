@@ -39,7 +39,7 @@ class VideoServiceSettings(BaseSettings):
     video_decode_bytes: int = Field(
         default=2048 * MIB, gt=0, description="memory of the process that reads or exports a video for the service"
     )
-    video_decoders: int = Field(default=2, gt=0, description="such processes at a time")
+    video_decoders: int = Field(default=2, gt=0, description="such processes at a time, and one more for exports")
     video_clip_bytes: int = Field(
         default=2048 * MIB, gt=0, description="disk space of one video in the service: frames and masks"
     )

@@ -25,7 +25,7 @@ from triton_sam.service.rate_limits import Clock, Rate, check_wait
 #: The counts of a process, in the order of their columns; "part 0" and so on belong to paths with their own limit.
 COUNTS = (
     *("working", "arriving", "bytes", "sockets", "connections", "decoding", "part 0", "part 1", "part 2"),
-    *("videos", "video bytes", "video decoders"),
+    *("videos", "video bytes", "videos read", "videos exported"),
 )
 MAX_PROCESSES = 64
 _COUNT = struct.calcsize("q")

@@ -69,7 +69,7 @@ async def written(films: Films, film: Film, form: str) -> OpenFile:
             "objects": film.objects,
             "volume": film.facts.form,
         }
-        async with films.decoders:
+        async with films.exporters.of(film.facts.caller):
             await run_child("export", request, films.limits, count)
         with film.disk():
             film.check_open()

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 
 from triton_sam.errors import NotServed, QueueFull
-from triton_sam.service.admission.capacity import DecodingSlots, LocalTally, Tally
+from triton_sam.service.admission.capacity import LocalTally, Tally
 from triton_sam.service.gateway import Gateway
 from triton_sam.service.served_models import ServedSegmenter
 from triton_sam.service.telemetry.metrics import ServiceMetrics
@@ -21,12 +21,12 @@ from triton_sam.service.videos.limits import VideoLimits
 from triton_sam.service.videos.live import LiveVideo
 from triton_sam.service.videos.sessions import ServiceVideoClient, end_within
 from triton_sam.service.videos.spool import DiskBudget, Spool, VideoFolder, opened_spool
+from triton_sam.service.videos.turns import Turns
 from triton_sam.settings import Settings
 
 log = logging.getLogger(__name__)
 
 _VIDEOS = "videos"
-_SLOTS = "video decoders"
 #: How often it is looked for videos that nobody uses; more often if they are kept for a shorter time.
 _SWEEP_SECONDS = 5.0
 _CLOSE_SECONDS = 20.0
@@ -52,7 +52,8 @@ class Films:
         """
         self.settings = settings
         self.limits = VideoLimits.of(settings)
-        self.decoders = DecodingSlots(settings.video_decoders, tally, _SLOTS)
+        self.decoders = Turns("read", settings.video_decoders, tally)
+        self.exporters = Turns("exported", 1, tally)  # who waits for a file need not wait for all uploads
         self._gateway, self._metrics, self._process = gateway, metrics, process
         self._tally: Tally = tally or LocalTally()
         self._of_callers: Counter[str] = Counter()

@@ -50,7 +50,7 @@ async def film_of_upload(films: Films, request: Request, caller: str) -> Film:
         choice = _stack_choice(upload.fields)
         await asyncio.to_thread(_check_kind, folder.path / UPLOAD_FILE, upload.name)
         request_document = {"folder": str(folder.path), "file": UPLOAD_FILE, "name": upload.name, "choice": choice}
-        found = await unless_gone(request, _decoded(films, folder, request_document))
+        found = await unless_gone(request, _decoded(films, folder, caller, request_document))
         folder.unlink(UPLOAD_FILE)
         facts = FilmFacts(
             films.new_id(),
@@ -84,7 +84,7 @@ async def empty_film(films: Films, document: dict[str, Any], caller: str) -> Fil
         return films.add(facts, model, folder)
 
 
-async def _decoded(films: Films, folder: VideoFolder, document: dict[str, Any]) -> dict[str, Any]:
+async def _decoded(films: Films, folder: VideoFolder, caller: str, document: dict[str, Any]) -> dict[str, Any]:
     """What the process says that reads the file; what it writes counts while it writes."""
 
     def count() -> None:
@@ -92,7 +92,7 @@ async def _decoded(films: Films, folder: VideoFolder, document: dict[str, Any]) 
             with contextlib.suppress(FileNotFoundError):
                 folder.count(name, (folder.path / name).stat().st_size)
 
-    async with films.decoders:
+    async with films.decoders.of(caller):
         found = await run_child("decode", document, films.limits, count)
     count()
     return found
