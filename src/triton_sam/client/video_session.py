@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import logging
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,6 +97,17 @@ class VideoSession:
     def checkpoint(self) -> Checkpoint | None:
         """The newest state."""
         return self._log.checkpoint
+
+    @property
+    def states(self) -> list[Checkpoint]:
+        """All that are kept, the oldest first."""
+        return [state for state in self._log.checkpoints if state is not None]
+
+    def replace_states(self, states: Iterable[Checkpoint]) -> None:
+        """The same states with their bytes elsewhere; those that are not kept any more are left out."""
+        others = {state.step: state for state in states}
+        kept = self._log.checkpoints
+        kept[:] = [state if state is None else others.get(state.step, state) for state in kept]
 
     # -- requests --------------------------------------------------------------------------------------------
 

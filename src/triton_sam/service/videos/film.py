@@ -22,6 +22,7 @@ from triton_sam.service.videos.frame_store import FRAMES_FILE, FrameStore, Store
 from triton_sam.service.videos.limits import VideoLimits
 from triton_sam.service.videos.results import RESULTS_FILE, StoredResults
 from triton_sam.service.videos.sessions import ServiceVideoClient, end_within
+from triton_sam.service.videos.shelf import StateShelf
 from triton_sam.service.videos.spool import VideoFolder
 from triton_sam.service.videos.tracking import Tracking
 from triton_sam.video.found import VideoFrame
@@ -75,6 +76,7 @@ class Film:
         self.results = StoredResults(folder.path, facts.size, limits.clip_bytes)
         self.clip = StoredClip(self.store, facts.size, name=facts.name, rate=facts.fps, grows=facts.grows)
         self._state: VideoState | None = None
+        self._shelf = StateShelf(folder)
         self.tracking: Tracking | None = None
         self.is_exporting = False
         #: Called when it was removed.
@@ -225,6 +227,11 @@ class Film:
     def count_results(self) -> None:
         if not self.is_closed:
             self.folder.count(RESULTS_FILE, self.results.bytes)
+
+    async def shelve(self) -> None:
+        """Puts what is only needed after a loss of the server on the disk; to be called now and then."""
+        if self._state is not None and not self.is_closed:
+            await self._shelf.take(self._state.session)
 
     async def _keep(self, work: Awaitable[VideoFrame]) -> VideoFrame:
         found = await self._guarded(work)

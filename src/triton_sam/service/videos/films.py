@@ -200,4 +200,6 @@ class Films:
                 if film.idle_seconds > keep:
                     log.info("a video is deleted: nobody has used it for %g s", keep)
                     await end_within(_CLOSE_SECONDS, self.remove(film))
+                else:
+                    await end_within(_CLOSE_SECONDS, film.shelve())
             self.measure()
