@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
+import { setStackTaker } from "../../src/triton_sam/service/static/js/importers.js";
 import { Expander } from "../../src/triton_sam/service/static/js/science/expand.js";
 import { mayHaveMore } from "../../src/triton_sam/service/static/js/science/file_heads.js";
 import { expanded } from "../../src/triton_sam/service/static/js/science/planes.js";
@@ -92,4 +93,19 @@ test("very many pages are asked for first", async () => {
   assert.equal((await itemsOf(expander(service, answer(true)).expand(tiff(), "long.tif"))).length, 201);
   assert.match(questions[0], /long\.tif has 201 pages/);
   assert.equal(questions.length, 2);
+});
+
+test("a stack that is too large for images is offered as a video before it is refused", async () => {
+  const service = fakeService([new Uint8Array(12)], { width: 2, height: 2, channels: 1, channel_names: null });
+  const limits = () => ({ max_image_bytes: 4 });
+  const asked = [];
+  setStackTaker((_, name, pages) => asked.push([name, pages]) > 1);
+  try {
+    await assert.rejects(expander(service, { limits }).expand(tiff(), "a.tif"), /4 are allowed/);
+    assert.deepEqual(await itemsOf(expander(service, { limits }).expand(tiff(), "a.tif")), []);
+  } finally {
+    setStackTaker(() => false);
+  }
+  assert.deepEqual(asked, [["a.tif", null], ["a.tif", null]]);
+  assert.equal(service.described, 0, "nothing was sent");
 });

@@ -51,5 +51,5 @@ export function setStackTaker(take) {
   stackTaker = take;
 }
 
-/** @param {Blob} file @param {string} name @param {number} pages @returns {Promise<boolean>} */
+/** @param {Blob} file @param {string} name @param {number|null} pages  null: it is too large to be asked @returns {Promise<boolean>} */
 export const takenAsStack = (file, name, pages) => stackTaker(file, name, pages);

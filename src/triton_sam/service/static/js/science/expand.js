@@ -47,7 +47,9 @@ export class Expander {
   async expand(file, name, signal) {
     const plain = { name, file, view: null };
     if (!mayHaveMore(await headOf(file))) return [plain];
-    this._checkSize(file);
+    const isLarge = this._isLarge(file);
+    if (isLarge && (await takenAsStack(file, name, null))) return [];
+    if (isLarge) throw this._tooLarge(file);
     const description = await this.connection.persist(() => this.service.describe(file, signal), signal);
     if (isPlain(description)) return [plain];
     const { pages } = description;
@@ -56,12 +58,15 @@ export class Expander {
     return this._pages(file, name, description, signal);
   }
 
-  /** Before megabytes are sent for nothing. */
-  _checkSize({ size }) {
-    const most = this.limits()?.max_image_bytes;
-    if (!most || size <= most) return;
+  /** Asked before megabytes are sent for nothing. */
+  _isLarge({ size }) {
+    return size > (this.limits()?.max_image_bytes || Infinity);
+  }
+
+  _tooLarge({ size }) {
+    const most = this.limits().max_image_bytes;
     const numbers = `${size.toLocaleString("en")} bytes and ${most.toLocaleString("en")} are allowed`;
-    throw new Problem("too_large", `the image has ${numbers}: send a smaller one, or a part of its pages`);
+    return new Problem("too_large", `the image has ${numbers}: send a smaller one, or a part of its pages`);
   }
 
   async *_pages(file, name, description, signal) {

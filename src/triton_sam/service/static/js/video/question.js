@@ -3,12 +3,12 @@ import { element, icon } from "../ui/dom.js";
 import { placeLabel, placesText } from "./places.js";
 
 /**
- * @param {string} name of the file @param {number|null} pages
+ * @param {string} name of the file @param {number|null} pages  null: not known
  * @param {[string, string][]} choices  value and what the button says
  * @returns {Promise<string|null>} null: nothing was chosen
  */
 export function askHow(name, pages, choices) {
-  const title = pages ? `${name} has ${pages.toLocaleString("en")} pages` : `${name} has several frames`;
+  const title = pages ? `${name} has ${pages.toLocaleString("en")} pages` : `${name}: what is it?`;
   const buttons = choices.map(([value, label], index) =>
     element("button", { type: "button", class: "button", "data-choice": value, autofocus: index === 0 }, label));
   return asked(title, element("div", { class: "choices" }, ...buttons), (close) => {

@@ -97,13 +97,14 @@ export class VideoSession extends EventTarget {
     const sent = Object.fromEntries(Object.entries(options).filter(([, value]) => value));
     this._app.notice(KIND, "");
     tell(0);
+    let film = null;
     try {
-      const info = await this.service.open(file, sent, tell, abort.signal);
-      const film = new Film(info, file, options);
-      if (prompts) await this._repeat(film, prompts);
+      film = new Film(await this.service.open(file, sent, tell, abort.signal), file, options);
+      if (prompts) await this._repeat(film, prompts, abort.signal);
       this.close();
       this._show(film);
     } catch (error) {
+      if (film) this.service.close(film.info.id).catch(() => {}); // nobody would use it
       if (!abort.signal.aborted) this._refused(error, file, options);
     }
     this._abort = null;
@@ -120,8 +121,9 @@ export class VideoSession extends EventTarget {
     this._app.notice(KIND, videoSentence(error), places.length ? { label: "Choose", run: choose } : null);
   }
 
-  async _repeat(film, prompts) {
+  async _repeat(film, prompts, signal) {
     for (const [object, frame, prompt] of prompts.all) {
+      signal.throwIfAborted();
       film.setPrompt(object, frame, prompt);
       film.corrected(object, await this.service.prompt(film.info.id, bodyOf(object, frame, prompt)));
     }

@@ -43,7 +43,8 @@ export function startVideo(app, page) {
   });
   setStackTaker(async (file, name, pages) => {
     if (!videoModels(app.models).length) return false;
-    const choice = await ask(name, pages, [AS_SLICES, AS_FRAMES, ["images", "Add its pages to the list of images"]]);
+    const asImages = pages ? [["images", "Add its pages to the list of images"]] : []; // else it is too large for that
+    const choice = await ask(name, pages, [AS_SLICES, AS_FRAMES, ...asImages]);
     if (choice === "t" || choice === "z") await open(named(file, name), { axis: choice });
     return choice !== "images";
   });
