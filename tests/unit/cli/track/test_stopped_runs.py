@@ -139,7 +139,7 @@ def test_a_full_disk_stops_a_run_which_then_goes_on(
 def test_a_limit_of_file_sizes_is_a_full_disk_too(server: FakeVideoServer, run: Run) -> None:
     write_video(Path("v.mp4"), 40)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2048, limits[1]))
     try:
         ended = run("v.mp4", "--point", "0,4,4", "--out", "o.mp4")
     finally:
