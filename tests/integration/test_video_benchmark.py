@@ -39,9 +39,8 @@ def test_every_part_gives_figures(
     write_frames(tmp_path, Path("docs/images/coffee.png"), size)
     said: list[dict[str, Any]] = []
     monkeypatch.setattr(video_device, "say", lambda **figures: said.append(figures))
-    given = argparse.Namespace(
-        folder=video_repository, size=size, objects=(1, 2), videos=(2,), frames=6, warm=2, clicks=3, long=210, window=2
-    )
+    numbers = {"frames": 6, "warm": 2, "clicks": 3, "long": 210, "window": 2, "state_every": 30}
+    given = argparse.Namespace(folder=video_repository, size=size, objects=(1, 2), videos=(2,), **numbers)
     _SERVED[part](server, tmp_path, given)
     wanted = {"ready": 0, "objects": 2, "videos": 1, "clicks": 4, "client": 2, "growth": 1}
     assert len(said) == wanted[part]
