@@ -72,7 +72,7 @@ class _Known:
         self._served = served
 
     def infer(self, call: Call) -> Mapping[str, npt.NDArray[Any]]:
-        raise NotImplementedError
+        raise NotImplementedError("steps go through the gateway: this only tells what is served")
 
     def is_ready(self, model: str) -> bool:
         return True
@@ -97,8 +97,8 @@ class _ThroughGateway:
         return await self._gateway.send_step(call)
 
     async def stream(self, call: Call) -> AsyncGenerator[Outputs, None]:
-        raise NotImplementedError
-        yield {}
+        raise NotImplementedError("a step of a video has one answer")
+        yield {}  # makes it a generator, as the protocol of transports has it
 
     async def can_cancel_natively(self) -> bool:
         return False
