@@ -16,8 +16,9 @@ from transformers import Sam2VideoConfig, Sam2VideoModel, Sam3TrackerVideoConfig
 from tests.oracles import video as oracle
 from tests.unit.export.small import small_spec
 from triton_sam.export.random_weights import randomise
+from triton_sam.models.architecture import Backbone
 from triton_sam.models.memory_traits import MEMORY_TRAITS
-from triton_sam.models.specs import Backbone, ModelSpec, exported_graphs
+from triton_sam.models.specs import ModelSpec, exported_graphs
 from triton_sam.networks import segmenters
 
 #: By model: what its published predictor does.

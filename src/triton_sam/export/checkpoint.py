@@ -19,9 +19,10 @@ from torch.nn import functional
 
 from triton_sam.errors import InvalidInput
 from triton_sam.export.checkpoint_keys import MappedWeights, map_keys
+from triton_sam.models.architecture import Architecture, Backbone
 from triton_sam.models.catalog import CATALOG
 from triton_sam.models.memory_traits import MEMORY_TRAITS
-from triton_sam.models.specs import Architecture, Backbone, ModelSpec
+from triton_sam.models.specs import ModelSpec
 from triton_sam.networks.segmenters import build
 
 #: Image-mode checkpoints may lack it, and no mask depends on it.

@@ -147,7 +147,7 @@ class MappedWeights:
         memory: likewise of the memory, which only video needs; empty if the file has none.
         origin: name -> the key in the file, for messages.
         unused: keys in the file that are not needed.
-        generation: that of :class:`~triton_sam.models.specs.Architecture` if the file shows it, else empty.
+        generation: that of :class:`~triton_sam.models.architecture.Architecture` if the file shows it, else empty.
     """
 
     tensors: dict[str, Tensor] = field(default_factory=dict)

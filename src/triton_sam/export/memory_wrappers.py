@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from triton_sam.export.onnx_graph import CONTRIB
 from triton_sam.export.wrappers import Decoder
-from triton_sam.models.specs import Architecture
+from triton_sam.models.architecture import Architecture
 from triton_sam.networks.memory_steps import TorchKernels, point_to_object
 
 #: Logits of an object that is not in the frame.

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from triton_sam.export.mask_choice import StabilityRule, rule_of
 from triton_sam.export.parity_scenes import Case, Scene, prompts
-from triton_sam.models.specs import Architecture, Graphs
+from triton_sam.models.architecture import Architecture
+from triton_sam.models.specs import Graphs
 from triton_sam.networks.segmenters import normalisation
 
 FloatArray = npt.NDArray[np.float32]

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from triton_sam.models.specs import Architecture, Backbone, ModelSpec, exported_graphs
+from triton_sam.models.architecture import Architecture, Backbone
+from triton_sam.models.specs import ModelSpec, exported_graphs
 
 #: One block of each kind that a backbone has, and narrow.
 _SHRUNK: dict[Backbone, dict[str, Any]] = {

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from triton_sam.export.two_way_transformer import norm_over_channels, run_two_way_transformer
-from triton_sam.models.specs import Architecture, Backbone
+from triton_sam.models.architecture import Architecture, Backbone
 from triton_sam.networks.segmenters import normalisation
 
 _NOT_A_POINT = -1

@@ -10,12 +10,11 @@ import dataclasses
 
 from triton_sam.core.geometry import ResizePolicy
 from triton_sam.errors import InvalidInput
+from triton_sam.models.architecture import Architecture, Backbone
 from triton_sam.models.specs import (
     IMAGENET_MEAN,
     IMAGENET_STD,
-    Architecture,
     Assembly,
-    Backbone,
     DecoderGraph,
     EncoderGraph,
     Graphs,

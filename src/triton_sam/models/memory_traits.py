@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from triton_sam.core.video.memory_traits import MemoryTraits
 
-#: By :attr:`~triton_sam.models.specs.Architecture.generation`.
+#: By :attr:`~triton_sam.models.architecture.Architecture.generation`.
 MEMORY_TRAITS = {
     "sam2": MemoryTraits(pointer_positions=False, marks_occlusion=False),
     "sam2.1": MemoryTraits(),

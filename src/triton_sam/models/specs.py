@@ -11,8 +11,10 @@ from enum import Enum
 
 from pydantic import TypeAdapter
 
+from triton_sam.core.concepts.traits import ConceptTraits
 from triton_sam.core.geometry import ResizePolicy
 from triton_sam.core.video.memory_traits import MemoryTraits
+from triton_sam.models.architecture import Architecture, Backbone
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -35,6 +37,11 @@ MEMORY_ATTENTION_FILE, VIDEO_DECODER_FILE = "memory_attention.onnx", "video_deco
 MEMORY_ENCODER_FILE, MEMORY_FILE = "memory_encoder.onnx", "memory.json"
 #: Entry of the last in the memory of this package: a digest of what its graphs were put together of.
 ASSEMBLED = "assembled"
+#: Graphs of models that find concepts, their traits, and what turns words into tokens (the last two for torch as well).
+TEXT_ENCODER_FILE, DETECTOR_FILE = "text_encoder.onnx", "detector.onnx"
+CONCEPTS_FILE, TOKENIZER_FILE = "concepts.json", "tokenizer.json"
+#: The output of such a model's encoder that its detector reads, beside those that its decoder does.
+BACKBONE_FEATURES = "backbone_features"
 MEMORY_GRAPHS = (MEMORY_ATTENTION_FILE, VIDEO_DECODER_FILE, MEMORY_ENCODER_FILE)
 
 
@@ -203,40 +210,6 @@ def graphs_from_json(text: str | bytes) -> Graphs:
     return _GRAPHS.validate_json(text)
 
 
-class Backbone(str, Enum):
-    """The kind of image encoder."""
-
-    VIT = "vit"
-    TINY_VIT = "tiny_vit"
-    HIERA = "hiera"
-    PERCEPTION = "perception"
-
-
-@dataclass(frozen=True, slots=True)
-class Architecture:
-    """The dimensions of one variant's network.
-
-    Attributes:
-        width: channels of the first stage.
-        depths: blocks of each stage (one stage if the backbone has no stages).
-        heads: attention heads of the first stage.
-        global_blocks: blocks that attend to the whole image.
-        windows: window side of each stage.
-        background: side of the background positional embedding (hiera).
-        generation: of models that were trained for video, by which their memory is known; it distinguishes SAM 2.1
-            from SAM 2, whose image networks have the same architecture.
-    """
-
-    backbone: Backbone
-    width: int
-    depths: tuple[int, ...]
-    heads: int
-    global_blocks: tuple[int, ...] = ()
-    windows: tuple[int, ...] = ()
-    background: int = 0
-    generation: str = ""
-
-
 @dataclass(frozen=True, slots=True)
 class Assembly:
     """Graphs that are put together, without torch, of the weights in ready-made graphs and of weights in this package.
@@ -268,6 +241,7 @@ class ModelSpec:
         prompts: kinds of prompts it takes.
         pred_iou_thresh: the predicted IoU above which everything mode keeps a mask by default, as published.
         memory: how it remembers objects in a video, of a model in a repository whose files have a memory; else None.
+        concepts: how it finds what words and examples name, likewise.
     """
 
     id: str
@@ -287,6 +261,7 @@ class ModelSpec:
     prompts: frozenset[str] = frozenset({"points", "boxes", "masks", "everything"})
     pred_iou_thresh: float = 0.8
     memory: MemoryTraits | None = None
+    concepts: ConceptTraits | None = None
 
     @property
     def side(self) -> int:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from triton_sam.models.specs import Architecture
+from triton_sam.models.architecture import Architecture
 
 _WIDTH = 256
 _HEADS = 8

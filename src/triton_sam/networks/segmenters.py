@@ -14,8 +14,9 @@ from torch import Tensor
 
 from triton_sam.core.video.memory_traits import MemoryTraits
 from triton_sam.errors import InvalidInput
+from triton_sam.models.architecture import Architecture, Backbone
 from triton_sam.models.memory_traits import MEMORY_TRAITS
-from triton_sam.models.specs import IMAGENET_MEAN, IMAGENET_STD, Architecture, Backbone
+from triton_sam.models.specs import IMAGENET_MEAN, IMAGENET_STD
 from triton_sam.networks.memory_layers import MEMORY_NAMES, add_memory
 from triton_sam.networks.sam2_layers import Sam2Layers
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from triton_sam.errors import SetupError
 from triton_sam.installation import install_extra
+from triton_sam.models.architecture import Backbone
 from triton_sam.models.checksums import checksum_file, matches_checksum, write_checksum
 from triton_sam.models.memory_traits import MEMORY_TRAITS
 from triton_sam.models.specs import (
@@ -21,7 +22,6 @@ from triton_sam.models.specs import (
     MEMORY_FILE,
     MEMORY_GRAPHS,
     NETWORK_FILE,
-    Backbone,
     EngineChoice,
     Graphs,
     ModelSpec,

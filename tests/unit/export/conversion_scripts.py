@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from triton_sam.models.specs import Backbone
+from triton_sam.models.architecture import Backbone
 
 _SHARED_CHAIN = (
     ("iou_prediction_head.layers.0", "iou_prediction_head.proj_in"),

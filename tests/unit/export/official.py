@@ -12,7 +12,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from triton_sam.models.specs import Architecture, Backbone
+from triton_sam.models.architecture import Architecture, Backbone
 
 Shapes = dict[str, tuple[int, ...]]
 

@@ -20,8 +20,9 @@ from triton_sam.export.parity_report import Report
 from triton_sam.export.parity_scenes import Scene, drawing
 from triton_sam.export.random_weights import randomise, shrunk
 from triton_sam.export.run import write_graphs
+from triton_sam.models.architecture import Architecture, Backbone
 from triton_sam.models.catalog import get_spec
-from triton_sam.models.specs import Architecture, Backbone, ModelSpec, exported_graphs
+from triton_sam.models.specs import ModelSpec, exported_graphs
 from triton_sam.networks.segmenters import build
 
 Arrays = dict[str, npt.NDArray[np.float32]]

@@ -14,9 +14,10 @@ from tests.unit.export.small import small_network, small_spec, state_of
 from triton_sam.errors import WeightsError
 from triton_sam.export.checkpoint import fill, network_of, recognise
 from triton_sam.export.checkpoint_keys import MappedWeights, map_keys
+from triton_sam.models.architecture import Backbone
 from triton_sam.models.catalog import CATALOG, get_spec
 from triton_sam.models.memory_traits import MEMORY_TRAITS
-from triton_sam.models.specs import Backbone, ModelSpec
+from triton_sam.models.specs import ModelSpec
 from triton_sam.models.weights import WeightStore
 from triton_sam.networks.segmenters import build
 from triton_sam.settings import get_settings

@@ -9,10 +9,9 @@ import pytest
 
 from triton_sam.core.geometry import ResizePolicy
 from triton_sam.errors import InvalidInput
+from triton_sam.models.architecture import Architecture, Backbone
 from triton_sam.models.catalog import CATALOG, DEFAULT_MODEL, FAMILY_DEFAULTS, VIDEO_MODEL, get_spec, resolve_ids
 from triton_sam.models.specs import (
-    Architecture,
-    Backbone,
     HttpSource,
     HubSource,
     ModelFile,

@@ -13,7 +13,7 @@ from transformers import Sam2VideoInferenceSession, Sam3TrackerVideoInferenceSes
 from tests.oracles.video import Definition, VideoOracle
 from tests.video_models import VideoModel
 from tests.video_script import HEIGHT, WIDTH
-from triton_sam.models.specs import Backbone
+from triton_sam.models.architecture import Backbone
 
 
 @pytest.mark.parametrize("model_id", ["sam2.1:tiny", "sam3:tracker"])

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 from triton_sam.core.video.memory_traits import MemoryTraits
-from triton_sam.models.specs import Architecture, Graphs
+from triton_sam.models.architecture import Architecture
+from triton_sam.models.specs import Graphs
 
 _DRIVER = Path("/proc/driver/nvidia/version")
 _PACKAGE = Path(__file__).parents[2]

@@ -21,7 +21,8 @@ from pydantic import JsonValue, TypeAdapter
 from triton_sam.core.geometry import ResizePolicy
 from triton_sam.core.video.memory_traits import MemoryTraits
 from triton_sam.engines.torch.code_folder import CodeFolder
-from triton_sam.models.specs import Architecture, Graphs, ModelSpec
+from triton_sam.models.architecture import Architecture
+from triton_sam.models.specs import Graphs, ModelSpec
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from triton_sam.engines.torch.layout import Layout, to_image
-from triton_sam.models.specs import Architecture, Backbone
+from triton_sam.models.architecture import Architecture, Backbone
 
 #: Labels besides 0 to 3: the reference's padding token, and an unused slot.
 NOT_A_POINT, ABSENT = -1, -2

@@ -7,7 +7,8 @@ import time
 import torch
 
 from triton_sam.errors import SetupError
-from triton_sam.models.specs import Backbone, ModelSpec
+from triton_sam.models.architecture import Backbone
+from triton_sam.models.specs import ModelSpec
 from triton_sam.settings import Settings
 
 

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from triton_sam.engines.torch.hiera import HieraTrunk
 from triton_sam.engines.torch.layout import Layout
-from triton_sam.models.specs import Backbone, ModelSpec
+from triton_sam.models.architecture import Backbone
+from triton_sam.models.specs import ModelSpec
 
 
 class RowEncoder(nn.Module):

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from triton_sam.core.geometry import Frame, ResizePolicy
-from triton_sam.models.specs import Architecture
+from triton_sam.models.architecture import Architecture
 from triton_sam.networks.segmenters import normalisation
 
 _kernel: ModuleType | None
