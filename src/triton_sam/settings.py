@@ -78,6 +78,8 @@ class Settings(VideoServiceSettings):
     max_image_pixels: int = Field(default=100_000_000, gt=0, description="largest image, width x height in pixels")
     max_points: int = Field(default=256, gt=0, description="maximum number of points per object")
     max_objects: int = Field(default=64, gt=0, description="maximum number of objects per request")
+    max_concepts: int = Field(default=16, gt=0, description="maximum number of texts or concepts per request")
+    max_instances: int = Field(default=200, gt=0, description="maximum number of instances of one concept in an answer")
     max_prompt_bytes: int = Field(default=32 * MIB, gt=0, description="maximum length of prompt_json")
 
     max_answer_pixels: int = Field(

@@ -27,7 +27,8 @@ from triton_sam.core.everything.driver import Find, Floats, Progress, find_with,
 from triton_sam.core.everything.grids import CropBox, plan
 from triton_sam.core.everything.options import EverythingOptions
 from triton_sam.core.fair_queue import background_share
-from triton_sam.core.prompts import FOREGROUND, ObjectPrompt
+from triton_sam.core.prompt_values import FOREGROUND
+from triton_sam.core.prompts import ObjectPrompt
 from triton_sam.engines.base import Embedding, Engine, FindingEngine, Row
 from triton_sam.engines.priority import lower_this_thread
 from triton_sam.errors import QueueFull, TritonSamError

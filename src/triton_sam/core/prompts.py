@@ -8,7 +8,8 @@ The JSON form (``prompt_json``)::
 
 Points, one box and a mask at the top level describe ONE object. Several boxes without points are one object each.
 Any other prompt with several objects uses ``objects``. ``{"everything": {...}, "format": "rle"}`` asks for all masks of
-the image instead (:mod:`~triton_sam.core.everything.options`) and takes no other prompt beside it.
+the image instead (:mod:`~triton_sam.core.everything.options`), and ``text`` or ``exemplars`` ask for all instances of a
+concept (:mod:`~triton_sam.core.concepts.request`); neither takes another kind of prompt beside it.
 """
 
 from __future__ import annotations
@@ -17,23 +18,24 @@ import base64
 import binascii
 import json
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from triton_sam.core.concepts.request import CONCEPT_KEYS, ConceptLimits, ConceptRequest, concepts_from
 from triton_sam.core.everything.options import EVERYTHING_FORMATS, EverythingOptions, everything_from
-from triton_sam.core.json_values import is_finite_number, kind, short
+from triton_sam.core.json_values import kind, short
 from triton_sam.core.mask_cleaning import Cleaning, cleaning_from
 from triton_sam.core.masks import FORMATS
+from triton_sam.core.prompt_values import box_row, is_empty, label_row, number_rows, refuse_unknown
 from triton_sam.errors import InvalidInput, Unsupported
 from triton_sam.settings import Settings
 
-FOREGROUND, BACKGROUND = 1, 0
 _OBJECT_KEYS = frozenset({"points", "labels", "box", "boxes", "mask_input"})
-_PROMPT_KEYS = _OBJECT_KEYS | {"objects", "multimask", "format", "text", "image_size", "clean", "everything"}
+_PROMPT_KEYS = _OBJECT_KEYS | CONCEPT_KEYS | {"objects", "multimask", "format", "image_size", "clean", "everything"}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,25 +62,30 @@ class Prompt:
     objects: tuple[ObjectPrompt, ...]
     multimask: bool = False
     format: str = "png"
-    text: str | None = None
     image_size: tuple[int, int] | None = None
     """(width, height); only needed with an embedding that the server no longer has."""
     clean: Cleaning | None = None
     """What is cleaned away from full-size masks; None for nothing."""
     everything: EverythingOptions | None = None
     """What is looked for in the whole image; then there are no objects."""
+    concepts: ConceptRequest | None = None
+    """What is looked for by its name or by examples; then there are no objects."""
 
     def check_kinds(self, known: Collection[str], model_id: str) -> None:
         """Raises Unsupported for a kind of prompt that the model does not take, for example text."""
-        if self.text is not None and "text" not in known:
-            raise Unsupported(f"{model_id} takes points, boxes and masks, not text")
+        if self.concepts is not None and "text" not in known:
+            raise Unsupported(
+                f"{model_id} takes points, boxes and masks, not text or exemplars: set up a model that does, "
+                "for example with `triton-sam setup sam3`"
+            )
         if self.everything is not None and "everything" not in known:
             raise Unsupported(f"{model_id} takes points, boxes and masks, not everything")
 
     def check_inside(self, width: int, height: int) -> None:
         """Raises InvalidInput that names the first point or box outside a ``width`` x ``height`` image."""
-        if self.everything is not None:
-            self.everything.check_inside(width, height)
+        for looked_for in (self.everything, self.concepts):
+            if looked_for is not None:
+                looked_for.check_inside(width, height)
         for which, prompt in enumerate(self.objects):
             where = f" of object {which}" if len(self.objects) > 1 else ""
             for index, (x, y) in enumerate(prompt.points.tolist()):
@@ -107,11 +114,20 @@ class PromptLimits:
     max_objects: int = 64
     max_bytes: int = 32 * 1024 * 1024
     mask_side: int | None = 256
+    max_concepts: int = 16
+    max_instances: int = 200
 
     @classmethod
     def of(cls, settings: Settings, mask_side: int) -> PromptLimits:
         """The limits of the settings, for a model."""
-        return cls(settings.max_points, settings.max_objects, settings.max_prompt_bytes, mask_side)
+        return cls(
+            settings.max_points,
+            settings.max_objects,
+            settings.max_prompt_bytes,
+            mask_side,
+            settings.max_concepts,
+            settings.max_instances,
+        )
 
 
 def parse_prompt(text: str | bytes, limits: PromptLimits | None = None) -> Prompt:
@@ -136,15 +152,15 @@ def prompt_document(text: str | bytes, limits: PromptLimits) -> dict[str, Any]:
 def prompt_from_mapping(document: Mapping[str, Any], limits: PromptLimits | None = None) -> Prompt:
     """The parsed JSON form -> Prompt, with the same checks as :func:`parse_prompt`."""
     limits = limits or PromptLimits()
-    _refuse_unknown(document, _PROMPT_KEYS, "prompt_json")
+    refuse_unknown(document, _PROMPT_KEYS, "prompt_json")
     everything = everything_from(document.get("everything"))
     if everything is not None:
         return _everything(everything, document)
+    concepts = concepts_from(document, ConceptLimits(limits.max_concepts, limits.max_points, limits.max_instances))
     objects = _objects(document, limits)
-    text = document.get("text")
-    if text is not None and not isinstance(text, str):
-        raise InvalidInput(f"text is a string, not a {kind(text)}")
-    if not objects and not text:
+    if concepts is not None:
+        _refuse_beside_concepts(document)
+    elif not objects:
         raise InvalidInput("the prompt is empty: give at least one point, box, mask_input or object")
     multimask = document.get("multimask", False)
     if not isinstance(multimask, bool):
@@ -155,11 +171,22 @@ def prompt_from_mapping(document: Mapping[str, Any], limits: PromptLimits | None
     clean = cleaning_from(document.get("clean"))
     if clean is not None and answer_format == "logits":
         raise InvalidInput("clean is for full-size masks: choose the format png, rle, polygon or bits, or leave it out")
-    return Prompt(tuple(objects), multimask, answer_format, text, _image_size(document.get("image_size")), clean)
+    size = _image_size(document.get("image_size"))
+    return Prompt(tuple(objects), multimask, answer_format, size, clean, concepts=concepts)
+
+
+def _refuse_beside_concepts(document: Mapping[str, Any]) -> None:
+    beside = sorted(key for key in (*_OBJECT_KEYS, "objects") if not is_empty(document.get(key)))
+    if beside:
+        raise InvalidInput(
+            f"{beside[0]} cannot be combined with text or exemplars: send them in two requests, with one image_key"
+        )
+    if document.get("multimask"):
+        raise InvalidInput("text and exemplars find one mask for each instance: leave multimask out")
 
 
 def _everything(options: EverythingOptions, document: Mapping[str, Any]) -> Prompt:
-    beside = sorted(key for key in (*_OBJECT_KEYS, "objects", "text") if not _empty(document.get(key)))
+    beside = sorted(key for key in (*_OBJECT_KEYS, *CONCEPT_KEYS, "objects") if not is_empty(document.get(key)))
     if beside:
         raise InvalidInput(f"{beside[0]} cannot be combined with everything: leave one of them out")
     if document.get("multimask"):
@@ -200,9 +227,9 @@ def object_prompt(
         points = points.tolist()
     if isinstance(points, list | tuple) and len(points) > limits.max_points:  # before each of them is checked
         raise InvalidInput(f"{len(points):,} points{where} are too many: {limits.max_points} are allowed")
-    point_array = _numbers(points, 2, f"points{where}")
-    label_array = _labels(labels, len(point_array), where)
-    box_array = None if _empty(box) else _box(box, where)
+    point_array = number_rows(points, 2, f"points{where}")
+    label_array = label_row(labels, len(point_array), where)
+    box_array = None if is_empty(box) else box_row(box, where)
     mask = None if mask_input is None else _mask_input(mask_input, limits.mask_side, where)
     if not len(point_array) and box_array is None and mask is None:
         return None
@@ -215,7 +242,7 @@ def _objects(document: Mapping[str, Any], limits: PromptLimits) -> list[ObjectPr
         return _one_or_many(document, limits)
     if not isinstance(listed, list):
         raise InvalidInput(f"objects is a list, not a {kind(listed)}")
-    beside = sorted(key for key in _OBJECT_KEYS if not _empty(document.get(key)))
+    beside = sorted(key for key in _OBJECT_KEYS if not is_empty(document.get(key)))
     if beside:
         raise InvalidInput(f"{beside[0]} cannot be combined with objects: move it into one of them")
     if len(listed) > limits.max_objects:
@@ -224,7 +251,7 @@ def _objects(document: Mapping[str, Any], limits: PromptLimits) -> list[ObjectPr
     for index, entry in enumerate(listed):
         if not isinstance(entry, dict):
             raise InvalidInput(f"object {index} is a JSON object with points or a box, not a {kind(entry)}")
-        _refuse_unknown(entry, _OBJECT_KEYS, f"object {index}")
+        refuse_unknown(entry, _OBJECT_KEYS, f"object {index}")
         found = _one_or_many(entry, limits, f" of object {index}")
         if len(found) != 1:
             raise InvalidInput(f"object {index} needs points, one box or a mask_input")
@@ -233,18 +260,18 @@ def _objects(document: Mapping[str, Any], limits: PromptLimits) -> list[ObjectPr
 
 
 def _one_or_many(entry: Mapping[str, Any], limits: PromptLimits, where: str = "") -> list[ObjectPrompt]:
-    boxes = [] if _empty(entry.get("boxes")) else entry["boxes"]
+    boxes = [] if is_empty(entry.get("boxes")) else entry["boxes"]
     if not isinstance(boxes, list):
         raise InvalidInput(f"boxes{where} is a list of [x0, y0, x1, y1], not a {kind(boxes)}")
-    if not _empty(entry.get("box")):
+    if not is_empty(entry.get("box")):
         boxes = [*boxes, entry["box"]]
-    has_more = not _empty(entry.get("points")) or entry.get("mask_input") is not None
+    has_more = not is_empty(entry.get("points")) or entry.get("mask_input") is not None
     if len(boxes) > 1 and has_more:
         raise InvalidInput(f"several boxes{where} with points are ambiguous: use objects, one box in each")
     if len(boxes) > limits.max_objects:
         raise InvalidInput(f"{len(boxes):,} boxes are too many: {limits.max_objects} are allowed")
     for index, box in enumerate(boxes):
-        if _empty(box):
+        if is_empty(box):
             raise InvalidInput(f"box {index}{where} is empty: give x0, y0, x1, y1")
     shared = {
         "points": entry.get("points"),
@@ -253,60 +280,6 @@ def _one_or_many(entry: Mapping[str, Any], limits: PromptLimits, where: str = ""
     }
     prompts = (object_prompt(box=box, **shared, limits=limits, where=where) for box in (boxes or [None]))
     return [prompt for prompt in prompts if prompt is not None]
-
-
-def _refuse_unknown(entry: Mapping[str, Any], known: frozenset[str], name: str) -> None:
-    unknown = sorted(set(entry) - known)
-    if unknown:
-        raise InvalidInput(f"{name} has the unknown key {short(unknown[0][:60])}: known are {', '.join(sorted(known))}")
-
-
-def _empty(value: Any) -> bool:
-    if isinstance(value, np.ndarray):
-        return value.size == 0
-    return value is None or (hasattr(value, "__len__") and len(value) == 0)
-
-
-def _numbers(rows: Any, columns: int, name: str) -> npt.NDArray[np.float32]:
-    """[N,columns] float32; InvalidInput names the row that is not valid."""
-    if _empty(rows):
-        return np.zeros((0, columns), np.float32)
-    rows = rows.tolist() if isinstance(rows, np.ndarray) else rows
-    if not isinstance(rows, Sequence) or isinstance(rows, str | bytes):
-        raise InvalidInput(f"{name} is a list of [{', '.join('xy' if columns == 2 else ['x0', 'y0', 'x1', 'y1'])}]")
-    for index, row in enumerate(rows):
-        row = row.tolist() if isinstance(row, np.ndarray) else row
-        if not isinstance(row, Sequence) or isinstance(row, str | bytes) or len(row) != columns:
-            raise InvalidInput(f"{name}: entry {index} needs {columns} numbers, not {short(row)}")
-        if not all(is_finite_number(value) for value in row):
-            raise InvalidInput(f"{name}: entry {index} {short(row)} has a value that is not a finite number")
-    return np.asarray(rows, dtype=np.float64).astype(np.float32)
-
-
-def _labels(labels: Any, count: int, where: str) -> npt.NDArray[np.int32]:
-    if labels is None:
-        return np.full(count, FOREGROUND, np.int32)
-    listed = labels.tolist() if isinstance(labels, np.ndarray) else labels
-    if not isinstance(listed, Iterable) or isinstance(listed, str | bytes | dict):
-        raise InvalidInput(f"labels{where} is a list of 1 (foreground) and 0 (background)")
-    listed = list(listed)
-    if len(listed) != count:
-        raise InvalidInput(f"{count} points{where} have {len(listed)} labels: give one label for each point")
-    for index, label in enumerate(listed):
-        if isinstance(label, bool) or label not in (FOREGROUND, BACKGROUND):
-            raise InvalidInput(f"label {index}{where} is 1 (foreground) or 0 (background), not {short(label)}")
-    return np.asarray(listed, dtype=np.int32).reshape(count)
-
-
-def _box(box: Any, where: str) -> npt.NDArray[np.float32]:
-    row: npt.NDArray[np.float32] = _numbers([box], 4, f"the box{where}")[0]
-    x0, y0, x1, y1 = row.tolist()
-    if x1 <= x0 or y1 <= y0:
-        raise InvalidInput(
-            f"the box{where} ({x0:g}, {y0:g}, {x1:g}, {y1:g}) is inverted or empty: "
-            "give x0, y0, x1, y1 with x0 < x1 and y0 < y1"
-        )
-    return row
 
 
 def _mask_input(value: Any, side: int | None, where: str) -> npt.NDArray[np.float32]:

@@ -120,6 +120,7 @@ class Capacity:
         decodes_beside: whether it is a :class:`YieldingEngine`.
         tracks: whether it is a :class:`~triton_sam.engines.tracking.TrackingEngine`.
         video_bytes: the limit for memories of videos in the engine's memory; None if the engine sets no limit.
+        concepts: whether it is a :class:`~triton_sam.engines.concepts.ConceptEngine`.
     """
 
     image_batches: tuple[int, ...] = (1,)
@@ -137,6 +138,7 @@ class Capacity:
     decodes_beside: bool = False
     tracks: bool = False
     video_bytes: int | None = None
+    concepts: bool = False
 
 
 class ResultMemory(Protocol):

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.core.prompt_helpers import SMALL, parse
+from triton_sam.core.concepts.request import CONCEPT_KEYS
 from triton_sam.core.masks import FORMATS
 from triton_sam.core.prompts import (
     Prompt,
@@ -36,7 +37,7 @@ def test_points_with_labels() -> None:
     assert only.labels.tolist() == [1, 0]
     assert only.box is None
     assert only.mask_input is None
-    assert (prompt.multimask, prompt.format, prompt.text, prompt.image_size) == (False, "png", None, None)
+    assert (prompt.multimask, prompt.format, prompt.concepts, prompt.image_size) == (False, "png", None, None)
 
 
 @pytest.mark.parametrize("labels", [{}, {"labels": None}])
@@ -109,12 +110,6 @@ def test_every_format(form: str) -> None:
     assert parse({"points": [[1, 2]], "format": form}).format == form
 
 
-def test_text_alone_is_a_prompt() -> None:
-    prompt = parse({"text": "a yellow school bus"})
-    assert prompt.text == "a yellow school bus"
-    assert prompt.objects == ()
-
-
 def test_image_size() -> None:
     assert parse({"points": [[1, 2]], "image_size": [640, 480]}).image_size == (640, 480)
     assert parse({"points": [[1, 2]], "image_size": None}).image_size is None
@@ -167,8 +162,20 @@ numbers = (
     | st.integers(0, 50)
 )
 scalars = st.none() | st.booleans() | numbers | st.text(max_size=5) | st.sampled_from(["png", "AAAA", "\n"])
+CONCEPT_NAMES = sorted(CONCEPT_KEYS)
 keys = st.sampled_from(
-    ["points", "labels", "box", "boxes", "mask_input", "objects", "multimask", "format", "text", "image_size"]
+    [
+        "points",
+        "labels",
+        "box",
+        "boxes",
+        "mask_input",
+        "objects",
+        "multimask",
+        "format",
+        "image_size",
+        *sorted(CONCEPT_KEYS),
+    ]
 )
 documents = st.recursive(
     scalars,
@@ -191,7 +198,7 @@ def _parses_or_is_refused(text: str | bytes) -> None:
     if prompt is None:
         return
     assert isinstance(prompt, Prompt)
-    assert prompt.objects or prompt.text
+    assert prompt.objects or prompt.concepts
     for entry in prompt.objects:
         assert np.isfinite(entry.points).all()
         assert len(entry.points) == len(entry.labels)
@@ -220,6 +227,6 @@ def test_limits_of_a_machine_and_a_model() -> None:
 
 def test_words_for_a_model_that_knows_none() -> None:
     asked = prompt_from_mapping({"text": "a spoon"})
-    asked.check_kinds({"points", "text"}, "sam3:text")
+    asked.check_kinds({"points", "text"}, "sam3:full")
     with pytest.raises(Unsupported, match="sam2:tiny takes points, boxes and masks, not text"):
         asked.check_kinds({"points"}, "sam2:tiny")

@@ -131,7 +131,6 @@ def test_several_boxes_with_more_are_ambiguous(more: dict[str, Any]) -> None:
         {"points": []},
         {"points": None, "boxes": []},
         {"objects": []},
-        {"text": ""},
         {"text": None},
         {"multimask": True},
         {"format": "rle"},

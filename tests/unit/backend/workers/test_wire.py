@@ -63,7 +63,6 @@ PROMPTS = st.builds(
     st.lists(objects(), min_size=1, max_size=3).map(tuple),
     st.booleans(),
     st.sampled_from(["png", "rle", "bits", "logits", "polygon"]),
-    st.none() | st.text(max_size=5),
     st.none() | st.tuples(st.integers(1, 99), st.integers(1, 99)),
     st.none() | st.builds(Cleaning, st.integers(0, 9), st.integers(1, 9)),
 )
@@ -111,7 +110,7 @@ def test_requests(
     if prompt is None or got.prompt is None:
         assert got.prompt is prompt
         return
-    for name in ("multimask", "format", "text", "image_size", "clean"):
+    for name in ("multimask", "format", "image_size", "clean"):
         assert getattr(got.prompt, name) == getattr(prompt, name)
     for one, other in zip(got.prompt.objects, prompt.objects, strict=True):
         for name in ("points", "labels", "box", "mask_input"):
