@@ -121,6 +121,8 @@ class Capacity:
         tracks: whether it is a :class:`~triton_sam.engines.tracking.TrackingEngine`.
         video_bytes: the limit for memories of videos in the engine's memory; None if the engine sets no limit.
         concepts: whether it is a :class:`~triton_sam.engines.concepts.ConceptEngine`.
+        concept_rows: maximum number of rows in one call of ``begin_concepts``; several are only worth it if they take
+            less time than one after the other, because a request that is cancelled ends between two calls.
     """
 
     image_batches: tuple[int, ...] = (1,)
@@ -139,6 +141,7 @@ class Capacity:
     tracks: bool = False
     video_bytes: int | None = None
     concepts: bool = False
+    concept_rows: int = 1
 
 
 class ResultMemory(Protocol):

@@ -39,12 +39,14 @@ class Instances:
         found: number of instances above the threshold, returned or not.
         boxes: [K,4] float32 x0, y0, x1, y1 in original pixels, of the instances that are returned.
         decoded: their masks and scores, M = K, by falling score.
+        text_ms: milliseconds that reading the text took, as far as the engine knows; 0 if its features were cached.
     """
 
     presence: float
     found: int
     boxes: FloatArray
     decoded: Decoded
+    text_ms: float = 0.0
 
 
 class ConceptEngine(Engine, Protocol):
@@ -54,4 +56,11 @@ class ConceptEngine(Engine, Protocol):
         """Raises InvalidInput for a text that the network cannot read, for example one with too many tokens. Quick."""
 
     def begin_concepts(self, rows: Sequence[ConceptRow]) -> Callable[[], list[Instances]]:
-        """Starts to look for concepts of any images; returns a function that gives the results in order, once."""
+        """Starts to look for concepts; returns a function that gives the results in order, once.
+
+        Called on one thread. Clicks are decoded at the same time on others, and go first: on a CPU that is for
+        the priority of the sessions' threads to see to (``run_lowered``), on a GPU for a stream of its own.
+
+        Args:
+            rows: at most ``capacity.concept_rows``; of one image unless ``capacity.mixes_images``.
+        """
