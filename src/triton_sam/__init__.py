@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from triton_sam.batch.job import BatchJob
+    from triton_sam.client.concept_predictor import ConceptPredictor
+    from triton_sam.client.concepts import ConceptSegmentation
     from triton_sam.client.speculative import (
         SessionStatus,
         SpeculativeSAM2Client,
@@ -27,6 +29,8 @@ _HOMES = {
     "AsyncSAM2VideoClient": "triton_sam.client.video_async",
     "AsyncTritonVLMClient": "triton_sam.client.vlm_client",
     "BatchJob": "triton_sam.batch.job",
+    "ConceptPredictor": "triton_sam.client.concept_predictor",
+    "ConceptSegmentation": "triton_sam.client.concepts",
     "MaskSet": "triton_sam.core.masks",
     "SAM2TritonClient": "triton_sam.client.sync_client",
     "SAM2VideoClient": "triton_sam.client.video_client",
@@ -42,6 +46,8 @@ __all__ = [
     "AsyncSAM2VideoClient",
     "AsyncTritonVLMClient",
     "BatchJob",
+    "ConceptPredictor",
+    "ConceptSegmentation",
     "MaskSet",
     "SAM2TritonClient",
     "SAM2VideoClient",

@@ -97,5 +97,5 @@ def test_ids_and_readiness(server: RunningServer, spec: ModelSpec, way: str, pho
 
 def test_text_is_not_a_prompt_of_this_model(clients: dict[str, SAM2TritonClient]) -> None:
     for client in clients.values():
-        with pytest.raises((InvalidInput, Unsupported), match="sam2 takes points, boxes and masks, not text"):
+        with pytest.raises((InvalidInput, Unsupported), match="takes points, boxes and masks, not text or exemplars"):
             client.segment(text="a spoon")

@@ -76,6 +76,7 @@ def test_the_client_works_without_the_server_packages() -> None:
     [
         ("triton_sam.client", ("SAM2TritonClient", "Segmentation")),
         ("triton_sam.speculative", ("SpeculativeSAM2Client", "queue_multiple_requests", "wait_for_latest_result")),
+        ("triton_sam.concepts", ("ConceptPredictor", "ConceptSegmentation", "FoundConcept")),
         ("triton_sam.vlm", ("AsyncTritonVLMClient", "TritonVLMClient", "Answer", "Entity")),
         ("triton_sam.masks", ("MaskSet", "decode", "encode", "overlay", "polygons", "png")),
         ("triton_sam.errors", ("TritonSamError", "InvalidInput")),

@@ -96,10 +96,10 @@ class Segmentation:
 # -- clicks ----------------------------------------------------------------------------------------------------
 
 
-def refuse_text(model: str, text: object) -> None:
-    """InvalidInput for a text prompt, which no segmenter takes."""
+def refuse_text(text: object) -> None:
+    """InvalidInput for a text where low-resolution logits of one object are asked for."""
     if text is not None:
-        raise InvalidInput(f"{model} takes points, boxes and masks, not text: give at least one of these instead")
+        raise InvalidInput("predict takes points, boxes and masks: a text goes to segment, which finds all instances")
 
 
 def predict_request(

@@ -109,8 +109,11 @@ def _outputs(call: Call, result: dict[str, Any]) -> dict[str, npt.NDArray[Any]]:
     outputs: dict[str, npt.NDArray[Any]] = {}
     if "masks" in call.outputs:
         pixels = [decode(entry) for entry in result["masks"]]
-        outputs["masks"] = np.stack([np.packbits(mask, axis=1) for mask in pixels])
-        for entry in (result["mask"], *result["masks"]):
+        if pixels:
+            outputs["masks"] = np.stack([np.packbits(mask, axis=1) for mask in pixels])
+        else:  # of words, nothing may be found
+            outputs["masks"] = np.zeros((0, result["height"], -(-result["width"] // 8)), np.uint8)
+        for entry in (*result["masks"], *([result["mask"]] if "mask" in result else [])):
             entry.pop("data", None)
             entry["encoding"] = "bits"
     if "low_res_logits" in call.outputs:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from triton_sam.client import core, flows
 from triton_sam.client.async_transport import AsyncTransport
 from triton_sam.client.cleanup import Cleanup
+from triton_sam.client.concepts import ConceptSegmentation
 from triton_sam.client.core import ClickRequest, ClientCore, Prediction, Segmentation
 from triton_sam.client.dispatch import Dispatcher, Send
 from triton_sam.client.endpoint import Endpoint
@@ -23,6 +24,7 @@ from triton_sam.client.flows import EncodeAgain, Infer, ListServed, Pause, ReadP
 from triton_sam.client.io_thread import IoThread, running_loop
 from triton_sam.client.link import ModelLink
 from triton_sam.client.pending_images import PendingImage, PendingImages
+from triton_sam.client.segment_methods import DEFAULT_SESSION, AsyncSegment
 from triton_sam.client.session_book import Destination, Ticket
 from triton_sam.client.session_statuses import SessionStatus, SessionStatuses
 from triton_sam.client.transport import Transport
@@ -33,6 +35,7 @@ from triton_sam.core.image_choice import ImageChoice
 from triton_sam.errors import Cancelled, InvalidInput
 
 __all__ = [
+    "ConceptSegmentation",
     "Prediction",
     "Segmentation",
     "SessionStatus",
@@ -41,10 +44,8 @@ __all__ = [
     "wait_for_latest_result",
 ]
 
-DEFAULT_SESSION = "default"
 
-
-class SpeculativeSAM2Client:
+class SpeculativeSAM2Client(AsyncSegment):
     """An asyncio client for hovering: start predictions freely, cancel all but the newest, await that one.
 
     The server drops cancelled predictions before they are computed. Plain calls (``set_image``,
@@ -151,36 +152,16 @@ class SpeculativeSAM2Client:
         Args:
             point_coords: [P,2] xy in original pixels; point_labels: [P], 1 foreground, 0 background.
             box: [4] x0, y0, x1, y1 in original pixels; mask_input: [1,256,256] logits of an earlier prediction.
-            text: refused, because no segmenter takes text.
+            text: refused, because :meth:`segment_async` takes it.
 
         Returns:
             masks [1,M,256,256] (SAM 3: 288) float32 logits and their predicted IoU [1,M]; None if the prediction
             was cancelled or superseded. Every error is raised.
         """
-        core.refuse_text(self.model_type, text)
+        core.refuse_text(text)
         request = core.predict_request(point_coords, point_labels, box, mask_input, multimask=multimask_output)
         outputs = await self._outputs(request, session_id)
         return None if outputs is None else core.read_prediction(outputs)
-
-    # Many parameters: a prompt, and the options of its response.
-    async def segment_async(
-        self,
-        points: npt.ArrayLike | None = None,
-        labels: npt.ArrayLike | None = None,
-        session_id: str = DEFAULT_SESSION,
-        *,
-        box: npt.ArrayLike | None = None,
-        mask_input: npt.ArrayLike | None = None,
-        multimask: bool = False,
-        format: str = "bits",
-        clean: int | Mapping[str, int] | None = None,
-        text: str | None = None,
-    ) -> Segmentation | None:
-        """Predicts full-size masks of one object, as :meth:`SAM2TritonClient.segment` does; None if cancelled."""
-        core.refuse_text(self.model_type, text)
-        request = core.segment_request(points, labels, box, mask_input, multimask=multimask, form=format, clean=clean)
-        outputs = await self._outputs(request, session_id)
-        return None if outputs is None else core.read_segmentation(outputs)
 
     async def everything_async(
         self,
@@ -207,8 +188,8 @@ class SpeculativeSAM2Client:
             return None
         return await asyncio.to_thread(run.records, outputs)
 
-    async def _outputs(self, request: ClickRequest, session_id: str) -> Outputs | None:
-        ticket = self._start(request, session_id)
+    async def _outputs(self, request: ClickRequest, session_id: str, image_key: str | None = None) -> Outputs | None:
+        ticket = self._start(request, session_id, image_key)
         try:
             return await self._dispatcher.wait(ticket)
         except Cancelled:

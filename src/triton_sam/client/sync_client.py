@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -13,11 +13,13 @@ import numpy.typing as npt
 
 from triton_sam.client import core
 from triton_sam.client.async_transport import AsyncTransport
+from triton_sam.client.concepts import ConceptSegmentation
 from triton_sam.client.core import ClickRequest, ClientCore, ImageFile, Segmentation
 from triton_sam.client.endpoint import Endpoint
 from triton_sam.client.everything import EverythingRun, OnProgress, refuse_both
 from triton_sam.client.follower import Follower
 from triton_sam.client.link import ModelLink
+from triton_sam.client.segment_methods import BlockingSegment
 from triton_sam.client.transport import Transport
 from triton_sam.client.user_input import ImageLike
 from triton_sam.client.wire import Call, OnMessage, Outputs
@@ -25,7 +27,7 @@ from triton_sam.core.deep_pixels import Window
 from triton_sam.core.image_choice import ImageChoice, chosen_bytes
 from triton_sam.errors import InvalidInput, TritonSamError
 
-__all__ = ["SAM2TritonClient", "Segmentation"]
+__all__ = ["ConceptSegmentation", "SAM2TritonClient", "Segmentation"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,7 +36,7 @@ class _CurrentImage:
     key: str
 
 
-class SAM2TritonClient:
+class SAM2TritonClient(BlockingSegment):
     """A client for a promptable segmentation model, on a Triton server or behind the triton-sam service.
 
     Thread-safe: threads may share one client and its image. The image is sent once, and the server keeps its embedding.
@@ -139,44 +141,14 @@ class SAM2TritonClient:
             box: [4] x0, y0, x1, y1 in original pixels.
             mask_input: [1,256,256] logits of an earlier prediction (SAM 3: [1,288,288]).
             multimask_output: three masks instead of the best one.
-            text: refused, because no segmenter takes text.
+            text: refused, because :meth:`segment` takes it.
 
         Returns:
             masks [1,M,256,256] (SAM 3: 288) float32 logits (threshold at 0) and their predicted IoU [1,M].
         """
-        core.refuse_text(self.model_type, text)
+        core.refuse_text(text)
         request = core.predict_request(point_coords, point_labels, box, mask_input, multimask=multimask_output)
         return core.read_prediction(self._click(request))
-
-    # Many parameters: a prompt, and the options of its response.
-    def segment(
-        self,
-        points: npt.ArrayLike | None = None,
-        labels: npt.ArrayLike | None = None,
-        box: npt.ArrayLike | None = None,
-        mask_input: npt.ArrayLike | None = None,
-        *,
-        objects: Sequence[Mapping[str, Any]] | None = None,
-        multimask: bool = False,
-        format: str = "bits",
-        clean: int | Mapping[str, int] | None = None,
-        text: str | None = None,
-    ) -> Segmentation:
-        """Predicts masks at the image's original size, for one object or several in one request.
-
-        Args:
-            points, labels, box, mask_input: one object, as in :meth:`predict`.
-            objects: several, each ``{"points": ..., "labels": ..., "box": ..., "mask_input": ...}``.
-            format: how masks are sent, and what :attr:`Segmentation.encoded` holds: bits, png, rle or polygon.
-            clean: fills holes and removes islands with fewer pixels than this; ``{"holes": 64, "islands": 0}`` for
-                one kind only. The default cleans nothing.
-            text: refused, because no segmenter takes text.
-        """
-        core.refuse_text(self.model_type, text)
-        request = core.segment_request(
-            points, labels, box, mask_input, objects=objects, multimask=multimask, form=format, clean=clean
-        )
-        return core.read_segmentation(self._click(request))
 
     def everything(
         self,

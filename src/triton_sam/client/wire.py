@@ -165,15 +165,21 @@ def text_of(outputs: Mapping[str, npt.NDArray[Any]], name: str) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
-def mask_set(result: Mapping[str, Any], packed: npt.NDArray[np.uint8] | None = None) -> MaskSet:
-    """The masks of ``result_json``, or of the ``masks`` tensor if they were sent as bits."""
+def mask_set(result: Mapping[str, Any], packed: npt.NDArray[np.uint8] | None = None, *, by: str = "object") -> MaskSet:
+    """The masks of ``result_json``, or of the ``masks`` tensor if they were sent as bits.
+
+    Args:
+        by: what the masks are grouped by: the objects of a request, or its concepts.
+    """
     entries = result["masks"]
-    if packed is not None:
-        stacked: BoolArray = unpack_bits(packed, int(result["width"]))
+    if not entries:
+        stacked: BoolArray = np.zeros((0, int(result["height"]), int(result["width"])), np.bool_)
+    elif packed is not None:
+        stacked = unpack_bits(packed, int(result["width"]))
     else:
         stacked = np.stack([decode(entry) for entry in entries])
     scores = np.array([entry["score"] for entry in entries], np.float32)
-    return MaskSet(stacked, scores, np.array([entry["object"] for entry in entries], np.int32))
+    return MaskSet(stacked, scores, np.array([entry[by] for entry in entries], np.int32))
 
 
 def generate_document(call: Call) -> dict[str, Any]:

@@ -264,7 +264,7 @@ METHODS = {
     ),
     "set_image": ("set_image", set(), set()),
     "predict": ("predict_async", set(), {"session_id"}),
-    "segment": ("segment_async", {"objects"}, {"session_id"}),
+    "segment": ("segment_async", set(), {"session_id"}),
     "everything": ("everything_async", set(), {"session_id"}),
     "close": ("close", set(), set()),
 }
