@@ -21,6 +21,7 @@ Tensor = tuple[str, str, Sequence[int]]
 #: Config parameters that mark our folders.
 MODEL_ID = "model_id"  # a segmenter; the value is its catalogue row
 MEMORY = "memory"  # a segmenter that takes videos; the value is its memory's generation
+CONCEPTS = "concepts"  # a segmenter that takes text and exemplars; the value is how many tokens a text may have
 GRAPH_OF = "graph_of"  # a plain graph; the value is its catalogue row
 PROFILE = "profile"  # a plain graph for another tool; the value is the profile
 _PRIORITY_LEVELS = 2
@@ -58,6 +59,8 @@ def segmenter_config(spec: ModelSpec, name: str) -> Any:
         parameters[MEMORY] = spec.architecture.generation
         inputs.append(("video_state", "TYPE_UINT8", [ANY]))
         outputs.append(("video_state", "TYPE_UINT8", [ANY]))
+    if spec.concepts is not None:
+        parameters[CONCEPTS] = str(spec.concepts.tokens)
     # No dynamic_batching: with deferred responses Triton's batcher misses the end of its requests and checks again only
     # every 500 ms (ADR 8). The segmenter's own queues are bounded.
     return model_config(name, "python", inputs, outputs, parameters, optional=[tensor[0] for tensor in inputs])
