@@ -24,6 +24,7 @@ class ConceptArchitecture:
         text_width, text_layers, text_heads, text_hidden: of the text encoder; the last in its feed-forward layers.
         tokens: positions of a text.
         end_token: the token that ends a text, by which the text encoder finds its end.
+        geometry_layers: of the transformer that reads exemplars; its other sizes are those of the detector's.
         encoder_layers, decoder_layers, heads, hidden: of the detector's transformer, which is as wide as the neck.
         queries: instances that it can tell apart.
     """
@@ -35,6 +36,7 @@ class ConceptArchitecture:
     text_hidden: int = 4096
     tokens: int = 32
     end_token: int = 49407
+    geometry_layers: int = 3
     encoder_layers: int = 6
     decoder_layers: int = 6
     heads: int = 8

@@ -310,7 +310,12 @@ def exported_graphs(architecture: Architecture, side: int, precision: Precision 
     """The raw-tensor contract of our own exports: pixels in [0,1], normalisation inside, optional extras."""
     if architecture.backbone is Backbone.PERCEPTION:
         grid = side // 14
-        outputs = _shapes(("image_embeddings.0", 32, 4), ("image_embeddings.1", 64, 2), ("image_embeddings.2", 256, 1))
+        width = architecture.neck
+        outputs = _shapes(
+            ("image_embeddings.0", width // 8, 4),
+            ("image_embeddings.1", width // 4, 2),
+            ("image_embeddings.2", width, 1),
+        )
         encoder = _exported_encoder("pixel_values", "image_embeddings.2", outputs(grid), (0.5, 0.5, 0.5))
     else:
         grid = side // 16

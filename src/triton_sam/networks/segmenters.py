@@ -17,6 +17,7 @@ from triton_sam.errors import InvalidInput
 from triton_sam.models.architecture import Architecture, Backbone
 from triton_sam.models.memory_traits import MEMORY_TRAITS
 from triton_sam.models.specs import IMAGENET_MEAN, IMAGENET_STD
+from triton_sam.networks.concept_layers import add_concepts, is_concept_name, is_unused
 from triton_sam.networks.memory_layers import MEMORY_NAMES, add_memory
 from triton_sam.networks.sam2_layers import Sam2Layers
 
@@ -33,15 +34,19 @@ def check_side(architecture: Architecture, side: int) -> None:
         )
 
 
-def build(architecture: Architecture, side: int, memory: MemoryTraits | None = None) -> Any:
+def build(architecture: Architecture, side: int, memory: MemoryTraits | None = None, *, concepts: bool = False) -> Any:
     """A network with random weights, in eval mode; its ``forward``, for images, is transformers' own.
 
     Args:
         side: side of the square input, pixels.
         memory: adds the layers of a memory under the names of transformers' video networks.
+        concepts: adds the layers that find what words and examples name, as ``concepts``.
     """
     check_side(architecture, side)
-    return _finished(_BUILDERS[architecture.backbone](architecture, side), memory)
+    network = _BUILDERS[architecture.backbone](architecture, side)
+    if concepts:
+        add_concepts(network, architecture, side)
+    return _finished(network, memory)
 
 
 def build_layers(architecture: Architecture, side: int, memory: MemoryTraits | None = None) -> Any:
@@ -62,17 +67,26 @@ def _finished(network: Any, memory: MemoryTraits | None) -> Any:
 
 
 def load_layers(architecture: Architecture, side: int, weights: Mapping[str, Tensor]) -> Any:
-    """The layers of :func:`build_layers` with float32 copies of these weights, and with a memory if they have one."""
+    """The layers of :func:`build_layers` with float32 copies of these weights, and with the parts that they have: a
+    memory, and what finds concepts."""
     memory = MEMORY_TRAITS[architecture.generation] if has_memory(weights) else None
-    if architecture.backbone is not Backbone.HIERA:
+    if architecture.backbone is Backbone.HIERA:
+        with torch.device("meta"):  # random weights would only take time
+            network = build_layers(architecture, side, memory)
+    else:
         network = build(architecture, side, memory)
-        network.load_state_dict(weights)
-        return network
-    with torch.device("meta"):  # random weights would only take time
-        network = build_layers(architecture, side, memory)
+        if has_concepts(weights):
+            with torch.device("meta"):
+                add_concepts(network, architecture, side)
     # Copies: safetensors maps its file, which may change while the engine runs.
-    network.load_state_dict({name: one.to(torch.float32, copy=True) for name, one in weights.items()}, assign=True)
-    return network
+    copies = {name: one.to(torch.float32, copy=True) for name, one in weights.items() if not is_unused(name)}
+    network.load_state_dict(copies, assign=True)
+    return network.eval().requires_grad_(False)
+
+
+def has_concepts(names: Iterable[str]) -> bool:
+    """Whether weights of these names have what finds concepts."""
+    return any(is_concept_name(name) for name in names)
 
 
 def has_memory(names: Iterable[str]) -> bool:
@@ -170,9 +184,15 @@ def _build_sam3(architecture: Architecture, side: int) -> Any:
         vision_config={
             "backbone_config": backbone,
             "backbone_feature_sizes": [[grid * scale, grid * scale] for scale in (4, 2, 1)],
+            "fpn_hidden_size": architecture.neck,
             "model_type": "sam3_vision_model",
         },
-        prompt_encoder_config={"image_size": side},
+        prompt_encoder_config={"image_size": side, "hidden_size": architecture.neck},
+        mask_decoder_config={
+            "hidden_size": architecture.neck,
+            "mlp_dim": 8 * architecture.neck,
+            "iou_head_hidden_dim": architecture.neck,
+        },
     )
     return Sam3TrackerModel(config)
 
