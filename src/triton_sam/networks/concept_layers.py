@@ -90,6 +90,7 @@ class ConceptLayers(nn.Module):
         super().__init__()
         sizes, width = architecture.concepts, architecture.neck
         assert sizes is not None
+        self.grid = grid
         self.neck = _Neck(architecture.width, width)
         self.text_encoder = _TextEncoder(sizes)
         self.text_projection = nn.Linear(sizes.text_width, width)
@@ -338,8 +339,8 @@ class _Mlp(nn.Module):
 
     def forward(self, state: Tensor) -> Tensor:
         for number in range(1, self._depth + 1):
-            state = functional.relu(state) if number > 1 else state
-            state = self.get_submodule(f"layer{number}")(state)
+            layer: Any = self.get_submodule(f"layer{number}")
+            state = layer(functional.relu(state) if number > 1 else state)
         return state
 
 

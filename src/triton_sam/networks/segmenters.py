@@ -49,13 +49,15 @@ def build(architecture: Architecture, side: int, memory: MemoryTraits | None = N
     return _finished(network, memory)
 
 
-def build_layers(architecture: Architecture, side: int, memory: MemoryTraits | None = None) -> Any:
+def build_layers(
+    architecture: Architecture, side: int, memory: MemoryTraits | None = None, *, concepts: bool = False
+) -> Any:
     """What the torch engine takes apart: layers with the names and shapes of :func:`build`, with random weights.
 
     Those of SAM 2 have no ``forward``.
     """
     if architecture.backbone is not Backbone.HIERA:
-        return build(architecture, side, memory)
+        return build(architecture, side, memory, concepts=concepts)
     check_side(architecture, side)
     return _finished(Sam2Layers(architecture, side), memory)
 
