@@ -2,6 +2,7 @@
 import { registerImporter, setStackTaker } from "../importers.js";
 import { Problem } from "../net/problems.js";
 import { $ } from "../ui/dom.js";
+import { loadStyles } from "../ui/styles.js";
 import { keptVideo } from "./kept.js";
 import { ENDINGS, isAnimatedWebp, isVideo } from "./kinds.js";
 import { NO_MODEL, videoModels } from "./models.js";
@@ -17,8 +18,8 @@ const AS_FRAMES = ["t", "Track objects through it, as frames over time"];
 export function startVideo(app, page) {
   let loading = null;
   const load = () => {
-    loading ??= import("./parts.js").then(
-      ({ videoParts }) => videoParts(app, page),
+    loading ??= Promise.all([import("./parts.js"), loadStyles(new URL("../../css/video.css", import.meta.url))]).then(
+      ([{ videoParts }]) => videoParts(app, page),
       () => {
         loading = null; // tried again with the next file
         throw new Problem("unreachable");
