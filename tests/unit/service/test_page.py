@@ -6,7 +6,7 @@ import asyncio
 import gzip
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import urljoin, urlsplit
@@ -20,8 +20,9 @@ from triton_sam.service import error_responses
 from triton_sam.service.routes.page import STATIC, page_router
 
 TEXT = "<!doctype html><title>x</title>" + "text " * 100
-#: As sent, gzipped.
-_PAGE_BYTES = 250_000
+#: As sent, gzipped: what a browser needs before the first image can be opened, and what it fetches when it is needed.
+_FIRST_BYTES = 160_000
+_LATER_BYTES = 110_000
 
 
 @pytest.fixture
@@ -262,6 +263,10 @@ _SCRIPT_COMMENTS = re.compile(r"/\*.*?\*/|(?<![:\"'`])//[^\n]*", re.DOTALL)
 _SCRIPT_LOADS = re.compile(
     r"""(?:\bfrom\s*|(?<!["'])\bimport\s*\(?\s*|\bnew\s+URL\s*\(\s*(?=[^,()]*,\s*import\.meta\.url))(["'])(?P<address>[^"'\n]+)\1"""
 )
+#: Not those in `import("...")`, which are loaded later.
+_STATIC_LOADS = re.compile(
+    r"""^(?:import|export)\s(?:[^"';]*?\bfrom\s*)?["'](?P<address>\.[^"'\n]+)["']""", re.MULTILINE
+)
 _STYLE_LOADS = re.compile(r"""(?:url\(\s*|@import\s+)(["']?)(?P<address>[^"')\s]+)\1""")
 _FOREIGN = re.compile(r"(?:https?:)?//[A-Za-z0-9.-]+", re.IGNORECASE)
 #: XML namespaces: nothing is fetched from there.
@@ -322,6 +327,32 @@ def test_scripts_and_styles_name_no_other_hosts() -> None:
         assert _FOREIGN.findall(text) == [], file.name
 
 
+def loaded_first() -> set[Path]:
+    """The page, its styles and its scripts, with all that these import when they begin."""
+    parser = _Loads()
+    parser.feed((STATIC / "index.html").read_text())
+    waiting = [STATIC / address.removeprefix("app/") for address in parser.found]
+    found = {STATIC / "index.html"}
+    while waiting:
+        file = waiting.pop()
+        if file in found:
+            continue
+        found.add(file)
+        if file.suffix == ".js":
+            text = _SCRIPT_COMMENTS.sub("", file.read_text())
+            waiting += [(file.parent / match["address"]).resolve() for match in _STATIC_LOADS.finditer(text)]
+    return found
+
+
+def sent(files: Iterable[Path]) -> int:
+    return sum(len(gzip.compress(file.read_bytes())) for file in files)
+
+
 def test_the_page_is_small() -> None:
-    files = [file for file in STATIC.rglob("*") if file.is_file()]
-    assert sum(len(gzip.compress(file.read_bytes())) for file in files) < _PAGE_BYTES
+    first = loaded_first()
+    assert {STATIC / "js" / name for name in ("main.js", "app.js", "core/mask.js", "ui/first_paint.js")} < first
+    for part in ("video", "science", "words"):
+        assert STATIC / "js" / part / "start.js" in first
+        assert STATIC / "js" / part / "parts.js" not in first, f"{part} is loaded when it is needed"
+    assert sent(first) < _FIRST_BYTES
+    assert sent(file for file in STATIC.rglob("*") if file.is_file() and file not in first) < _LATER_BYTES

@@ -43,6 +43,8 @@ export class Interaction extends EventTarget {
     this.found = new FoundBoxes();
     this.crosshair = new Crosshair(stage);
     this.handles = new PromptHandles(app, stage);
+    /** @type {((context: CanvasRenderingContext2D, view: import("./core/view.js").View, unit: number) => void)[]} of other parts, which call {@link refreshMarks} */
+    this.marks = [];
     this._box = null;
     this._stroke = null;
     this._resting = null;
@@ -113,7 +115,7 @@ export class Interaction extends EventTarget {
     this.cursor = null;
     this._app.hovering.clear();
     this.light([]);
-    this._refreshMarks();
+    this.refreshMarks();
     this.dispatchEvent(new Event("cursor"));
   }
 
@@ -173,7 +175,7 @@ export class Interaction extends EventTarget {
       this._showDocument();
     } else if (this._box) {
       this._box.to = points.at(-1);
-      this._refreshMarks();
+      this.refreshMarks();
     }
   }
 
@@ -194,7 +196,7 @@ export class Interaction extends EventTarget {
     this._box = this._stroke = null;
     this.handles.cancel();
     if (wasPainting) this._showDocument();
-    this._refreshMarks();
+    this.refreshMarks();
   }
 
   // -- boxes of a model ----------------------------------------------------------------------------------------------
@@ -203,7 +205,7 @@ export class Interaction extends EventTarget {
   showFound(boxes) {
     this.found.boxes = boxes;
     this.light([]);
-    this._refreshMarks();
+    this.refreshMarks();
   }
 
   /** @param {number[]} indices of the highlighted boxes */
@@ -211,7 +213,7 @@ export class Interaction extends EventTarget {
     if (indices.join() === this.found.lit.join()) return;
     this.found.lit = indices;
     this._stage.surface.classList.toggle("over-found", indices.length > 0);
-    this._refreshMarks();
+    this.refreshMarks();
     this.dispatchEvent(new Event("found"));
   }
 
@@ -243,7 +245,7 @@ export class Interaction extends EventTarget {
     if (!this.crosshair.nudge(dx, dy)) return;
     this.cursor = this.crosshair.place;
     this.dispatchEvent(new Event("cursor"));
-    this._refreshMarks();
+    this.refreshMarks();
     if (this.tool === "point") this._app.hovering.at({ ...this.crosshair.place, label: this.sign }, performance.now());
   }
 
@@ -255,7 +257,7 @@ export class Interaction extends EventTarget {
   }
 
   hideCrosshair() {
-    if (this.crosshair.hide()) this._refreshMarks();
+    if (this.crosshair.hide()) this.refreshMarks();
   }
 
   finish() {
@@ -288,7 +290,7 @@ export class Interaction extends EventTarget {
   _at(x, y) {
     this.crosshair.hide();
     this.cursor = this._stage.picture && toImage(this._stage.view, x, y);
-    this._refreshMarks();
+    this.refreshMarks();
     this.dispatchEvent(new Event("cursor"));
   }
 
@@ -332,7 +334,7 @@ export class Interaction extends EventTarget {
     this._stage.scene.masks = shownMasks(this._app.shownDocument, this._stroke, this._paints, this._app.classes.active?.colour);
     this._stage.scene.look = { fill: style === "outline" ? 0 : fill, outline: style !== "fill" };
     this._stage.refresh("masks");
-    this._refreshMarks();
+    this.refreshMarks();
   }
 
   /** @param {{moved: number, serverMs: number}|null} timing of the mask that is shown; null if there is none */
@@ -347,13 +349,14 @@ export class Interaction extends EventTarget {
     performance.clearMeasures("hover");
   }
 
-  _refreshMarks() {
+  refreshMarks() {
     this._stage.refresh("marks");
   }
 
   _drawMarks(context, view, unit) {
     this.found.draw(context, view, unit);
     for (const thing of this._app.document.things) if (documents.isUnseen(thing)) drawPrompt(context, view, thing, unit);
+    for (const draw of this.marks) draw(context, view, unit);
     this.handles.draw(context, view, unit);
     const box = this._box && this._boxOf(this._box);
     if (box) drawBox(context, view, box, "#0b5cc2", unit);

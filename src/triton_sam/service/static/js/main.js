@@ -2,6 +2,7 @@
 import { App } from "./app.js";
 import { ChatSession } from "./chat_session.js";
 import * as documents from "./core/document.js";
+import { accept } from "./core/found.js";
 import { Stage } from "./draw/stage.js";
 import { FindSession } from "./find_session.js";
 import { Keyboard } from "./input/keyboard.js";
@@ -31,6 +32,7 @@ import { startStatus } from "./ui/status.js";
 import { startTheme } from "./ui/theme.js";
 import { startTools } from "./ui/tools.js";
 import { startVideo } from "./video/start.js";
+import { startWords } from "./words/start.js";
 
 const app = new App();
 let showView = () => {};
@@ -62,6 +64,7 @@ const video = startVideo(app, { showHelp, choose });
 const tools = startTools(app, stage, interaction);
 startMaskSettings(app, interaction);
 startFind(app, new FindSession(app), list, tools.closePanel);
+const words = startWords(app, interaction, tools.closePanel);
 startPointButton(interaction);
 startAsk(app, new ChatSession(app), interaction, tools.closePanel);
 
@@ -77,6 +80,8 @@ new Keyboard($("surface"), interaction, pointer, {
   nextPoint: () => interaction.handles.selectNext(),
   class: (digit) => app.classes.press(digit),
   toggle: onActive((document, { id, visible }) => documents.describe(document, id, { visible: !visible })),
+  accept: onActive((document, { id }) => accept(document, id)),
+  example: (label) => words.example(label),
   remove: () => interaction.handles.removeSelected() || removeActive(),
   undo: () => app.undo(),
   redo: () => app.redo(),

@@ -20,8 +20,8 @@
  * @property {boolean} [takes]  whether the clicks since then take from the base
  * @property {string|null} [classId]  of the project's classes; a deleted one is none
  * @property {boolean} [hasOwnColour]  whether the user chose its colour; otherwise it is that of the class
- * @property {{score: number, classId: string|null}} [found]  by "Find everything", with the mask as base; the score of that mask,
- *   and the class that it was given then
+ * @property {{score: number, classId: string|null, words?: string, isAccepted?: boolean}} [found]  by a find, with the mask as base;
+ *   the score of that mask, the class that it was given then, what was looked for, and whether the user wants to keep it
  * @typedef {object} Document
  * @property {Thing[]} things  things[0] lies at the bottom
  * @property {string|null} activeId

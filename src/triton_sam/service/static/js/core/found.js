@@ -1,10 +1,12 @@
 /**
- * Objects of "Find everything" in a document. Their mask is an imported one as far as clicks and brush are concerned, so it
- * stays exactly as the server sent it. What the user has not changed can be hidden by a filter, and is replaced by the next find.
+ * Objects that were found, of everything or by words, in a document. Their mask is an imported one as far as clicks and brush are
+ * concerned, so it stays exactly as the server sent it. What the user has neither changed nor accepted can be hidden by a filter,
+ * and is replaced by the next find.
  *
  * @typedef {import("./document.js").Document} Document
  * @typedef {import("./document.js").Thing} Thing
- * @typedef {import("./find_stream.js").Found} Found
+ * @typedef {import("./find_stream.js").Found & {one?: import("./classes.js").Class|null, words?: string}} Found  one: its class, if it has one
+ *   of its own; words: what was looked for, if it was not everything; empty: what examples show
  * @typedef {{score: number, size: number}} Filter  the least score, and the least size in original pixels; 0: all
  * @typedef {"drawn"|"size"|"score"} Order  of the list: the topmost, the largest or the best first
  */
@@ -22,9 +24,9 @@ export function areaOf(mask) {
   return areas.get(mask);
 }
 
-/** Whether a find has made it and the user has changed nothing of it but its visibility. @param {Thing} thing */
+/** Whether a find has made it and the user has not accepted it, nor changed anything but its visibility. @param {Thing} thing */
 export const isUntouched = (thing) =>
-  thing.found != null &&
+  thing.found != null && !thing.found.isAccepted &&
   !thing.points.length && !thing.answer && !thing.added && !thing.removed && !thing.hasOwnColour &&
   thing.name === givenName(thing.id) &&
   (thing.classId ?? null) === thing.found.classId;
@@ -54,16 +56,18 @@ export function withFilter(document, filter) {
  * Adds what was found below all other objects, the largest at the bottom, so that nothing covers what the user has made.
  * Unchanged objects of an earlier find go.
  * @param {Document} document @param {Found[]} found
- * @param {import("./classes.js").Class|null} one  of the new objects
+ * @param {import("./classes.js").Class|null} classOfNew  unless they have one of their own
+ * @param {(thing: Thing) => boolean} [isReplaced] which ones go
  */
-export function addFound(document, found, one) {
-  const kept = document.things.filter((thing) => !isUntouched(thing));
+export function addFound(document, found, classOfNew, isReplaced = isUntouched) {
+  const kept = document.things.filter((thing) => !isReplaced(thing));
   if (!found.length && kept.length === document.things.length) return document;
-  const classId = one?.id ?? null;
-  const added = [...found].sort((a, b) => areaOf(b.mask) - areaOf(a.mask)).map(({ mask, score, colour }, index) => {
+  const added = [...found].sort((a, b) => areaOf(b.mask) - areaOf(a.mask)).map(({ mask, score, colour, one = classOfNew, words }, index) => {
     const id = `object-${document.made + index + 1}`;
+    const classId = one?.id ?? null;
     const look = { id, name: givenName(id), colour: one?.colour ?? colour };
-    return { ...NOTHING_YET, ...look, base: mask, classId, hasOwnColour: false, found: { score, classId } };
+    const origin = { score, classId, ...(words !== undefined && { words }) };
+    return { ...NOTHING_YET, ...look, base: mask, classId, hasOwnColour: false, found: origin };
   });
   const activeId = kept.some(({ id }) => id === document.activeId) ? document.activeId : null;
   return { ...document, things: [...added, ...kept], activeId, made: document.made + added.length };
@@ -96,4 +100,23 @@ export function moveListed(document, id, by) {
 export function countFound(document) {
   const found = document.things.filter(isUntouched);
   return { total: found.length, shown: found.filter((thing) => !isFiltered(document, thing)).length };
+}
+
+/**
+ * Found objects become the user's own: no filter hides them, and no other find replaces them.
+ * @param {Document} document @param {string|null} [id] null: all that the filter does not hide
+ */
+export function accept(document, id = null) {
+  const isMeant = (thing) => isUntouched(thing) && (id === null ? !isFiltered(document, thing) : thing.id === id);
+  if (!document.things.some(isMeant)) return document;
+  const accepted = (thing) => ({ ...thing, found: { ...thing.found, isAccepted: true } });
+  return { ...document, things: document.things.map((thing) => (isMeant(thing) ? accepted(thing) : thing)) };
+}
+
+/** Removes what was found and neither changed nor accepted, hidden or not. @param {Document} document */
+export function dropFound(document) {
+  if (!hasFound(document)) return document;
+  const things = document.things.filter((thing) => !isUntouched(thing));
+  const isLeft = things.some(({ id }) => id === document.activeId);
+  return { ...document, things, activeId: isLeft ? document.activeId : null };
 }

@@ -34,8 +34,8 @@ export async function* messages({ service, connection, images }, options, signal
   }
 }
 
-/** Whoever waits for a server that is away can stop waiting. */
-function unlessAborted(promise, signal) {
+/** Whoever waits for a server that is away can stop waiting. @template T @param {Promise<T>} promise @param {AbortSignal} signal @returns {Promise<T>} */
+export function unlessAborted(promise, signal) {
   return new Promise((resolve, reject) => {
     const stop = () => reject(signal.reason);
     if (signal.aborted) stop();

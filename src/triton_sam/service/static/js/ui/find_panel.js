@@ -1,7 +1,7 @@
 /** "Find everything": its button, the progress over the image, and the sliders and the order for what was found. */
-import { NO_FILTER, countFound, withFilter } from "../core/found.js";
+import { NO_FILTER, accept, countFound, dropFound, withFilter } from "../core/found.js";
 import { STEPS, extents, positionOfScore, positionOfSize, scoreAt, sizeAt } from "../core/found_scales.js";
-import { $ } from "./dom.js";
+import { $, setDisabled } from "./dom.js";
 import { prefer, preference } from "./preferences.js";
 
 const ORDERS = ["drawn", "size", "score"];
@@ -16,6 +16,7 @@ const number = (value) => value.toLocaleString("en");
 export function startFind(app, session, list, closePanel) {
   startButtons(app, session, closePanel);
   startSliders(app);
+  startChoices(app);
   const order = $("object-order");
   order.onchange = () => {
     prefer("object-order", order.value);
@@ -56,6 +57,17 @@ function showProgress({ phase, done, of, count }) {
   $("find-text").textContent = isWaiting ? "Waiting for the server" : `Finding: ${number(count)} ${count === 1 ? "object" : "objects"}`;
 }
 
+function startChoices(app) {
+  const choose = (change, told) => () => {
+    const { shown, total } = countFound(app.document);
+    app.change(change);
+    app.announce(told(shown, total));
+    if ($("found").hidden) $("surface").focus(); // what had it is gone
+  };
+  $("accept-found").onclick = choose((document) => accept(document), (shown) => `${number(shown)} accepted.`);
+  $("drop-found").onclick = choose(dropFound, (_, total) => `${number(total)} dropped.`);
+}
+
 function startSliders(app) {
   const [score, size] = [$("least-score"), $("least-size")];
   score.max = size.max = String(STEPS);
@@ -86,6 +98,7 @@ function showFilter(shown, range, isMoving) {
   say("least-score", score ? score.toFixed(3) : "all");
   say("least-size", size ? `${number(size)} px` : "all");
   const { total, shown: count } = countFound(shown);
+  setDisabled($("accept-found"), count === 0);
   $("found-text").textContent =
     count < total ? `${number(count)} of ${number(total)} found are shown. Hidden ones are not exported.` : `${number(total)} found, all shown.`;
 }

@@ -4,7 +4,7 @@
  */
 import * as documents from "../core/document.js";
 import { classify } from "../core/document_classes.js";
-import { areaOf, hasFound, listed, moveListed } from "../core/found.js";
+import { accept, areaOf, hasFound, isUntouched, listed, moveListed } from "../core/found.js";
 import { rowsInView } from "../core/list_window.js";
 import { $, element, iconButton } from "./dom.js";
 
@@ -111,6 +111,12 @@ export class ObjectList {
     const swatch = element("input", { type: "color", class: "swatch" });
     swatch.onchange = () => change(documents.describe, { colour: swatch.value, hasOwnColour: true });
     const name = nameField(change, activate);
+    const tick = iconButton("done", "Accept", () => {
+      const next = node.nextElementSibling ?? node.previousElementSibling;
+      change(accept);
+      (next?.querySelector(".accept:not([hidden])") ?? $("surface")).focus(); // the button is gone
+    });
+    tick.classList.add("accept");
     const eye = iconButton("eye", "Hide", () => {
       const { visible } = app.document.things.find((thing) => thing.id === id);
       change(documents.describe, { visible: !visible });
@@ -130,7 +136,7 @@ export class ObjectList {
     const className = element("span", { class: "class-name" });
     const select = element("select", { class: "class-select" });
     select.onchange = () => change(classify, app.classes.of(select.value));
-    const line = element("div", { class: "object-line" }, swatch, name, className, eye, bin);
+    const line = element("div", { class: "object-line" }, swatch, name, className, tick, eye, bin);
     const more = element("div", { class: "more" }, select, facts, up, down);
     const node = element("li", { class: "object", "data-id": id }, line, more);
     node.onclick = ({ target }) => target.closest("button, input, select") || activate();
@@ -145,6 +151,8 @@ export class ObjectList {
       name.setAttribute("aria-label", `Name of ${thing.name}`);
       swatch.value = thing.colour;
       swatch.setAttribute("aria-label", `Colour of ${thing.name}`);
+      tick.hidden = !isUntouched(thing);
+      rename(tick, `Accept ${thing.name}`);
       rename(eye, `${thing.visible ? "Hide" : "Show"} ${thing.name}`);
       eye.querySelector("use").setAttribute("href", thing.visible ? "#i-eye" : "#i-hidden");
       rename(bin, `Delete ${thing.name}`);
