@@ -88,7 +88,7 @@ def answer(call: Call, width: int = WIDTH, height: int = HEIGHT, **more: Any) ->
 
 def asks(call: Call) -> bool:
     """Whether it is a request for words or examples."""
-    return "prompt_json" in call.inputs and bool({"text", "exemplars", "concepts"} & set(prompt_of(call)))
+    return "prompt_json" in call.inputs and concepts_from(prompt_of(call)) is not None
 
 
 def prompt_of(call: Call) -> dict[str, Any]:

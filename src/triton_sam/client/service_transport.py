@@ -37,10 +37,10 @@ class ServiceTransport:
         return row is not None and service_calls.is_served(health, row["name"])
 
     def parameters(self, model: str) -> Mapping[str, str]:
-        """The id of a model with this Triton name, as Triton's config has it; NotFound if it is not served."""
+        """What a model with this Triton name is, as Triton's config has it; NotFound if it is not served."""
         for row in self._rows():
             if row["name"] == model:
-                return {"model_id": row["id"]}
+                return {"model_id": row["id"], **({"concepts": ""} if "text" in row.get("prompts", ()) else {})}
         raise NotFound(f"there is no model {model!r}")
 
     def served(self) -> list[str]:

@@ -24,6 +24,7 @@ _MAX_FILES, _MAX_FIELDS = 4, 32
 #: Of a text field; files have no such limit.
 _MAX_PART_BYTES = 4096
 _MAX_TEXT_BYTES = _MAX_FIELDS * _MAX_PART_BYTES
+_MULTIPART = b"multipart/form-data"
 #: Some of Python's other decoders take minutes for a megabyte, and the framework uses any that the request names.
 _CHARSETS = frozenset({b"utf-8", b"utf8", b"us-ascii", b"ascii"})
 _YES, _NO = frozenset({"true", "1", "yes", "on"}), frozenset({"false", "0", "no", "off", ""})
@@ -64,6 +65,10 @@ class Form:
             raise InvalidInput(f"{field} must be a whole number of pixels, not {value[:60]!r}")
         return int(value)
 
+    def texts(self) -> dict[str, str]:
+        """All text fields that are not empty."""
+        return {field: value for field, value in self._data.multi_items() if isinstance(value, str) and value}
+
     async def optional_file(self, field: str) -> bytes | None:
         """A file's bytes; None if it is missing. Browsers send a missing file without name and content."""
         value = self._data.get(field)
@@ -83,6 +88,11 @@ class Form:
         return data
 
 
+def is_form(request: Request) -> bool:
+    """Whether the body is a form with files, and not JSON."""
+    return parse_options_header(request.headers.get("content-type"))[0] == _MULTIPART
+
+
 @contextlib.asynccontextmanager
 async def read_form(request: Request) -> AsyncIterator[Form]:
     """The form of a request; its files are open inside the block."""
@@ -93,9 +103,7 @@ async def read_form(request: Request) -> AsyncIterator[Form]:
         request = Request(request.scope, _bounded(request.receive))
     try:
         data = await (
-            _CompleteMultiPartParser(request).parse()
-            if kind == b"multipart/form-data"
-            else request.form(max_fields=_MAX_FIELDS)
+            _CompleteMultiPartParser(request).parse() if kind == _MULTIPART else request.form(max_fields=_MAX_FIELDS)
         )
     except (HTTPException, MultiPartException, ValueError) as error:  # the parser has exceptions of its own
         reason = error.detail if isinstance(error, HTTPException) else error

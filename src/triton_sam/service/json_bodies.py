@@ -59,6 +59,14 @@ def json_object(text: bytes | str, max_parts: int, *, example: str = '{"image_ke
     return document
 
 
+def json_value(text: str, field: str) -> Any:
+    """Parses a short text of a form that must be JSON."""
+    try:
+        return json.loads(text, object_pairs_hook=_without_duplicates)
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput(f"the field {field[:60]!r} is not valid JSON ({error}): send it as in a JSON body") from None
+
+
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """A JSON object. Duplicate names are refused: a proxy may have checked the first one, and Python takes the last."""
     document = dict(pairs)

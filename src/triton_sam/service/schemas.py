@@ -12,6 +12,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.json_schema import models_json_schema
 
+from triton_sam.service import concept_schemas
+from triton_sam.service.concept_schemas import ConceptFields, FoundConcept
+
 MODEL = "a family (`sam2`), a catalogue id (`sam2.1:large`) or a Triton name (`sam2.1_large`); default: see /models"
 _ENCODER = "precision of the encoder: float32, bfloat16, float16 or 8-bit"
 SESSION = "name of a session, whose requests can be cancelled together; up to 200 printable characters"
@@ -19,7 +22,7 @@ BACKGROUND = "no person waits for the response: all other requests pass first, a
 _REFERENCE = "#/components/schemas/{model}"
 
 Point = tuple[float, float]
-Box = tuple[float, float, float, float]
+Box = concept_schemas.Box
 
 
 def _example(**example: Any) -> ConfigDict:
@@ -59,7 +62,9 @@ class ModelRow(BaseModel):
     family: str
     title: str
     licence: str
-    prompts: list[str] = Field(description="kinds of prompts that it accepts: boxes, everything, masks, points, text")
+    prompts: list[str] = Field(
+        description="kinds of prompts that it accepts: boxes, everything, masks, points, text (words and exemplars)"
+    )
     side: int = Field(description="side of the square model input in pixels; a larger image is scaled down to it")
     video: bool = Field(description="whether it tracks objects through videos")
     default: bool = Field(description="whether requests without a model use this one")
@@ -156,16 +161,21 @@ class MaskAnswer(BaseModel):
 
 
 class RankedMask(MaskAnswer):
-    score: float = Field(description="predicted IoU")
-    object: int = Field(description="index of the object in the request")
+    """A mask of an object, or of an instance of a concept."""
+
+    score: float = Field(description="predicted IoU; of an instance the probability that it is one")
+    object: int | None = Field(default=None, description="index of the object in the request")
+    concept: int | None = Field(default=None, description="index of the concept in the request")
+    box: Box | None = Field(default=None, description="of an instance: x0, y0, x1, y1 in original pixels")
 
 
 class SegmentAnswer(ImageAnswer):
     """The segmenter's ``result_json``."""
 
-    mask: MaskAnswer = Field(description="the best one")
-    score: float
-    masks: list[RankedMask]
+    mask: MaskAnswer | None = Field(default=None, description="the best one; missing if there is none")
+    score: float | None = Field(default=None, description="of the best one")
+    masks: list[RankedMask] = Field(description="by object; instances by concept, then by falling score")
+    concepts: list[FoundConcept] | None = Field(default=None, description="for words and examples: one for each")
     clean: CleanSizes | None = Field(default=None, description="how the masks were cleaned; missing if they were not")
 
 
@@ -192,8 +202,8 @@ class CleanSizes(BaseModel):
     islands: int = Field(default=0, ge=0, le=10**9, description="remove islands with fewer pixels, but the largest")
 
 
-class SegmentRequest(ObjectRequest):
-    """Exactly one of image_key and image; at least one point, box, mask_input or object."""
+class SegmentRequest(ObjectRequest, ConceptFields):
+    """Exactly one of image_key and image; at least one point, box, mask_input or object, or else text or exemplars."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -202,6 +212,8 @@ class SegmentRequest(ObjectRequest):
             "examples": [
                 {"image_key": "5f2c...", "points": [[365, 290]], "labels": [1], "format": "rle"},
                 {"image": "data:image/png;base64,...", "box": [174, 18, 408, 208], "model": "sam2"},
+                {"image": "data:image/png;base64,...", "text": "coin", "model": "sam3", "format": "rle"},
+                {"image_key": "5f2c...", "model": "sam3", "text": "coin", "exemplars": [[21, 40, 66, 83]]},
             ]
         },
     )
@@ -212,7 +224,6 @@ class SegmentRequest(ObjectRequest):
     boxes: list[Box] = Field(default=[], description="without points, each box is one object")
     objects: list[ObjectRequest] | None = Field(default=None, description="several objects in one request")
     multimask: bool = Field(default=False, description="return several masks for each object")
-    text: str | None = Field(default=None, description="for models that accept text prompts")
     format: Literal["png", "rle", "polygon", "bits", "logits"] = "png"
     clean: CleanSizes | Annotated[int, Field(ge=0, le=10**9)] | None = Field(
         default=None, description="clean full-size masks: a number of pixels for both sizes, or holes and islands"
@@ -220,6 +231,20 @@ class SegmentRequest(ObjectRequest):
     session_id: str | None = Field(default=None, max_length=200, description=SESSION)
     latest_wins: bool = Field(default=False, description="supersede the waiting requests of the session")
     background: bool = Field(default=False, description=BACKGROUND)
+
+
+class SegmentForm(BaseModel):
+    """An image file or an image_key, and the other fields of the JSON form; those that are no texts as JSON."""
+
+    model_config = _example(image="(an image file)", text="coin")
+
+    image: bytes = Field(default=b"", description="an image file")
+    image_key: str = Field(default="", max_length=200, description="instead of it")
+    model: str = Field(default="", max_length=200, description=MODEL)
+    text: str = Field(default="", description="one text, or a JSON list of several")
+    points: str = Field(default="", description="JSON, as all further fields: [[365, 290]]")
+    exemplars: str = Field(default="", description="[[21, 40, 66, 83]]")
+    format: Literal["png", "rle", "polygon", "bits", "logits"] = "png"
 
 
 class ImageForm(BaseModel):
@@ -278,7 +303,16 @@ class CancelForm(BaseModel):
 
 # -- the document ----------------------------------------------------------------------------------------------
 
-_REQUESTS = (SegmentRequest, ImageForm, PreviewForm, EmbeddedModelForm, FromModelForm, PredictionForm, CancelForm)
+_REQUESTS = (
+    SegmentRequest,
+    SegmentForm,
+    ImageForm,
+    PreviewForm,
+    EmbeddedModelForm,
+    FromModelForm,
+    PredictionForm,
+    CancelForm,
+)
 _ERROR_STATUSES = {
     400: "The request is invalid; the message has the reason and the fix",
     401: "The token is missing or wrong",
@@ -312,6 +346,13 @@ def body_of(model: type[BaseModel], *media_types: str, required: bool = True) ->
     """``openapi_extra`` of a route that parses its body itself."""
     schema = {"$ref": _REFERENCE.format(model=model.__name__)}
     return {"requestBody": {"required": required, "content": {media: {"schema": schema} for media in media_types}}}
+
+
+def json_or_form(json: type[BaseModel], form: type[BaseModel]) -> dict[str, Any]:
+    """``openapi_extra`` of a route that takes both."""
+    bodies = (body_of(json, "application/json"), body_of(form, "multipart/form-data"))
+    content = {media: schema for body in bodies for media, schema in body["requestBody"]["content"].items()}
+    return {"requestBody": {"required": True, "content": content}}
 
 
 def response_of(description: str, *media_types: str, binary: bool = False) -> dict[int | str, dict[str, Any]]:

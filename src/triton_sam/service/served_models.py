@@ -39,20 +39,26 @@ class ServedSegmenter:
         return dict(self.spec.encoder.outputs)[self.spec.encoder.embedding]
 
 
-def choose(segmenters: Mapping[str, ModelSpec], wanted: str | None, missing: Set[str] = frozenset()) -> ServedSegmenter:
+def choose(
+    segmenters: Mapping[str, ModelSpec], wanted: str | None, missing: Set[str] = frozenset(), *, kind: str = "points"
+) -> ServedSegmenter:
     """The segmenter for a Triton name, a catalogue id or a family; for None, the default.
 
     A family means the model of the same name, else its first model. NotFound lists the served models.
 
     Args:
         missing: models that failed to load. They are chosen only by name, and the request then fails with that reason.
+        kind: of the prompt: the default is a model that takes it, if there is one.
     """
     if not segmenters:
         raise NotFound("no segmenter is served: set one up with `triton-sam setup`")
     if wanted is None:
         loaded = {name: spec for name, spec in segmenters.items() if name not in missing} or segmenters
-        named = [name for name, spec in loaded.items() if name == spec.family]
-        name = next(iter(named or loaded))
+        fitting = {name: spec for name, spec in loaded.items() if kind in spec.prompts} or loaded
+        # A model whose weights are all in this package is a toy: it is the default where there is nothing else.
+        fitting = {name: spec for name, spec in fitting.items() if spec.needed} or fitting
+        named = [name for name, spec in fitting.items() if name == spec.family]
+        name = next(iter(named or fitting))
         return ServedSegmenter(name, segmenters[name])
     if wanted in segmenters:
         return ServedSegmenter(wanted, segmenters[wanted])
@@ -118,9 +124,9 @@ class ServedSegmenters(_CachedModels[ModelSpec]):
         super().__init__(read)
         self._missing = missing
 
-    async def find(self, wanted: str | None) -> ServedSegmenter:
+    async def find(self, wanted: str | None, kind: str = "points") -> ServedSegmenter:
         """As :func:`choose`, among the served segmenters."""
-        return self.choose(await self.all(), wanted)
+        return choose(await self.all(), wanted, self._missing(), kind=kind)
 
     def choose(self, known: Mapping[str, ModelSpec], wanted: str | None) -> ServedSegmenter:
         """As :func:`choose`, with the models that failed to load."""

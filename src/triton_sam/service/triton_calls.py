@@ -10,6 +10,7 @@ from typing import Any
 from starlette.concurrency import run_in_threadpool
 
 from triton_sam.client.wire import Call, image_inputs, text_tensor
+from triton_sam.core.concepts.request import CONCEPT_KEYS
 from triton_sam.core.images import EncodedImage, from_base64
 from triton_sam.core.prompts import Prompt, PromptLimits, prompt_from_mapping
 from triton_sam.errors import InvalidInput, TooLarge
@@ -58,15 +59,16 @@ def _flag(document: dict[str, Any], field: str) -> bool:
     return value
 
 
-async def segment_call(gateway: Gateway, document: Mapping[str, Any], size: int) -> Call:
+async def segment_call(gateway: Gateway, document: Mapping[str, Any], size: int, file: bytes | None = None) -> Call:
     """The call for the fields of /v1/segment, without those about its session.
 
     Args:
         size: of the document's text, in bytes.
+        file: an image that came beside the document.
     """
     if "everything" in document:
         raise InvalidInput("everything has a route of its own: send it to /v1/everything")
-    return await _prompt_call(gateway, document, size)
+    return await _prompt_call(gateway, document, size, file)
 
 
 async def everything_call(gateway: Gateway, document: Mapping[str, Any], size: int) -> Call:
@@ -77,15 +79,16 @@ async def everything_call(gateway: Gateway, document: Mapping[str, Any], size: i
     return await _prompt_call(gateway, {**document, "everything": {} if options is None else options}, size)
 
 
-async def _prompt_call(gateway: Gateway, document: Mapping[str, Any], size: int) -> Call:
-    served = await gateway.segmenters.find(checked_name(document.get("model"), "model"))
+async def _prompt_call(gateway: Gateway, document: Mapping[str, Any], size: int, file: bytes | None = None) -> Call:
+    kind = "text" if any(document.get(key) is not None for key in CONCEPT_KEYS) else "points"
+    served = await gateway.segmenters.find(checked_name(document.get("model"), "model"), kind)
     key = checked_name(document.get("image_key"), "image_key")
-    image = document.get("image")
+    image = file if file is not None else document.get("image")
     if (key is None) == (image is None):
         raise InvalidInput(
             "send exactly one of image_key and image" + (", not both" if key else ": the request has none")
         )
-    if image is not None and not isinstance(image, str):
+    if image is not None and not isinstance(image, str | bytes):
         raise InvalidInput("image must be a string: base64 of an image file, or a data URL")
     fields = {name: value for name, value in document.items() if name not in _NOT_PROMPT}
     if "image_size" in fields:
@@ -94,9 +97,11 @@ async def _prompt_call(gateway: Gateway, document: Mapping[str, Any], size: int)
         request_context.set_image(key)
         _, text = await by_size(size, lambda: checked_prompt(fields, served, gateway.settings))
         return Call(served.name, {"image_key": text_tensor(key), "prompt_json": text_tensor(text)}, ("result_json",))
-    return await run_in_threadpool(
-        lambda: image_call(served, from_base64(str(image), "image"), fields, gateway.settings)
-    )
+    return await run_in_threadpool(lambda: image_call(served, _image_bytes(image), fields, gateway.settings))
+
+
+def _image_bytes(image: str | bytes | None) -> bytes:
+    return image if isinstance(image, bytes) else from_base64(str(image), "image")
 
 
 def checked_prompt(fields: Mapping[str, Any], served: ServedSegmenter, settings: Settings) -> tuple[Prompt, str]:

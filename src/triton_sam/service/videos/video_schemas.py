@@ -206,9 +206,7 @@ def body(model: type[BaseModel], *, required: bool = True) -> dict[str, Any]:
 
 def making() -> dict[str, Any]:
     """``openapi_extra`` of the route that makes videos."""
-    form, empty = (schemas.body_of(VideoForm, "multipart/form-data"), body(EmptyVideoRequest))
-    content = {**form["requestBody"]["content"], **empty["requestBody"]["content"]}
-    return {"requestBody": {"required": True, "content": content}}
+    return schemas.json_or_form(EmptyVideoRequest, VideoForm)
 
 
 def image_body() -> dict[str, Any]:
