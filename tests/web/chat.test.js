@@ -7,7 +7,7 @@ import { chatBody, dataUrl, pieces } from "../../src/triton_sam/service/static/j
 import { Problem } from "../../src/triton_sam/service/static/js/net/problems.js";
 import { deferred, settled } from "./helpers.js";
 
-const turn = (question, answer, state = "done") => ({ ...newTurn(question, 0), answer, state });
+const turn = (question, answer, state = "done") => ({ ...newTurn(question, null, 0), answer, state });
 const picture = (url, text) => [{ type: "image_url", image_url: { url } }, { type: "text", text }];
 
 // -- what is sent ------------------------------------------------------------------------------------------------

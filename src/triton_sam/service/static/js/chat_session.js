@@ -2,7 +2,8 @@
  * The chat about the open image with a vision-language model: one question at a time, with streaming answers.
  *
  * Events: "turns" when {@link ChatSession.turns} or one of them has changed.
- * @typedef {{id: string, title: string, chats: boolean, grounds: boolean}} ChatModel
+ * @typedef {{id: string, title: string, chats: boolean, grounds: boolean, tasks?: string[]}} ChatModel
+ *   grounds: its answers have boxes of phrases; tasks: what it can be asked for beside words, such as "ground"
  */
 import { messagesOf, newTurn } from "./core/chat.js";
 import { sound } from "./core/grounding.js";
@@ -29,7 +30,7 @@ export class ChatSession extends EventTarget {
     const question = text.trim();
     if (!question || this.isBusy || !this.model || !this._app.picture) return false;
     const earlier = this.turns;
-    const turn = newTurn(question, performance.now());
+    const turn = newTurn(question, this.model, performance.now());
     this.turns = [...earlier, turn];
     this._answer(turn, earlier);
     return true;
@@ -63,7 +64,7 @@ export class ChatSession extends EventTarget {
     this.isBusy = true;
     this._tell();
     try {
-      const { id, chats } = this.model;
+      const { id, chats } = turn.model;
       const body = await chatBody(id, messagesOf(earlier, turn.question, chats), this._app.picture.file);
       await this._stream(turn, body, abort.signal);
       turn.state = "done";

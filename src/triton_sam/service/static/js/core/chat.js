@@ -3,6 +3,7 @@
  *
  * @typedef {object} Turn
  * @property {string} question
+ * @property {import("../chat_session.js").ChatModel} model  that was asked
  * @property {string} answer  so far
  * @property {import("./grounding.js").Entity[]} entities
  * @property {"asked"|"done"|"stopped"|"failed"} state
@@ -17,8 +18,8 @@
 export const IMAGE = "<image>";
 
 /** @returns {Turn} */
-export const newTurn = (question, since) => ({
-  question, answer: "", entities: [], state: "asked", finish: null, tokens: 0, since, took: 0, problem: null,
+export const newTurn = (question, model, since) => ({
+  question, model, answer: "", entities: [], state: "asked", finish: null, tokens: 0, since, took: 0, problem: null,
 });
 
 /**

@@ -1,5 +1,6 @@
 /** The chat tab of the panel, shown if the server has vision-language models. */
 import { foundIn } from "../core/grounding.js";
+import { Showing } from "../ask/showing.js";
 import { $, element } from "./dom.js";
 import { prefer, preference } from "./preferences.js";
 import { startTabs } from "./tabs.js";
@@ -71,15 +72,21 @@ function showTurns(app, chatting, interaction, closePanel) {
     light: (indices) => interaction.light(indices),
     take: (index, byHand) => {
       interaction.takeFound(index);
-      if (!byHand) return;
-      closePanel();
-      $("surface").focus();
+      if (byHand) leave();
     },
+    showAll: (byHand) => {
+      showing.toggle(chatting.turns.at(-1), interaction.found.boxes);
+      if (byHand) leave();
+    },
+  };
+  const leave = () => {
+    closePanel();
+    $("surface").focus();
   };
   interaction.addEventListener("found", () => {
     for (const { mark } of rows.values()) mark(interaction.found.lit);
   });
-  return () => {
+  const show = () => {
     const isAtEnd = log.scrollHeight - log.scrollTop - log.clientHeight < NEAR_THE_END;
     const newest = chatting.turns.at(-1);
     const found = newest?.state === "done" ? foundIn(newest.entities, app.picture) : [];
@@ -90,12 +97,14 @@ function showTurns(app, chatting, interaction, closePanel) {
     rows = new Map(chatting.turns.map((turn) => [turn, before.get(turn) ?? turnRow(turn, actions)]));
     for (const [turn, { node }] of before) if (!rows.has(turn)) node.remove();
     for (const [turn, { node, show }] of rows) {
-      if (turn === newest) show(found, true);
-      else if (isAnother) show([], false); // only the newest has boxes and a retry button
+      if (turn === newest) show(found, true, showing.of(turn, found));
+      else if (isAnother) show([], false, "none"); // only the newest has boxes and a retry button
       if (!node.isConnected) log.append(node);
     }
     if (isAtEnd || isAnother) log.scrollTop = log.scrollHeight;
   };
+  const showing = new Showing(app, show);
+  return show;
 }
 
 /** While a model loads, the first word may take a minute. */

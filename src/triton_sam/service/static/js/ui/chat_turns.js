@@ -7,16 +7,20 @@ import { element } from "./dom.js";
  * @param {import("../core/chat.js").Turn} turn
  * @param {object} actions
  * @param {() => void} actions.retry
+ * @param {(byHand: boolean) => void} actions.showAll makes objects of all that the answer is about
  * @param {(index: number, byHand: boolean) => void} actions.take a found box
  * @param {(indices: number[]) => void} actions.light found boxes
- * @returns {{node: HTMLElement, show: (found: import("../core/grounding.js").Found[], isNewest: boolean) => void, mark: (lit: number[]) => void}}
- *   show: updates the turn, with those of its boxes that are on the image; mark: which of them are highlighted
+ * @returns {{node: HTMLElement, show: (found: import("../core/grounding.js").Found[], isNewest: boolean, showing: "none"|"offered"|"busy") => void, mark: (lit: number[]) => void}}
+ *   show: updates the turn, with those of its boxes that are on the image; mark: which of them are highlighted;
+ *   showing: whether what it is about can be shown, or is looked for
  */
 export function turnRow(turn, actions) {
   const answer = element("p", { class: "answer" });
   const list = element("ul", { class: "chips" });
   const remark = element("p", { class: "fine" });
-  const node = element("div", { class: "turn" }, element("p", { class: "question" }, turn.question), answer, list, remark);
+  const onShow = ({ detail }) => actions.showAll(detail > 0);
+  const showAll = element("button", { type: "button", class: "button", title: "Its masks become objects", hidden: true, onclick: onShow }, "Show me");
+  const node = element("div", { class: "turn" }, element("p", { class: "question" }, turn.question), answer, list, showAll, remark);
   let parts = [];
 
   /** Highlights its boxes while the mouse or the focus is on it. */
@@ -37,8 +41,10 @@ export function turnRow(turn, actions) {
     return lights(element("button", { type: "button", class: "chip", title: "Segment it", onclick }, text), [index]);
   };
 
-  const show = (found, isNewest) => {
+  const show = (found, isNewest, showing) => {
     parts = [];
+    showAll.hidden = showing === "none";
+    showAll.textContent = showing === "busy" ? "Stop" : "Show me";
     const pieces = found.length ? marked(turn.answer, turn.entities) : [{ text: turn.answer, entity: null }];
     answer.replaceChildren(...pieces.map((piece) => phraseOf(piece, found)));
     list.replaceChildren(...found.map((box, index) => element("li", {}, buttonOf(box, index, found))));
