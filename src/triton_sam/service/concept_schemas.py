@@ -13,7 +13,9 @@ _TEXT = "finds all instances of what it names: `yellow bus`; a list looks for ea
 class ConceptRequest(BaseModel):
     """What names one concept: a text, exemplars, or both."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"text": "coin", "exemplars": [[21, 40, 66, 83]]}]}
+    )
 
     text: str | None = Field(default=None, max_length=400, description="a few words")
     exemplars: list[Box] | None = Field(
