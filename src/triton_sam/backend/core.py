@@ -11,21 +11,23 @@ import logging
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
 from triton_sam.backend.cache import EmbeddingCache
+from triton_sam.backend.concept_replies import bounded
 from triton_sam.backend.following import Answer
 from triton_sam.backend.jobs import Metrics, QueueLimits, SegmentJob
 from triton_sam.backend.replies import ModelInfo
 from triton_sam.backend.scheduler import Scheduler
 from triton_sam.backend.video.limits import VideoLimits
 from triton_sam.core import masks
+from triton_sam.core.concepts.request import ConceptRequest
 from triton_sam.core.geometry import Frame, ResizePolicy
 from triton_sam.core.images import EncodedImage
 from triton_sam.core.prompts import Prompt
@@ -35,6 +37,9 @@ from triton_sam.engines.loading import load_engine
 from triton_sam.errors import InternalError, InvalidInput, TritonSamError, Unsupported
 from triton_sam.models.specs import ModelSpec
 from triton_sam.settings import Settings
+
+if TYPE_CHECKING:
+    from triton_sam.engines.concepts import ConceptEngine
 
 log = logging.getLogger(__name__)
 _SWITCH_SECONDS = 0.0001
@@ -207,7 +212,7 @@ class LocalCore:
         settings = self._settings
         encoded = EncodedImage(image, max_bytes=settings.max_image_bytes, max_pixels=settings.max_image_pixels)
         if job.prompt is not None:
-            self._check(job.prompt, *encoded.size)
+            self._check(job, job.prompt, *encoded.size)
             if job.prompt.everything is not None and job.prompt.everything.crop_n_layers:
                 job.image = encoded
         cached = self._cache.get(job.image_key, background=job.background)
@@ -235,25 +240,33 @@ class LocalCore:
         except TritonSamError:
             self._metrics.count("cache_misses")
             raise
-        self._check(prompt, embedding.frame.width, embedding.frame.height)
+        self._check(job, prompt, embedding.frame.width, embedding.frame.height)
         _refuse_crops(prompt)
         job.embedding = embedding
         self._scheduler.submit_click(job)
         self._metrics.count("cache_hits")
 
     def _submit_embedding(self, job: SegmentJob, array: npt.NDArray[np.float32], prompt: Prompt) -> None:
+        if prompt.concepts is not None:
+            raise InvalidInput("text and exemplars need the image or its image_key: an embedding has too little of it")
         known = self._cache.find_alias(embedding_hash(array))
         job.image_key, embedding = known if known is not None else ("", self._bare_embedding(array, prompt))
         if prompt.image_size is not None:  # images of one colour share an embedding whatever their size is
             embedding = embedding.framed(Frame(*prompt.image_size, self._spec.side, self._spec.resize))
-        self._check(prompt, embedding.frame.width, embedding.frame.height)
+        self._check(job, prompt, embedding.frame.width, embedding.frame.height)
         _refuse_crops(prompt)
         job.embedding = embedding
         self._scheduler.submit_click(job)
 
-    def _check(self, prompt: Prompt, width: int, height: int) -> None:
-        """Raises InvalidInput for prompts outside the image, or for more mask pixels than allowed."""
+    def _check(self, job: SegmentJob, prompt: Prompt, width: int, height: int) -> None:
+        """Raises InvalidInput for prompts outside the image, or for more mask pixels than allowed.
+
+        How many instances of concepts will be found is not known: no more are returned than are allowed.
+        """
         prompt.check_inside(width, height)
+        if prompt.concepts is not None:
+            job.prompt = self._bounded(job, prompt, prompt.concepts, (width, height))
+            return
         count = len(prompt.objects) * (self._spec.decoder.masks_per_prompt if prompt.multimask else 1)
         limit = self._settings.max_answer_pixels
         if prompt.format != "logits" and count * width * height > limit:
@@ -261,6 +274,14 @@ class LocalCore:
                 f"{count} masks of {width} x {height} pixels are too much for one request: {limit:,} pixels in all "
                 "are allowed, so send fewer objects at a time, or request logits"
             )
+
+    def _bounded(self, job: SegmentJob, prompt: Prompt, asked: ConceptRequest, size: tuple[int, int]) -> Prompt:
+        """A prompt for concepts with as many instances as may be returned."""
+        if not self._engine.capacity.concepts:
+            raise Unsupported(f"the engine of {self._spec.id} takes no text or exemplars: run `triton-sam setup` again")
+        engine = cast("ConceptEngine", self._engine)
+        limit, logits = self._settings.max_answer_pixels, self.on_cpu or job.needs.logits
+        return replace(prompt, concepts=bounded(asked, engine, size, limit, logits=logits))
 
     def _bare_embedding(self, array: npt.NDArray[np.float32], prompt: Prompt) -> Embedding:
         """An embedding that is not in the cache: its high-resolution features are zeros."""

@@ -75,7 +75,7 @@ class DecodeWorker:
         self._pings: list[Callable[[], None]] = []
         self._between: deque[_Chore] = deque()
         self._background: deque[_Chore] = deque()
-        self._searches = 0
+        self._searches = self._concepts = 0
         self._single_user = SingleUserDetector()
         self._decoding = False
         self._closing = False
@@ -101,6 +101,11 @@ class DecodeWorker:
         """Whether its thread runs."""
         return self._thread.is_alive()
 
+    @property
+    def searches(self) -> int:
+        """How many searches of people run. Under the scheduler's lock."""
+        return self._searches
+
     # -- under the scheduler's lock --------------------------------------------------------------------------
 
     def add(self, job: SegmentJob) -> None:
@@ -108,9 +113,15 @@ class DecodeWorker:
         self.queue.put(job, job.turn)
         self._ready.notify()
 
-    def yield_to(self, searches: int) -> None:
-        """Tells how many searches of people run: between their chunks no background work is begun."""
-        self._searches = searches
+    def yield_to(self, *, searches: int | None = None, concepts: int | None = None) -> None:
+        """Tells what people wait for besides clicks.
+
+        Args:
+            searches: for everything, between whose chunks no background work is begun.
+            concepts: requests for concepts, beside which neither chunks nor background work are.
+        """
+        self._searches = self._searches if searches is None else searches
+        self._concepts = self._concepts if concepts is None else concepts
         self._ready.notify()
 
     def may_decode_now(self, job: SegmentJob) -> bool:
@@ -168,7 +179,7 @@ class DecodeWorker:
                 self._decoding = running is not None
                 chore = self._next_chore()
                 while not (self.queue or self._pings or chore or self._closing or running):
-                    self._ready.wait(LONGEST_WAIT / 4 if self._background else None)
+                    self._ready.wait(LONGEST_WAIT / 4 if self._between or self._background else None)
                     chore = self._next_chore()
                 pings, self._pings = self._pings, []
                 batch = self._next_batch() if chore is None and self._may_begin(running) else []
@@ -194,8 +205,8 @@ class DecodeWorker:
     def _next_chore(self) -> _Chore | None:
         """Work between clicks, if nothing is waiting that comes before it, or if it has waited long enough."""
         late = time.perf_counter() - LONGEST_WAIT
-        clicks = bool(self.queue)
-        for chores, must_yield in ((self._between, clicks), (self._background, clicks or self._searches > 0)):
+        first = bool(self.queue) or self._concepts > 0
+        for chores, must_yield in ((self._between, first), (self._background, first or self._searches > 0)):
             if chores and (not must_yield or chores[0].since < late):
                 return chores.popleft()
         return None

@@ -70,7 +70,8 @@ class EverythingRunner:
         self._changed = threading.Condition(lock)
         self._runs: deque[_Run] = deque()
         self._dropped: list[_Run] = []
-        self._background_step = 0.0
+        self._background_step = self._stepped = 0.0
+        self._concepts = 0
         self._closing = False
         # Measuring masks takes the cores that clicks need. Only the arithmetic yields: EncodePipeline gives the reason.
         self._measuring: ThreadPoolExecutor | None = None
@@ -99,7 +100,7 @@ class EverythingRunner:
     def add(self, job: SegmentJob) -> None:
         """Takes a job whose image is encoded."""
         self._runs.append(_Run(job))
-        self._decodes.yield_to(self._of_people)
+        self._decodes.yield_to(searches=self._of_people)
         self._changed.notify_all()
 
     @property
@@ -113,9 +114,14 @@ class EverythingRunner:
             entry.stopped = True
             self._runs.remove(entry)
         self._dropped += dropped
-        self._decodes.yield_to(self._of_people)
+        self._decodes.yield_to(searches=self._of_people)
         self._changed.notify_all()
         return [entry.job for entry in dropped]
+
+    def yield_to(self, concepts: int) -> None:
+        """Tells how many requests for concepts people wait for: beside them no chunk is begun."""
+        self._concepts = concepts
+        self._changed.notify_all()
 
     # -- without the lock ------------------------------------------------------------------------------------
 
@@ -136,8 +142,8 @@ class EverythingRunner:
     def _loop(self) -> None:
         while True:
             with self._lock:
-                while not (self._runs or self._dropped or self._closing):
-                    self._changed.wait()
+                while not (self._dropped or self._closing or (self._runs and self._may_step())):
+                    self._changed.wait(LONGEST_WAIT / 4 if self._runs else None)
                 dropped, self._dropped = self._dropped, []
                 if not (self._runs or dropped):
                     return
@@ -155,12 +161,17 @@ class EverythingRunner:
                 self._end(entry)
                 self._responder.fail(entry.job, internal_error("finding everything", error, [entry.job]))
 
+    def _may_step(self) -> bool:
+        """Whether no concept comes first, or the searches have waited for long. Under the lock."""
+        return not self._concepts or time.perf_counter() - self._stepped > LONGEST_WAIT
+
     def _next_run(self) -> _Run | None:
         """The run whose turn it is: of people first, but one in the background after a while. Under the lock."""
         now = time.perf_counter()
         late = now - self._background_step > LONGEST_WAIT
         entry = min(self._runs, key=lambda run: run.job.background is not late, default=None)
         if entry is not None:
+            self._stepped = now
             self._runs.remove(entry)
             self._runs.append(entry)
             if entry.job.background:
@@ -202,7 +213,7 @@ class EverythingRunner:
             if not entry.stopped:
                 entry.stopped = True
                 self._runs.remove(entry)
-                self._decodes.yield_to(self._of_people)
+                self._decodes.yield_to(searches=self._of_people)
         self._close(entry)
 
     @staticmethod

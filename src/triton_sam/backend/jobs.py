@@ -12,6 +12,7 @@ from triton_sam.core.everything.driver import Progress
 from triton_sam.core.images import EncodedImage
 from triton_sam.core.prompts import Prompt
 from triton_sam.engines.base import Decoded, Embedding, Row
+from triton_sam.engines.concepts import ConceptRow, Instances
 from triton_sam.errors import TritonSamError
 
 if TYPE_CHECKING:
@@ -82,6 +83,7 @@ class SegmentJob:
         image: kept for crops of it, which have to be encoded.
         background: whether no person waits for it: it comes after all others.
         video: the step of a video session that it is; then the prompt only has the format of its masks.
+        instances: what was found of each concept of the prompt; their masks are the decoded ones, in this order.
         at_once: whether the thread that has its embedding hands it over: it is for work inside this process.
     """
 
@@ -102,6 +104,7 @@ class SegmentJob:
     image: EncodedImage | None = None
     background: bool = False
     video: VideoJob | None = None
+    instances: Sequence[Instances] = ()
     at_once: bool = False
     _rows: list[Row] | None = None
 
@@ -113,6 +116,15 @@ class SegmentJob:
     @property
     def wants_everything(self) -> bool:
         return self.prompt is not None and self.prompt.everything is not None
+
+    @property
+    def wants_concepts(self) -> bool:
+        return self.prompt is not None and self.prompt.concepts is not None
+
+    @property
+    def is_click(self) -> bool:
+        """Whether a person waits for its objects."""
+        return not (self.wants_everything or self.wants_concepts or self.background)
 
     @property
     def multimask(self) -> bool:
@@ -130,10 +142,31 @@ class SegmentJob:
             ]
         return self._rows
 
+    def concept_rows(self) -> list[ConceptRow]:
+        """The detector's input, one row for each concept. Needs the embedding."""
+        assert self.prompt is not None
+        assert self.prompt.concepts is not None
+        assert self.embedding is not None
+        asked, needs = self.prompt.concepts, self.needs
+        return [
+            ConceptRow(
+                self.embedding,
+                concept,
+                asked.score_threshold,
+                asked.most,
+                needs.logits,
+                needs.pixels,
+                needs.columns,
+            )
+            for concept in asked.concepts
+        ]
+
     def is_light(self, decoded: Sequence[Decoded]) -> bool:
         """Whether its response only has to be assembled: nothing to resize, to clean, to compress or to hash."""
         if self.only_copied:
             return not self.needs.embedding
+        if self.wants_concepts:  # any number of masks
+            return False
         made = all(answer.packed is not None for answer in decoded) or not self.needs.pixels
         few = len(decoded) <= _MAX_LIGHT_OBJECTS and not self.needs.embedding
         is_plain = self.prompt is not None and self.prompt.format in ("bits", "logits") and self.prompt.clean is None

@@ -95,7 +95,7 @@ def build_reply(
     job.mark("answer", started)
     job.timings["total"] = (time.perf_counter() - job.received) * 1e3
     if "result_json" in wanted:
-        outputs["result_json"] = text_tensor(_with_masks(json.dumps(_result(job, info)), entries))
+        outputs["result_json"] = text_tensor(_object_masks(json.dumps(result_of(job, info)), entries))
     return outputs
 
 
@@ -132,7 +132,7 @@ def build_everything(
     answer = answer_of(progress.found, job.prompt.format, frame.width, frame.height)
     job.mark("answer", started)
     job.timings["total"] = (time.perf_counter() - job.received) * 1e3
-    outputs = {"result_json": text_tensor(json.dumps({**_result(job, info), "of": progress.of, **answer}))}
+    outputs = {"result_json": text_tensor(json.dumps({**result_of(job, info), "of": progress.of, **answer}))}
     if "image_key" in wanted:
         outputs["image_key"] = text_tensor(job.image_key)
     return outputs
@@ -232,7 +232,7 @@ def _entry(
     return head | {"data": base64.b64encode(logits.astype("<f4").tobytes()).decode("ascii")}
 
 
-def _result(job: SegmentJob, info: ModelInfo) -> Mapping[str, Any]:
+def result_of(job: SegmentJob, info: ModelInfo) -> Mapping[str, Any]:
     """What ``result_json`` says besides the masks."""
     result: dict[str, Any] = {
         "image_key": job.image_key,
@@ -246,16 +246,24 @@ def _result(job: SegmentJob, info: ModelInfo) -> Mapping[str, Any]:
     return result
 
 
-def _with_masks(head: str, entries: Sequence[MaskEntry]) -> str:
+def _object_masks(head: str, entries: Sequence[MaskEntry]) -> str:
+    """A JSON object with the masks of objects; without them if there are none: the image was only encoded."""
+    return with_masks(head, entries, [entry.as_json(entry.object) for entry in entries]) if entries else head
+
+
+def with_masks(head: str, entries: Sequence[MaskEntry], listed: Sequence[str]) -> str:
     """Adds ``mask`` (the best one), ``score`` and ``masks`` to a JSON object.
 
     The text of the best mask, which is there twice, is made once: for a click that is most of the response.
+
+    Args:
+        listed: each entry as it stands in ``masks``.
     """
+    masks_text = f'"masks": [{", ".join(listed)}]}}'
     if not entries:
-        return head
+        return f"{head[:-1]}, {masks_text}"
     best = max(entries, key=lambda entry: entry.score)
-    listed = ", ".join(entry.as_json(entry.object) for entry in entries)
-    return f'{head[:-1]}, "mask": {best.mask}, "score": {json.dumps(best.score)}, "masks": [{listed}]}}'
+    return f'{head[:-1]}, "mask": {best.mask}, "score": {json.dumps(best.score)}, {masks_text}'
 
 
 def text_tensor(value: str) -> npt.NDArray[Any]:

@@ -84,8 +84,10 @@ class Responder:
             self.fail(job, Cancelled(SUPERSEDED))
         self._metrics.count("cancelled", len(jobs))
 
-    def refuse(self, job: SegmentJob, refusal: TritonSamError) -> None:
-        """Answers a job that was not admitted."""
+    def refuse(self, job: SegmentJob, refusal: TritonSamError | None) -> None:
+        """Answers a job that was not admitted; without a refusal it was."""
+        if refusal is None:
+            return
         job.reply.fail(refusal)
         if isinstance(refusal, Cancelled):
             self._metrics.count("cancelled")

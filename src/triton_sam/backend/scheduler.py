@@ -2,9 +2,10 @@
 
 Triton's scheduler cannot do this for a process that answers later. All workers share one lock.
 :mod:`triton_sam.backend.decodes` decodes clicks, :mod:`triton_sam.backend.background` what nobody waits for,
-:mod:`triton_sam.backend.encodes` encodes images, :mod:`triton_sam.backend.video.runner` tracks videos, and
-:mod:`triton_sam.backend.responder` sends the responses. A click never waits for the encode of another image. Every job,
-admitted or refused, is answered exactly once, also if an engine raises.
+:mod:`triton_sam.backend.concepts` looks for words and examples, :mod:`triton_sam.backend.encodes` encodes images,
+:mod:`triton_sam.backend.video.runner` tracks videos, and :mod:`triton_sam.backend.responder` sends the responses. A
+click never waits for the encode of another image. Every job, admitted or refused, is answered exactly once, also if an
+engine raises.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, cast
 
 from triton_sam.backend.background import BackgroundDecodes
 from triton_sam.backend.cache import EmbeddingCache
+from triton_sam.backend.concepts import ConceptRunner
 from triton_sam.backend.crops import crop_job
 from triton_sam.backend.decodes import DecodeWorker
 from triton_sam.backend.encodes import EncodePipeline, EncodeTask
@@ -66,6 +68,11 @@ class Scheduler:
             capacity=limits.clicks,
         )
         self._everything = EverythingRunner(engine, self._lock, self._decodes, self._responder, self._open_crop)
+        self._concepts = ConceptRunner(
+            engine, self._lock, self._decodes, self._everything, self._responder, self._metrics
+        )
+        #: In which sessions keep their turns.
+        self._queues = (self._decodes.queue, self._encodes.waiting, self._concepts.queue)
         self.video: VideoRunner | None = None
         """Takes the steps of videos; None if the engine cannot track."""
         if engine.capacity.tracks:
@@ -84,14 +91,12 @@ class Scheduler:
         """Takes a job whose embedding is known."""
         with self._lock:
             superseded, refusal = self._admit(job)
-            is_click = not (job.wants_everything or job.background)
-            decode_now = refusal is None and is_click and self._decodes.may_decode_now(job)
+            decode_now = refusal is None and job.is_click and self._decodes.may_decode_now(job)
             if refusal is None and not decode_now:
                 self._enqueue_decode(job)
             self._release_turn(job)
         self._responder.cancel(superseded)
-        if refusal is not None:
-            self._responder.refuse(job, refusal)
+        self._responder.refuse(job, refusal)
         if decode_now:
             self._decodes.decode_now(job)
 
@@ -112,8 +117,7 @@ class Scheduler:
                 self._encodes.add(EncodeTask(job.image_key, image, [job]), job.turn)
             self._release_turn(job)
         self._responder.cancel(superseded)
-        if refusal is not None:
-            self._responder.refuse(job, refusal)
+        self._responder.refuse(job, refusal)
 
     def cancel_session(self, session: str, *, before: int | None = None, only: int | None = None) -> int:
         """Answers CANCELLED to a session's queued requests and returns their number.
@@ -148,7 +152,7 @@ class Scheduler:
     @property
     def alive(self) -> bool:
         """Whether all worker threads run."""
-        workers = (self._decodes, self._encodes, self._everything, self._background, self.video)
+        workers = (self._decodes, self._encodes, self._concepts, self._everything, self._background, self.video)
         return all(worker is None or worker.alive for worker in workers)
 
     @property
@@ -174,9 +178,8 @@ class Scheduler:
         if self.video is not None:
             self.video.close()
         self._encodes.join()  # encodes first: they still queue decodes
-        self._everything.close()
-        self._background.close()
-        self._decodes.close()
+        for worker in (self._concepts, self._everything, self._background, self._decodes):
+            worker.close()
         self._responder.close()
 
     # -- under the lock --------------------------------------------------------------------------------------
@@ -198,7 +201,8 @@ class Scheduler:
         waiting = self._crowd(job, superseded)
         if waiting is not None:
             return superseded, QueueFull(f"{waiting} requests are waiting already: try again in a moment")
-        if job.wants_everything and (full := self._everything.refusal(background=job.background)) is not None:
+        runner = self._concepts if job.wants_concepts else self._everything if job.wants_everything else None
+        if runner is not None and (full := runner.refusal(background=job.background)) is not None:
             return superseded, full
         self._responder.admit(job)
         return superseded, None
@@ -221,6 +225,8 @@ class Scheduler:
         """Queues an encoded job for the decoder, or for its response if there is nothing to decode."""
         if job.prompt is None:
             self._responder.finish_later(job, [])
+        elif job.wants_concepts:
+            self._concepts.add(job)
         elif job.wants_everything:
             self._everything.add(job)
         elif job.background:
@@ -233,20 +239,21 @@ class Scheduler:
         session = job.session
         if session is None or not job.latest_wins:
             return []
-        self._decodes.queue.keep_turn(session)
-        self._encodes.waiting.keep_turn(session)
+        for queue in self._queues:
+            queue.keep_turn(session)
         return self._drop(lambda other: other.session == session and not _is_newer(other, job))
 
     def _release_turn(self, job: SegmentJob) -> None:
         """Gives up a turn that was kept for a newer job, if that job did not take it."""
-        self._decodes.queue.release_turn(job.turn)
-        self._encodes.waiting.release_turn(job.turn)
+        for queue in self._queues:
+            queue.release_turn(job.turn)
 
     def _drop(self, unwanted: Callable[[SegmentJob], bool]) -> list[SegmentJob]:
         """Removes queued jobs, and encodes that no job waits for any more."""
         waiting = self._decodes.queue.take(unwanted) + self._encodes.drop_waiters(unwanted)
-        waiting += [] if self.video is None else self.video.drop(unwanted)
-        return waiting + self._everything.drop(unwanted) + self._background.drop(unwanted)
+        for runner in (self.video, self._concepts, self._everything, self._background):
+            waiting += [] if runner is None else runner.drop(unwanted)
+        return waiting
 
     # -- without the lock ------------------------------------------------------------------------------------
 

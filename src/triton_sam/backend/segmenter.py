@@ -21,6 +21,7 @@ import triton_python_backend_utils as pb_utils
 
 from triton_sam.backend import triton_io
 from triton_sam.backend.cache import content_key
+from triton_sam.backend.concept_replies import build_concepts
 from triton_sam.backend.core import LocalCore, SegmenterCore, Source
 from triton_sam.backend.jobs import Needs, SegmentJob
 from triton_sam.backend.metrics import TritonMetrics, WorkerMetrics
@@ -65,7 +66,7 @@ class _TritonReply:
         self.wanted = wanted_outputs(set(request.requested_output_names()))
 
     def succeed(self, job: SegmentJob, decoded: list[Decoded]) -> None:
-        build = build_reply if job.video is None else build_video
+        build = build_concepts if job.wants_concepts else build_reply if job.video is None else build_video
         outputs = build(job, decoded, self._model.core.info, self.wanted)
         if "embedding" in self.wanted:
             outputs["embedding"] = self._model.core.embedding_of(job)
@@ -193,7 +194,7 @@ class TritonPythonModel:
         if flag(parameters, "ping"):
             self.core.ping(lambda answer: _answer(reply, answer))
         elif flag(parameters, "about"):
-            reply.send_json(self.core.info.as_json())
+            reply.send_json({**self.core.info.as_json(), "prompts": sorted(self.spec.prompts)})
         elif flag(parameters, "cancel"):
             if session is None:
                 raise InvalidInput("a cancel request needs the parameter session_id")

@@ -254,7 +254,7 @@ class DeviceLink:
             except Exception as error:
                 job.reply.fail(internal_error("answering", error, [job]))
             finally:
-                job.embedding = None  # it refers to memory that is used again
+                job.embedding, job.instances = None, ()  # they refer to memory that is used again
                 message.release()
                 with self._lock:
                     self._building -= 1

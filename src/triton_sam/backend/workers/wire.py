@@ -13,6 +13,12 @@ from triton_sam import errors
 from triton_sam.backend.core import Source
 from triton_sam.backend.jobs import Needs, SegmentJob, SegmentReply
 from triton_sam.backend.video.wire import pack_outcome, pack_step, unpack_outcome, unpack_step
+from triton_sam.backend.workers.concept_wire import (
+    pack_concepts,
+    pack_instances,
+    unpack_concepts,
+    unpack_instances,
+)
 from triton_sam.core.everything.candidates import Candidates, RunMask
 from triton_sam.core.everything.driver import Progress
 from triton_sam.core.everything.options import EverythingOptions
@@ -131,6 +137,7 @@ def _pack_prompt(prompt: Prompt, body: Body) -> Header:
         "size": prompt.image_size,
         "clean": None if prompt.clean is None else [prompt.clean.holes, prompt.clean.islands],
         "everything": None if prompt.everything is None else asdict(prompt.everything),
+        "concepts": None if prompt.concepts is None else pack_concepts(prompt.concepts),
     }
 
 
@@ -149,7 +156,7 @@ def _unpack_prompt(header: Mapping[str, Any], body: bytes | memoryview, at: int)
                 mask,
             )
         )
-    size, clean, everything = header["size"], header["clean"], header["everything"]
+    size, clean, everything, concepts = (header[name] for name in ("size", "clean", "everything", "concepts"))
     return Prompt(
         tuple(objects),
         header["multimask"],
@@ -157,6 +164,7 @@ def _unpack_prompt(header: Mapping[str, Any], body: bytes | memoryview, at: int)
         None if size is None else (size[0], size[1]),
         None if clean is None else Cleaning(*clean),
         None if everything is None else EverythingOptions(**everything),
+        None if concepts is None else unpack_concepts(concepts),
     )
 
 
@@ -174,6 +182,8 @@ def pack_result(job: SegmentJob, decoded: Sequence[Decoded], embedding: FloatArr
                 body.append(_bytes(np.ascontiguousarray(array)))
         answers.append([answer.scores.tolist(), *shapes])
     header: Header = {"key": job.image_key, "timings": job.timings, "decoded": answers}
+    if job.wants_concepts:
+        header["instances"] = pack_instances(job.instances)
     if job.video is not None:
         assert job.video.outcome is not None  # jobs without one have failed before
         state = job.video.outcome.state_bytes()
@@ -207,6 +217,8 @@ def unpack_result(header: Mapping[str, Any], body: bytes | memoryview, job: Segm
         decoded.append(Decoded(np.array(scores, np.float32), logits, packed, columns))
     job.image_key = header["key"]
     job.timings = dict(header["timings"])
+    if "instances" in header:
+        job.instances = unpack_instances(header["instances"], decoded)
     if job.video is not None:
         size = header["video"]["state"]
         job.video.outcome = unpack_outcome(header["video"], None if size is None else bytes(body[at : at + size]))

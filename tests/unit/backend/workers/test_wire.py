@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -23,10 +24,12 @@ from triton_sam.backend.workers.wire import (
     unpack_job,
     unpack_result,
 )
+from triton_sam.core.concepts.request import ConceptPrompt, ConceptRequest
 from triton_sam.core.geometry import Frame, ResizePolicy
 from triton_sam.core.mask_cleaning import Cleaning
 from triton_sam.core.prompts import ObjectPrompt, Prompt
 from triton_sam.engines.base import Decoded
+from triton_sam.engines.concepts import Instances
 from triton_sam.errors import TritonSamError
 
 FINITE = st.floats(-1e6, 1e6, width=32)
@@ -58,7 +61,20 @@ def objects(draw: st.DrawFn) -> ObjectPrompt:
     return ObjectPrompt(draw(floats(points, 2)), labels, box, mask)
 
 
-PROMPTS = st.builds(
+@st.composite
+def concepts(draw: st.DrawFn) -> ConceptPrompt:
+    count = draw(st.integers(0, 3))
+    labels = np.array(draw(st.lists(st.integers(0, 1), min_size=count, max_size=count)), np.int32)
+    return ConceptPrompt(draw(st.none() | st.text(max_size=9)), draw(floats(count, 4)), labels)
+
+
+REQUESTS = st.builds(
+    ConceptRequest, st.lists(concepts(), min_size=1, max_size=3).map(tuple), st.floats(0, 1), st.integers(1, 200)
+)
+CONCEPT_PROMPTS = st.builds(
+    lambda concepts, form: Prompt((), format=form, concepts=concepts), REQUESTS, st.sampled_from(["rle", "bits"])
+)
+OBJECT_PROMPTS = st.builds(
     Prompt,
     st.lists(objects(), min_size=1, max_size=3).map(tuple),
     st.booleans(),
@@ -66,6 +82,7 @@ PROMPTS = st.builds(
     st.none() | st.tuples(st.integers(1, 99), st.integers(1, 99)),
     st.none() | st.builds(Cleaning, st.integers(0, 9), st.integers(1, 9)),
 )
+PROMPTS = OBJECT_PROMPTS | CONCEPT_PROMPTS
 
 
 def same(one: Any, other: Any) -> None:
@@ -115,6 +132,14 @@ def test_requests(
     for one, other in zip(got.prompt.objects, prompt.objects, strict=True):
         for name in ("points", "labels", "box", "mask_input"):
             same(getattr(one, name), getattr(other, name))
+    assert (got.prompt.concepts is None) is (prompt.concepts is None)
+    if prompt.concepts is not None and got.prompt.concepts is not None:
+        asked, received = prompt.concepts, got.prompt.concepts
+        assert (received.score_threshold, received.most) == (asked.score_threshold, asked.most)
+        for concept, sent in zip(received.concepts, asked.concepts, strict=True):
+            assert concept.text == sent.text
+            same(concept.boxes, sent.boxes)
+            same(concept.labels, sent.labels)
 
 
 @given(
@@ -147,6 +172,39 @@ def test_results(decoded: list[Decoded], embedding: npt.NDArray[np.float32] | No
     for one, sent in zip(got, decoded, strict=True):
         for name in ("scores", "logits", "packed", "columns"):
             same(getattr(one, name), getattr(sent, name))
+
+
+@st.composite
+def instances(draw: st.DrawFn) -> Instances:
+    """Of one concept: any number, also none."""
+    count = draw(st.integers(0, 3))
+    decoded = draw(
+        st.builds(
+            Decoded,
+            floats(count),
+            st.none() | floats(count, 4, 4),
+            st.none() | arrays.arrays(np.uint8, (count, 5, 3)),
+            st.none() | arrays.arrays(np.uint8, (count, 7, 2)),
+        )
+    )
+    return Instances(draw(st.floats(0, 1)), draw(st.integers(count, 300)), draw(floats(count, 4)), decoded)
+
+
+@given(found=st.lists(instances(), min_size=1, max_size=3))
+def test_instances(found: list[Instances]) -> None:
+    frame = Frame(30, 20, 16, ResizePolicy.SQUASH)
+    nothing = ConceptPrompt("any", np.zeros((0, 4), np.float32), np.zeros(0, np.int32))
+    prompt = Prompt((), concepts=ConceptRequest((nothing,) * len(found)))
+    job = SegmentJob(Reply(), prompt, "key", embedding=DistantEmbedding(frame), instances=found)
+    header, parts = pack_result(job, [each.decoded for each in found], None)
+    other = SegmentJob(Reply(), prompt, "")
+    decoded = unpack_result(json.loads(json.dumps(header)), joined(parts), other)
+    for got, sent, masks in zip(other.instances, found, decoded, strict=True):
+        assert (got.presence, got.found) == (sent.presence, sent.found)
+        assert got.decoded is masks
+        same(got.boxes, sent.boxes)
+        for name in ("scores", "logits", "packed", "columns"):
+            same(getattr(masks, name), getattr(sent.decoded, name))
 
 
 @pytest.mark.parametrize("kind", [errors.InvalidInput, errors.ImageExpired, errors.QueueFull, errors.Cancelled])

@@ -1,0 +1,271 @@
+"""Looks for concepts in images, beside clicks: words and examples of the requests whose turn it is.
+
+The unit is a row: one concept of one request. Sessions take turns with their rows, so a request with sixteen concepts
+does not hold up one with a single concept. A request that is cancelled, or whose client is gone, ends before its next
+row. Requests in the background come after those of people.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import cast
+
+from triton_sam.backend.decodes import LONGEST_WAIT, DecodeWorker
+from triton_sam.backend.everything import EverythingRunner
+from triton_sam.backend.jobs import SegmentJob
+from triton_sam.backend.responder import Responder, SafeMetrics, internal_error
+from triton_sam.core.fair_queue import PeopleFirstQueue
+from triton_sam.engines.base import Engine
+from triton_sam.engines.concepts import ConceptEngine, ConceptRow, Instances
+from triton_sam.engines.priority import lower_this_thread
+from triton_sam.errors import QueueFull, TritonSamError
+
+#: Between two questions to Triton whether a client is gone.
+_ASK_SECONDS = 0.05
+#: Concepts that may wait: on two cores the last one takes half a minute.
+MOST_ROWS = 128
+
+
+@dataclass(eq=False, slots=True)
+class _Entry:
+    """A request that has no answer yet.
+
+    Attributes:
+        found: what was found of each of its concepts so far.
+        seconds: of the calls in which its rows were.
+    """
+
+    job: SegmentJob
+    found: list[Instances | None]
+    started: float = 0.0
+    asked: float = 0.0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Task:
+    """One concept of a request."""
+
+    entry: _Entry
+    index: int
+    row: ConceptRow
+
+
+@dataclass(eq=False, slots=True)
+class _Waiting:
+    """Who waits: rows in turns, and the requests that they belong to."""
+
+    tasks: PeopleFirstQueue[_Task] = field(default_factory=lambda: PeopleFirstQueue(MOST_ROWS))
+    entries: list[_Entry] = field(default_factory=list)
+
+    def of_people(self) -> int:
+        return sum(not entry.job.background for entry in self.entries)
+
+
+class ConceptRunner:
+    """The requests for concepts of one model on one device, and the thread that serves them."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        lock: threading.Lock,
+        decodes: DecodeWorker,
+        everything: EverythingRunner,
+        responder: Responder,
+        metrics: SafeMetrics,
+    ) -> None:
+        """
+        Args:
+            engine: one with ``capacity.concepts``.
+            lock: the scheduler's.
+            decodes, everything: begin no work that has to wait for concepts.
+        """
+        self._engine = cast("ConceptEngine", engine)
+        self._responder = responder
+        self._metrics = metrics
+        self._lock = lock
+        self._changed = threading.Condition(lock)
+        self._decodes = decodes
+        self._everything = everything
+        self._waiting = _Waiting()
+        #: Since when the background waits, or when a row of it was begun last.
+        self._background_since = 0.0
+        self._closing = False
+        # Only the arithmetic has a low priority: EncodePipeline gives the reason.
+        self._low: ThreadPoolExecutor | None = None
+        if engine.capacity.on_cpu:
+            self._low = ThreadPoolExecutor(1, "concepts-low", lower_this_thread)
+        self._thread = threading.Thread(target=self._loop, name="concepts", daemon=True)
+        self._thread.start()
+
+    @property
+    def alive(self) -> bool:
+        """Whether its thread runs."""
+        return self._thread.is_alive()
+
+    # -- under the scheduler's lock --------------------------------------------------------------------------
+
+    @property
+    def queue(self) -> PeopleFirstQueue[_Task]:
+        """The rows that wait, for turns that are kept."""
+        return self._waiting.tasks
+
+    def refusal(self, *, background: bool) -> TritonSamError | None:
+        """Why a request cannot be taken now. Those in the background take no place from people."""
+        waiting = self._waiting.tasks.refusal(background=background)
+        if waiting is None:
+            return None
+        return QueueFull(f"{waiting} concepts are waiting already: try again in a moment")
+
+    def add(self, job: SegmentJob) -> None:
+        """Takes a job whose image is encoded."""
+        if job.background and not self._waiting.tasks.background:
+            self._background_since = time.perf_counter()
+        rows = job.concept_rows()
+        entry = _Entry(job, [None] * len(rows))
+        self._waiting.entries.append(entry)
+        for index, row in enumerate(rows):
+            self._waiting.tasks.put(_Task(entry, index, row), job.turn, background=job.background)
+        self._tell()
+
+    def drop(self, unwanted: Callable[[SegmentJob], bool]) -> list[SegmentJob]:
+        """Removes and returns jobs; of one that is served now no further row is."""
+        dropped = [entry for entry in self._waiting.entries if unwanted(entry.job)]
+        self._forget(dropped)
+        return [entry.job for entry in dropped]
+
+    def _forget(self, entries: list[_Entry]) -> None:
+        if entries:
+            self._waiting.entries = [entry for entry in self._waiting.entries if entry not in entries]
+            self._waiting.tasks.take(lambda task: task.entry in entries)
+            self._tell()
+
+    def _tell(self) -> None:
+        of_people = self._waiting.of_people()
+        self._decodes.yield_to(concepts=of_people)
+        self._everything.yield_to(of_people)
+        self._changed.notify_all()
+
+    # -- without the lock ------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Finishes what was taken and ends the thread. Nothing may be added any more."""
+        with self._lock:
+            self._closing = True
+            self._changed.notify_all()
+        self._thread.join()
+        if self._low is not None:
+            self._low.shutdown(wait=True)
+
+    def _loop(self) -> None:
+        while True:
+            with self._lock:
+                while not (tasks := self._next_tasks()):
+                    if self._closing and not self._waiting.entries:
+                        return
+                    # Work in the background waits for searches too, which tell nobody that they have ended.
+                    self._changed.wait(LONGEST_WAIT / 4 if self._waiting.tasks else None)
+            try:
+                tasks = self._still_wanted(tasks)
+                if tasks:
+                    self._find(tasks)
+            except Exception as error:  # of what Triton is asked
+                self._fail(tasks, error)
+            del tasks  # an idle thread keeps no image alive
+
+    def _next_tasks(self) -> list[_Task]:
+        """Rows for one call: of people, or of the background if nobody waits or it has waited long. Under the lock."""
+        waiting, now = self._waiting.tasks, time.perf_counter()
+        late = now - self._background_since > LONGEST_WAIT
+        free = not (waiting.people or self._decodes.searches) or self._closing
+        queue = waiting.people
+        if waiting.background and (free or late):
+            queue, self._background_since = waiting.background, now
+        if not queue:
+            return []
+        first = queue.pop()
+        image = first.entry.job.embedding
+        mixes = self._engine.capacity.mixes_images
+        more = self._engine.capacity.concept_rows - 1
+        return [first, *queue.take(lambda task: mixes or task.entry.job.embedding is image, more)]
+
+    def _still_wanted(self, tasks: list[_Task]) -> list[_Task]:
+        """Without rows of requests that are cancelled, or have waited too long; these are answered."""
+        now = time.perf_counter()
+        asked = [entry for entry in _entries_of(tasks) if now - entry.asked > _ASK_SECONDS]
+        for entry in asked:
+            entry.asked = now
+        wanted = self._responder.still_wanted([entry.job for entry in asked])
+        with self._lock:
+            self._forget([entry for entry in asked if entry.job not in wanted])
+            return [task for task in tasks if task.entry in self._waiting.entries]
+
+    def _find(self, tasks: list[_Task]) -> None:
+        """Looks for the concepts of some rows, and answers the requests of which they were the last."""
+        started = time.perf_counter()
+        begun = [entry for entry in _entries_of(tasks) if not entry.started]
+        for entry in begun:
+            entry.started = started
+            entry.job.mark_queue(started)
+        self._metrics.count_waits([entry.job for entry in begun], "queue")
+        try:
+            found = self._compute([task.row for task in tasks])
+        except Exception as error:
+            self._failed(tasks, error)
+            return
+        seconds = time.perf_counter() - started
+        self._metrics.count("concepts", len(found))
+        self._metrics.count("concept_instances", sum(instances.found for instances in found))
+        self._metrics.count("concept_microseconds", round(seconds * 1e6))
+        for entry in _entries_of(tasks):
+            entry.seconds += seconds
+        for task, instances in zip(tasks, found, strict=True):
+            task.entry.found[task.index] = instances
+        self._answer(tasks)
+
+    def _compute(self, rows: list[ConceptRow]) -> list[Instances]:
+        def compute() -> list[Instances]:
+            return self._engine.begin_concepts(rows)()
+
+        return compute() if self._low is None else self._low.submit(compute).result()
+
+    def _answer(self, tasks: list[_Task]) -> None:
+        """Answers the requests of which nothing is left to do."""
+        with self._lock:
+            waiting = self._waiting.entries
+            done = [entry for entry in _entries_of(tasks) if entry in waiting and None not in entry.found]
+            self._forget(done)
+        for entry in done:
+            found = tuple(instances for instances in entry.found if instances is not None)
+            text = sum(instances.text_ms for instances in found)
+            entry.job.instances = found
+            entry.job.timings["text"] = text
+            entry.job.timings["detect"] = max(0.0, entry.seconds * 1e3 - text)
+            self._responder.finish_later(entry.job, [instances.decoded for instances in found])
+
+    def _failed(self, tasks: list[_Task], error: Exception) -> None:
+        """Answers the request of a call that failed, or repeats it for each request: one may be the cause."""
+        entries = _entries_of(tasks)
+        if len(entries) == 1:
+            self._fail(tasks, error)
+            return
+        for entry in entries:
+            self._find([task for task in tasks if task.entry is entry])
+
+    def _fail(self, tasks: list[_Task], error: Exception) -> None:
+        with self._lock:
+            failed = [entry for entry in _entries_of(tasks) if entry in self._waiting.entries]
+            self._forget(failed)
+        jobs = [entry.job for entry in failed]
+        reported: TritonSamError
+        reported = error if isinstance(error, TritonSamError) else internal_error("looking for concepts", error, jobs)
+        self._responder.fail_all(jobs, reported)
+
+
+def _entries_of(tasks: list[_Task]) -> list[_Entry]:
+    """The requests of rows, each once."""
+    return list({id(task.entry): task.entry for task in tasks}.values())
