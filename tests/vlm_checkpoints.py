@@ -7,9 +7,10 @@ and are loaded by the very same classes; only the numbers in their configuration
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from PIL import Image
@@ -45,6 +46,9 @@ GROUNDED_CAPTION = (
     "<phrase> a dog</phrase><object><patch_index_0005><patch_index_0911></object>."
 )
 PLAIN_CAPTION = " a red ball by a dog."
+#: What `make_kosmos2(forced=...)` says after these texts: a caption, and two boxes of a phrase that ends the prompt.
+_BOXES = "<patch_index_0000><patch_index_0231></delimiter_of_multi_objects/><patch_index_0528><patch_index_1023>"
+FORCED = {"": GROUNDED_CAPTION, "</phrase>": f"<object>{_BOXES}</object>"}
 
 
 def make_llava(folder: Path, seed: int = 0) -> Path:
@@ -88,8 +92,12 @@ def make_llava(folder: Path, seed: int = 0) -> Path:
     return folder
 
 
-def make_kosmos2(folder: Path, seed: int = 0, grounded: bool = False) -> Path:
-    """Kosmos-2 with two layers. Random ones say printable nonsense; grounded ones the captions above, of any image."""
+def make_kosmos2(folder: Path, seed: int = 0, grounded: bool = False, forced: Mapping[str, str] | None = None) -> Path:
+    """Kosmos-2 with two layers. Random ones say printable nonsense; grounded ones the captions above, of any image.
+
+    Args:
+        forced: end of the text so far -> what greedy decoding says then, of any image; "" is any other text.
+    """
     # The real numbers: the processor takes the 64 ids after <unk> for the places of the image.
     tokenizer = byte_tokenizer((BEGIN, PAD, END, UNKNOWN))
     # Kosmos-2 squeezes the whole image into its square. The processor adds its tags and the 1024 patch tokens.
@@ -120,9 +128,24 @@ def make_kosmos2(folder: Path, seed: int = 0, grounded: bool = False) -> Path:
                 model.text_model.model.embed_tokens.weight *= 0.3
                 model.text_model.model.layer_norm.weight *= 7
     model.generation_config = GenerationConfig(max_new_tokens=64, **_ids(tokenizer))
+    if forced:
+        model.generation_config.sequence_bias = forced_words(tokenizer, forced)
     model.save_pretrained(folder)
     processor.save_pretrained(folder)
     return folder
+
+
+def forced_words(tokenizer: PreTrainedTokenizerFast, sentences: Mapping[str, str]) -> list[list[Any]]:
+    """``sequence_bias`` of a generation config: sentences by what the text before them ends with.
+
+    The longer a known beginning, the larger the bias of the token after it.
+    """
+    biases: list[list[Any]] = []
+    for before, sentence in sentences.items():
+        known, said = (tokenizer(text, add_special_tokens=False)["input_ids"] for text in (before, sentence + END))
+        lengths = range(len(known) + 1, len(known) + len(said) + 1)
+        biases += [[[*known, *said][:length], 1e4 * length] for length in lengths]
+    return biases
 
 
 def make_moondream2(folder: Path, seed: int = 0) -> Path:
@@ -242,6 +265,8 @@ class HfMoondream(PreTrainedModel):
     encode_image = property(lambda self: self.model.encode_image)
     query = property(lambda self: self.model.query)
     caption = property(lambda self: self.model.caption)
+    detect = property(lambda self: self.model.detect)
+    point = property(lambda self: self.model.point)
 """
 _MOONDREAM = '''from dataclasses import dataclass
 
@@ -258,6 +283,7 @@ DIM, HEADS, SIDE, PATCH, END = 64, 4, 56, 14, 256
 class EncodedImage:
     pos: int
     caches: list
+    seen: torch.Tensor = None  # of this stand-in only: [SIDE,SIDE,3] from -1 to 1
 
 
 def mlp():
@@ -305,7 +331,7 @@ class MoondreamModel(nn.Module):
             x = x + attend(block["attn"], block["ln1"](x), causal=False)
             x = x + run_mlp(block["mlp"], block["ln2"](x))
         x = torch.cat([self.text.wte[None, END:], run_mlp(w["proj_mlp"], w["post_ln"](x))], dim=1)
-        return EncodedImage(pos=x.size(1), caches=[x])
+        return EncodedImage(pos=x.size(1), caches=[x], seen=pixels)
 
     @torch.inference_mode()
     def _next(self, before, tokens, temperature=0.5, top_p=0.3, **_):
@@ -349,4 +375,22 @@ class MoondreamModel(nn.Module):
             raise ValueError(f"Model does not support caption length '{length}'.")
         caption = self._generate(self.encode_image(image, settings).caches[0], f"{length} caption:", settings)
         return {"caption": caption if stream else "".join(caption)}
+
+    def _find(self, image, object):
+        """Yields x0, y0, x1, y1 in 0..1 around each colour that is named: no random network finds anything."""
+        image = self.encode_image(image)
+        for name in object.split(" and "):
+            self._decode_one_tok(image.caches[0], [*name.encode()], temperature=0)  # the real one: four a box
+            colour = torch.tensor({"red": (1, -1, -1), "green": (-1, 1, -1), "blue": (-1, -1, 1)}.get(name, (9, 9, 9)))
+            rows, columns = torch.nonzero((image.seen - colour).abs().amax(-1) < 0.5, as_tuple=True)
+            if len(rows):
+                sides = columns.min(), rows.min(), columns.max() + 1, rows.max() + 1
+                yield [int(side) / SIDE for side in sides]
+
+    def detect(self, image, object, settings=None):
+        names = ("x_min", "y_min", "x_max", "y_max")
+        return {"objects": [dict(zip(names, box)) for box in self._find(image, object)]}
+
+    def point(self, image, object, settings=None):
+        return {"points": [{"x": (x0 + x1) / 2, "y": (y0 + y1) / 2} for x0, y0, x1, y1 in self._find(image, object)]}
 '''

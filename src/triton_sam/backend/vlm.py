@@ -58,6 +58,8 @@ class _StreamReply:
         outputs = {"generated_text": "", "finish_reason": ending.reason, "usage_json": json.dumps(usage)}
         if ending.entities is not None:
             outputs["entities_json"] = json.dumps(list(ending.entities))
+        if ending.regions is not None:
+            outputs["regions_json"] = json.dumps(list(ending.regions))
         self._model.metrics.count("vlm_tokens", ending.completion_tokens)
         self._send(_tensors(**outputs), last=True)
 
@@ -152,7 +154,7 @@ class TritonPythonModel:
 
     def _accept(self, request: Any, reply: _StreamReply, ticket: str | None) -> None:
         arrays = {tensor.name(): np.array(tensor.as_numpy()) for tensor in request.inputs()}
-        asked = VlmRequest(arrays, self._settings)
+        asked = VlmRequest(arrays, self._settings, self._spec)
         if ticket is not None:
             reply.enter(ticket)
         self._worker.submit(VlmJob(asked.question, reply, request_id=reply.request_id))

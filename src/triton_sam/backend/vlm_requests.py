@@ -13,12 +13,13 @@ import numpy.typing as npt
 from triton_sam.core.images import EncodedImage, check_size, from_base64
 from triton_sam.engines.vlm.base import Message, Options, Question
 from triton_sam.errors import InvalidInput, TooLarge
-from triton_sam.models.vlm_specs import MAX_TEMPERATURE
+from triton_sam.models.vlm_specs import MAX_TEMPERATURE, Task, VlmSpec
 from triton_sam.settings import Settings
 
 _ROLES = ("user", "assistant", "system")
 _MOST_STOPS = 8
 _LONGEST_STOP = 200
+_LONGEST_TASK = 40
 #: JSON may need six bytes to escape one byte of text.
 _JSON_OVERHEAD = 8
 Arrays = Mapping[str, npt.NDArray[Any]]
@@ -27,7 +28,10 @@ Arrays = Mapping[str, npt.NDArray[Any]]
 class VlmRequest:
     """A validated request. Its image is decoded later, by :meth:`question`."""
 
-    def __init__(self, arrays: Arrays, settings: Settings) -> None:
+    def __init__(self, arrays: Arrays, settings: Settings, spec: VlmSpec) -> None:
+        """Raises InvalidInput, or Unsupported for a task that the model of ``spec`` cannot do."""
+        self._task = _task(arrays)
+        spec.check_task(self._task)
         data = _image_bytes(arrays, settings.max_image_bytes)
         self._image = EncodedImage(data, max_bytes=settings.max_image_bytes, max_pixels=settings.max_image_pixels)
         self._image_key = hashlib.sha256(data).hexdigest()
@@ -36,7 +40,16 @@ class VlmRequest:
 
     def question(self) -> Question:
         """The question with the image's pixels; InvalidInput if they cannot be decoded."""
-        return Question(self._image.pixels(), self._image_key, self._messages, self._options)
+        return Question(self._image.pixels(), self._image_key, self._messages, self._options, task=self._task)
+
+
+def _task(arrays: Arrays) -> Task:
+    text = _text(arrays, "task")
+    try:
+        return Task.ANSWER if text is None else Task(text)
+    except ValueError:
+        known = ", ".join(task.value for task in Task)
+        raise InvalidInput(f"task is one of {known}, not {text[:_LONGEST_TASK]!r}") from None
 
 
 def _image_bytes(arrays: Arrays, max_bytes: int) -> bytes:

@@ -7,7 +7,7 @@ tagged 2025-06-21). They were not checked by a download, so the Hub's own checks
 from __future__ import annotations
 
 from triton_sam.errors import InvalidInput
-from triton_sam.models.vlm_specs import Adapter, HubSnapshot, VlmSpec
+from triton_sam.models.vlm_specs import Adapter, HubSnapshot, Task, VlmSpec
 
 FAMILY = "vlm"
 #: The configuration, and the files of the tokenizer and the processor.
@@ -34,6 +34,7 @@ VLM_CATALOG: dict[str, VlmSpec] = {
             parameters=1927.2,
             best_for="short answers about photographs, on a small GPU",
             remote_code=True,
+            tasks=(Task.DETECT, Task.POINT, Task.GROUND),
         ),
         VlmSpec(
             id="vlm:kosmos2",
@@ -49,6 +50,7 @@ VLM_CATALOG: dict[str, VlmSpec] = {
             parameters=1664.5,
             best_for="captions with boxes, which a segmenter takes as prompts",
             grounds=True,
+            tasks=(Task.DETECT, Task.GROUND),
         ),
         VlmSpec(
             id="vlm:llava",
@@ -72,6 +74,13 @@ VLM_CATALOG: dict[str, VlmSpec] = {
             size=14_023_845,
             parameters=7.0,
             best_for="trying things out without a download: a toy that knows coloured shapes and nothing else",
+            tasks=(Task.DETECT, Task.POINT, Task.GROUND),
+            places=(
+                ("at the top left", "at the top", "at the top right"),
+                ("at the left", "in the centre", "at the right"),
+                ("at the bottom left", "at the bottom", "at the bottom right"),
+            ),
+            asks_where="Where is the {object}?",
         ),
     )
 }

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from triton_sam.errors import Unsupported
+
 #: A Triton model gives one response for each request, or a stream, never both. Each model therefore has two names.
 STREAM_SUFFIX = "_stream"
 #: The service and the backend refuse more.
@@ -23,6 +25,19 @@ class Adapter(str, Enum):
     """plain text, then generate; phrases of the answer have boxes (Kosmos-2)"""
     OWN_CODE = "own-code"
     """the checkpoint's own code generates the answer (moondream2)"""
+
+
+class Task(str, Enum):
+    """What a request asks of a model; ``answer`` is what every model can."""
+
+    ANSWER = "answer"
+    """text"""
+    DETECT = "detect"
+    """a box of each object with the name that the prompt is"""
+    POINT = "point"
+    """a point on each of them"""
+    GROUND = "ground"
+    """the regions of what the prompt asks for, as the model finds them best, and its text"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +67,9 @@ class VlmSpec:
         chats: whether it follows a conversation; the others answer single questions.
         grounds: whether phrases of its answers have boxes.
         parts: further small repositories that the checkpoint's code needs (a tokenizer).
+        tasks: those beside ``answer``; regions come with them.
+        places: for a model that only says places: its words for each cell of a grid, row by row.
+        asks_where: the question for the place of ``{object}``, for a model that has no other form for it.
     """
 
     id: str
@@ -66,6 +84,18 @@ class VlmSpec:
     chats: bool = False
     grounds: bool = False
     parts: tuple[HubSnapshot, ...] = ()
+    tasks: tuple[Task, ...] = ()
+    places: tuple[tuple[str, ...], ...] = ()
+    asks_where: str = ""
+
+    def check_task(self, task: Task) -> None:
+        """Raises Unsupported for a task that the model cannot do."""
+        if task is Task.ANSWER or task in self.tasks:
+            return
+        if not self.tasks:
+            raise Unsupported(f"{self.name} answers in words and gives no places: ask a model that does")
+        offered = " and ".join(kind.value for kind in self.tasks)
+        raise Unsupported(f"{self.name} does not do the task {task.value}: choose {offered}")
 
     @property
     def name(self) -> str:

@@ -19,6 +19,7 @@ _INPUTS: tuple[Tensor, ...] = (
     ("image_b64", "TYPE_STRING", [1]),
     ("prompt", "TYPE_STRING", [1]),
     ("messages_json", "TYPE_STRING", [1]),
+    ("task", "TYPE_STRING", [1]),
     ("max_new_tokens", "TYPE_INT32", [1]),
     ("temperature", "TYPE_FP32", [1]),
     ("top_p", "TYPE_FP32", [1]),
@@ -29,6 +30,7 @@ _OUTPUTS: tuple[Tensor, ...] = (
     ("generated_text", "TYPE_STRING", [1]),
     ("finish_reason", "TYPE_STRING", [1]),
     ("usage_json", "TYPE_STRING", [1]),
+    ("regions_json", "TYPE_STRING", [1]),
 )
 _ENTITIES: Tensor = ("entities_json", "TYPE_STRING", [1])
 

@@ -17,7 +17,9 @@ from PIL import Image
 
 from triton_sam.backend.vlm_requests import VlmRequest
 from triton_sam.engines.vlm.base import Message
-from triton_sam.errors import InvalidInput, TooLarge, TritonSamError
+from triton_sam.errors import InvalidInput, TooLarge, TritonSamError, Unsupported
+from triton_sam.models.vlm_catalog import get_vlm
+from triton_sam.models.vlm_specs import Task
 from triton_sam.settings import Settings
 
 SETTINGS = Settings(vlm_max_prompt_bytes=200, vlm_max_new_tokens=50, vlm_default_new_tokens=20, max_image_bytes=10_000)
@@ -43,8 +45,24 @@ def chat(*turns: tuple[str, Any]) -> np.ndarray:
     return text(json.dumps([{"role": role, "content": content} for role, content in turns]))
 
 
-def asked(inputs: Mapping[str, Any]) -> Any:
-    return VlmRequest(inputs, SETTINGS).question()
+def asked(inputs: Mapping[str, Any], model: str = "vlm:kosmos2") -> Any:
+    return VlmRequest(inputs, SETTINGS, get_vlm(model)).question()
+
+
+def test_tasks() -> None:
+    assert asked(arrays()).task is Task.ANSWER
+    assert asked(arrays(task=text("answer")), "vlm:llava").task is Task.ANSWER
+    for task in ("detect", "ground"):
+        assert asked(arrays(task=text(task))).task is Task(task)
+    assert asked(arrays(task=text("point")), "vlm:moondream2").task is Task.POINT
+    with pytest.raises(Unsupported, match="llava answers in words and gives no places"):
+        asked(arrays(task=text("ground")), "vlm:llava")
+    with pytest.raises(Unsupported, match="kosmos2 does not do the task point: choose detect and ground"):
+        asked(arrays(task=text("point")))
+    for wrong in ("", "Detect", "x" * 9999):
+        with pytest.raises(InvalidInput, match="task is one of answer, detect, point, ground, not") as refused:
+            asked(arrays(task=text(wrong)))
+        assert len(str(refused.value)) < 120
 
 
 def test_a_plain_question() -> None:

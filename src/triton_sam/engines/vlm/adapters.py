@@ -11,10 +11,15 @@ from PIL import Image
 
 from triton_sam.engines.vlm.base import Question
 from triton_sam.engines.vlm.crops import Crop, keeps_ratio
+from triton_sam.engines.vlm.patches import Located, read_located
+from triton_sam.engines.vlm.regions import Region, asked_object, box_region, place_shares, point_region
 from triton_sam.errors import InvalidInput
+from triton_sam.models.vlm_specs import Task, VlmSpec
 
 #: Beyond this aspect ratio only the visible part of an image goes to the processor.
 _LONGEST_RATIO = 8
+#: The phrase of boxes that the model gives without one.
+_NAMELESS = "object"
 _PATCH, _PLACE, _PATCHES = re.compile(r"<patch_index_([^>]*)>"), re.compile("[0-9]{4}"), 1024
 
 
@@ -23,8 +28,9 @@ class _ProcessorAdapter:
 
     without_tags = False
 
-    def __init__(self, processor: Any, network: Any) -> None:
+    def __init__(self, processor: Any, network: Any, spec: VlmSpec) -> None:
         self._processor = processor
+        self._spec = spec
         tokenizer = processor.tokenizer
         self.pad_token = int(tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id)
 
@@ -33,6 +39,12 @@ class _ProcessorAdapter:
 
     def entities(self, question: Question, tokens: Sequence[int]) -> list[Mapping[str, Any]] | None:
         return None
+
+    def regions(self, question: Question, tokens: Sequence[int]) -> list[Region]:
+        return []
+
+    def _crop(self, question: Question) -> Crop:
+        return Crop.of(self._processor.image_processor, question.size)
 
     def _encode(self, question: Question, text: str) -> dict[str, torch.Tensor]:
         return dict(self._processor(images=self._visible(question), text=text, return_tensors="pt"))
@@ -58,23 +70,45 @@ class _ProcessorAdapter:
 
 
 class ChatAdapter(_ProcessorAdapter):
-    """Conversations in the checkpoint's own chat template. The image comes before the first question."""
+    """Conversations in the checkpoint's own chat template. The image comes before the first question.
 
-    def __init__(self, processor: Any, network: Any) -> None:
-        super().__init__(processor, network)
+    Its regions are the cells of ``spec.places``.
+    """
+
+    def __init__(self, processor: Any, network: Any, spec: VlmSpec) -> None:
+        super().__init__(processor, network, spec)
         if not getattr(processor, "image_token", None) or not getattr(processor, "chat_template", None):
             raise ValueError("it belongs to another model: it has no chat template with an image token")
 
     def inputs(self, question: Question) -> dict[str, torch.Tensor]:
         token = str(self._processor.image_token)
         conversation = []
-        for number, message in enumerate(question.messages):
-            if token in message.text:
+        for number, (role, said) in enumerate(self._turns(question)):
+            if token in said:
                 raise InvalidInput(f"the server inserts the image token {token} itself: remove it from the text")
             image = [{"type": "image"}] if number == 0 else []
-            conversation.append({"role": message.role, "content": [*image, {"type": "text", "text": message.text}]})
+            conversation.append({"role": role, "content": [*image, {"type": "text", "text": said}]})
         text = self._processor.apply_chat_template(conversation, add_generation_prompt=True)
         return self._encode(question, text)
+
+    def _turns(self, question: Question) -> list[tuple[str, str]]:
+        """(role, text) of each message; an object's name becomes the question that the model knows."""
+        if question.task in (Task.DETECT, Task.POINT):
+            return [("user", self._spec.asks_where.replace("{object}", asked_object(question.text)))]
+        return [(message.role, message.text) for message in question.messages]
+
+    def regions(self, question: Question, tokens: Sequence[int]) -> list[Region]:
+        found: list[Region] = []
+        crop = self._crop(question)
+        for label, (x0, y0, x1, y1) in place_shares(self.decode(tokens), self._spec.places):
+            named = question.task is not Task.GROUND
+            if named and not all(word in question.text.lower() for word in label.lower().split()):
+                continue  # it does not know what was asked for, and has named something else
+            if question.task is Task.POINT:
+                found += point_region(label, (x0 + x1) / 2, (y0 + y1) / 2, crop)
+            else:
+                found += box_region(label, (x0, y0, x1, y1), crop)
+        return found
 
 
 class GroundedAdapter(_ProcessorAdapter):
@@ -83,8 +117,8 @@ class GroundedAdapter(_ProcessorAdapter):
     without_tags = True
     _GROUNDING = "<grounding>"
 
-    def __init__(self, processor: Any, network: Any) -> None:
-        super().__init__(processor, network)
+    def __init__(self, processor: Any, network: Any, spec: VlmSpec) -> None:
+        super().__init__(processor, network, spec)
         if not hasattr(processor, "post_process_generation") or not hasattr(network, "text_model"):
             raise ValueError("it belongs to another model: it gives no locations of phrases")
         network.text_model.register_forward_pre_hook(_unpadded_positions, with_kwargs=True)
@@ -97,6 +131,10 @@ class GroundedAdapter(_ProcessorAdapter):
     def _prompt(self, question: Question) -> str:
         """The prompt in the form of the training data. A text that begins with ``<grounding>`` is used unchanged."""
         text = question.text
+        if question.task is Task.DETECT:
+            if "<" in text:
+                raise InvalidInput("the name of an object has no tags: send it without <...>")
+            return f"{self._GROUNDING}<phrase> {text.strip()}</phrase>"
         for token in (self._processor.boi_token, self._processor.eoi_token):
             if token in text:
                 raise InvalidInput(f"the server inserts the image token {token} itself: remove it from the text")
@@ -109,20 +147,36 @@ class GroundedAdapter(_ProcessorAdapter):
 
     def entities(self, question: Question, tokens: Sequence[int]) -> list[Mapping[str, Any]] | None:
         """Phrases with boxes, also those that the user marked as ``<phrase>`` in the prompt."""
-        prompt, said = self._prompt(question), self.decode(tokens)
-        text, _ = self._processor.post_process_generation(said)
-        whole, found = self._processor.post_process_generation(prompt + said)
-        begin = len(whole) - len(text)
-        crop = Crop.of(self._processor.image_processor, question.size)
+        begin, found = self._located(question, tokens)
+        crop = self._crop(question)
         return [
             {
-                "phrase": phrase,
-                "start": start - begin if start >= begin else None,
-                "end": end - begin if start >= begin else None,
-                "boxes": [place for box in boxes if (place := crop.to_original(box)) is not None],
+                "phrase": item.phrase or _NAMELESS,
+                "start": item.start - begin if item.start >= begin else None,
+                "end": item.end - begin if item.start >= begin else None,
+                "boxes": [place for box in item.boxes if (place := crop.to_original(box)) is not None],
             }
-            for phrase, (start, end), boxes in found
+            for item in found
         ]
+
+    def regions(self, question: Question, tokens: Sequence[int]) -> list[Region]:
+        """All phrases with boxes; for DETECT those of the phrase in the prompt alone."""
+        crop = self._crop(question)
+        begin, found = self._located(question, tokens)
+        nameless = asked_object(question.text)
+        return [
+            region
+            for item in found
+            if question.task is not Task.DETECT or item.start < begin
+            for box in item.boxes
+            for region in box_region(item.phrase or nameless, box, crop)
+        ]
+
+    def _located(self, question: Question, tokens: Sequence[int]) -> tuple[int, list[Located]]:
+        """(where the answer begins in the whole text, the phrases of the whole text that have boxes)."""
+        prompt, said = self._prompt(question), self.decode(tokens)
+        whole, found = read_located(prompt + said)
+        return len(whole) - len(read_located(said)[0]), found
 
 
 def _unpadded_positions(module: Any, arguments: Any, named: dict[str, Any]) -> tuple[Any, dict[str, Any]]:

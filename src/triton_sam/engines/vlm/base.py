@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from PIL import Image
 
 from triton_sam.errors import InvalidInput
+from triton_sam.models.vlm_specs import Task
 
 _NOTHING = Image.new("RGB", (1, 1))
 
@@ -48,6 +49,7 @@ class Question:
         image_key: the same for the same image file.
         messages: ends with the user's; the image belongs to the user's first.
         size: (width, height) of the image, also after its pixels are dropped.
+        task: the message is an object's name for DETECT and POINT.
     """
 
     image: Image.Image
@@ -55,6 +57,7 @@ class Question:
     messages: tuple[Message, ...]
     options: Options
     size: tuple[int, int] = (0, 0)
+    task: Task = Task.ANSWER
 
     def __post_init__(self) -> None:
         if self.size == (0, 0):
@@ -83,12 +86,14 @@ class Ending:
     Attributes:
         reason: ``stop`` or ``length``.
         entities: ``{"phrase", "start", "end", "boxes"}``, boxes in original pixels; None if the model has none.
+        regions: ``{"label", "box"}`` or ``{"label", "point"}`` in original pixels; None for the task ANSWER.
     """
 
     reason: str
     prompt_tokens: int
     completion_tokens: int
     entities: Sequence[Mapping[str, Any]] | None = field(default=None)
+    regions: Sequence[Mapping[str, Any]] | None = None
 
 
 class Listener(Protocol):

@@ -49,6 +49,18 @@ class Crop:
         top, bottom = sorted(_between(self.top + y * self.height, self.image_height) for y in box[1::2])
         return [left, top, right, bottom] if left < right and top < bottom else None
 
+    def point_to_original(self, x: float, y: float) -> list[float] | None:
+        """x, y as fractions of what the model sees -> original pixels; None if the point is outside the image."""
+        at_x, at_y = self.left + x * self.width, self.top + y * self.height
+        if not (0 <= at_x <= self.image_width and 0 <= at_y <= self.image_height):
+            return None
+        return [_between(at_x, self.image_width), _between(at_y, self.image_height)]
+
+    @classmethod
+    def whole(cls, size: tuple[int, int]) -> Crop:
+        """For a model that sees the whole image, however it resizes it."""
+        return cls(0.0, 0.0, float(size[0]), float(size[1]), *size)
+
     @property
     def seen(self) -> tuple[int, int, int, int]:
         """left, top, right, bottom in whole original pixels: at least all of the image that the model sees."""

@@ -17,7 +17,9 @@ from transformers.generation.streamers import BaseStreamer
 from triton_sam.engines.vlm.base import Ending, Listener, Options, Question
 from triton_sam.engines.vlm.graphs import DecodeSteps, StepDecoder
 from triton_sam.engines.vlm.pieces import PieceMaker
+from triton_sam.engines.vlm.regions import Region
 from triton_sam.errors import InvalidInput
+from triton_sam.models.vlm_specs import Task
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +38,9 @@ class ModelAdapter(Protocol):
 
     def entities(self, question: Question, tokens: Sequence[int]) -> list[Mapping[str, Any]] | None:
         """Phrases with boxes; None if the model has none."""
+
+    def regions(self, question: Question, tokens: Sequence[int]) -> list[Region]:
+        """The regions of an answer, for tasks other than ANSWER."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -190,8 +195,10 @@ class _Row:
         if text:
             self.listener.piece(text)
         if reason:
-            entities = self._adapter.entities(self._prepared.question, self._tokens)
-            self.listener.end(Ending(reason, self._prepared.length, len(self._tokens), entities))
+            question = self._prepared.question
+            entities = self._adapter.entities(question, self._tokens)
+            regions = None if question.task is Task.ANSWER else self._adapter.regions(question, self._tokens)
+            self.listener.end(Ending(reason, self._prepared.length, len(self._tokens), entities, regions))
 
 
 class _StreamThread:

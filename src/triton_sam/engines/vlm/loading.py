@@ -120,7 +120,7 @@ def load_engine(spec: VlmSpec, folder: Path, placement: Placement, batch: int, p
         missing = sorted(report["missing_keys"])
         if missing:  # transformers would use random weights instead
             raise ValueError(f"it is incomplete, {missing[0]} is missing")
-        adapter = _ADAPTERS[spec.adapter](processor, network)
+        adapter = _ADAPTERS[spec.adapter](processor, network, spec)
         network = network.to(placement.device).eval()
         steps = placement.graphs and placement.device == "cuda" and can_step(network)
         beside_weights = placement.nbytes - sum(tensor.nbytes for tensor in network.parameters())
@@ -141,7 +141,7 @@ def load_engine(spec: VlmSpec, folder: Path, placement: Placement, batch: int, p
         ) from None
 
 
-_ADAPTERS: dict[Adapter, Callable[[Any, Any], ModelAdapter]] = {
+_ADAPTERS: dict[Adapter, Callable[[Any, Any, VlmSpec], ModelAdapter]] = {
     Adapter.CHAT: ChatAdapter,
     Adapter.GROUNDED: GroundedAdapter,
 }

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from triton_sam.engines.vlm.base import Ending, Listener, Question
+from triton_sam.engines.vlm.crops import Crop
 from triton_sam.engines.vlm.pieces import PieceMaker
+from triton_sam.engines.vlm.regions import Region, asked_object, box_region, point_region
+from triton_sam.models.vlm_specs import Task
 
 #: Encoded images in the cache: users ask several questions about an image.
 _CACHED_IMAGES = 4
 
 
+class _ClientLeft(Exception):
+    """Raised inside the checkpoint's code if nobody listens any more."""
+
+
 class RemoteCodeEngine:
-    """moondream2's interface: ``encode_image`` once, then ``query`` with ``stream=True``."""
+    """moondream2's interface: ``encode_image`` once, then ``query`` with ``stream=True``, ``detect`` or ``point``."""
 
     batch = 1
     concurrent = False
@@ -28,16 +35,21 @@ class RemoteCodeEngine:
         self._encoded: OrderedDict[str, Any] = OrderedDict()
         self._lock = threading.Lock()
         self._steps = 0
+        self._check_listener: Callable[[], None] = lambda: None
         self._inner = getattr(network, "model", network)
         self._counts_steps = hasattr(self._inner, "_decode_one_tok")
         if self._counts_steps:
             self._inner._decode_one_tok = self._counting(self._inner._decode_one_tok)
 
     def _counting(self, step: Callable[..., Any]) -> Callable[..., Any]:
-        """Counts generated tokens: the code does not report them, but calls this step after each."""
+        """Counts generated tokens: the code does not report them, but calls this step after each.
+
+        Objects and points do not come one by one, so a client that leaves is noticed here too.
+        """
 
         def counted(*arguments: Any, **named: Any) -> Any:
             self._steps += 1
+            self._check_listener()
             return step(*arguments, **named)
 
         return counted
@@ -51,7 +63,32 @@ class RemoteCodeEngine:
         """Answers one question after the other."""
         for question, listener in zip(prepared, listeners, strict=True):
             with self._lock, torch.inference_mode():
-                self._answer(question, listener)
+                if question.task is Task.ANSWER:
+                    self._answer(question, listener)
+                else:
+                    self._find(question, listener)
+
+    def _find(self, question: Question, listener: Listener) -> None:
+        """Boxes, or points, of the object that the question names; there is no text."""
+
+        def check() -> None:
+            if listener.is_gone():
+                raise _ClientLeft
+
+        name = asked_object(question.text)
+        image = self._image(question)
+        self._steps, self._check_listener = 0, check
+        try:
+            if question.task is Task.POINT:
+                found = self._network.point(image, name)["points"]
+            else:
+                found = self._network.detect(image, name)["objects"]
+        except _ClientLeft:
+            return
+        finally:
+            self._check_listener = lambda: None
+        regions = _regions(name, found, Crop.whole(question.size))
+        listener.end(Ending("stop", self._count(name), self._steps, regions=regions))
 
     def _answer(self, question: Question, listener: Listener) -> None:
         options = question.options
@@ -96,3 +133,14 @@ class RemoteCodeEngine:
         """Tokens of a text, by the network's own tokenizer; words if it has none."""
         tokenizer = getattr(self._inner, "tokenizer", None)
         return len(tokenizer.encode(text).ids) if tokenizer is not None else len(text.split())
+
+
+def _regions(label: str, found: Sequence[Mapping[str, float]], crop: Crop) -> list[Region]:
+    """The model's numbers are shares of the whole image; a box may reach over its edge."""
+    regions: list[Region] = []
+    for entry in found:
+        if "x_min" in entry:
+            regions += box_region(label, [entry[name] for name in ("x_min", "y_min", "x_max", "y_max")], crop)
+        else:
+            regions += point_region(label, entry["x"], entry["y"], crop)
+    return regions
