@@ -15,6 +15,7 @@ from triton_sam.cli.image_options import numbers
 from triton_sam.cli.server_options import TokenOption
 from triton_sam.cli.track_job import Report, TrackJob, TrackRun
 from triton_sam.cli.track_options import Targets, direction_of, places_of, track_prompts
+from triton_sam.cli.track_words import track_words
 from triton_sam.console import err, out
 from triton_sam.errors import JobInterrupted
 
@@ -42,6 +43,18 @@ def track(
     mask: Annotated[
         list[str] | None,
         typer.Option(metavar="FRAME,FILE[,OBJECT]", help="Image of the video's size, not black where the object is."),
+    ] = None,
+    text: Annotated[
+        list[str] | None,
+        typer.Option(metavar="WORDS", help="Tracks all that these words name, instead of prompts. Repeatable."),
+    ] = None,
+    text_frame: Annotated[int, typer.Option(min=0, help="Of --text: the frame in which is looked first.")] = 0,
+    every: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="FRAMES", help="Of --text: looks again after so many frames for what is new."),
+    ] = None,
+    score_threshold: Annotated[
+        float | None, typer.Option(min=0, max=1, help="Of --text: what has a higher score is tracked; default 0.5.")
     ] = None,
     output: Annotated[
         list[str] | None,
@@ -87,6 +100,9 @@ def track(
         str | None,
         typer.Option(help="Name of the segmenter on the server; default: one that takes videos, set up if none is."),
     ] = None,
+    text_model: Annotated[
+        str | None, typer.Option(help="Name of the segmenter that takes text; default: one on the server, or started.")
+    ] = None,
     url: Annotated[
         list[str] | None,
         typer.Option(
@@ -104,26 +120,36 @@ def track(
 
     Frames count from 0, and coordinates are pixels of the video.
     """
-    from triton_sam.cli.track_server import track_server  # imports protobuf
+    from triton_sam.cli.track_server import TrackModels, track_server  # imports protobuf
+    from triton_sam.cli.track_words import word_finder
     from triton_sam.client.video_client import SAM2VideoClient
     from triton_sam.video.opening import open_clip
 
-    prompts = track_prompts(point or [], box or [], mask or [])
+    words = track_words(text or [], text_frame, every, score_threshold, beside=bool(point or box or mask))
+    prompts = [] if words is not None else track_prompts(point or [], box or [], mask or [])
     targets = Targets.of(output or ["overlay.mp4"], json_form)
     window = None if contrast is None else numbers(contrast, (2,), "--contrast LOW,HIGH")
     clip = open_clip(video, axis=axis, at=places_of(at) if at else None, contrast=window, axes=axes)
     directions = direction_of(clip, forward=forward, reverse=reverse, both=both)
-    job = TrackJob(video, clip, prompts, targets, model or "", directions, fps)
+    job = TrackJob(video, clip, prompts, targets, model or "", directions, fps, words)
     job.check()
     for note in [*clip.notes, *([f"{clip.contrast.note}; --contrast LOW,HIGH sets it"] if clip.contrast else [])]:
         err.print(note)
-    with (
-        track_server(url, model, token) as server,
-        SAM2VideoClient(server.urls, server.model, token=token, timeout=timeout, state_every=state_every) as client,
-    ):
+    models = TrackModels(model, text_model, finds=words is not None)
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(track_server(url, models, token))
+        job = dataclasses.replace(job, model=server.model)
+        client = stack.enter_context(
+            SAM2VideoClient(server.urls, server.model, token=token, timeout=timeout, state_every=state_every)
+        )
+        find = None
+        if words is not None:
+            words = dataclasses.replace(words, model=server.text_model)
+            job = dataclasses.replace(job, words=words)
+            find = stack.enter_context(word_finder(server.urls, words, token, timeout))
         try:
             with _progress() as report:
-                summary = TrackRun(dataclasses.replace(job, model=server.model), client, report).run()
+                summary = TrackRun(job, client, report, find).run()
         except JobInterrupted as stopped:
             err.print(str(stopped))
             raise typer.Exit(_INTERRUPTED) from None

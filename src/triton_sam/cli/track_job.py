@@ -18,7 +18,9 @@ from PIL import Image
 from triton_sam import __version__
 from triton_sam.cli.track_folder import Position, fingerprint, folder_of, opened, stopped_by_disk
 from triton_sam.cli.track_options import Targets, TrackPrompt, mask_file
+from triton_sam.cli.track_words import TrackWords, read_concepts, write_concepts
 from triton_sam.client.video_client import SAM2VideoClient
+from triton_sam.client.video_concepts import ConceptTracker, Find
 from triton_sam.client.video_state import VideoState
 from triton_sam.core.images import EncodedImage
 from triton_sam.errors import InvalidInput, JobInterrupted, TritonSamError
@@ -44,6 +46,7 @@ class TrackJob:
         name: of the video, as it was given.
         directions: ``forward``, ``reverse`` or ``both``.
         rate: frames a second of overlays of frames without times.
+        words: what finds the objects; then there are no prompts.
     """
 
     name: str
@@ -53,14 +56,16 @@ class TrackJob:
     model: str
     directions: str = "forward"
     rate: float | None = None
+    words: TrackWords | None = None
 
     @property
     def objects(self) -> list[int]:
+        """Those with prompts; what words find is not known yet."""
         return sorted({prompt.object for prompt in self.prompts})
 
     @property
     def first(self) -> int:
-        return min(prompt.frame for prompt in self.prompts)
+        return self.words.frame if self.words is not None else min(prompt.frame for prompt in self.prompts)
 
     def passes(self) -> list[tuple[int, bool]]:
         """(first frame, whether backward) of each way through the video."""
@@ -79,10 +84,21 @@ class TrackJob:
                 mask_file(prompt.mask, self.clip.size)
         for path in self.targets.volumes:
             check_label_volume(path, self.objects)
+        self._check_words()
         if self.clip.is_live and self.directions != "forward":
             raise InvalidInput("a stream cannot be tracked backward: save it as a file first")
         if self.clip.is_live and self.targets.volumes:
             raise InvalidInput("only its end tells how many frames a stream has: give a folder, and not a label volume")
+
+    def _check_words(self) -> None:
+        if self.words is None:
+            return
+        if self.clip.is_live:
+            raise InvalidInput("words find objects in files, not in a stream: save it as a file first")
+        if self.directions == "reverse":
+            raise InvalidInput("words find objects on the way forward: use --both, or leave --reverse out")
+        if self.clip.length is not None and self.words.frame >= self.clip.length:
+            self.clip.frame(self.words.frame)  # says so
 
     def _check_that_nothing_given_is_replaced(self) -> None:
         frames, masks = self.clip.paths, [prompt.mask for prompt in self.prompts if prompt.mask is not None]
@@ -113,6 +129,8 @@ class TrackJob:
         }
         if self.clip.meaning:
             content["stack"] = self.clip.meaning
+        if self.words is not None:
+            content["words"] = self.words.as_json()
         plain: dict[str, Any] = json.loads(json.dumps(content))
         return plain
 
@@ -120,9 +138,16 @@ class TrackJob:
 class TrackRun:
     """One run of a job, with its results so far in a folder beside the first output."""
 
-    def __init__(self, job: TrackJob, client: SAM2VideoClient, report: Report) -> None:
+    def __init__(self, job: TrackJob, client: SAM2VideoClient, report: Report, find: Find | None = None) -> None:
+        """
+        Args:
+            find: of a job with words: finds what they name in a frame.
+        """
         self._job, self._client, self._report = job, client, report
         self._done = 0
+        self._finder: ConceptTracker | None = None
+        if job.words is not None and find is not None:
+            self._finder = ConceptTracker(client, find, first=job.words.frame, every=job.words.every)
 
     def run(self) -> str:
         """Tracks and writes; returns a summary.
@@ -169,21 +194,37 @@ class TrackRun:
         else:
             state = self._client.init_state(job.clip, checkpoint=kept.checkpoint, obj_ids=kept.objects)
             at, first = kept.at, kept.next_frame(passes)
+            if self._finder is not None:
+                self._finder.concepts = read_concepts(folder, kept.objects)
         while at < len(passes):
             reverse = passes[at][1]
             checkpoint = state.checkpoint
-            for found in self._client.track_frames(state, first, reverse=reverse) if first >= 0 else ():
+            for found in self._frames(state, first, reverse=reverse):
                 results.add(found)
                 self._done = results.known
                 self._report("tracking", self._done, self._expected())
                 if state.checkpoint is not None and state.checkpoint is not checkpoint:
                     checkpoint = state.checkpoint  # it is the one behind this very frame
+                    if self._finder is not None:
+                        if self._finder.looks_in(found.index) and not reverse:
+                            continue  # it does not have what was found in this frame
+                        write_concepts(folder, self._finder.concepts)
                     results.sync()
                     Position(at, found.index, list(state.obj_ids), checkpoint).write(state_file)
             at += 1
             if at < len(passes):
                 first = passes[at][0]
         self._client.close_state(state)
+
+    def _frames(self, state: VideoState, first: int, *, reverse: bool) -> Iterator[VideoFrame]:
+        if self._finder is not None and not reverse:
+            yield from self._finder.track(state, first)
+        elif first >= 0 and (state.obj_ids or self._finder is None):
+            yield from self._client.track_frames(state, first, reverse=reverse)
+
+    @property
+    def _objects(self) -> list[int]:
+        return self._job.objects if self._finder is None else sorted(self._finder.concepts)
 
     def _expected(self) -> int | None:
         job, total = self._job, self._job.clip.length or self._job.clip.expected
@@ -263,15 +304,15 @@ class TrackRun:
         """
         job = self._job
         # The colours of the label images, where these have any.
-        are_small = all(1 <= name <= _COLOURS for name in job.objects)
-        values = {name: name if are_small else place + 1 for place, name in enumerate(job.objects)}
+        are_small = all(1 <= name <= _COLOURS for name in self._objects)
+        values = {name: name if are_small else place + 1 for place, name in enumerate(self._objects)}
         stems = _stems(job.clip)
         with ExitStack() as stack:
             rate = job.rate or job.clip.rate
             overlays = [stack.enter_context(OverlayVideo(path, size, rate)) for path in job.targets.overlays]
-            folders = [LabelFolder(path, size, job.objects) for path in job.targets.folders]
+            folders = [LabelFolder(path, size, self._objects) for path in job.targets.folders]
             volumes = [
-                stack.enter_context(label_volume(path, job.clip.form, frames, size, job.objects))
+                stack.enter_context(label_volume(path, job.clip.form, frames, size, self._objects))
                 for path in job.targets.volumes
             ]
             if not job.clip.is_live:
@@ -297,17 +338,23 @@ class TrackRun:
         def file_name(index: int) -> str:
             return f"{stems.get(index, f'{index:06d}')}.png"
 
+        names = {}
+        if job.words is not None and self._finder is not None:
+            names = {name: job.words.name_of(concept) for name, concept in self._finder.concepts.items()}
         facts = VideoFacts(
-            job.name, job.clip.size, frames, file_name, job.objects, f"Tracked with triton-sam {__version__}"
+            job.name, job.clip.size, frames, file_name, self._objects, f"Tracked with triton-sam {__version__}", names
         )
         write = write_coco if job.targets.json_form == "coco" else write_youtube_vis
         for path in job.targets.jsons:
             write(path, results, facts)
 
     def _summary(self, frames: int) -> str:
-        job, count = self._job, len(self._job.objects)
+        job, count = self._job, len(self._objects)
         written = ", ".join(map(str, job.targets.all))
-        return f"{count} object{'s' * (count != 1)} in {_frames(frames)}: {written}"
+        what = f"{count} object{'s' * (count != 1)}"
+        if job.words is not None and self._finder is not None:
+            what += f" ({job.words.counted(self._finder.concepts.values())})"
+        return f"{what} in {_frames(frames)}: {written}"
 
 
 #: Writes one frame: its picture, its index, and what was found in it.

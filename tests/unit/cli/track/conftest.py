@@ -19,7 +19,9 @@ def server(monkeypatch: pytest.MonkeyPatch) -> FakeVideoServer:
     found = FakeVideoServer(draw=by_object)
     monkeypatch.setattr(video_client, "video_servers", lambda *_, **__: reached(found))
     monkeypatch.setattr(
-        track_server, "track_server", lambda urls, model, _: nullcontext(TrackServer(urls, model or "sam2"))
+        track_server,
+        "track_server",
+        lambda urls, given, _: nullcontext(TrackServer(urls, given.model or "sam2", given.text_model or "sam3")),
     )
     return found
 

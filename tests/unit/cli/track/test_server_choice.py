@@ -12,15 +12,18 @@ import pytest
 
 from triton_sam import serving as serving_module
 from triton_sam.cli import track_server as module
-from triton_sam.cli.track_server import TrackServer, track_server
-from triton_sam.errors import SetupError, Unavailable
-from triton_sam.models.catalog import VIDEO_MODEL
+from triton_sam.cli.track_server import TrackModels, TrackServer, track_server
+from triton_sam.errors import NotFound, SetupError, Unavailable
+from triton_sam.models.catalog import TEXT_MODEL, VIDEO_MODEL
+from triton_sam.models.specs import triton_name
 from triton_sam.server import host, selection
 from triton_sam.settings import get_settings
 
 IMAGES = {"sam2": {"model_id": "sam2:tiny"}}
 OURS = {"sam2_tiny_video": {"model_id": VIDEO_MODEL, "memory": "sam2.1"}}
 METAS = {"sam2.1_tiny": {"model_id": "sam2.1:tiny", "memory": "sam2.1"}}
+TOY = {"sam3_shapes": {"model_id": TEXT_MODEL, "concepts": "32"}}
+WHOLE = {"sam3": {"model_id": "sam3:full", "memory": "sam3", "concepts": "32"}}
 Models = Mapping[str, Mapping[str, str]]
 
 
@@ -63,7 +66,8 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     def prepare(ids: list[str], *_: object) -> Any:
         seen.append(ids)
-        return SimpleNamespace(repository=Path("models"), segmenters={"sam2_tiny_video": None})
+        segmenters = {triton_name(model_id): SimpleNamespace(id=model_id) for model_id in ids}
+        return SimpleNamespace(repository=Path("models"), segmenters=segmenters)
 
     @contextlib.contextmanager
     def serving(options: Any) -> Iterator[Any]:
@@ -79,9 +83,17 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 def chosen(urls: list[str] | None = None, model: str | None = None) -> tuple[list[str] | None, str]:
-    with track_server(urls, model, None) as server:
+    with track_server(urls, TrackModels(model), None) as server:
         assert isinstance(server, TrackServer)
+        assert server.text_model == ""
         return None if server.urls is None else list(server.urls), server.model
+
+
+def chosen_for_words(
+    urls: list[str] | None = None, model: str | None = None, text_model: str | None = None
+) -> tuple[list[str] | None, str, str]:
+    with track_server(urls, TrackModels(model, text_model, finds=True), None) as server:
+        return None if server.urls is None else list(server.urls), server.model, server.text_model
 
 
 def test_a_model_that_is_named_is_asked_for_where_it_always_was(machine: dict[str, Models]) -> None:
@@ -141,3 +153,31 @@ def test_a_model_that_is_set_up(
     monkeypatch.setattr(module, "video_model", lambda _: "sam2.1:tiny")
     chosen()
     assert started[0] == ["sam2.1:tiny"]
+
+
+# Words
+
+
+def test_words_need_a_model_that_takes_text(machine: dict[str, Models]) -> None:
+    machine["there:1"] = {**OURS, **TOY, **IMAGES}
+    assert chosen_for_words(["there:1"]) == (["there:1"], "sam2_tiny_video", "sam3_shapes")
+    assert chosen_for_words(["there:1"], "sam2.1_large") == (["there:1"], "sam2.1_large", "sam3_shapes")
+    assert chosen_for_words(["there:1"], "sam2", "mine") == (["there:1"], "sam2", "mine")
+    machine["there:1"] = {**OURS, **TOY, **WHOLE}
+    assert chosen_for_words(["there:1"]) == (["there:1"], "sam3", "sam3")
+    machine["there:1"] = OURS
+    with pytest.raises(NotFound, match=r"no model on there:1 takes text: .* setup sam3"):
+        chosen_for_words(["there:1"])
+    assert chosen_for_words(["there:1"], None, "mine") == (["there:1"], "sam2_tiny_video", "mine")
+
+
+def test_a_server_of_this_machine_that_takes_videos_and_words(machine: dict[str, Models], started: list[Any]) -> None:
+    machine |= {"here:1": OURS, "here:2": {**OURS, **TOY}}
+    assert chosen_for_words() == (["here:2"], "sam2_tiny_video", "sam3_shapes")
+    assert started == []
+
+
+def test_a_server_for_this_run_with_words(machine: dict[str, Models], started: list[Any]) -> None:
+    machine["here:1"] = METAS
+    assert chosen_for_words() == (["http://127.0.0.1:1234"], "sam2_tiny_video", "sam3_shapes")
+    assert started == [[VIDEO_MODEL, TEXT_MODEL], "stopped"]
