@@ -69,7 +69,7 @@ def write_graphs(folder: Path) -> tuple[Path, Path]:
     """Writes both graphs to ``folder``; returns the encoder's and the decoder's file."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = folder / ENCODER_FILE, folder / DECODER_FILE
-    for path, model in zip(paths, (_encoder(), _decoder()), strict=True):
+    for path, model in zip(paths, (encoder_graph(), _decoder()), strict=True):
         onnx.checker.check_model(model)
         path.write_bytes(model.SerializeToString(deterministic=True))
     return paths
@@ -169,7 +169,7 @@ def slow_picture(number: int) -> bytes:
 # -- the graphs ----------------------------------------------------------------------------------------------------
 
 
-class _Builder:
+class GraphBuilder:
     """Collects the nodes and constants of a graph; a call adds a node and returns the name of its output."""
 
     def __init__(self) -> None:
@@ -212,11 +212,11 @@ def _steps(seconds: float) -> int:
 @functools.cache
 def _step_seconds() -> float:
     """Processor time of one iteration, which does not depend on other load."""
-    build, steps = _Builder(), 20_000
+    build, steps = GraphBuilder(), 20_000
     build("Loop", build.whole(steps), "", build.constant([0.0]), gives="counted", body=_counting())
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
-    model = _model(build, "loop", [], [_tensor("counted", 1)], []).SerializeToString()
+    model = graph_model(build, "loop", [], [tensor_info("counted", 1)], []).SerializeToString()
     session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     begun = time.process_time()
     session.run(None, {})
@@ -238,18 +238,24 @@ def _counting() -> Any:
     return helper.make_graph(nodes, "counting", inputs, outputs, [one])
 
 
-def _tensor(name: str, *shape: int | str) -> Any:
+def tensor_info(name: str, *shape: int | str) -> Any:
     return helper.make_tensor_value_info(name, TensorProto.FLOAT, list(shape))
 
 
-def _model(build: _Builder, name: str, inputs: Sequence[Any], outputs: Sequence[Any], defaults: Sequence[Any]) -> Any:
+def graph_model(
+    build: GraphBuilder, name: str, inputs: Sequence[Any], outputs: Sequence[Any], defaults: Sequence[Any]
+) -> Any:
     graph = helper.make_graph(build.nodes, name, list(inputs), list(outputs), [*build.constants, *defaults])
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
-def _encoder() -> Any:
-    """Colours [1,3,h,w] on three grids, each followed by a channel of ones and zeros up to its width."""
-    build = _Builder()
+def encoder_graph(fine: str = "") -> Any:
+    """Colours [1,3,h,w] on three grids, each followed by a channel of ones and zeros up to its width.
+
+    Args:
+        fine: name of one more output, the finest of them without zeros, [1,4,256,256]; none if it is empty.
+    """
+    build = GraphBuilder()
     ones = build.constant(np.ones((1, 1, 1, 1)))
     grids = {"high_res_feats_0": 4, "high_res_feats_1": 8, "image_embeddings": 16}
     for (name, (_, channels, side, _)), pool in ((entry, grids[entry[0]]) for entry in _OUTPUTS):
@@ -257,16 +263,19 @@ def _encoder() -> Any:
         present = build("Expand", ones, build.whole(1, 1, side, side))
         filled = build("Concat", colours, present, axis=1)
         empty = build.whole(0, 0, 0, 0, 0, channels - 4, 0, 0)
+        if fine and name == "high_res_feats_0":
+            build("Identity", filled, gives=fine)
         if name == "image_embeddings":
             build.slow(colours, _SLOW_ENCODE, build("Pad", filled, empty), to=name)
         else:
             build("Pad", filled, empty, gives=name)
-    inputs = [_tensor("image", 1, 3, SIDE, SIDE)]
-    return _model(build, "analytic_encoder", inputs, [_tensor(name, *shape) for name, shape in _OUTPUTS], [])
+    inputs = [tensor_info("image", 1, 3, SIDE, SIDE)]
+    outputs = [*_OUTPUTS, *([(fine, (1, 4, CELLS, CELLS))] if fine else [])]
+    return graph_model(build, "analytic_encoder", inputs, [tensor_info(name, *shape) for name, shape in outputs], [])
 
 
 def _decoder() -> Any:
-    build = _Builder()
+    build = GraphBuilder()
     colours = _colours(build)
     # One more point with the label -1: a prompt of a mask only has no points, and an empty list cannot be reduced.
     padding = build.constant(-1.0)
@@ -311,15 +320,15 @@ def _decoder() -> Any:
     scores = build("Add", share, build.constant([[0.9, 0.8, 0.7]]))
     build.slow(colours, _SLOW_CLICK, scores, to="iou_predictions")
     inputs = [
-        _tensor("image_embeddings", 1, 256, 64, 64),
-        _tensor("high_res_feats_0", 1, 32, "h0", "w0"),
-        _tensor("high_res_feats_1", 1, 64, "h1", "w1"),
-        _tensor("point_coords", "B", "P", 2),
-        _tensor("point_labels", "B", "P"),
-        _tensor("mask_input", "b", 1, "mh", "mw"),
-        _tensor("has_mask_input", 1),
+        tensor_info("image_embeddings", 1, 256, 64, 64),
+        tensor_info("high_res_feats_0", 1, 32, "h0", "w0"),
+        tensor_info("high_res_feats_1", 1, 64, "h1", "w1"),
+        tensor_info("point_coords", "B", "P", 2),
+        tensor_info("point_labels", "B", "P"),
+        tensor_info("mask_input", "b", 1, "mh", "mw"),
+        tensor_info("has_mask_input", 1),
     ]
-    outputs = [_tensor("masks", "B", 3, CELLS, CELLS), _tensor("iou_predictions", "B", 3)]
+    outputs = [tensor_info("masks", "B", 3, CELLS, CELLS), tensor_info("iou_predictions", "B", 3)]
     # An initializer with an input's name is its default.
     defaults = [
         numpy_helper.from_array(np.zeros(shape, np.float32), name)
@@ -330,10 +339,10 @@ def _decoder() -> Any:
             ("has_mask_input", (1,)),
         )
     ]
-    return _model(build, "analytic_decoder", inputs, outputs, defaults)
+    return graph_model(build, "analytic_decoder", inputs, outputs, defaults)
 
 
-def _colours(build: _Builder) -> str:
+def _colours(build: GraphBuilder) -> str:
     """[1,3,256,256]: the fine colours, or those of the embedding if the fine ones are left out.
 
     The middle grid must be given if the fine one is: without it no colours are similar.
@@ -352,7 +361,7 @@ def _colours(build: _Builder) -> str:
     return build("Add", fine, build("Mul", coarse, absent))
 
 
-def _likeness(build: _Builder, colours: str, across: str, down: str) -> str:
+def _likeness(build: GraphBuilder, colours: str, across: str, down: str) -> str:
     """[B,P,256,256]: similarity of every cell to the colour under each point, as logits."""
     most = build.constant(CELLS - 1, np.int64), build.constant(0, np.int64)
 
