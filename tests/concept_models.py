@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,7 +23,7 @@ from torch import Tensor
 from triton_sam.export.random_weights import randomise
 from triton_sam.models.architecture import Architecture, Backbone, ConceptArchitecture
 from triton_sam.models.catalog import get_spec
-from triton_sam.models.specs import ModelSpec, exported_graphs
+from triton_sam.models.specs import TOKENIZER_FILE, ModelSpec, exported_graphs
 from triton_sam.networks.segmenters import build
 
 SIDE = 168
@@ -57,11 +58,16 @@ def small_concept_network(architecture: Architecture = ARCHITECTURE, side: int =
         torch.manual_seed(seed)
         network = build(architecture, side, concepts=True)
     randomise(network, seed)
-    # Boxes of all sizes, and scores on both sides of a threshold.
+    # Queries that differ from each other: boxes of all sizes, and scores on both sides of a threshold.
     generator = torch.Generator().manual_seed(seed)
     decoder = network.concepts.detr_decoder
-    decoder.reference_points.weight.data = torch.randn(decoder.reference_points.weight.shape, generator=generator)
-    decoder.query_embed.weight.data = torch.randn(decoder.query_embed.weight.shape, generator=generator)
+    for table in (decoder.reference_points, decoder.query_embed):
+        table.weight.data = torch.randn(table.weight.shape, generator=generator)
+    for layer in decoder.layers:
+        for part in (layer.self_attn, layer.text_cross_attn, layer.vision_cross_attn):
+            part.o_proj.weight.data *= 0.3
+    decoder.box_head.layer3.weight.data *= 0.2
+    network.concepts.dot_product_scoring.query_proj.weight.data *= 3
     return network
 
 
@@ -117,6 +123,36 @@ def with_roi_align() -> Iterator[None]:
             modeling_sam3.torchvision = before
 
 
+def write_small_tokenizer(folder: Path, words: Sequence[str] = WORDS) -> Path:
+    """A tokenizer of whole words; the last two of ``words`` begin and end a text, and the first stands for others."""
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+
+    tokenizer = Tokenizer(models.WordLevel({word: index for index, word in enumerate(words)}, unk_token=words[0]))
+    tokenizer.normalizer = normalizers.Lowercase()
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    begin, end = words[-2:]
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{begin} $A {end}", special_tokens=[(begin, len(words) - 2), (end, len(words) - 1)]
+    )
+    file = folder / TOKENIZER_FILE
+    tokenizer.save(str(file))
+    return file
+
+
+def write_small_model(folder: Path, network: Any | None = None) -> ModelSpec:
+    """Writes the graphs of a small network into ``folder`` as a version of a repository has them; what is served."""
+    from triton_sam.export.run import write_graphs
+    from triton_sam.models.specs import GRAPHS_FILE, graphs_to_json
+    from triton_sam.repository.model_folders import served_spec
+
+    spec = small_concept_spec()
+    folder.mkdir(parents=True, exist_ok=True)
+    write_graphs(network or small_concept_network(), spec, spec.graphs, folder)
+    write_small_tokenizer(folder)
+    (folder / GRAPHS_FILE).write_text(graphs_to_json(spec.graphs))
+    return served_spec(spec, folder)
+
+
 def reference_network(network: Any, architecture: Architecture, side: int) -> Any:
     """transformers' ``Sam3Model`` with the weights of ours; those that ours has not are random."""
     from transformers import Sam3Config, Sam3Model
@@ -142,7 +178,9 @@ def reference_network(network: Any, architecture: Architecture, side: int) -> An
             "num_attention_heads": sizes.text_heads,
             "max_position_embeddings": sizes.tokens,
             "hidden_act": "gelu",
+            "bos_token_id": sizes.end_token - 1,
             "eos_token_id": sizes.end_token,
+            "pad_token_id": sizes.end_token,
         },
         geometry_encoder_config=layered | {"num_layers": sizes.geometry_layers},
         detr_encoder_config=layered | {"num_layers": sizes.encoder_layers},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,11 @@ from triton_sam.core.geometry import Frame
 from triton_sam.core.images import EncodedImage
 from triton_sam.core.prompts import ObjectPrompt
 from triton_sam.engines.base import Capacity, Decoded, Embedding, FloatArray, HostEmbedding, Row, select
+from triton_sam.engines.concepts import ConceptRow, Instances
 from triton_sam.engines.inputs import model_points, preprocess
-from triton_sam.engines.priority import BESIDE_NICENESS, CLICK_NICENESS, run_lowered
+from triton_sam.engines.onnx_concepts import OnnxConcepts
+from triton_sam.engines.onnx_values import DeviceEmbedding
+from triton_sam.engines.priority import BESIDE_NICENESS, CLICK_NICENESS, CONCEPT_NICENESS, run_lowered
 from triton_sam.engines.readiness import AT_ONCE
 from triton_sam.errors import SetupError
 from triton_sam.installation import install
@@ -27,6 +30,8 @@ from triton_sam.models.specs import ModelSpec
 #: Longer than the gaps inside a graph, and over before the response is packed: by default threads spin for tens of
 #: milliseconds after a run, on the cores that build the response. Older releases of onnxruntime ignore it.
 _SPIN_MICROSECONDS = "300"
+#: Concepts of one run of the detector: they share what is computed of the image alone.
+_CONCEPTS = 4
 _CPU = "CPUExecutionProvider"
 _CUDA = "CUDAExecutionProvider"
 _TENSORRT = "TensorrtExecutionProvider"
@@ -70,25 +75,6 @@ def open_session(path: Path, threads: int = 0, *, spinning: bool = False, provid
         raise SetupError(f"{path.name} does not load: run `triton-sam setup` for the model again ({error})") from None
 
 
-@dataclass(frozen=True, eq=False)
-class DeviceEmbedding:
-    """The encoder's outputs as ONNX Runtime values in GPU memory."""
-
-    frame: Frame
-    values: Mapping[str, Any]
-
-    @property
-    def nbytes(self) -> int:
-        return sum(int(np.prod(value.shape())) * np.dtype(np.float32).itemsize for value in self.values.values())
-
-    def array(self, name: str) -> FloatArray:
-        array: FloatArray = self.values[name].numpy()
-        return array
-
-    def framed(self, frame: Frame) -> DeviceEmbedding:
-        return DeviceEmbedding(frame, self.values)
-
-
 class OnnxEngine:
     """Encoder and decoder sessions of one model.
 
@@ -106,6 +92,7 @@ class OnnxEngine:
         max_batch: int = 8,
         providers: Sequence[str] = (_CPU,),
     ) -> None:
+        """A model with concepts has their graphs in the folder of its decoder."""
         self.spec = spec
         self.readiness = AT_ONCE
         self.encoder_numbers = encoder_numbers
@@ -121,7 +108,19 @@ class OnnxEngine:
         # Its threads have a priority of their own. It is opened when it is first needed.
         self._open_second = partial(run_lowered, lambda: open_session(decoder, threads), BESIDE_NICENESS)
         self._second: Any = None
-        self._encoder_outputs = [name for name, _ in spec.encoder.outputs]
+        self._embeddings = [name for name, _ in spec.encoder.outputs]
+        self._encoder_outputs = self._embeddings
+        self._concepts: OnnxConcepts | None = None
+        if spec.concepts is not None:
+            self._encoder_outputs = [*self._embeddings, spec.concepts.features]
+            self.capacity = replace(self.capacity, concepts=True, concept_rows=_CONCEPTS)
+            open_part = partial(open_session, threads=threads, providers=providers)
+            self._concepts = OnnxConcepts(
+                spec.concepts,
+                decoder.parent,
+                lambda file: run_lowered(partial(open_part, file), CONCEPT_NICENESS),
+                self.capacity.concept_rows,
+            )
 
     def warm_up(self) -> None:
         """Runs the decoder once on zeros, so that the first click is as fast as the others.
@@ -132,6 +131,8 @@ class OnnxEngine:
         frame = Frame(self.spec.side, self.spec.side, self.spec.side, self.spec.resize)
         point = ObjectPrompt(np.zeros((1, 2), np.float32), np.ones(1, np.int32))
         self.decode([Row(self.adopt(frame, blank), point)])
+        if self._concepts is not None:
+            self._concepts.warm_up()
 
     def prepare(self, image: EncodedImage) -> tuple[Frame, FloatArray]:
         """See :class:`~triton_sam.engines.base.Engine`."""
@@ -214,6 +215,17 @@ class OnnxEngine:
         logits, scores = self._run_decoder(session, embedding, feeds)
         return [select(*pair, multimask=multimask) for pair in zip(logits, scores, strict=True)]
 
+    def check_text(self, text: str) -> None:
+        """See :class:`~triton_sam.engines.concepts.ConceptEngine`."""
+        assert self._concepts is not None
+        self._concepts.check_text(text)
+
+    def begin_concepts(self, rows: Sequence[ConceptRow]) -> Callable[[], list[Instances]]:
+        """See :class:`~triton_sam.engines.concepts.ConceptEngine`. onnxruntime does not return before the end."""
+        assert self._concepts is not None
+        found = self._concepts.find(rows)
+        return lambda: found
+
     def close(self) -> None:
         """See :class:`~triton_sam.engines.base.Engine`: there is nothing to end."""
 
@@ -221,12 +233,14 @@ class OnnxEngine:
         """[logits [B,M,h,w], scores [B,M]]."""
         wanted = [self.spec.decoder.masks, self.spec.decoder.scores]
         if isinstance(embedding, HostEmbedding):
-            results: list[FloatArray] = session.run(wanted, {**embedding.tensors, **feeds})
+            tensors = {name: embedding.tensors[name] for name in self._embeddings if name in embedding.tensors}
+            results: list[FloatArray] = session.run(wanted, {**tensors, **feeds})
             return results
         assert isinstance(embedding, DeviceEmbedding)  # an engine gets only embeddings that it made
         # No I/O binding here: it does not support inputs that have a default.
         sent = {name: onnxruntime.OrtValue.ortvalue_from_numpy(array) for name, array in feeds.items()}
-        answers = session.run_with_ort_values(wanted, {**embedding.values, **sent})
+        values = {name: embedding.values[name] for name in self._embeddings if name in embedding.values}
+        answers = session.run_with_ort_values(wanted, {**values, **sent})
         return [answer.numpy() for answer in answers]
 
 

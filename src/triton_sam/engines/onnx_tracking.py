@@ -20,7 +20,8 @@ from PIL import Image
 from triton_sam.core.video.memory_traits import MemoryTraits
 from triton_sam.engines.base import Decoded, Embedding, FloatArray
 from triton_sam.engines.inputs import model_points
-from triton_sam.engines.onnx import DeviceEmbedding, OnnxEngine, open_session
+from triton_sam.engines.onnx import OnnxEngine, open_session
+from triton_sam.engines.onnx_values import DeviceEmbedding
 from triton_sam.engines.priority import BESIDE_NICENESS, run_lowered
 from triton_sam.engines.tracking import HostMemory, Remember, Tracked, TrackRow
 from triton_sam.models.specs import (

@@ -11,6 +11,8 @@ _T = TypeVar("_T")
 _BACKGROUND_NICENESS = 10
 #: Below the threads that accept and refuse requests and report health: these need little CPU time, but at once.
 CLICK_NICENESS = 5
+#: Of concepts: a person waits for them, but for longer than for a click.
+CONCEPT_NICENESS = 8
 #: Of prompts that no person waits for, which are decoded beside clicks.
 BESIDE_NICENESS = 15
 

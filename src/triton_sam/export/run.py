@@ -20,6 +20,7 @@ import torch
 from triton_sam.errors import InvalidInput, SetupError
 from triton_sam.export.checkpoint import check_variant, network_of, read_checkpoint, recognise
 from triton_sam.export.checkpoint_keys import map_keys
+from triton_sam.export.concept_graphs import write_concept_graphs
 from triton_sam.export.memory_graphs import write_memory_graphs
 from triton_sam.export.onnx_files import GraphInput, export_graph, files_of
 from triton_sam.export.parity import ParityCheck
@@ -32,6 +33,7 @@ from triton_sam.export.wrappers import Decoder, Encoder
 from triton_sam.models.catalog import get_spec
 from triton_sam.models.memory_traits import MEMORY_TRAITS
 from triton_sam.models.specs import (
+    BACKBONE_FEATURES,
     DECODER_FILE,
     ENCODER_FILE,
     GRAPHS_FILE,
@@ -200,7 +202,7 @@ def write_graphs(
         "encoder": export_graph(
             Encoder(network, spec.architecture).to(device),
             [GraphInput(graphs.encoder.image, pixels, {0: "batch"})],
-            {name: {0: "batch"} for name, _ in graphs.encoder.outputs},
+            {name: {0: "batch"} for name in encoder_outputs(network, graphs)},
             encoder,
         )
     }
@@ -219,7 +221,16 @@ def write_graphs(
     if hasattr(network, "memory_attention"):
         say("writing the memory")
         opsets |= write_memory_graphs(network, spec, graphs, folder)
+    if hasattr(network, "concepts"):
+        say("writing what finds concepts")
+        opsets |= write_concept_graphs(network, spec, graphs, folder)
     return opsets
+
+
+def encoder_outputs(network: Any, graphs: Graphs) -> list[str]:
+    """Names of all outputs of the encoder's graph; its description has only those that decoders take."""
+    names = [name for name, _ in graphs.encoder.outputs]
+    return [*names, BACKBONE_FEATURES] if hasattr(network, "concepts") else names
 
 
 def decoder_inputs(graphs: Graphs, device: torch.device) -> list[GraphInput]:

@@ -24,7 +24,8 @@ _BOX_CORNERS = (2, 3)
 class Encoder(nn.Module):
     """Pixels [N,3,S,S] in [0,1] -> embedding [N,256,g,g] and, if the network has them, two finer features.
 
-    SAM 3's outputs are numbered from finest to coarsest; the others begin with the embedding.
+    SAM 3's outputs are numbered from finest to coarsest; the others begin with the embedding. The last output of a
+    network that finds concepts is what its detector reads, [N,C,g,g].
     """
 
     mean: Tensor
@@ -51,9 +52,28 @@ class Encoder(nn.Module):
         if not self.has_features:
             embedding: Tensor = self.network.vision_encoder(pixels).last_hidden_state
             return (embedding,)
-        with self._known_positions():
+        kept: list[Tensor] = []
+        with self._known_positions(), self._keeping_features(kept):
             finest, finer, coarse = self.network.get_image_embeddings(pixels)
-        return (finest, finer, coarse) if self.fine_first else (coarse, finest, finer)
+        return (finest, finer, coarse, *kept) if self.fine_first else (coarse, finest, finer, *kept)
+
+    @contextlib.contextmanager
+    def _keeping_features(self, kept: list[Tensor]) -> Iterator[None]:
+        """Appends what the detector reads, if there is one, to ``kept``."""
+        if not hasattr(self.network, "concepts"):
+            yield
+            return
+
+        def keep(_module: nn.Module, inputs: tuple[Tensor, ...], output: Any) -> None:
+            state = output.last_hidden_state.transpose(1, 2)  # [N,C,g*g]
+            grid = self.network.concepts.grid
+            kept.append(state.reshape(*state.shape[:2], grid, grid))
+
+        hook = self.network.vision_encoder.backbone.register_forward_hook(keep)
+        try:
+            yield
+        finally:
+            hook.remove()
 
     @contextlib.contextmanager
     def _known_positions(self) -> Iterator[None]:

@@ -40,6 +40,9 @@ ASSEMBLED = "assembled"
 #: Graphs of models that find concepts, their traits, and what turns words into tokens (the last two for torch as well).
 TEXT_ENCODER_FILE, DETECTOR_FILE = "text_encoder.onnx", "detector.onnx"
 CONCEPTS_FILE, TOKENIZER_FILE = "concepts.json", "tokenizer.json"
+CONCEPT_GRAPHS, CONCEPT_FILES = (TEXT_ENCODER_FILE, DETECTOR_FILE), (CONCEPTS_FILE, TOKENIZER_FILE)
+#: The kind of prompt that only models with concepts take; with it they take exemplars too.
+TEXT = "text"
 #: The output of such a model's encoder that its detector reads, beside those that its decoder does.
 BACKBONE_FEATURES = "backbone_features"
 MEMORY_GRAPHS = (MEMORY_ATTENTION_FILE, VIDEO_DECODER_FILE, MEMORY_ENCODER_FILE)

@@ -18,10 +18,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from triton_sam.core.concepts.traits import ConceptTraits
 from triton_sam.errors import SetupError
+from triton_sam.models.concept_traits import traits_in
 from triton_sam.models.memory_traits import MEMORY_TRAITS
 from triton_sam.models.specs import (
     ASSEMBLED,
+    CONCEPT_FILES,
+    CONCEPT_GRAPHS,
     CPU_DECODER_FILE,
     CPU_ENCODER_FILE,
     DECODER_FILE,
@@ -33,6 +37,7 @@ from triton_sam.models.specs import (
     MEMORY_GRAPHS,
     NETWORK_FILE,
     OLD_EIGHT_BIT_ENCODER_FILE,
+    TEXT,
     ModelSpec,
     graphs_from_json,
 )
@@ -49,6 +54,8 @@ _ENGINES_FILES = (
     NETWORK_FILE,
     *MEMORY_GRAPHS,
     MEMORY_FILE,
+    *CONCEPT_GRAPHS,
+    *CONCEPT_FILES,
 )
 #: The previous version is kept, for a server that has to restart with it.
 _VERSIONS_KEPT = 2
@@ -99,11 +106,13 @@ def newest_version(folder: Path) -> int:
 
 
 def served_spec(row: ModelSpec, version_folder: Path) -> ModelSpec:
-    """A catalogue row with the graphs and the memory of a version; its own graphs if an older version does not say.
+    """A catalogue row with the graphs, the memory and the concepts of a version; its own graphs if an older version
+    does not say.
 
     SetupError if the description is damaged.
     """
     row = with_memory(row, (version_folder / MEMORY_FILE).is_file())
+    row = with_concepts(row, traits_in(version_folder, row))
     if row.memory is not None and _is_assembled(version_folder):
         row = dataclasses.replace(row, memory=dataclasses.replace(row.memory, learned_corrections=False))
     try:
@@ -131,6 +140,12 @@ def _is_assembled(version_folder: Path) -> bool:
 def with_memory(spec: ModelSpec, has_memory: bool) -> ModelSpec:
     """The model with the memory of its generation, or with none."""
     return dataclasses.replace(spec, memory=MEMORY_TRAITS.get(spec.architecture.generation) if has_memory else None)
+
+
+def with_concepts(spec: ModelSpec, traits: ConceptTraits | None) -> ModelSpec:
+    """The model with what finds concepts, or without; only then it takes text."""
+    kinds = spec.prompts | {TEXT} if traits is not None else spec.prompts - {TEXT}
+    return dataclasses.replace(spec, concepts=traits, prompts=kinds)
 
 
 def holds(version_folder: Path, files: Files) -> bool:
