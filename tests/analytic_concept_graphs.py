@@ -23,7 +23,7 @@ from triton_sam.models.specs import CONCEPTS_FILE, DETECTOR_FILE, ENCODER_FILE, 
 from triton_sam.repository.segmenters import write_models
 
 #: Processor time of a run of the detector on a slow picture, in seconds on any machine.
-SLOW_CONCEPT = 0.3
+SLOW_CONCEPT = 0.2
 _FEATURES = "backbone_features"
 _WORDS = ("[UNK]", *colours.COLOURS, "visual", "<s>", "</s>")
 TRAITS = ConceptTraits(
