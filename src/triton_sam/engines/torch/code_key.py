@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from triton_sam.core.concepts.traits import ConceptTraits
 from triton_sam.core.video.memory_traits import MemoryTraits
 from triton_sam.models.architecture import Architecture
 from triton_sam.models.specs import Graphs
@@ -29,6 +30,7 @@ def code_key(
     device: torch.device,
     dtypes: tuple[torch.dtype, torch.dtype],
     mode: str,
+    concepts: ConceptTraits | None = None,
 ) -> dict[str, Any]:
     """The key of :class:`~triton_sam.engines.torch.code_folder.CodeFolder`, for JSON.
 
@@ -45,6 +47,7 @@ def code_key(
         "architecture": _plain(architecture),
         "graphs": _plain(graphs),
         "memory": None if memory is None else _plain(memory),
+        "concepts": None if concepts is None else _plain(concepts),
         "dtypes": [str(dtype) for dtype in dtypes],
         "mode": mode,
     }

@@ -14,24 +14,23 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
 from pydantic import JsonValue, TypeAdapter
 
-from triton_sam.core.geometry import ResizePolicy
+from triton_sam.core.concepts.traits import ConceptTraits
 from triton_sam.core.video.memory_traits import MemoryTraits
 from triton_sam.engines.torch.code_folder import CodeFolder
 from triton_sam.models.architecture import Architecture
-from triton_sam.models.specs import Graphs, ModelSpec
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
+from triton_sam.models.specs import Graphs
 
 #: Names of steps; the encoder's is followed by the number of images, the decoder's and the grid's by that of rows.
 ENCODER, DECODER, GRID = "encoder-", "decoder-", "grid-"
 PACKING, RESIZING, MEASURING = "packing", "resizing", "measuring"
 #: Followed by the number of objects; and the kernels, which that needs.
 TRACKING, TRACKING_KERNELS = "tracking-", "tracking_kernels"
+#: Followed by the number of texts, and of concepts of an image, without examples and with; and what they all need.
+TEXT, CONCEPTS, EXAMPLES, CONCEPT_IMAGE = "text-", "concepts-", "examples-", "concept_image"
 #: A file system that does not answer must not keep this process alive; the next one that compiles sweeps too.
 _SWEEP_SECONDS = 1.0
 
@@ -57,6 +56,7 @@ class CompileRequest:
     steps: tuple[str, ...]
     root: Path
     key: dict[str, JsonValue]
+    concepts: ConceptTraits | None = None
 
     def to_line(self) -> bytes:
         """As the process reads it."""
@@ -98,73 +98,13 @@ def compile_missing(request: CompileRequest, folder: CodeFolder, done: Callable[
             done(step)
     if not missing:
         return
-    compile_step = _compiler(request)
+    from triton_sam.engines.torch.step_compiler import StepCompiler  # torch takes seconds
+
+    compiler = StepCompiler(request)
     for step in missing:
         with folder.writing(step) as new:
-            compile_step(step, new)
+            compiler.compile_step(step, new)
         done(step)
-
-
-def _compiler(request: CompileRequest) -> Callable[[str, Path], None]:
-    """A function that compiles a step into a folder. The network has random weights: code does not depend on them."""
-    import torch
-
-    from triton_sam.engines.torch.compiled_steps import compile_module
-    from triton_sam.engines.torch.decoder import DecoderStep, RowDecoder
-    from triton_sam.engines.torch.encoder import RowEncoder
-    from triton_sam.engines.torch.grid_decoder import GridStep
-    from triton_sam.engines.torch.layout import Layout
-    from triton_sam.engines.torch.measure_trial import kernel_measures
-    from triton_sam.engines.torch.packing import kernel_packs
-    from triton_sam.engines.torch.resizing import kernel_resizes, normal_of
-    from triton_sam.engines.torch.tracking import example, make_step, tracked_shape
-    from triton_sam.engines.torch.tracking_trial import kernel_tracks
-    from triton_sam.networks.segmenters import build_layers
-
-    device = torch.device(request.device)
-    dtype, row_dtype = getattr(torch, request.dtype), getattr(torch, request.row_dtype)
-    spec = ModelSpec("", "", "", "", ResizePolicy.SQUASH, request.architecture, request.graphs, memory=request.memory)
-    layout = Layout.of(spec)
-    if device.type == "cuda":
-        torch.backends.cuda.enable_cudnn_sdp(False)  # as in the engine
-    network = build_layers(spec.architecture, spec.side, spec.memory)
-    decoder = DecoderStep(RowDecoder(network, spec.architecture, layout).cast(device, row_dtype))
-    grid = GridStep(decoder.decoder)
-    tracking = None if spec.memory is None else make_step(spec, network, decoder.decoder, device)
-    encoder = RowEncoder(network, spec, layout, row_dtype).cast(device, dtype)
-
-    def try_tracking() -> None:
-        assert tracking is not None
-        tracking.memory.by_kernel = kernel_tracks(device, tracking.memory.dtype, tracking.width)
-
-    # Triton keeps these in its own cache.
-    kernels: dict[str, Callable[[], object]] = {
-        PACKING: lambda: kernel_packs(device) and kernel_packs(device, columns=True),
-        RESIZING: lambda: kernel_resizes(normal_of(request.architecture, device), dtype),
-        MEASURING: lambda: kernel_measures(device, row_dtype),
-        TRACKING_KERNELS: try_tracking,
-    }
-
-    def compile_step(step: str, folder: Path) -> None:
-        if step in kernels:
-            kernels[step]()
-            (folder / step).touch()
-            return
-        count = int(step.rpartition("-")[2])
-        if step.startswith(TRACKING):
-            assert tracking is not None
-            try_tracking()
-            compile_module(tracking, example(tracking, tracked_shape(count), device), request.mode, folder)
-            return
-        rows = grid if step.startswith(GRID) else decoder
-        module: nn.Module = rows
-        inputs: tuple[Tensor, ...] = rows.inputs(count, device)
-        if step.startswith(ENCODER):
-            module = encoder
-            inputs = (torch.zeros(count, 3, spec.side, spec.side, dtype=dtype, device=device),)
-        compile_module(module, inputs, request.mode, folder)
-
-    return compile_step
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -11,27 +11,38 @@ from torch import Tensor
 from triton_sam.core.geometry import Frame
 from triton_sam.engines.base import FloatArray
 from triton_sam.engines.torch.layout import Layout
+from triton_sam.models.specs import BACKBONE_FEATURES
 
 
 @dataclass(frozen=True, eq=False)
 class TorchEmbedding:
-    """One image as a flat row on the device; see :mod:`triton_sam.engines.torch.layout`."""
+    """One image as a flat row on the device; see :mod:`triton_sam.engines.torch.layout`.
+
+    Attributes:
+        features: [n,C] on the device, by rows of cells, what the detector of concepts reads; None without one.
+    """
 
     frame: Frame
     row: Tensor
     layout: Layout
+    features: Tensor | None = None
 
     @property
     def nbytes(self) -> int:
-        return self.row.numel() * self.row.element_size()
+        kept = (self.row,) if self.features is None else (self.row, self.features)
+        return sum(tensor.numel() * tensor.element_size() for tensor in kept)
 
     def array(self, name: str) -> FloatArray:
         with torch.inference_mode():
-            array: FloatArray = self.layout.image_order(self.row, name).float().cpu().numpy()
+            if name == BACKBONE_FEATURES and self.features is not None:
+                image = self.features.T.reshape(1, -1, self.layout.grid, self.layout.grid)
+            else:
+                image = self.layout.image_order(self.row, name)
+            array: FloatArray = image.float().cpu().numpy()
         return np.ascontiguousarray(array)
 
     def framed(self, frame: Frame) -> TorchEmbedding:
-        return TorchEmbedding(frame, self.row, self.layout)
+        return replace(self, frame=frame)
 
 
 @dataclass(frozen=True, eq=False)

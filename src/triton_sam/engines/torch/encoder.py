@@ -1,4 +1,4 @@
-"""Image encoders that return flat rows in the decoder's order. [B,3,S,S], normalised -> [B,length]."""
+"""Image encoders that return flat rows in the decoder's order. [B,3,S,S], normalised -> [B,length], and more."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from triton_sam.engines.torch.hiera import HieraTrunk
 from triton_sam.engines.torch.layout import Layout
+from triton_sam.engines.torch.perception import PerceptionEncoder
 from triton_sam.models.architecture import Backbone
 from triton_sam.models.specs import ModelSpec
 
@@ -18,8 +19,13 @@ class RowEncoder(nn.Module):
 
     def __init__(self, network: Any, spec: ModelSpec, layout: Layout, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
-        is_hiera = spec.architecture.backbone is Backbone.HIERA
-        self.encoder = HieraEncoder(network, layout) if is_hiera else PlainEncoder(network, spec, layout)
+        self.encoder: nn.Module
+        if spec.architecture.backbone is Backbone.HIERA:
+            self.encoder = HieraEncoder(network, layout)
+        elif spec.architecture.backbone is Backbone.PERCEPTION:
+            self.encoder = PerceptionEncoder(network, layout, keeps_features=spec.concepts is not None)
+        else:
+            self.encoder = PlainEncoder(network, layout)
         self._kept_in = dtype
         self.eval().requires_grad_(False)
 
@@ -42,27 +48,27 @@ class RowEncoder(nn.Module):
             self.encoder.trunk.settle(device, dtype, kernels=kernels)
         return self
 
-    def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
-        """Rows, and [B] whether all values of each are finite."""
-        rows: Tensor = self.encoder(pixels).to(self._kept_in)
-        return rows, torch.isfinite(rows).all(dim=1)
+    def forward(self, pixels: Tensor) -> tuple[Tensor, ...]:
+        """Rows, [B] whether all values of each are finite, and of a model with a detector what that reads [B,n,C]."""
+        rows, *features = self.encoder(pixels)
+        rows = rows.to(self._kept_in)
+        finite = torch.isfinite(rows).all(dim=1)
+        for one in features:
+            finite = finite & torch.isfinite(one).flatten(1).all(dim=1)
+        return rows, finite, *features
 
 
 class PlainEncoder(nn.Module):
-    """transformers' own encoder, with its outputs in the order of the layout."""
+    """transformers' own encoder, with one output."""
 
-    def __init__(self, network: Any, spec: ModelSpec, layout: Layout) -> None:
+    def __init__(self, network: Any, layout: Layout) -> None:
         super().__init__()
         self.network = network
         self.layout = layout
-        self.names = [name for name, _ in spec.encoder.outputs]
 
-    def forward(self, pixels: Tensor) -> Tensor:
-        if len(self.names) == 1:
-            features = [self.network.vision_encoder(pixels).last_hidden_state]
-        else:
-            features = self.network.get_image_embeddings(pixels)
-        return self.layout.flatten(dict(zip(self.names, features, strict=True)))
+    def forward(self, pixels: Tensor) -> tuple[Tensor]:
+        ((name, _, _),) = self.layout.parts
+        return (self.layout.flatten({name: self.network.vision_encoder(pixels).last_hidden_state}),)
 
 
 class HieraEncoder(nn.Module):
@@ -85,13 +91,13 @@ class HieraEncoder(nn.Module):
         self.finest = _joined(_pointwise(finest), _pointwise(decoder.conv_s0))
         self.no_memory = nn.Parameter(network.no_memory_embedding.detach().clone().reshape(-1), requires_grad=False)
 
-    def forward(self, pixels: Tensor) -> Tensor:
+    def forward(self, pixels: Tensor) -> tuple[Tensor]:
         fine0, fine1, middle, deep = self.trunk(pixels)
         above = self.coarsest(deep).repeat_interleave(2, dim=1).repeat_interleave(2, dim=2)
         embedding = self.coarse(middle) + above + self.no_memory
         levels = (embedding, self.finer(fine1), self.finest(fine0))
         named = zip((name for name, _, _ in self.layout.parts), levels, strict=True)
-        return self.layout.flatten({name: level.permute(0, 3, 1, 2) for name, level in named})
+        return (self.layout.flatten({name: level.permute(0, 3, 1, 2) for name, level in named}),)
 
 
 def _pointwise(convolution: Any) -> nn.Linear:

@@ -68,7 +68,8 @@ class ImageRunner:
         stream = new_stream(device) if device.type == "cuda" else None
         with torch.inference_mode(), torch.cuda.stream(stream):
             pixels = torch.randn(count, 3, side, side, device=device).to(self._options.dtype)
-            if not is_near(function(pixels)[:1], self._encoder(pixels)[:1]):
+            (rows, _, *others), (known, _, *expected) = function(pixels), self._encoder(pixels)
+            if not is_near((rows, *others), (known, *expected)):
                 raise SetupError(f"the compiled encoder for {count} images gives other embeddings")
         with self._lock:
             self._steps[count] = self._captured(count, function).instead_of(self._steps[count])
@@ -100,8 +101,9 @@ class ImageRunner:
                     if stream is not None and image.ready is not None:
                         stream.wait_event(image.ready)
                     slot.copy_(image.pixels)
-                rows, finite = self._steps[bucket(count, self.batches)].run()
+                rows, finite, *features = self._steps[bucket(count, self.batches)].run()
                 kept = [row.clone() for row in rows[:count]]  # the next run overwrites them
+                shown = [one.clone() for one in features[0][:count]] if features else [None] * count
                 all_finite = self._fetcher.to_host(finite[:count])
             finally:
                 if stream is not None:
@@ -112,4 +114,7 @@ class ImageRunner:
                 f"{self._spec.id} overflows its precision on this image: "
                 f"set TRITON_SAM_TORCH_DTYPE={wider} on the server"
             )
-        return [TorchEmbedding(image.frame, row, self._layout) for image, row in zip(prepared, kept, strict=True)]
+        return [
+            TorchEmbedding(image.frame, row, self._layout, its)
+            for image, row, its in zip(prepared, kept, shown, strict=True)
+        ]

@@ -9,7 +9,6 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ import numpy as np
 import torch
 from PIL import Image
 
+from triton_sam.core.concepts.request import ConceptPrompt
 from triton_sam.core.everything.candidates import Candidates, Place
 from triton_sam.core.everything.grids import Points
 from triton_sam.core.everything.options import EverythingOptions
@@ -24,22 +24,15 @@ from triton_sam.core.geometry import Frame
 from triton_sam.core.images import EncodedImage
 from triton_sam.core.prompts import ObjectPrompt
 from triton_sam.engines.base import Capacity, Decoded, Embedding, FloatArray, Row
+from triton_sam.engines.concepts import ConceptRow, Instances
 from triton_sam.engines.device_list import own_gpu
 from triton_sam.engines.readiness import AT_ONCE, Readiness
+from triton_sam.engines.tokenizing import TextTokenizer
 from triton_sam.engines.torch.code_folder import CodeFolder
 from triton_sam.engines.torch.code_key import code_key
-from triton_sam.engines.torch.compile_process import (
-    DECODER,
-    ENCODER,
-    GRID,
-    MEASURING,
-    PACKING,
-    RESIZING,
-    TRACKING,
-    TRACKING_KERNELS,
-    CompileRequest,
-)
+from triton_sam.engines.torch.compile_process import CompileRequest
 from triton_sam.engines.torch.compiling import Compilation, cache_variables
+from triton_sam.engines.torch.concepts import ConceptRunner
 from triton_sam.engines.torch.decoder import RowDecoder
 from triton_sam.engines.torch.decoding import RowRunner
 from triton_sam.engines.torch.device_images import PreparedImage, TorchEmbedding
@@ -48,8 +41,9 @@ from triton_sam.engines.torch.fetching import Fetcher
 from triton_sam.engines.torch.finding import GridRunner
 from triton_sam.engines.torch.graphs import new_stream
 from triton_sam.engines.torch.layout import Layout
-from triton_sam.engines.torch.memory_errors import out_of_memory_as_unavailable, switch
+from triton_sam.engines.torch.memory_errors import begun, out_of_memory_as_unavailable
 from triton_sam.engines.torch.options import TorchOptions
+from triton_sam.engines.torch.switches import switches
 from triton_sam.engines.torch.tracking import TrackRunner, make_runner
 from triton_sam.engines.tracking import HostMemory, Tracked, TrackRow
 from triton_sam.errors import InvalidInput, SetupError
@@ -62,17 +56,26 @@ _PREPARERS = 4
 #: Of folders for compiled code that cannot be kept.
 _SCRATCH = "triton-sam-compiled-"
 _CLOSE_SECONDS = 10.0
+_ANYTHING = ConceptPrompt(None, np.zeros((0, 4), np.float32), np.zeros(0, np.int32))
 
 
 class TorchEngine:
     """See :class:`~triton_sam.engines.base.Engine`. With a memory it is a
-    :class:`~triton_sam.engines.tracking.TrackingEngine`.
+    :class:`~triton_sam.engines.tracking.TrackingEngine`, with words a
+    :class:`~triton_sam.engines.concepts.ConceptEngine`.
 
     Encodes run on a stream of low priority and clicks on one of high priority, so that the GPU runs a click's kernels
     between those of an encode.
     """
 
-    def __init__(self, spec: ModelSpec, network: Any, options: TorchOptions) -> None:
+    def __init__(
+        self, spec: ModelSpec, network: Any, options: TorchOptions, tokenizer: TextTokenizer | None = None
+    ) -> None:
+        """
+        Args:
+            network: its layers are cast, and so belong to the engine from now on.
+            tokenizer: of a model that finds concepts.
+        """
         self.spec = spec
         self.encoder_numbers = str(options.dtype).removeprefix("torch.")
         self.layout = Layout.of(spec)
@@ -86,6 +89,10 @@ class TorchEngine:
         self.tracker: TrackRunner | None = None
         if spec.memory is not None:  # before the image encoder, which casts the network's layers
             self.tracker = make_runner(spec, network, decoder, fetcher, capture=options.graphs)
+        self.concepts: ConceptRunner | None = None
+        if spec.concepts is not None:
+            assert tokenizer is not None
+            self.concepts = ConceptRunner(spec, network, tokenizer, fetcher, options.dtype, capture=options.graphs)
         # Our own kernels come with the compiled code: to compile them here would delay the start.
         self._kernels = options.compile_mode is None
         self.images = ImageRunner(spec, network, self.layout, options, fetcher, kernels=self._kernels)
@@ -106,6 +113,8 @@ class TorchEngine:
             find_points=GridRunner.MOST_POINTS,
             starts_slowly=True,
             tracks=spec.memory is not None,
+            concepts=self.concepts is not None,
+            concept_rows=ConceptRunner.MOST_ROWS if on_gpu else 1,
         )
         self.compilation: Compilation | None = None
         self._until_closed = contextlib.ExitStack()
@@ -129,6 +138,8 @@ class TorchEngine:
             self.grids.use_kernels()
         for step in self.rows.warm_up():
             self._log_progress(where, step, started)
+        for step in () if self.concepts is None else self.concepts.warm_up():
+            self._log_progress(where, step, started)
         if device.type == "cuda":
             finds = self.grids.warm_up()
             self.capacity = dataclasses.replace(self.capacity, finds=finds)
@@ -148,6 +159,8 @@ class TorchEngine:
             (embedding,) = self.encode([self.prepare(file)])
             for multimask in (False, True):
                 self.decode([Row(embedding, point, multimask, logits=True, pixels=True)])
+            if self.concepts is not None:
+                self.begin_concepts([ConceptRow(embedding, _ANYTHING, -1.0, 2, pixels=True, columns=True)])()
 
     def _log_progress(self, where: str, what: str, started: float) -> None:
         log.info("%s on %s: %s ready after %.1f s", self.spec.id, where, what, time.perf_counter() - started)
@@ -158,31 +171,10 @@ class TorchEngine:
         Args:
             started: time.perf_counter() when loading began, for the log and ``readiness``.
         """
-        options, spec = self._options, self.spec
-        mode, reader = options.compile_mode or "default", self.images.reader
-        switches: dict[str, Callable[[Path], object]] = {
-            f"{ENCODER}1": partial(self.images.use_compiled, 1),
-            f"{DECODER}1": partial(self.rows.use_compiled, 1),
-            **({PACKING: lambda _: self.rows.use_packing_kernel()} if self.rows.packs else {}),
-            **({RESIZING: lambda _: reader.use_kernel()} if reader.may_use_kernel else {}),
-            **{
-                f"{DECODER}{count}": partial(self.rows.use_compiled, count) for count in self.rows.worth_compiling[::-1]
-            },
-            **{
-                f"{ENCODER}{count}": partial(self.images.use_compiled, count) for count in reversed(self.images.batches)
-            },
-        }
-        if self.capacity.finds:  # last: clicks and images come first
-            switches[MEASURING] = lambda _: self.grids.use_kernels()
-            switches[f"{GRID}{GridRunner.MOST_POINTS}"] = self.grids.use_compiled
-        if self.tracker is not None and self.tracker.worth_compiling:
-            tracker = self.tracker
-            switches[TRACKING_KERNELS] = lambda _: tracker.use_kernels()
-            switches |= {
-                f"{TRACKING}{count}": partial(tracker.use_compiled, count) for count in tracker.worth_compiling
-            }
+        options, spec, mode = self._options, self.spec, self._options.compile_mode or "default"
         dtypes = options.dtype, options.row_dtype
-        key = code_key(spec.architecture, spec.graphs, spec.memory, options.device, dtypes, mode)
+        what = spec.architecture, spec.graphs, spec.memory
+        key = code_key(*what, options.device, dtypes, mode, spec.concepts)
         try:
             folder = CodeFolder(root, key)
         except SetupError as error:
@@ -190,12 +182,10 @@ class TorchEngine:
             folder = CodeFolder(self._until_closed.enter_context(scratch_folder(_SCRATCH)) / "compiled", key)
         os.environ.update(cache_variables(folder))
         device, dtype, row_dtype = (str(each).removeprefix("torch.") for each in (options.device, *dtypes))
-        what = spec.architecture, spec.graphs, spec.memory
-        request = CompileRequest(*what, device, dtype, row_dtype, mode, (), folder.root, folder.key)
+        request = CompileRequest(*what, device, dtype, row_dtype, mode, (), folder.root, folder.key, spec.concepts)
         begun = time.perf_counter() if started is None else started
         name = f"{spec.id} on GPU {own_gpu()}" if options.device.type == "cuda" else spec.id
-        checked = {step: partial(switch, use) for step, use in switches.items()}
-        self.compilation = Compilation(name, folder, request, checked, begun)
+        self.compilation = Compilation(name, folder, request, switches(self), begun)
         self.compilation.start()
 
     def close(self) -> None:
@@ -204,6 +194,12 @@ class TorchEngine:
             self.compilation.stop()
             self.compilation.wait(_CLOSE_SECONDS)
         self._until_closed.close()
+
+    @property
+    def bytes_each(self) -> int:
+        """Of an image in the cache."""
+        features = 0 if self.concepts is None else self.concepts.feature_values * self._options.dtype.itemsize
+        return self.layout.length * self._options.row_dtype.itemsize + features
 
     # -- encoding --------------------------------------------------------------------------------------------
 
@@ -234,14 +230,7 @@ class TorchEngine:
 
     def begin(self, rows: Sequence[Row]) -> Callable[[], list[Decoded]]:
         """See :class:`~triton_sam.engines.base.Engine`."""
-        with out_of_memory_as_unavailable():
-            result = self.rows.begin(rows)
-
-        def finish() -> list[Decoded]:
-            with out_of_memory_as_unavailable():
-                return result()
-
-        return finish
+        return begun(lambda: self.rows.begin(rows))
 
     def can_find(self, options: EverythingOptions) -> bool:
         """See :class:`~triton_sam.engines.base.FindingEngine`."""
@@ -251,14 +240,22 @@ class TorchEngine:
         self, embedding: Embedding, points: Points, place: Place, options: EverythingOptions
     ) -> Callable[[], Candidates]:
         """See :class:`~triton_sam.engines.base.FindingEngine`."""
-        with out_of_memory_as_unavailable():
-            result = self.grids.begin(embedding, points, place, options)
+        return begun(lambda: self.grids.begin(embedding, points, place, options))
 
-        def finish() -> Candidates:
-            with out_of_memory_as_unavailable():
-                return result()
+    # -- concepts --------------------------------------------------------------------------------------------
 
-        return finish
+    def check_text(self, text: str) -> None:
+        """See :class:`~triton_sam.engines.concepts.ConceptEngine`."""
+        self._finder.check(text)
+
+    def begin_concepts(self, rows: Sequence[ConceptRow]) -> Callable[[], list[Instances]]:
+        """See :class:`~triton_sam.engines.concepts.ConceptEngine`."""
+        return begun(lambda: self._finder.begin(rows))
+
+    @property
+    def _finder(self) -> ConceptRunner:
+        assert self.concepts is not None  # capacity.concepts tells
+        return self.concepts
 
     # -- tracking --------------------------------------------------------------------------------------------
 

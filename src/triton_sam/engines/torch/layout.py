@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from triton_sam.models.specs import ModelSpec
+from triton_sam.models.specs import BACKBONE_FEATURES, ModelSpec
 
 
 def to_cells(features: Tensor, grid: int) -> Tensor:
@@ -53,8 +53,9 @@ class Layout:
 
     @classmethod
     def of(cls, spec: ModelSpec) -> Layout:
-        """The layout for a model's outputs, coarse before fine."""
-        shapes = sorted(spec.encoder.outputs, key=lambda output: output[1][2])
+        """The layout for what a model's decoder reads, coarse before fine."""
+        read = [output for output in spec.encoder.outputs if output[0] != BACKBONE_FEATURES]
+        shapes = sorted(read, key=lambda output: output[1][2])
         return cls(shapes[0][1][2], tuple((name, shape[1], shape[2]) for name, shape in shapes))
 
     @property

@@ -12,12 +12,13 @@ import torch
 from safetensors.torch import load_file
 
 from triton_sam.engines.base import ResultMemory
+from triton_sam.engines.tokenizing import TextTokenizer
 from triton_sam.engines.torch.devices import room_for_cache, room_for_videos, slowness
 from triton_sam.engines.torch.engine import TorchEngine
 from triton_sam.engines.torch.options import choose_options
 from triton_sam.errors import SetupError
-from triton_sam.models.specs import ModelSpec
-from triton_sam.networks.segmenters import has_memory, import_parts, load_layers
+from triton_sam.models.specs import TOKENIZER_FILE, ModelSpec
+from triton_sam.networks.segmenters import has_concepts, has_memory, import_parts, load_layers
 from triton_sam.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -52,11 +53,16 @@ def load_torch_engine(
         raise SetupError(f"{weights.name} of {spec.id} does not load: {error}") from None
     if spec.memory is not None and not has_memory(tensors):
         raise SetupError(f"{weights.name} of {spec.id} has no memory for videos: set the model up again")
+    if spec.concepts is not None and not has_concepts(tensors):
+        raise SetupError(f"{weights.name} of {spec.id} has nothing for words: set the model up again")
+    tokenizer = None
+    if spec.concepts is not None:
+        tokenizer = TextTokenizer(weights.with_name(TOKENIZER_FILE), spec.concepts.tokens)
     log.info("%s: weights loaded after %.1f s", spec.id, time.perf_counter() - started)
     try:
-        engine = TorchEngine(spec, network, options)
+        engine = TorchEngine(spec, network, options, tokenizer)
         engine.warm_up()
-        each = engine.layout.length * options.row_dtype.itemsize
+        each = engine.bytes_each
         videos = room_for_videos(settings.video_bytes, device) if engine.capacity.tracks else 0
         room = room_for_cache(settings.cache_bytes, each, device, spec.id, videos)
     except torch.cuda.OutOfMemoryError:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 
 from triton_sam.errors import Unavailable
+
+Result = TypeVar("Result")
 
 
 def switch(use: Callable[[Path], object], folder: Path) -> None:
@@ -29,3 +32,15 @@ class out_of_memory_as_unavailable:  # noqa: N801  (used like a function)
         if isinstance(error, torch.cuda.OutOfMemoryError):
             torch.cuda.empty_cache()
             raise Unavailable("the GPU is out of memory at the moment: try again, or send a smaller image") from None
+
+
+def begun(start: Callable[[], Callable[[], Result]]) -> Callable[[], Result]:
+    """Starts something, and returns the function for its result; both tell in this way that the GPU is full."""
+    with out_of_memory_as_unavailable():
+        result = start()
+
+    def finish() -> Result:
+        with out_of_memory_as_unavailable():
+            return result()
+
+    return finish
