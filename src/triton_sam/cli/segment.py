@@ -15,18 +15,31 @@ from triton_sam.cli.image_options import (
     ChannelOption,
     ImageArgument,
     ImageSource,
-    ModelOption,
     PageOption,
     WindowOption,
     check_targets,
     numbers,
 )
 from triton_sam.cli.server_options import TokenOption, UrlOption
+from triton_sam.cli.words import (
+    AnyModelOption,
+    ExemplarOption,
+    MaxInstancesOption,
+    ScoreThresholdOption,
+    TextOption,
+    WordsPrompt,
+    find_words,
+    told,
+    write_instances,
+)
 from triton_sam.client.sync_client import SAM2TritonClient, Segmentation
+from triton_sam.client.text_models import model_for_text
 from triton_sam.console import out
 from triton_sam.core.image_choice import picture_for_model
 from triton_sam.core.masks import overlay
 from triton_sam.errors import InvalidInput
+
+_USUAL = "sam2"
 
 
 # Many parameters: each is an option of the command line.
@@ -36,31 +49,51 @@ def segment(
         list[str] | None, typer.Option(help="x,y or x,y,label (1 object, 0 background); repeatable.")
     ] = None,
     box: Annotated[list[str] | None, typer.Option(help="x0,y0,x1,y1; several boxes are several objects.")] = None,
+    text: TextOption = None,
+    exemplar: ExemplarOption = None,
+    score_threshold: ScoreThresholdOption = None,
+    max_instances: MaxInstancesOption = None,
     output: Annotated[
         list[Path] | None,
-        typer.Option("--out", help="*.json: the result; mask*.png: the mask; other .png: an overlay. Repeatable."),
+        typer.Option(
+            "--out",
+            help="*.json: the result; mask*.png: the mask; label*.png: of words, the number of each instance; other "
+            ".png: an overlay. Repeatable.",
+        ),
     ] = None,
     page: PageOption = None,
     channel: ChannelOption = None,
     window: WindowOption = None,
     clean: Annotated[int, typer.Option(help="Fill holes and drop islands with fewer pixels than this.", min=0)] = 0,
-    model: ModelOption = "sam2",
+    model: AnyModelOption = None,
     url: UrlOption = None,
     token: TokenOption = None,
 ) -> None:
-    """Segment an image on a running server: Triton, or the service."""
+    """Segment an image on a running server (Triton, or the service): at clicks, or all that words and examples name."""
     targets = output or [Path("overlay.png")]
     check_targets(targets)
-    prompt = parse_prompt(point or [], box or [])
+    words = WordsPrompt.of(text or [], exemplar or [], score_threshold, max_instances)
+    if words is not None and (point or box):
+        raise InvalidInput("--point and --box cannot be combined with --text or --exemplar: give two commands")
     source = ImageSource.of(image, page, channel, window)
-    with SAM2TritonClient(url, model, token=token) as client:
-        answer = ask_for_masks(client, source, prompt, clean)
-    for target in targets:
-        write_masks(answer, source, prompt, target)
-    scores = ", ".join(f"{score:.3f}" for score in answer.masks.scores)
-    spent = answer.timings_ms.get("total", 0.0)
     written = ", ".join(map(str, targets))
-    out.print(f"{len(answer.masks)} mask(s), score {scores}, {spent:.0f} ms on the server: {written}")
+    if words is None:
+        prompt = parse_prompt(point or [], box or [])
+        with SAM2TritonClient(url, model or _USUAL, token=token) as client:
+            answer = ask_for_masks(client, source, prompt, clean)
+        for target in targets:
+            write_masks(answer, source, prompt, target)
+        scores = ", ".join(f"{score:.3f}" for score in answer.masks.scores)
+        spent = answer.timings_ms.get("total", 0.0)
+        out.print(f"{len(answer.masks)} mask(s), score {scores}, {spent:.0f} ms on the server: {written}")
+        return
+    with SAM2TritonClient(url, model or model_for_text(url, token), token=token) as client:
+        found = find_words(client, source, words, clean)
+    for target in targets:
+        write_instances(found, source, words, target)
+    for line in told(found):
+        out.print(line)
+    out.print(f"{len(found)} instance(s), {found.timings_ms.get('total', 0.0):.0f} ms on the server: {written}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +112,7 @@ def parse_prompt(points: Sequence[str], boxes: Sequence[str]) -> FilePrompt:
     if len(prompt.boxes) > 1 and prompt.points:
         raise InvalidInput("several boxes with points are ambiguous: give one box with points, or only boxes")
     if not prompt.points and not prompt.boxes:
-        raise InvalidInput("there is nothing to segment: give a --point x,y or a --box x0,y0,x1,y1")
+        raise InvalidInput("there is nothing to segment: give a --point x,y, a --box x0,y0,x1,y1 or a --text")
     return prompt
 
 
