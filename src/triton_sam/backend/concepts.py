@@ -95,6 +95,7 @@ class ConceptRunner:
         #: Since when the background waits, or when a row of it was begun last.
         self._background_since = 0.0
         self._closing = False
+        self._begun: float | None = None
         # Only the arithmetic has a low priority: EncodePipeline gives the reason.
         self._low: ThreadPoolExecutor | None = None
         if engine.capacity.on_cpu:
@@ -106,6 +107,12 @@ class ConceptRunner:
     def alive(self) -> bool:
         """Whether its thread runs."""
         return self._thread.is_alive()
+
+    @property
+    def seconds(self) -> float:
+        """For how long the engine has been at its present rows; 0 if there are none."""
+        begun = self._begun
+        return 0.0 if begun is None else time.perf_counter() - begun
 
     # -- under the scheduler's lock --------------------------------------------------------------------------
 
@@ -231,7 +238,11 @@ class ConceptRunner:
         def compute() -> list[Instances]:
             return self._engine.begin_concepts(rows)()
 
-        return compute() if self._low is None else self._low.submit(compute).result()
+        self._begun = time.perf_counter()
+        try:
+            return compute() if self._low is None else self._low.submit(compute).result()
+        finally:
+            self._begun = None
 
     def _answer(self, tasks: list[_Task]) -> None:
         """Answers the requests of which nothing is left to do."""

@@ -157,8 +157,9 @@ class Scheduler:
 
     @property
     def encode_seconds(self) -> float:
-        """For how long the current encode, or the tracking of frames, has been running; 0 if there is neither."""
-        return max(self._encodes.encode_seconds, 0.0 if self.video is None else self.video.track_seconds)
+        """For how long the current encode, detection or tracking of frames has been running; 0 if there is none."""
+        tracking = 0.0 if self.video is None else self.video.track_seconds
+        return max(self._encodes.encode_seconds, self._concepts.seconds, tracking)
 
     @property
     def unanswered(self) -> int:

@@ -222,7 +222,9 @@ def hold(engine: ColourEngine, scheduler: Scheduler, text: str = "yellow", **fie
 
 def test_clicks_do_not_wait(engine: ColourEngine, make: MakeScheduler) -> None:
     scheduler = make()
+    assert scheduler.encode_seconds == 0
     held = hold(engine, scheduler)
+    assert scheduler.encode_seconds > 0, "the server knows that it works on something"
     waiting = ask(scheduler, "red")
     assert isinstance(click(scheduler, Inbox(), embedding()).get(), list)
     engine.concept_gate.set()
