@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from triton_sam.client import wire
 from triton_sam.errors import InvalidInput
-from triton_sam.models.vlm_specs import STREAM_SUFFIX
+from triton_sam.models.vlm_specs import STREAM_SUFFIX, Task
 
 #: A text, or a conversation ``[{"role": "user", "content": "..."}, ...]`` that ends with the user.
 Prompt = str | Sequence[Mapping[str, str]]
@@ -34,12 +34,44 @@ class Entity:
 
 
 @dataclass(frozen=True, slots=True)
+class Region:
+    """A thing that a model has found: a box or a point, original pixels.
+
+    Attributes:
+        box: x0, y0, x1, y1.
+        point: x, y.
+    """
+
+    label: str
+    box: tuple[float, float, float, float] | None = None
+    point: tuple[float, float] | None = None
+
+    @classmethod
+    def of(cls, entry: Mapping[str, Any]) -> Region:
+        """From JSON; LookupError, TypeError or ValueError if it is none."""
+        if entry.get("box") is not None:
+            x0, y0, x1, y1 = map(float, entry["box"])
+            return cls(str(entry["label"]), box=(x0, y0, x1, y1))
+        x, y = map(float, entry["point"])
+        return cls(str(entry["label"]), point=(x, y))
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON: ``{"label", "box"}`` or ``{"label", "point"}``."""
+        return {"label": self.label} | ({"point": list(self.point)} if self.point else {"box": list(self.box or ())})
+
+    def as_prompt(self) -> dict[str, Any]:
+        """The prompt of one object for a segmenter."""
+        return {"points": [list(self.point)], "labels": [1]} if self.point else {"box": list(self.box or ())}
+
+
+@dataclass(frozen=True, slots=True)
 class Answer:
     """The answer of a model.
 
     Attributes:
         finish_reason: ``stop`` if the model ended it, ``length`` if it was cut at max_new_tokens.
         entities: of models that ground their phrases, such as kosmos2.
+        regions: if the call had a task other than ANSWER.
     """
 
     text: str
@@ -47,6 +79,7 @@ class Answer:
     prompt_tokens: int
     completion_tokens: int
     entities: tuple[Entity, ...] = field(default=())
+    regions: tuple[Region, ...] = field(default=())
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -65,12 +98,14 @@ def vlm_call(
     seed: int | None = None,
     stop: str | Sequence[str] | None = None,
     grounds: bool = True,
+    task: Task = Task.ANSWER,
 ) -> wire.Call:
     """The request of one generation; the server chooses options that are None. InvalidInput for wrong types.
 
     Args:
         image: the bytes of an image file.
         grounds: whether to request boxes, which only some models have.
+        task: for DETECT and POINT the prompt is the name of an object.
     """
     inputs: dict[str, npt.NDArray[Any]] = wire.image_inputs(image)
     if isinstance(prompt, str):
@@ -89,21 +124,28 @@ def vlm_call(
             raise InvalidInput(f"stop must be a text or a list of texts, not {stop!r}")
         inputs["stop"] = np.array([_text(text, "stop")[0] for text in texts], dtype=object)
     outputs = (*_OUTPUTS, "entities_json") if grounds else _OUTPUTS
+    if task is not Task.ANSWER:
+        inputs["task"] = _text(task.value, "task")
+        outputs = (*outputs, "regions_json")
     return wire.Call(str(model_name).removeprefix("vlm:") + STREAM_SUFFIX, inputs, outputs)
 
 
 def collected(pieces: Sequence[Mapping[str, Any]]) -> Answer:
     """The pieces of a stream as one answer."""
     last = pieces[-1]
-    usage = json.loads(wire.text_of(last, "usage_json")) if "usage_json" in last else {}
-    found = json.loads(wire.text_of(last, "entities_json")) if "entities_json" in last else []
+    usage, entities, regions = (_document(last, f"{name}_json") for name in ("usage", "entities", "regions"))
     return Answer(
         "".join(wire.text_of(piece, "generated_text") for piece in pieces),
         wire.text_of(last, "finish_reason"),
-        int(usage.get("prompt_tokens", 0)),
-        int(usage.get("completion_tokens", 0)),
-        tuple(_entity(entry) for entry in found),
+        int(usage.get("prompt_tokens", 0)) if usage else 0,
+        int(usage.get("completion_tokens", 0)) if usage else 0,
+        tuple(_entity(entry) for entry in entities or ()),
+        tuple(Region.of(entry) for entry in regions or ()),
     )
+
+
+def _document(piece: Mapping[str, Any], name: str) -> Any:
+    return json.loads(wire.text_of(piece, name)) if name in piece else None
 
 
 def _entity(entry: Mapping[str, Any]) -> Entity:

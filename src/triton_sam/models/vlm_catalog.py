@@ -32,7 +32,7 @@ VLM_CATALOG: dict[str, VlmSpec] = {
             ),
             size=3_854_600_000,
             parameters=1927.2,
-            best_for="short answers about photographs, on a small GPU",
+            best_for="short answers about photographs, boxes and points of objects, on a small GPU",
             remote_code=True,
             tasks=(Task.DETECT, Task.POINT, Task.GROUND),
         ),

@@ -93,7 +93,7 @@ class VlmSpec:
         if task is Task.ANSWER or task in self.tasks:
             return
         if not self.tasks:
-            raise Unsupported(f"{self.name} answers in words and gives no places: ask a model that does")
+            raise Unsupported(f"{self.name} answers in words and gives no places: `triton-sam models` has others")
         offered = " and ".join(kind.value for kind in self.tasks)
         raise Unsupported(f"{self.name} does not do the task {task.value}: choose {offered}")
 

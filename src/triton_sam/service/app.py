@@ -26,8 +26,9 @@ from triton_sam.service.admission.request_limits import RequestLimits
 from triton_sam.service.chat import completions
 from triton_sam.service.chat import schemas as chat_schemas
 from triton_sam.service.gateway import Gateway
-from triton_sam.service.routes import everything_schemas
+from triton_sam.service.routes import everything_schemas, ground_schemas
 from triton_sam.service.routes.everything import EVERYTHING, everything_router
+from triton_sam.service.routes.ground import GROUND, ground_router
 from triton_sam.service.routes.hover import hover_router
 from triton_sam.service.routes.info import info_router
 from triton_sam.service.routes.page import page_router
@@ -66,6 +67,8 @@ are `{"id", "result"}`, `{"id", "superseded": true}` or `{"id", "error"}`.
 
 `/v1/everything` finds everything in an image, with progress as server-sent events where asked for.
 
+`/v1/ground` asks a vision-language model where something is, and returns its mask.
+
 `/v1/videos` tracks objects through videos: send a file, prompt objects, stream the propagation.
 
 OpenAI's clients can use `/v1/chat/completions` with the models of `/v1/models`.
@@ -98,6 +101,7 @@ def create_app(
         everything_router(gateway, capacity),
         hover_router(gateway, metrics, access, capacity),
         completions.chat_router(gateway, metrics),
+        ground_router(gateway, metrics, capacity),
         preview_router(settings, decoding),
         planes_router(settings, decoding),
         sam_service_router(gateway, shared.embedding_models),
@@ -156,10 +160,11 @@ def _plain_app(routers: Sequence[APIRouter]) -> FastAPI:
 def _capacity(settings: Settings, shared: SharedState) -> ServiceCapacity:
     return ServiceCapacity(
         settings.service_requests,
-        # Chat and everything may take minutes: slots stay free for clicks.
+        # Chat, grounding and everything may take minutes: slots stay free for clicks.
         {
             completions.COMPLETIONS: max(1, settings.service_requests // 2),
             EVERYTHING: max(1, settings.service_requests // 4),
+            GROUND: max(1, settings.service_requests // 4),
             LONG_VIDEOS: max(1, settings.service_requests // 4),
         },
         # The largest allowed body must fit while no other request is in progress.
@@ -177,7 +182,7 @@ def _describe_bodies(app: FastAPI, *, needs_token: bool) -> None:
         if app.openapi_schema is None:
             document = generate()
             components = document.setdefault("components", {})
-            for part in (schemas, everything_schemas, chat_schemas, video_schemas):
+            for part in (schemas, everything_schemas, ground_schemas, chat_schemas, video_schemas):
                 components.setdefault("schemas", {}).update(part.request_schemas())
             if needs_token:
                 components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
@@ -227,6 +232,7 @@ def _middleware(
             seconds=settings.service_seconds,
             seconds_at={
                 completions.COMPLETIONS: settings.vlm_seconds + completions.TIMEOUT_RESPONSE_SECONDS,
+                GROUND: settings.vlm_seconds + settings.service_seconds,
                 EVERYTHING: math.inf,  # its time limit counts from the last progress
             },
             upload_bytes=settings.video_upload_bytes + _FORM_BYTES,

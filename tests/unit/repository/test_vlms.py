@@ -24,6 +24,7 @@ INPUTS = {
     "temperature": ("TYPE_FP32", [1]),
     "top_p": ("TYPE_FP32", [1]),
     "seed": ("TYPE_INT64", [1]),
+    "task": ("TYPE_STRING", [1]),
     "stop": ("TYPE_STRING", [-1]),
 }
 
@@ -69,7 +70,7 @@ def test_the_configs(streams: bool, spec: VlmSpec, repository: Path) -> None:
     types = config.input[0].DESCRIPTOR.fields_by_name["data_type"].enum_type.values_by_number
     assert {t.name: (types[t.data_type].name, list(t.dims)) for t in config.input} == INPUTS
     assert all(tensor.optional for tensor in config.input)
-    outputs = ["generated_text", "finish_reason", "usage_json"] + ["entities_json"] * spec.grounds
+    outputs = ["generated_text", "finish_reason", "usage_json", "regions_json"] + ["entities_json"] * spec.grounds
     assert [tensor.name for tensor in config.output] == outputs
     assert {(types[t.data_type].name, tuple(t.dims)) for t in config.output} == {("TYPE_STRING", (1,))}
     (group,) = config.instance_group

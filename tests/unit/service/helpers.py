@@ -25,7 +25,7 @@ from triton_sam.core import masks
 from triton_sam.errors import Cancelled
 from triton_sam.models.catalog import CATALOG, DEFAULT_MODEL
 from triton_sam.models.specs import ModelSpec
-from triton_sam.models.vlm_specs import Adapter, VlmSpec
+from triton_sam.models.vlm_specs import Adapter, Task, VlmSpec
 from triton_sam.server.host import free_port
 from triton_sam.service.app import create_app
 from triton_sam.service.upstream import Upstream
@@ -40,12 +40,26 @@ SEGMENTERS = {
 }
 VLMS = {
     name: VlmSpec(
-        f"vlm:{name}", f"The title of {name}", "MIT", Adapter.CHAT, None, 1, 1.0, chats=chats, grounds=grounds
+        f"vlm:{name}",
+        f"The title of {name}",
+        "MIT",
+        Adapter.CHAT,
+        None,
+        1,
+        1.0,
+        chats=chats,
+        grounds=bool(tasks),
+        tasks=tasks,
     )
-    for name, chats, grounds in (("talker", True, False), ("single", False, False), ("finder", False, True))
+    for name, chats, tasks in (
+        ("talker", True, ()),
+        ("single", False, ()),
+        ("finder", False, (Task.DETECT, Task.GROUND)),
+    )
 }
 USAGE = {"prompt_tokens": 7, "completion_tokens": 3}
 ENTITIES = [{"phrase": "cat", "start": 2, "end": 5, "boxes": [[0.0, 1.0, 2.0, 3.0]]}]
+REGIONS = [{"label": "cat", "box": [0.0, 1.0, 2.0, 3.0]}, {"label": "dog", "point": [5.0, 3.0]}]
 WIDTH, HEIGHT = 6, 4
 KEY = "a" * 64
 MASK = masks.png(np.eye(HEIGHT, WIDTH, dtype=np.bool_))
@@ -77,7 +91,7 @@ def mask_result() -> dict[str, Any]:
     return result(mask=mask, score=0.9, masks=[mask | {"score": 0.9, "object": 0}])
 
 
-def _text(document: Mapping[str, Any]) -> npt.NDArray[Any]:
+def _text(document: Any) -> npt.NDArray[Any]:
     return np.array([json.dumps(document).encode()], dtype=object)
 
 
@@ -98,7 +112,8 @@ def piece(text: str, finish: str = "", **more: Any) -> Outputs:
 def answer_as_a_vlm(call: Call) -> Iterable[Outputs | Exception]:
     yield piece("a ")
     yield piece("cat")
-    yield piece(".", "stop", **({"entities_json": ENTITIES} if "entities_json" in call.outputs else {}))
+    documents = {"entities_json": ENTITIES, "regions_json": REGIONS}
+    yield piece(".", "stop", **{name: documents[name] for name in documents if name in call.outputs})
 
 
 def answer_as_a_stream(call: Call) -> Iterable[Outputs | Exception]:

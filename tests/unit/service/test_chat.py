@@ -141,6 +141,7 @@ def test_the_models() -> None:
         "title": "The title of finder",
         "chats": False,
         "grounds": True,
+        "tasks": ["detect", "ground"],
     }
     assert ask("GET", "/v1/models", Fake(vlms={})).json() == {"object": "list", "data": []}
     answer = ask("GET", "/v1/models/sam2")

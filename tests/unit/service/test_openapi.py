@@ -73,7 +73,7 @@ def test_whatever_comes(mode: schemathesis.GenerationMode) -> None:
             try_one(operation.as_strategy(generation_mode=mode), checks)
             tried.append(operation.path)
     assert {"/v1/segment", "/v1/images", "/embedded_model", "/from_model", "/prediction"} <= set(tried)
-    assert {"/v1/chat/completions", "/v1/everything"} <= set(tried)
+    assert {"/v1/chat/completions", "/v1/everything", "/v1/ground"} <= set(tried)
 
 
 @pytest.mark.parametrize("mode", list(schemathesis.GenerationMode), ids=lambda mode: mode.value)
@@ -112,6 +112,7 @@ def test_every_route_is_described(document: dict[str, Any]) -> None:
         "/v1/images",
         "/v1/segment",
         "/v1/everything",
+        "/v1/ground",
         "/v1/preview",
         "/v1/describe",
         "/v1/planes",

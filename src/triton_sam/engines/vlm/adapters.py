@@ -12,7 +12,7 @@ from PIL import Image
 from triton_sam.engines.vlm.base import Question
 from triton_sam.engines.vlm.crops import Crop, keeps_ratio
 from triton_sam.engines.vlm.patches import Located, read_located
-from triton_sam.engines.vlm.regions import Region, asked_object, box_region, place_shares, point_region
+from triton_sam.engines.vlm.regions import Region, asked_object, asked_phrase, box_region, place_shares, point_region
 from triton_sam.errors import InvalidInput
 from triton_sam.models.vlm_specs import Task, VlmSpec
 
@@ -134,7 +134,7 @@ class GroundedAdapter(_ProcessorAdapter):
         if question.task is Task.DETECT:
             if "<" in text:
                 raise InvalidInput("the name of an object has no tags: send it without <...>")
-            return f"{self._GROUNDING}<phrase> {text.strip()}</phrase>"
+            return f"{self._GROUNDING}<phrase> {asked_phrase(text)}</phrase>"
         for token in (self._processor.boi_token, self._processor.eoi_token):
             if token in text:
                 raise InvalidInput(f"the server inserts the image token {token} itself: remove it from the text")

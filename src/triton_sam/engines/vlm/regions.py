@@ -24,13 +24,20 @@ _ARTICLE = re.compile(r"(?:all\s+of\s+the|all\s+the|all|every|each|any|the|an|a)
 _ENDING = re.compile(r" in (?:this|the) (?:image|picture|photo|scene)$", re.IGNORECASE)
 
 
-def asked_object(question: str) -> str:
-    """What a question asks for: ``Where is the red cup?`` -> ``red cup``. Other texts only lose their punctuation."""
+def asked_phrase(question: str) -> str:
+    """What a question asks for: ``Where is the red cup?`` -> ``the red cup``. Other texts only lose their ending."""
     text = _ENDING.sub("", " ".join(question.split()).rstrip(" ?.!"))
-    for beginning in (_QUESTION, _ARTICLE):
-        matched = beginning.match(text)
-        text = text[matched.end() :] if matched else text
-    return text
+    return _without(_QUESTION, text)
+
+
+def asked_object(question: str) -> str:
+    """As :func:`asked_phrase`, without the article: ``red cup``."""
+    return _without(_ARTICLE, asked_phrase(question))
+
+
+def _without(beginning: re.Pattern[str], text: str) -> str:
+    matched = beginning.match(text)
+    return text[matched.end() :] if matched else text
 
 
 def place_shares(text: str, places: Sequence[Sequence[str]]) -> list[tuple[str, list[float]]]:

@@ -106,7 +106,14 @@ def chat_router(gateway: Gateway, metrics: ServiceMetrics) -> APIRouter:
 
 
 def _row(name: str, spec: VlmSpec, started: int) -> chat_schemas.VlmRow:
-    return chat_schemas.VlmRow(id=name, created=started, title=spec.title, chats=spec.chats, grounds=spec.grounds)
+    return chat_schemas.VlmRow(
+        id=name,
+        created=started,
+        title=spec.title,
+        chats=spec.chats,
+        grounds=spec.grounds,
+        tasks=[task.value for task in spec.tasks],
+    )
 
 
 # -- requests ------------------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ class VlmRow(BaseModel):
     title: str
     chats: bool = Field(description="whether it supports conversations; other models answer single questions")
     grounds: bool = Field(description="whether it returns boxes for phrases of its answers, as `entities`")
+    tasks: list[str] = Field(description="what it can do for /v1/ground: ground, detect, point")
 
 
 class VlmList(BaseModel):
