@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from testkit.page_traffic import Traffic
+from tests.e2e.ask_helpers import Canned
 from tests.e2e.browser import OpenPage, PageLog, axe_source, browser_or_skip, new_context
+from tests.e2e.page_helpers import Screen
+from triton_sam.serving import RunningServer
 from triton_sam.settings import get_settings
 
 if TYPE_CHECKING:
@@ -79,3 +82,29 @@ def open_page(browser: Browser, page_log: PageLog, _traffic: dict[Page, Traffic]
 def axe() -> str:
     """The text of axe-core, for ``serious_findings(page, axe)``."""
     return axe_source(get_settings().home)
+
+
+# -- asking: see ask_helpers.py ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def canned() -> Canned:
+    return Canned()
+
+
+@pytest.fixture
+def open_screen(server: RunningServer, open_page: OpenPage, canned: Canned) -> Callable[..., Screen]:
+    """The coffee sample, encoded, with the panel's other side to be seen."""
+
+    def opened(**options: Any) -> Screen:
+        page = open_page("about:blank", **options)
+        canned.take_over(page)
+        page.goto(server.urls["service"])
+        screen = Screen(page, server.urls["service"])
+        screen.open_sample()
+        if options.get("touch"):
+            page.locator("#show-panel").tap()
+        page.get_by_role("tab", name="Ask").click()
+        return screen
+
+    return opened

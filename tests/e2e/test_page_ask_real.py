@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.ask_helpers import ask
 from tests.e2e.browser import OpenPage
 from tests.e2e.page_helpers import PATIENCE, Screen
-from tests.e2e.test_page_ask import ask
 from tests.integration.vlm_serving import one_thread, png, serving_vlms
 from triton_sam.models.specs import ModelSpec
 from triton_sam.serving import RunningServer
