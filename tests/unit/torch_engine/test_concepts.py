@@ -172,7 +172,7 @@ def test_a_text_is_read_once(engine: TorchEngine, monkeypatch: pytest.MonkeyPatc
     assert [found.text_ms > 0 for found in engine.begin_concepts(rows)()] == [False] * 7
     monkeypatch.setattr(concept_words, "_KEPT", 2)
     engine.begin_concepts([ConceptRow(embedding, concept("circle red"), 0.5, 5)])()
-    again = [rows[0], ConceptRow(embedding, concept("circle red"), 0.5, 5)]
+    again = [rows[1], ConceptRow(embedding, concept("circle red"), 0.5, 5)]
     assert [found.text_ms > 0 for found in engine.begin_concepts(again)()] == [True, False]
 
 

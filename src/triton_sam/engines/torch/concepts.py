@@ -11,22 +11,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from triton_sam.core.concepts.selection import Selection, pixel_boxes, select, square_boxes
-from triton_sam.core.prompts import ObjectPrompt
-from triton_sam.engines.base import Decoded, FloatArray, Row
+from triton_sam.core.concepts.selection import pixel_boxes, select, square_boxes
+from triton_sam.engines.base import FloatArray
 from triton_sam.engines.concepts import ConceptRow, Instances
 from triton_sam.engines.tokenizing import TextTokenizer
 from triton_sam.engines.torch.compiled_steps import is_near, load_compiled
 from triton_sam.engines.torch.concept_detector import DetectStep
 from triton_sam.engines.torch.concept_image import ConceptImageStep
+from triton_sam.engines.torch.concept_masks import ConceptMasks
 from triton_sam.engines.torch.concept_text import TextStep
 from triton_sam.engines.torch.concept_words import WordReader
-from triton_sam.engines.torch.fetching import DeviceMasks, Fetcher
+from triton_sam.engines.torch.fetching import Fetcher
 from triton_sam.engines.torch.graphs import Steps, bucket, new_stream
 from triton_sam.errors import InternalError, InvalidInput, SetupError
 from triton_sam.models.specs import ModelSpec
@@ -39,7 +37,6 @@ COUNTS = (1, 2, 4)
 #: they are a multiple of this, which suits the hardware.
 MOST_EXAMPLES = 7
 _MULTIPLE = 8
-_NO_PROMPT = ObjectPrompt(np.zeros((0, 2), np.float32), np.zeros(0, np.int32))
 
 
 @dataclass(eq=False)
@@ -98,11 +95,12 @@ class ConceptRunner:
             network: with ``concepts``; these layers are cast, and so belong to the steps from now on.
             dtype: of most arithmetic: see :mod:`.concept_parts`.
         """
-        self._spec, self._fetcher, self._device = spec, fetcher, fetcher.device
+        self._fetcher, self._device = fetcher, fetcher.device
         self.text, self.image, self.detect = make_steps(spec, network, fetcher.device, dtype)
         on_gpu = fetcher.device.type == "cuda"
         self._stream = new_stream(fetcher.device) if on_gpu else None
         self._captured = self._stream if capture else None
+        self._masks = ConceptMasks(fetcher, spec.decoder.mask_side)
         #: Guards all buffers.
         self._lock = threading.Lock()
         self._reader = WordReader(self.text, tokenizer, fetcher, self._captured)
@@ -289,36 +287,8 @@ class ConceptRunner:
         row, queries = run.rows[index], self.detect.queries
         chosen = select(facts[:queries], float(facts[-1]), row.threshold, row.most)
         boxes = pixel_boxes(facts[queries:-1].reshape(queries, 4)[chosen.queries], row.embedding.frame)
-        decoded = self._decoded(run, index, chosen)
+        decoded = self._masks.decoded(row, chosen, run.weights[index], run.pixels[index])
         return Instances(chosen.presence, chosen.found, boxes, decoded, text_ms)
-
-    def _decoded(self, run: _Run, index: int, chosen: Selection) -> Decoded:
-        """Starts the masks of the chosen candidates."""
-        row, side = run.rows[index], self._spec.decoder.mask_side
-        frame, count = row.embedding.frame, len(chosen.queries)
-        if not count:
-            by_rows = np.zeros((0, frame.height, -(-frame.width // 8)), np.uint8)
-            by_columns = np.zeros((0, frame.width, -(-frame.height // 8)), np.uint8)
-            return Decoded(
-                chosen.scores,
-                np.zeros((0, side, side), np.float32) if row.logits else None,
-                by_rows if row.pixels else None,
-                by_columns if row.columns else None,
-            )
-        made_with = run.weights[index].index_select(0, self._sent_indices(chosen.queries))
-        # In float32: a logit near zero decides about a pixel.
-        found = made_with[:, :-1] @ run.pixels[index].float().T + made_with[:, -1:]
-        masks = found.view(1, count, side, side)
-        both = DeviceMasks(masks, masks)
-        asked = [Row(row.embedding, _NO_PROMPT, True, row.logits, row.pixels, row.columns)]
-        (packed,), (columns,) = self._fetcher.pixels(both, asked)
-        (logits,) = self._fetcher.logits(both, asked)
-        return Decoded(chosen.scores, logits, packed, columns)
-
-    def _sent_indices(self, queries: npt.NDArray[np.intp]) -> Tensor:
-        sent = self._fetcher.host(len(queries), dtype=torch.int64)
-        sent.numpy()[:] = queries
-        return sent.to(self._device, non_blocking=True)
 
     def _finished(self, run: _Run) -> list[Instances]:
         """Waits for a run and returns its results."""
