@@ -7,6 +7,7 @@ import gc
 import logging
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file
@@ -46,18 +47,7 @@ def load_torch_engine(
             settings.torch_dtype,
             times,
         )
-    try:
-        tensors = load_file(weights)
-        network = load_layers(spec.architecture, spec.side, tensors)
-    except Exception as error:  # safetensors, torch and the file system raise different ones
-        raise SetupError(f"{weights.name} of {spec.id} does not load: {error}") from None
-    if spec.memory is not None and not has_memory(tensors):
-        raise SetupError(f"{weights.name} of {spec.id} has no memory for videos: set the model up again")
-    if spec.concepts is not None and not has_concepts(tensors):
-        raise SetupError(f"{weights.name} of {spec.id} has nothing for words: set the model up again")
-    tokenizer = None
-    if spec.concepts is not None:
-        tokenizer = TextTokenizer(weights.with_name(TOKENIZER_FILE), spec.concepts.tokens)
+    network, tokenizer = _loaded(spec, weights)
     log.info("%s: weights loaded after %.1f s", spec.id, time.perf_counter() - started)
     try:
         engine = TorchEngine(spec, network, options, tokenizer)
@@ -87,6 +77,22 @@ def load_torch_engine(
         gc.freeze()
         engine.speed_up(settings.home / "compiled", started)
     return engine
+
+
+def _loaded(spec: ModelSpec, weights: Path) -> tuple[Any, TextTokenizer | None]:
+    """The network with everything that the model serves, and what reads its texts."""
+    try:
+        tensors = load_file(weights)
+        network = load_layers(spec.architecture, spec.side, tensors)
+    except Exception as error:  # safetensors, torch and the file system raise different ones
+        raise SetupError(f"{weights.name} of {spec.id} does not load: {error}") from None
+    if spec.memory is not None and not has_memory(tensors):
+        raise SetupError(f"{weights.name} of {spec.id} has no memory for videos: set the model up again")
+    if spec.concepts is None:
+        return network, None
+    if not has_concepts(tensors):
+        raise SetupError(f"{weights.name} of {spec.id} has nothing for words: set the model up again")
+    return network, TextTokenizer(weights.with_name(TOKENIZER_FILE), spec.concepts.tokens)
 
 
 def import_all(spec: ModelSpec) -> None:
