@@ -66,7 +66,7 @@ def test_no_product_is_made_of_padding(hiera: Small, tmp_path: Path) -> None:
     assert users == {"Slice", "MatMul"}
 
 
-@pytest.mark.parametrize("side", [320, 512])
+@pytest.mark.parametrize("side", [pytest.param(320, marks=pytest.mark.part("exports")), 512])
 def test_other_sizes(side: int, tmp_path: Path) -> None:
     spec = small_spec(MODEL)
     graphs = exported_graphs(spec.architecture, side)

@@ -52,6 +52,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.part("bench")
 def test_it_runs_with_the_weights_of_the_module_that_it_is_loaded_for(compiled: Path) -> None:
     for seed in range(2):
         torch.manual_seed(seed)
@@ -63,12 +64,14 @@ def test_it_runs_with_the_weights_of_the_module_that_it_is_loaded_for(compiled: 
         assert difference(found, expected) < 1e-6
 
 
+@pytest.mark.part("bench")
 def test_weights_are_no_part_of_it(compiled: Path) -> None:
     written = {path.name for path in compiled.iterdir()}
     assert written == {"code.bin", "arguments.json", "constants.safetensors"}
     assert (compiled / "constants.safetensors").stat().st_size < 100
 
 
+@pytest.mark.part("bench")
 def test_a_module_of_another_form_does_not_load(compiled: Path) -> None:
     with pytest.raises(KeyError):
         load_compiled(compiled, nn.Linear(8, 8), torch.device("cpu"))(torch.zeros(4, 8))

@@ -19,6 +19,8 @@ Oracles = Callable[[str], VideoOracle]
 Trackers = Callable[[str, str], Any]
 Runs = Callable[[str, str], tuple[SessionRun, Results]]
 EACH_ENGINE = pytest.mark.parametrize("engine", list(ENGINES))
+#: For long videos. Torch's short ones are always tested.
+ONNX_ALWAYS = pytest.mark.parametrize("engine", ["onnx", pytest.param("torch", marks=pytest.mark.part("video"))])
 
 
 def each_model(always: str) -> pytest.MarkDecorator:
@@ -41,7 +43,7 @@ def main_run(tracker: Trackers, new_oracle: Oracles) -> Runs:
     return make
 
 
-@EACH_ENGINE
+@ONNX_ALWAYS
 @each_model("sam2.1:tiny")
 def test_sixty_frames_equal_the_definition(
     engine: str, model_id: str, main_run: Runs, wanted: Callable[[str, str, str], Results]
@@ -65,7 +67,7 @@ def test_prompts_in_many_frames_equal_the_definition(
     assert_same(run.run(MANY_PROMPTS), wanted(model_id, "many prompts", engine), 1e-3)
 
 
-@pytest.mark.parametrize("engine", ["onnx", pytest.param("torch", marks=pytest.mark.part("video"))])
+@ONNX_ALWAYS
 def test_dropping_what_no_frame_reaches_changes_nothing(
     engine: str, main_run: Runs, tracker: Trackers, new_oracle: Oracles
 ) -> None:
