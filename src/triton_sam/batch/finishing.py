@@ -58,7 +58,7 @@ def _names(definition: JobDefinition) -> list[str]:
 
 def job_facts(store: JobStore, definition: JobDefinition) -> JobFacts:
     """What the report and the files' headers say of a job."""
-    state = store.facts()
+    state, words = store.facts(), definition.options.words
     return JobFacts(
         began=datetime.fromtimestamp(state.created, timezone.utc),
         seconds=state.running_seconds,
@@ -67,7 +67,7 @@ def job_facts(store: JobStore, definition: JobDefinition) -> JobFacts:
         waiting=state.counts.waiting,
         failures=_failures(store),
         definition=_shown(definition),
-        categories=store.categories(),
+        categories=store.categories() if words is None else words.categories,
         version=importlib.metadata.version("triton-sam"),
         from_coco=definition.prompts is not None and definition.prompts.kind == "coco",
         clean=definition.options.clean,
@@ -99,6 +99,10 @@ def _shown(definition: JobDefinition) -> Mapping[str, Any]:
     if options.everything is not None:
         chosen = ", ".join(f"{name}={value}" for name, value in options.everything.items())
         shown["everything"] = chosen or "defaults"
+    if options.words is not None:
+        words = options.words
+        shown |= {"text": ", ".join(words.texts), "score_threshold": words.score_threshold}
+        shown["max_instances"] = words.max_instances
     for name in ("channel", "window"):
         if getattr(options.choice, name) is not None:
             shown[name] = getattr(options.choice, name)

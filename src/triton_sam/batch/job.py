@@ -6,7 +6,7 @@ import contextlib
 import queue
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from triton_sam.batch.outputs.choosing import check_outputs, make_writers
 from triton_sam.batch.progress import JobProgress
 from triton_sam.batch.prompts.prompt_files import CheckedPrompts, open_prompts
 from triton_sam.batch.prompts.prompt_function import PromptingExecutor, PromptsOf
-from triton_sam.batch.records import Executor, Item, ItemResult, SegmentOptions
+from triton_sam.batch.records import Executor, Item, ItemResult, SegmentOptions, WordOptions
 from triton_sam.batch.runner import OnProgress, Summary, run_job
 from triton_sam.batch.state.definition import JobDefinition, PromptsFile
 from triton_sam.batch.state.disk_errors import disk_stopped
@@ -30,6 +30,7 @@ from triton_sam.batch.state.opening import known_definition, open_job, results_o
 from triton_sam.batch.state.results import ResultFiles
 from triton_sam.batch.state.store import JobStore
 from triton_sam.batch.stopping import StopRequest
+from triton_sam.core.concepts.request import concept_text
 from triton_sam.core.deep_pixels import Window
 from triton_sam.core.image_choice import ImageChoice, picture_for_model
 from triton_sam.errors import InvalidInput
@@ -41,6 +42,7 @@ _MOST_UNREAD = 64
 _LOOK = 0.1
 #: Seconds for one request. Everything takes a minute on a small machine, and waits behind others there.
 _TIMEOUT, _EVERYTHING_TIMEOUT = 300.0, 1000.0
+_USUAL = "sam2"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,9 @@ class BatchJob:
         inputs: str | Path | Sequence[str | Path],
         out: str | Path,
         *,
+        text: str | Sequence[str] | None = None,
+        score_threshold: float | None = None,
+        max_instances: int | None = None,
         everything: bool | Mapping[str, Any] | None = None,
         coco: str | Path | None = None,
         csv: str | Path | None = None,
@@ -84,7 +89,7 @@ class BatchJob:
         clean: int | None = None,
         channel: int | None = None,
         window: Window | None = None,
-        model: str = "sam2",
+        model: str | None = None,
         url: str | Sequence[str] | None = None,
         token: str | None = None,
         workers: int | None = None,
@@ -97,6 +102,9 @@ class BatchJob:
         Args:
             inputs: folders, image files, TIFF stacks, Zarr arrays, patterns, or text files of paths.
             out: folder of the results; it is made if it is not there.
+            text: finds everything that it names in each image; several texts are looked for separately, and each is a
+                category of the results.
+            score_threshold, max_instances: of text, as in :meth:`SAM2TritonClient.segment`.
             everything: True, or options of everything mode, to find all objects of each image.
             coco: a COCO file, whose boxes are the prompts.
             csv: a CSV file with the columns ``file,x,y,label`` or ``file,x0,y0,x1,y1``.
@@ -106,7 +114,7 @@ class BatchJob:
             label_format: of label images: png (the default), tiff16 or tiff32.
             clean: fills holes and removes islands with fewer pixels.
             channel, window: of scientific images, as in :meth:`SAM2TritonClient.set_image`.
-            model: Triton name of the segmenter, or a catalogue id.
+            model: Triton name of the segmenter, or a catalogue id; default sam2, for text one that takes it.
             url: one address or several, which share the job; default TRITON_URL.
             workers: run on so many Dask processes of this machine.
             scheduler: run on the workers of this Dask scheduler.
@@ -116,9 +124,10 @@ class BatchJob:
         """
         given = [inputs] if isinstance(inputs, str | Path) else list(inputs)
         self.folder = Path(out).expanduser().absolute()
-        self._options = SegmentOptions(
-            model, _everything(everything), clean, ImageChoice(channel=channel, window=window)
-        )
+        words = _words(text, score_threshold, max_instances)
+        choice = ImageChoice(channel=channel, window=window)
+        self._options = SegmentOptions(model or _USUAL, _everything(everything), clean, choice, words)
+        self._finds_model = model is None and words is not None
         names = sorted({save} if isinstance(save, str) else set(save))
         self._label_format = label_format or "png"
         self._outputs = {name: {"format": self._label_format} if name == "labels" else {} for name in names}
@@ -130,8 +139,8 @@ class BatchJob:
         self._retry_failed = retry_failed
         self._stop = StopRequest()
         self.summary: Summary | None = None
-        if sum(way is not None for way in (self._options.everything, coco, csv, prompts)) != 1:
-            raise InvalidInput("say what to segment: --everything, or prompts by --coco or --csv (one of them)")
+        if sum(way is not None for way in (words, self._options.everything, coco, csv, prompts)) != 1:
+            raise InvalidInput("say what to segment: --text, --everything, or prompts by --coco or --csv (one of them)")
         if workers is not None and scheduler is not None:
             raise InvalidInput("give either --workers or --scheduler, not both")
         if patience < 0:
@@ -204,6 +213,8 @@ class BatchJob:
     def _definition(self) -> JobDefinition:
         definition = known_definition(self.folder)
         known = None if definition is None else definition.prompts
+        if self._finds_model:
+            self._options = replace(self._options, model=_model_for_text(definition, self._place))
         prompts = None
         if self._prompts is not None:
             name = (
@@ -269,7 +280,7 @@ class BatchJob:
         return run_job(
             store,
             files,
-            self._executor(),
+            _executor(self._place, self._options, self._prompts),
             writers,
             on_progress,
             self._stop,
@@ -278,37 +289,6 @@ class BatchJob:
 
     def _picture(self, item: Item) -> Image.Image:
         return picture_for_model(read_item(item, self._options.choice), ImageChoice())
-
-    def _executor(self) -> Executor:
-        from triton_sam.batch.executors.thread_executor import ThreadExecutor
-
-        place = self._place
-        executor: Executor
-        if place.workers is None and place.scheduler is None:
-            executor = ThreadExecutor(
-                place.urls,
-                self._options,
-                token=place.token,
-                patience=place.patience,
-                timeout=place.timeout,
-                read=read_item,
-                size_of=size_of,
-            )
-        else:
-            from triton_sam.batch.executors.dask_executor import DaskExecutor
-
-            executor = DaskExecutor(
-                place.urls,
-                self._options,
-                scheduler=place.scheduler,
-                workers=place.workers,
-                token=place.token,
-                patience=place.patience,
-                timeout=place.timeout,
-                read=read_item,
-                size_of=size_of,
-            )
-        return executor if self._prompts is None else PromptingExecutor(executor, self._prompts)
 
 
 class _Teller:
@@ -322,6 +302,60 @@ class _Teller:
             self._on_result(result)
         except Exception as error:
             raise InvalidInput(f"on_result failed: {type(error).__name__}: {error}") from error
+
+
+def _executor(place: Place, options: SegmentOptions, prompts: PromptsOf | None) -> Executor:
+    from triton_sam.batch.executors.thread_executor import ThreadExecutor
+
+    executor: Executor
+    if place.workers is None and place.scheduler is None:
+        executor = ThreadExecutor(
+            place.urls,
+            options,
+            token=place.token,
+            patience=place.patience,
+            timeout=place.timeout,
+            read=read_item,
+            size_of=size_of,
+        )
+    else:
+        from triton_sam.batch.executors.dask_executor import DaskExecutor
+
+        executor = DaskExecutor(
+            place.urls,
+            options,
+            scheduler=place.scheduler,
+            workers=place.workers,
+            token=place.token,
+            patience=place.patience,
+            timeout=place.timeout,
+            read=read_item,
+            size_of=size_of,
+        )
+    return executor if prompts is None else PromptingExecutor(executor, prompts)
+
+
+def _model_for_text(known: JobDefinition | None, place: Place) -> str:
+    """The model of the job that is there, or what its first server has."""
+    from triton_sam.client.text_models import model_for_text
+
+    if known is not None and known.options.words is not None:
+        return known.options.model
+    return model_for_text(place.urls[0], place.token)
+
+
+def _words(
+    text: str | Sequence[str] | None, score_threshold: float | None, max_instances: int | None
+) -> WordOptions | None:
+    if text is None:
+        if score_threshold is not None or max_instances is not None:
+            raise InvalidInput("a score threshold and a number of instances are for text: add --text")
+        return None
+    texts = tuple(concept_text(one) for one in ([text] if isinstance(text, str) else text))
+    twice = next((one for index, one in enumerate(texts) if one in texts[:index]), None)
+    if twice is not None or not texts:
+        raise InvalidInput("there is no text" if not texts else f"the text {twice!r} is given twice: give it once")
+    return WordOptions(texts, score_threshold, max_instances)
 
 
 def _everything(given: bool | Mapping[str, Any] | None) -> Mapping[str, Any] | None:

@@ -69,11 +69,32 @@ class Work:
     """An image and what to do with it.
 
     Attributes:
-        prompts: empty in everything mode. Without any in another mode the result has no masks.
+        prompts: empty in everything mode and with words. Without any else the result has no masks.
     """
 
     item: Item
     prompts: Sequence[ItemPrompt] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WordOptions:
+    """What is looked for in every image.
+
+    Attributes:
+        texts: each is a category; instances of the first have the category id 1.
+        score_threshold, max_instances: None for the server's.
+    """
+
+    texts: Sequence[str]
+    score_threshold: float | None = None
+    max_instances: int | None = None
+
+    @property
+    def categories(self) -> list[dict[str, Any]]:
+        """In COCO's form."""
+        return [
+            {"id": number, "name": text, "supercategory": "object"} for number, text in enumerate(self.texts, start=1)
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +103,8 @@ class SegmentOptions:
 
     Attributes:
         model: Triton name or catalogue id.
-        everything: options of everything mode; None to use prompts.
+        everything: options of everything mode; None to use prompts or words.
+        words: what is looked for; None to use prompts.
         clean: fills holes and removes islands with fewer pixels; None cleans nothing.
         choice: channel and window of the images; their page is the item's.
     """
@@ -91,6 +113,7 @@ class SegmentOptions:
     everything: Mapping[str, Any] | None = None
     clean: int | None = None
     choice: ImageChoice = field(default_factory=ImageChoice)
+    words: WordOptions | None = None
 
 
 @dataclass(frozen=True, slots=True)

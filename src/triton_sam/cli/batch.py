@@ -11,8 +11,9 @@ import typer
 from typer.core import TyperGroup
 
 from triton_sam.cli.batch_progress import job_progress, show_status, stop_on_interrupt
-from triton_sam.cli.image_options import ChannelOption, ModelOption, WindowOption, window_of
+from triton_sam.cli.image_options import ChannelOption, WindowOption, window_of
 from triton_sam.cli.server_options import TokenOption
+from triton_sam.cli.words import AnyModelOption, MaxInstancesOption, ScoreThresholdOption, TextOption
 from triton_sam.console import err, out
 from triton_sam.errors import InvalidInput, JobInterrupted
 
@@ -46,6 +47,9 @@ def batch_run(
         ),
     ],
     output: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for results; the job's state is in it.")],
+    text: TextOption = None,
+    score_threshold: ScoreThresholdOption = None,
+    max_instances: MaxInstancesOption = None,
     everything: Annotated[bool, typer.Option("--everything", help="Find all objects of each image.")] = False,
     settings: Annotated[
         list[str] | None,
@@ -66,7 +70,7 @@ def batch_run(
     clean: Annotated[int, typer.Option(help="Fill holes and drop islands with fewer pixels than this.", min=0)] = 0,
     channel: ChannelOption = None,
     window: WindowOption = None,
-    model: ModelOption = "sam2",
+    model: AnyModelOption = None,
     url: Annotated[
         list[str] | None,
         typer.Option(help="Address of Triton or of the service; several share the job. Default TRITON_URL."),
@@ -98,6 +102,9 @@ def batch_run(
     job = BatchJob(
         inputs,
         output,
+        text=text or None,
+        score_threshold=score_threshold,
+        max_instances=max_instances,
         everything=everything_options(settings or []) if everything else None,
         coco=coco,
         csv=csv,

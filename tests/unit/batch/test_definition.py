@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from triton_sam.batch.records import SegmentOptions
+from triton_sam.batch.records import SegmentOptions, WordOptions
 from triton_sam.batch.state.definition import JobDefinition, PromptsFile, differences
 from triton_sam.core.image_choice import ImageChoice
 from triton_sam.errors import InvalidInput
@@ -54,6 +54,31 @@ def test_differences(new: JobDefinition, told: str) -> None:
     assert told in sentence
     assert sentence.startswith("the folder holds another job: ")
     assert new.digest != JOB.digest
+
+
+WORDS = replace(JOB, options=SegmentOptions("sam3", words=WordOptions(("coin", "spoon"), 0.4)))
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (WordOptions(("coin",), 0.4), 'text was "coin", "spoon" and is "coin"; give another --out'),
+        (WordOptions(("spoon", "coin"), 0.4), 'text was "coin", "spoon" and is "spoon", "coin"'),
+        (WordOptions(("coin", "spoon")), "score threshold was 0.4 and is not given"),
+        (WordOptions(("coin", "spoon"), 0.4, 7), "max instances was not given and is 7"),
+        (None, 'is not given and text was "coin", "spoon" and is not given'),
+        (WORDS.options.words, ""),
+    ],
+)
+def test_other_words_are_another_job(words: WordOptions | None, told: str) -> None:
+    new = replace(WORDS, options=replace(WORDS.options, words=words))
+    assert JobDefinition.from_json(new.to_json()) == replace(new, inputs=tuple(new.inputs))
+    assert told in differences(JobDefinition.from_json(WORDS.to_json()), new)
+    assert (new.digest == WORDS.digest) == (not told)
+
+
+def test_jobs_without_words_are_those_of_older_versions() -> None:
+    assert "words" not in JOB.to_json()
 
 
 def test_numbers_of_numpy_are_numbers() -> None:

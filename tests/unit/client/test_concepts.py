@@ -38,9 +38,10 @@ class Server(MemoryServer):
         if not concepts.asks(call):
             return super().infer(call)
         self.calls.append(call)
-        if call.inputs["image_key"][0].decode() not in self.images:
+        key = call.inputs["image_key"][0].decode()
+        if key not in self.images:
             raise ImageExpired("it is gone")
-        return concepts.answer(call)
+        return concepts.answer(call, image_key=key)
 
     @property
     def clicks(self) -> list[Call]:

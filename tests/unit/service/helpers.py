@@ -9,7 +9,7 @@ import io
 import json
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import httpx
@@ -23,7 +23,7 @@ from triton_sam.client.dispatch import Outputs
 from triton_sam.client.wire import Call, text_tensor
 from triton_sam.core import masks
 from triton_sam.errors import Cancelled
-from triton_sam.models.catalog import CATALOG, DEFAULT_MODEL
+from triton_sam.models.catalog import CATALOG, DEFAULT_MODEL, get_spec
 from triton_sam.models.specs import ModelSpec
 from triton_sam.models.vlm_specs import Adapter, Task, VlmSpec
 from triton_sam.server.host import free_port
@@ -36,7 +36,8 @@ SPEC = CATALOG[DEFAULT_MODEL]
 SEGMENTERS = {
     "sam2.1_large": CATALOG["sam2.1:large"],
     "sam2": SPEC,
-    "sam3": CATALOG["sam3:tracker"],
+    # Set up without what finds words.
+    "sam3": replace(get_spec("sam3:tracker"), prompts=SPEC.prompts),
 }
 VLMS = {
     name: VlmSpec(

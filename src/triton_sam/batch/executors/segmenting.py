@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from triton_sam.batch.records import Item, ItemPrompt, ItemResult, MaskRecord, SegmentOptions, Work
+from triton_sam.batch.records import Item, ItemPrompt, ItemResult, MaskRecord, SegmentOptions, WordOptions, Work
 from triton_sam.client import wire
+from triton_sam.client.concepts import concept_request
 from triton_sam.client.core import ClickRequest, ClientCore, ImageFile, not_served, segment_request
 from triton_sam.client.endpoint import Endpoint
 from triton_sam.client.everything import EverythingRun
@@ -19,6 +21,8 @@ from triton_sam.core.rle import area_and_bbox
 from triton_sam.errors import ImageExpired, InternalError, InvalidInput, NotFound, TooLarge, Unavailable
 from triton_sam.settings import get_settings
 
+log = logging.getLogger(__name__)
+
 #: bytes of an image file -> (width, height), upright.
 SizeOf = Callable[[bytes], tuple[int, int]]
 #: Called with ``timings_ms`` of each answer.
@@ -27,6 +31,8 @@ OnTimings = Callable[[Mapping[str, float]], object]
 #: Marks every request, so that the server serves people's clicks first. Servers that do not know it ignore it.
 _PARAMETERS = {"background": True}
 _HEALTH_SECONDS = 10.0
+#: Instances of a text for which there is room in a request, if there is for several texts at all.
+_ENOUGH = 100
 _EXTRA = ("stability_score", "point_coords", "crop_box")
 
 
@@ -62,6 +68,7 @@ class ModelServer:
             raise InvalidInput("timeout must be above 0")
         endpoint = Endpoint(url, timeout, None, token)
         self.address = endpoint.address.target
+        self.told_of_missing = False
         # Without repetitions: the pace decides when a refused request is sent again.
         self._core = ClientCore(model, retries=0, parameters=_PARAMETERS)
         self._link = ModelLink(transport or endpoint.transport(), self._core)
@@ -102,13 +109,16 @@ def check_options(options: SegmentOptions) -> None:
         if options.clean is not None:
             raise InvalidInput("clean does not go with everything mode: use its option min_mask_region_area")
         EverythingRun(options.everything, "coco_rle", None)
+    elif options.words is not None:
+        for _ in _word_requests(options.words, options.clean, (1, 1)):
+            pass  # each is checked
     elif options.clean is not None:
         segment_request([[0.0, 0.0]], [1], None, None, multimask=False, form="rle", clean=options.clean)
 
 
 def needs_server(work: Work, options: SegmentOptions) -> bool:
     """Whether there is anything to ask about an image."""
-    return options.everything is not None or bool(work.prompts)
+    return options.everything is not None or options.words is not None or bool(work.prompts)
 
 
 def without_masks(item: Item, size: tuple[int, int]) -> ItemResult:
@@ -137,6 +147,12 @@ def segment(
     if options.everything is not None:
         run = EverythingRun(options.everything, "coco_rle", None)
         masks = _read(_everything_masks, asked.ask(run.request))
+    elif options.words is not None:
+        masks = []
+        for first, request in _word_requests(options.words, options.clean, size):
+            found = asked.ask(replace(request, needs_pixels=True))
+            masks += _read(_word_masks, found, first)
+            _warn_of_missing(found, options.words, work.item, server)
     else:
         masks = []
         at = 0
@@ -174,6 +190,34 @@ class _Conversation:
             except ImageExpired:
                 pass
         return self._server.ask(wire.prompt_inputs(self._image.data, request.document), self._image.headers)
+
+
+def _word_requests(words: WordOptions, clean: int | None, size: tuple[int, int]) -> Iterator[tuple[int, ClickRequest]]:
+    """(number of its first text, request): as many texts in each as leave enough room for the instances of all."""
+    settings = get_settings()
+    pixels = max(1, size[0] * size[1]) * (words.max_instances or _ENOUGH)
+    most = max(1, min(settings.max_concepts, settings.max_answer_pixels // pixels))
+    for first in range(0, len(words.texts), most):
+        texts = list(words.texts[first : first + most])
+        limits = {"score_threshold": words.score_threshold, "max_instances": words.max_instances}
+        yield first, concept_request(texts, **limits, form="rle", clean=clean)  # type: ignore[arg-type]
+
+
+def _warn_of_missing(document: Mapping[str, Any], words: WordOptions, item: Item, server: ModelServer) -> None:
+    """Warns once a server of instances that it has found and not sent, unless that was wanted."""
+    for concept in document.get("concepts", ()) if words.max_instances is None and not server.told_of_missing else ():
+        if concept["found"] > concept["returned"]:
+            server.told_of_missing = True
+            log.warning(
+                "%s: %s has found %d of %r and sends the best %d, as its limits are (TRITON_SAM_MAX_INSTANCES, "
+                "TRITON_SAM_MAX_ANSWER_PIXELS); so it may be with other images",
+                item.name,
+                server.address,
+                concept["found"],
+                concept.get("text"),
+                concept["returned"],
+            )
+            return
 
 
 def _chunks(prompts: Sequence[ItemPrompt], size: tuple[int, int]) -> Iterable[Sequence[ItemPrompt]]:
@@ -245,6 +289,14 @@ def _prompted_masks(document: Mapping[str, Any], prompts: Sequence[ItemPrompt]) 
             category_id=prompt.category_id,
         )
         for index, prompt in enumerate(prompts)
+    ]
+
+
+def _word_masks(document: Mapping[str, Any], first: int) -> list[MaskRecord]:
+    """Instances by text, then by falling score; ``first`` is the number of the request's first text."""
+    return [
+        _record(entry["data"], entry["score"], category_id=first + int(entry["concept"]) + 1)
+        for entry in document["masks"]
     ]
 
 

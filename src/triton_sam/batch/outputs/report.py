@@ -16,6 +16,7 @@ from triton_sam.batch.outputs.report_style import STYLE
 from triton_sam.batch.outputs.statistics import TIMES_A_SECOND, Statistics
 
 NAME = "report.html"
+_MOST_CATEGORIES = 50
 #: With them a name looks like another one.
 _DIRECTIONS = frozenset(map(chr, (*range(0x202A, 0x202F), *range(0x2066, 0x206A))))
 #: What a job's folder may have, and what it is.
@@ -38,6 +39,7 @@ def report_page(folder: Path, facts: JobFacts, statistics: Statistics, pictures:
             _tiles(facts, statistics),
             _section("Files", _files(folder)),
             _section("What failed", _failures(facts)),
+            _section("Categories", _categories(facts, statistics)),
             _section("Results", _histograms(statistics)),
             _section("Samples", _sheet(pictures)),
             _section("What ran", _definition(facts, statistics)),
@@ -112,6 +114,24 @@ def _reason(group: FailureGroup) -> str:
     more = group.count - len(group.examples)
     names += f"<li class='quiet'>and {more:,} more</li>" if more > 0 else ""
     return f"{_text(group.reason)}<details><summary>which</summary><ul>{names}</ul></details>"
+
+
+def _categories(facts: JobFacts, statistics: Statistics) -> str:
+    """Masks and images of each category, the most frequent first; of words also those that were nowhere."""
+    named = {int(category["id"]): str(category.get("name", "")) for category in facts.categories if "id" in category}
+    counts = [(statistics.of_categories[number], name, number) for number, name in named.items()]
+    if not counts:
+        return ""
+    ordered = sorted(counts, key=lambda entry: -entry[0])
+    rows = "".join(
+        f"<tr><td>{_text(name)}</td><td class='count'>{count:,}</td>"
+        f"<td class='count'>{statistics.with_categories[number]:,}</td></tr>"
+        for count, name, number in ordered[:_MOST_CATEGORIES]
+    )
+    more = len(ordered) - _MOST_CATEGORIES
+    rows += f"<tr><td class='quiet' colspan='3'>and {more:,} more</td></tr>" if more > 0 else ""
+    head = "<tr><th>name</th><th class='count'>masks</th><th class='count'>images</th></tr>"
+    return f"<table>{head}{rows}</table>"
 
 
 def _histograms(statistics: Statistics) -> str:

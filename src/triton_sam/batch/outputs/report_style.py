@@ -34,7 +34,7 @@ th, td { text-align: left; vertical-align: top; padding: 6px 12px 6px 0; border-
   overflow-wrap: anywhere; }
 tr:first-child > * { border-top: 0; }
 th { font-weight: 400; color: var(--quiet); width: 12em; }
-td.count { width: 6em; text-align: right; font-variant-numeric: tabular-nums; }
+td.count, th.count { width: 6em; text-align: right; font-variant-numeric: tabular-nums; }
 td.count, .failures td:first-child { padding-right: 16px; }
 summary { cursor: pointer; color: var(--quiet); }
 details ul { margin: 4px 0 0; padding-left: 20px; }

@@ -51,6 +51,8 @@ class Statistics:
         models: images by model.
         scores: masks by score in equal bins from 0 to 1; what lies outside is in the first or the last.
         areas: masks by area, masks_per_image: images by masks, times: images by 1/1024 seconds, in doubling bins.
+        of_categories: masks by the id of their category, with_categories: images with at least one; not of masks
+            without a category.
         masks, seconds: spreads by image; images for which nothing was asked have no seconds.
         samples: some of the images, in their order; the same ones for the same results.
     """
@@ -61,6 +63,8 @@ class Statistics:
     areas: list[int] = field(default_factory=lambda: _zeros(DOUBLING_BINS))
     masks_per_image: list[int] = field(default_factory=lambda: _zeros(DOUBLING_BINS))
     times: list[int] = field(default_factory=lambda: _zeros(DOUBLING_BINS))
+    of_categories: Counter[int] = field(default_factory=Counter)
+    with_categories: Counter[int] = field(default_factory=Counter)
     masks: Spread = field(default_factory=Spread)
     score: Spread = field(default_factory=Spread)
     area: Spread = field(default_factory=Spread)
@@ -73,6 +77,9 @@ class Statistics:
         self.models[result.model] += 1
         self.masks.add(len(result.masks))
         self.masks_per_image[_doubling(len(result.masks))] += 1
+        categories = [mask.category_id for mask in result.masks if mask.category_id is not None]
+        self.of_categories.update(categories)
+        self.with_categories.update(set(categories))
         for mask in result.masks:
             self.area.add(mask.area)
             self.areas[_doubling(mask.area)] += 1

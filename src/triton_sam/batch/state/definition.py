@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
@@ -9,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from triton_sam.batch.records import SegmentOptions
+from triton_sam.batch.records import SegmentOptions, WordOptions
 from triton_sam.core.image_choice import ImageChoice
 from triton_sam.core.json_values import short
 from triton_sam.errors import InvalidInput
@@ -68,7 +69,7 @@ class JobDefinition:
 
     Attributes:
         inputs: as the user gave them.
-        prompts: None in everything mode.
+        prompts: None in everything mode and with words.
         outputs: options of each by its name: ``{"coco": {}, "labels": {"format": "png"}}``.
     """
 
@@ -100,7 +101,7 @@ class JobDefinition:
                 )
             options = content["options"]
             choice = options["choice"]
-            window = choice["window"]
+            window, words = choice["window"], options.get("words")
             return JobDefinition(
                 tuple(content["inputs"]),
                 SegmentOptions(
@@ -108,6 +109,7 @@ class JobDefinition:
                     options["everything"],
                     options["clean"],
                     ImageChoice(choice["page"], choice["channel"], None if window is None else tuple(window)),
+                    None if words is None else WordOptions(**{**words, "texts": tuple(words["texts"])}),
                 ),
                 None if content["prompts"] is None else PromptsFile(**content["prompts"]),
                 content["outputs"],
@@ -144,6 +146,7 @@ def _found(old: Mapping[str, Any], new: Mapping[str, Any], prompts: PromptsFile 
         )
     else:
         found += _changed(everything[0] or {}, everything[1] or {})
+    found += _changed(_of_words(before.pop("words", None)), _of_words(after.pop("words", None)))
     choices = before.pop("choice"), after.pop("choice")
     found += _changed(before, after) + _changed(*choices)
     outputs = old["outputs"], new["outputs"]
@@ -152,6 +155,13 @@ def _found(old: Mapping[str, Any], new: Mapping[str, Any], prompts: PromptsFile 
     for name in sorted(set(outputs[0]) & set(outputs[1])):
         found += _changed(outputs[0][name], outputs[1][name], f"{name} ")
     return found
+
+
+def _of_words(words: Mapping[str, Any] | None) -> dict[str, Any]:
+    if words is None:
+        return {}
+    limits = {name.replace("_", " "): value for name, value in words.items() if name != "texts" and value is not None}
+    return {"text": ", ".join(f'"{text}"' for text in words["texts"]), **limits}
 
 
 def _of_prompts(old: Mapping[str, Any] | None, new: Mapping[str, Any] | None, prompts: PromptsFile | None) -> list[str]:
@@ -198,7 +208,7 @@ def _essence(definition: JobDefinition) -> dict[str, Any]:
     """What must be equal, as JSON gives it back: lists for tuples, plain numbers for numpy's."""
     options, prompts = definition.options, definition.prompts
     choice = options.choice
-    content = {
+    content: dict[str, Any] = {
         "version": definition.version,
         "inputs": list(definition.inputs),
         "options": {
@@ -210,6 +220,8 @@ def _essence(definition: JobDefinition) -> dict[str, Any]:
         "prompts": None if prompts is None else {"kind": prompts.kind, "size": prompts.size, "sha256": prompts.sha256},
         "outputs": {name: dict(of) for name, of in definition.outputs.items()},
     }
+    if options.words is not None:
+        content["options"]["words"] = dataclasses.asdict(options.words)
     essence: dict[str, Any] = json.loads(json.dumps(content, default=_plain))
     return essence
 
