@@ -109,11 +109,15 @@ def serve(
         _wait(running)
 
 
+# Many parameters: each is an option of the command, and typer reads them from the signature.
 def demo(
     once: Annotated[bool, typer.Option("--once", help="Stop after the picture.")] = False,
     vlm: Annotated[bool, typer.Option("--vlm", help="Ask a toy vision-language model too (needs torch).")] = False,
     video: Annotated[
         bool, typer.Option("--video", help="Track an object through a generated clip instead (needs PyAV).")
+    ] = False,
+    text: Annotated[
+        bool, typer.Option("--text", help="Find drawn shapes by words and an example instead, without a download.")
     ] = False,
     folder: Annotated[Path, typer.Option(help="Folder for the pictures.")] = Path("demo"),
     http_port: HttpPort = 8000,
@@ -124,15 +128,18 @@ def demo(
     """Download a model, serve it, and segment a sample photograph with one click."""
     from triton_sam.cli.demo import choose_models, run_demo, run_video_demo
     from triton_sam.cli.demo_vlm import run_vlm_demo
+    from triton_sam.cli.demo_words import run_words_demo
     from triton_sam.serving import Ports, ServeRequest, serve_models
 
     settings = get_settings()
     ports = Ports(http_port, grpc_port, metrics_port, service_port)
-    request = ServeRequest(ids=choose_models(settings, vlm=vlm, video=video), ports=ports)
+    request = ServeRequest(ids=choose_models(settings, vlm=vlm, video=video, text=text), ports=ports)
     with serve_models(request, settings, download_progress) as running:
         name, spec = next(iter(running.segmenters.items()))
         out.print(f"Triton serves {spec.id} as {name!r}, ready after {running.ready_seconds:.1f} s")
-        if video:
+        if text:
+            out.print(run_words_demo(running.urls["HTTP"], name, spec.id, folder).text)
+        elif video:
             out.print(run_video_demo(running.urls["HTTP"], name, spec.id, folder))
         else:
             out.print(run_demo(running.urls["HTTP"], name, folder).text)

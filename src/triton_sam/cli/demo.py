@@ -9,9 +9,11 @@ from pathlib import Path
 from PIL import Image
 
 from triton_sam.cli.demo_vlm import VLM_DEMO_MODEL
+from triton_sam.cli.demo_words import WORDS_DEMO_MODEL
 from triton_sam.client.sync_client import SAM2TritonClient
 from triton_sam.core.masks import overlay
 from triton_sam.core.samples import sample_photograph
+from triton_sam.errors import InvalidInput
 from triton_sam.models.catalog import DEFAULT_MODEL
 from triton_sam.repository.segmenters import find_segmenters
 from triton_sam.repository.video_choice import video_model
@@ -48,14 +50,19 @@ class DemoResult:
         )
 
 
-def choose_models(settings: Settings, *, vlm: bool, video: bool = False) -> list[str]:
+def choose_models(settings: Settings, *, vlm: bool, video: bool = False, text: bool = False) -> list[str]:
     """Ids of the segmenters that are set up, or of the default model; with ``vlm`` also the toy model for questions.
 
     Args:
         video: the one model that tracks best instead; else the one whose memory is only for trying is left out.
+        text: the toy model for words instead.
     """
+    if video and text:
+        raise InvalidInput("--video and --text are two demonstrations: give one of them")
     there = find_segmenters(settings.repository).values()
-    if video:
+    if text:
+        segmenters = [WORDS_DEMO_MODEL]
+    elif video:
         host.check_platform()
         pyav()  # before anything is downloaded
         segmenters = [video_model(settings.repository)]
