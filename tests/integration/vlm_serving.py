@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.analytic import analytic_spec, write_analytic
 from tests.server_readings import counters
 from triton_sam.models.specs import ModelSpec
 from triton_sam.models.vlm_catalog import get_vlm
@@ -239,9 +240,14 @@ def grounded_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def vlm_server(
     embedded_server: None, vlm_folders: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[RunningServer]:
-    """All four models; requests within a quarter of a second form one batch."""
+    """All four models and the analytic segmenter; requests within a quarter of a second form one batch."""
     folder = tmp_path_factory.mktemp("vlm_server")
-    with serving_vlms(folder, {**vlm_folders, "vlm:shapes": None}, vlm_gather_ms="250") as running:
+    repository = write_analytic(folder / "model_repository", tmp_path_factory.mktemp("graphs"))
+    checkpoints = {**vlm_folders, "vlm:shapes": None}
+    segmenters = {"sam2": analytic_spec()}
+    with serving_vlms(
+        folder, checkpoints, repository=repository, segmenters=segmenters, vlm_gather_ms="250"
+    ) as running:
         yield running
 
 

@@ -7,10 +7,10 @@ import concurrent.futures
 import contextlib
 import math
 import queue
-from collections.abc import AsyncGenerator, Generator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Coroutine, Generator, Iterator, Mapping
 from functools import partial
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import tenacity
 
@@ -20,14 +20,17 @@ from triton_sam.client.cleanup import Cleanup
 from triton_sam.client.core import not_served, pause_after, retry_pause
 from triton_sam.client.endpoint import Endpoint
 from triton_sam.client.io_thread import IoThread
+from triton_sam.client.transport import Transport
 from triton_sam.client.user_input import ImageLike
-from triton_sam.client.vlm_calls import Answer, Entity, Prompt, collected, vlm_call
+from triton_sam.client.vlm_calls import Answer, Entity, Prompt, Region, collected, vlm_call
+from triton_sam.client.vlm_ground import Clean, Grounded, GroundRequest, RegionSegmenter, read_grounded
 from triton_sam.core.images import file_bytes
 from triton_sam.errors import InvalidInput, NotFound, ServerUnreachable, Unavailable
 from triton_sam.models.vlm_specs import STREAM_SUFFIX
 
-__all__ = ["Answer", "AsyncTritonVLMClient", "Entity", "TritonVLMClient"]
+__all__ = ["Answer", "AsyncTritonVLMClient", "Entity", "Grounded", "Region", "TritonVLMClient"]
 
+T = TypeVar("T")
 Piece = Mapping[str, Any]
 _OPTIONS = frozenset({"max_new_tokens", "temperature", "top_p", "seed", "stop"})
 
@@ -69,6 +72,7 @@ class AsyncTritonVLMClient:
         retries: int = 4,
         headers: Mapping[str, str] | None = None,
         transport: AsyncTransport | None = None,
+        blocking_transport: Transport | None = None,
     ) -> None:
         """
         Args:
@@ -78,13 +82,20 @@ class AsyncTritonVLMClient:
             timeout: seconds until the first piece of an answer, and between two; includes the time a model loads.
             retries: how often a request is repeated if the server is busy (UNAVAILABLE), with growing pauses.
             headers: sent with every request, for example ``authorization``.
-            transport: replaces the network, for tests.
+            transport, blocking_transport: replace the network, for tests.
         """
         if timeout <= 0 or retries < 0:
             raise InvalidInput("timeout must be above 0 and retries not below 0")
         endpoint = Endpoint(url, timeout, headers, token)
         self._served = list if transport else endpoint.served_vlms
         self._transport = transport or endpoint.async_transport()
+        self._is_service = (lambda: False) if transport else endpoint.is_service
+        self._segmenters = RegionSegmenter(
+            lambda: blocking_transport or endpoint.transport(),
+            retries=retries,
+            longest_wait=timeout,
+            headers=endpoint.headers,
+        )
         self._retries = retry_options(retries, timeout)
         self._closed = False
 
@@ -115,6 +126,42 @@ class AsyncTritonVLMClient:
             async for piece in pieces:
                 if text := wire.text_of(piece, "generated_text"):
                     yield text
+
+    # Many parameters: options that users set one by one.
+    async def ground(
+        self,
+        model_name: str,
+        image: ImageLike,
+        question: str,
+        *,
+        task: str = "ground",
+        segmenter: str | None = None,
+        max_regions: int | None = None,
+        clean: Clean = None,
+    ) -> Grounded:
+        """Masks of what a question asks for: the model gives boxes or points, which a segmenter gets as prompts.
+
+        Args:
+            model_name, image: as in :meth:`answer`; only some models know where things are.
+            question: for the tasks detect and point, the name of an object.
+            task: ground: the regions of what is asked for, as the model finds them best; detect: boxes; point: points.
+            segmenter: Triton name or catalogue id of a segmenter on the same server; default: sam2, or the service's.
+            max_regions: of many regions the first ones are segmented; default: as many as the server takes at once.
+            clean: as in :meth:`SAM2TritonClient.segment`.
+        """
+        if self._closed:
+            raise _closed()
+        request = await asyncio.to_thread(
+            GroundRequest.of, model_name, image, question, task, segmenter, max_regions, clean
+        )
+        if not await asyncio.to_thread(self._is_service):
+            async with contextlib.aclosing(self.pieces(request.to_model())) as pieces:
+                answer = collected([piece async for piece in pieces])
+            return await asyncio.to_thread(self._segmenters.grounded, request, answer)
+        async for attempt in tenacity.AsyncRetrying(**self._retries):
+            with attempt:
+                outputs = await self._transport.infer(request.to_service())
+        return await asyncio.to_thread(read_grounded, outputs)
 
     async def pieces(self, call: wire.Call) -> AsyncGenerator[Piece, None]:
         """Yields the server's responses to a call; the call is repeated while the model is busy or loading."""
@@ -149,6 +196,7 @@ class AsyncTritonVLMClient:
         """Closes the connection; the client cannot be used any more."""
         self._closed = True
         await self._transport.close()
+        self._segmenters.close()
 
     async def __aenter__(self) -> AsyncTritonVLMClient:
         return self
@@ -182,6 +230,28 @@ class TritonVLMClient:
         """Yields the answer's text piece by piece; closing the iterator early stops the generation on the server."""
         return _texts(self.pieces(_call(model_name, image, prompt, options)))
 
+    def ground(self, model_name: str, image: ImageLike, question: str, **options: Any) -> Grounded:
+        """Masks of what a question asks for; arguments as in :meth:`AsyncTritonVLMClient.ground`."""
+        if self._closed:
+            raise _closed()
+        running = self._thread.submit(self._tracked(self._client.ground(model_name, image, question, **options)))
+        try:
+            return running.result()
+        except concurrent.futures.CancelledError:
+            raise _closed_meanwhile() from None
+        finally:
+            _cancel(running)
+
+    async def _tracked(self, work: Coroutine[Any, Any, T]) -> T:
+        """Runs work that ends when the client is closed."""
+        task = asyncio.current_task()
+        assert task is not None  # this coroutine runs as a task
+        self._streams.add(task)
+        try:
+            return await work
+        finally:
+            self._streams.discard(task)
+
     def pieces(self, call: wire.Call) -> Generator[Piece, None, None]:
         """As :meth:`AsyncTritonVLMClient.pieces`."""
         if self._closed:
@@ -210,7 +280,7 @@ class TritonVLMClient:
                     received.put(piece)
             received.put(None)
         except asyncio.CancelledError:
-            received.put(InvalidInput("the client was closed before the answer was complete: make a new one"))
+            received.put(_closed_meanwhile())
             raise
         except BaseException as error:
             received.put(error)
@@ -243,6 +313,10 @@ def _shut_down(client: AsyncTritonVLMClient, thread: IoThread, streams: set[asyn
     thread.close()
 
 
+def _closed_meanwhile() -> InvalidInput:
+    return InvalidInput("the client was closed before the answer was complete: make a new one")
+
+
 def _closed() -> InvalidInput:
     return InvalidInput("the client is closed: make a new one")
 
@@ -262,7 +336,7 @@ def _texts(pieces: Generator[Piece, None, None]) -> Generator[str, None, None]:
                 yield text
 
 
-def _cancel(reading: concurrent.futures.Future[None]) -> None:
+def _cancel(reading: concurrent.futures.Future[Any]) -> None:
     with contextlib.suppress(RuntimeError):  # the client was closed meanwhile, which has ended the stream
         reading.cancel()
 

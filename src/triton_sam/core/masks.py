@@ -164,6 +164,11 @@ def polygons(mask: BoolArray, tolerance: float = 0.7) -> list[list[float]]:
     return [[float(value) for value in ring] for ring in rings if len(ring) >= 6]
 
 
+def overlay_colour(index: int) -> tuple[int, int, int]:
+    """RGB of the mask with this index in an overlay."""
+    return _OVERLAY_COLOURS[index % len(_OVERLAY_COLOURS)]
+
+
 def overlay(
     picture: Image.Image,
     masks: Sequence[BoolArray] | BoolArray,
@@ -180,7 +185,7 @@ def overlay(
     result = picture.convert("RGB")
     line = max(3, 2 * round(max(picture.size) / 500) + 1)
     for index, mask in enumerate(masks):
-        colour = _OVERLAY_COLOURS[index % len(_OVERLAY_COLOURS)]
+        colour = overlay_colour(index)
         area = Image.fromarray(mask.view(np.uint8) * np.uint8(255))
         tint = Image.blend(result, Image.new("RGB", result.size, colour), 0.45)
         result.paste(tint, mask=area)
