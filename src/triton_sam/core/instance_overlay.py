@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw
 
 from triton_sam.core.everything.labels import Labels, label_type
 from triton_sam.core.label_overlay import label_overlay
+from triton_sam.core.labelled_overlay import draw_label, label_font
 from triton_sam.core.rle import BoolArray
 
-_YES, _NO = (46, 204, 64), (255, 65, 54)
+_YES, _NO, _GROUND = (46, 204, 64), (255, 65, 54), (0, 0, 0)
 _SMALLEST_TEXT, _TEXT_SHARE = 11, 1 / 64
-_PAD = 2
 
 
 def instance_labels(masks: Sequence[BoolArray] | BoolArray, width: int, height: int) -> Labels:
@@ -46,25 +45,8 @@ def instance_overlay(
     line = max(1, round(max(result.size) / 400))
     for corners, label in examples:
         pen.rectangle(list(corners), outline=_YES if label else _NO, width=line)
-    font = _font(max(_SMALLEST_TEXT, round(max(result.size) * _TEXT_SHARE)))
+    font = label_font(max(_SMALLEST_TEXT, round(max(result.size) * _TEXT_SHARE)))
     places = np.asarray(boxes, np.float32).reshape(-1, 4)[:, :2].tolist()
     for number, (place, score) in enumerate(zip(places, np.asarray(scores).tolist(), strict=True), 1):
-        _tag(pen, f"{number}  {score:.2f}", place, font, result.size)
+        draw_label(pen, result.size, f"{number}: {score:.2f}", place, _GROUND, font)
     return result
-
-
-def _tag(pen: ImageDraw.ImageDraw, text: str, place: Sequence[float], font: Any, size: tuple[int, int]) -> None:
-    """White words on black above the place, moved into the picture."""
-    left, top, right, bottom = pen.textbbox((0, 0), text, font=font)
-    width, height = right - left + 2 * _PAD, bottom - top + 2 * _PAD
-    x = min(max(place[0], 0), max(size[0] - width, 0))
-    y = min(max(place[1] - height, 0), max(size[1] - height, 0))
-    pen.rectangle((x, y, x + width, y + height), fill="black")
-    pen.text((x + _PAD - left, y + _PAD - top), text, fill="white", font=font)
-
-
-def _font(size: int) -> Any:
-    try:
-        return ImageFont.load_default(size)
-    except TypeError:  # Pillow 10.0, which has one size
-        return ImageFont.load_default()

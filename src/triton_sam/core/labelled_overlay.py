@@ -34,25 +34,26 @@ def labelled_overlay(
     result = overlay(picture, masks, dots)
     pen = ImageDraw.Draw(result)
     size = max(_SMALLEST_TEXT, round(max(result.size) * _TEXT_SHARE))
-    font = _font(size)
+    font = label_font(size)
     for index, (label, box, point) in enumerate(zip(labels, boxes, points, strict=True)):
         colour = overlay_colour(index)
         if box is not None:
             pen.rectangle([round(side) for side in box], outline=colour, width=max(1, size // 8))
         corner = box[:2] if box is not None else point
         if corner is not None:
-            _draw_label(pen, result.size, label, corner, colour, font)
+            draw_label(pen, result.size, label, corner, colour, font)
     return result
 
 
-def _font(size: int) -> Any:
+def label_font(size: int) -> Any:
+    """Pillow's own font, letters about as high as ``size`` pixels."""
     try:
         return ImageFont.load_default(size)
     except (TypeError, ImportError):  # Pillow 10.0, or one without FreeType: small letters of one size
         return ImageFont.load_default()
 
 
-def _draw_label(
+def draw_label(
     pen: ImageDraw.ImageDraw,
     size: tuple[int, int],
     label: str,
