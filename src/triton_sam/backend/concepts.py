@@ -21,7 +21,7 @@ from triton_sam.backend.responder import Responder, SafeMetrics, internal_error
 from triton_sam.core.fair_queue import PeopleFirstQueue
 from triton_sam.engines.base import Engine
 from triton_sam.engines.concepts import ConceptEngine, ConceptRow, Instances
-from triton_sam.engines.priority import lower_this_thread
+from triton_sam.engines.priority import CONCEPT_NICENESS, lower_this_thread
 from triton_sam.errors import QueueFull, TritonSamError
 
 #: Between two questions to Triton whether a client is gone.
@@ -53,6 +53,15 @@ class _Task:
     entry: _Entry
     index: int
     row: ConceptRow
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Run:
+    """Rows that are being looked for."""
+
+    tasks: list[_Task]
+    started: float
+    result: Callable[[], list[Instances]]
 
 
 @dataclass(eq=False, slots=True)
@@ -99,7 +108,7 @@ class ConceptRunner:
         # Only the arithmetic has a low priority: EncodePipeline gives the reason.
         self._low: ThreadPoolExecutor | None = None
         if engine.capacity.on_cpu:
-            self._low = ThreadPoolExecutor(1, "concepts-low", lower_this_thread)
+            self._low = ThreadPoolExecutor(1, "concepts-low", lambda: lower_this_thread(CONCEPT_NICENESS))
         self._thread = threading.Thread(target=self._loop, name="concepts", daemon=True)
         self._thread.start()
 
@@ -169,23 +178,31 @@ class ConceptRunner:
             self._low.shutdown(wait=True)
 
     def _loop(self) -> None:
+        running: _Run | None = None
         while True:
             with self._lock:
-                while not (tasks := self._next_tasks()):
+                tasks = self._next_tasks()
+                while not (tasks or running):
                     if self._closing and not self._waiting.entries:
                         return
                     # Work in the background waits for searches too, which tell nobody that they have ended.
                     self._changed.wait(LONGEST_WAIT / 4 if self._waiting.tasks else None)
-            try:
-                tasks = self._still_wanted(tasks)
-                if tasks:
-                    self._find(tasks)
-            except Exception as error:  # of what Triton is asked
-                self._fail(tasks, error)
-            del tasks  # an idle thread keeps no image alive
+                    tasks = self._next_tasks()
+            begun = self._begin(tasks) if tasks else None
+            if running is not None:
+                self._end(running)
+            if begun is not None and not self._engine.capacity.overlaps:
+                self._end(begun)
+                begun = None
+            running = begun
+            self._begun = None if running is None else time.perf_counter()
+            tasks, begun = [], None  # an idle thread keeps no image alive
 
     def _next_tasks(self) -> list[_Task]:
-        """Rows for one call: of people, or of the background if nobody waits or it has waited long. Under the lock."""
+        """Rows of one image for a call: of people, or of the background if nobody waits or it has waited long.
+
+        Under the lock.
+        """
         waiting, now = self._waiting.tasks, time.perf_counter()
         late = now - self._background_since > LONGEST_WAIT
         free = not (waiting.people or self._decodes.searches) or self._closing
@@ -196,9 +213,8 @@ class ConceptRunner:
             return []
         first = queue.pop()
         image = first.entry.job.embedding
-        mixes = self._engine.capacity.mixes_images
         more = self._engine.capacity.concept_rows - 1
-        return [first, *queue.take(lambda task: mixes or task.entry.job.embedding is image, more)]
+        return [first, *queue.take(lambda task: task.entry.job.embedding is image, more)]
 
     def _still_wanted(self, tasks: list[_Task]) -> list[_Task]:
         """Without rows of requests that are cancelled, or have waited too long; these are answered."""
@@ -211,38 +227,42 @@ class ConceptRunner:
             self._forget([entry for entry in asked if entry.job not in wanted])
             return [task for task in tasks if task.entry in self._waiting.entries]
 
-    def _find(self, tasks: list[_Task]) -> None:
-        """Looks for the concepts of some rows, and answers the requests of which they were the last."""
-        started = time.perf_counter()
-        begun = [entry for entry in _entries_of(tasks) if not entry.started]
-        for entry in begun:
-            entry.started = started
-            entry.job.mark_queue(started)
-        self._metrics.count_waits([entry.job for entry in begun], "queue")
+    def _begin(self, tasks: list[_Task]) -> _Run | None:
+        """Starts to look for rows; None if none is left, or if the engine raises and their requests are answered."""
         try:
-            found = self._compute([task.row for task in tasks])
+            tasks = self._still_wanted(tasks)
+            if not tasks:
+                return None
+            started = self._begun = time.perf_counter()
+            new = [entry for entry in _entries_of(tasks) if not entry.started]
+            for entry in new:
+                entry.started = started
+                entry.job.mark_queue(started)
+            self._metrics.count_waits([entry.job for entry in new], "queue")
+            rows = [task.row for task in tasks]
+            if self._low is not None:
+                return _Run(tasks, started, self._low.submit(lambda: self._engine.begin_concepts(rows)()).result)
+            return _Run(tasks, started, self._engine.begin_concepts(rows))
         except Exception as error:
             self._failed(tasks, error)
+            return None
+
+    def _end(self, run: _Run) -> None:
+        """Takes a result, and answers the requests of which it was the last."""
+        try:
+            found = run.result()
+        except Exception as error:
+            self._failed(run.tasks, error)
             return
-        seconds = time.perf_counter() - started
+        seconds = time.perf_counter() - run.started
         self._metrics.count("concepts", len(found))
         self._metrics.count("concept_instances", sum(instances.found for instances in found))
         self._metrics.count("concept_microseconds", round(seconds * 1e6))
-        for entry in _entries_of(tasks):
+        for entry in _entries_of(run.tasks):
             entry.seconds += seconds
-        for task, instances in zip(tasks, found, strict=True):
+        for task, instances in zip(run.tasks, found, strict=True):
             task.entry.found[task.index] = instances
-        self._answer(tasks)
-
-    def _compute(self, rows: list[ConceptRow]) -> list[Instances]:
-        def compute() -> list[Instances]:
-            return self._engine.begin_concepts(rows)()
-
-        self._begun = time.perf_counter()
-        try:
-            return compute() if self._low is None else self._low.submit(compute).result()
-        finally:
-            self._begun = None
+        self._answer(run.tasks)
 
     def _answer(self, tasks: list[_Task]) -> None:
         """Answers the requests of which nothing is left to do."""
@@ -265,7 +285,9 @@ class ConceptRunner:
             self._fail(tasks, error)
             return
         for entry in entries:
-            self._find([task for task in tasks if task.entry is entry])
+            run = self._begin([task for task in tasks if task.entry is entry])
+            if run is not None:
+                self._end(run)
 
     def _fail(self, tasks: list[_Task], error: Exception) -> None:
         with self._lock:

@@ -62,5 +62,6 @@ class ConceptEngine(Engine, Protocol):
         the priority of the sessions' threads to see to (``run_lowered``), on a GPU for a stream of its own.
 
         Args:
-            rows: at most ``capacity.concept_rows``; of one image unless ``capacity.mixes_images``.
+            rows: of one image, at most ``capacity.concept_rows``. With ``capacity.overlaps`` the next call may come
+                before the result of the last one is taken.
         """

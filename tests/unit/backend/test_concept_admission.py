@@ -9,10 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.analytic_concepts import scene
-from tests.unit.backend.concept_helpers import ColourEngine
+from tests.unit.backend.concept_helpers import PICTURE, ColourEngine, Mail, asked
 from tests.unit.backend.scheduler_helpers import Counts
-from tests.unit.backend.test_concepts import Mail, asked
 from triton_sam.backend import core as core_module
 from triton_sam.backend.core import LocalCore, Source
 from triton_sam.core.images import file_bytes
@@ -21,7 +19,6 @@ from triton_sam.errors import ImageExpired, InvalidInput, Unsupported
 from triton_sam.models.catalog import DEFAULT_MODEL, get_spec
 from triton_sam.settings import Settings
 
-PICTURE = scene()
 IMAGE = Source(file_bytes(PICTURE))
 PIXELS = PICTURE.width * PICTURE.height
 

@@ -1,99 +1,41 @@
-"""Concepts in the scheduler: beside clicks, in turns, cancelled before the next row, answered with every format."""
+"""Concepts in the scheduler: what is found and how it is answered, in every format, and limits."""
 
 from __future__ import annotations
 
 import dataclasses
-import gc
-import json
-import queue
-import weakref
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
 
-from tests.analytic_concepts import expected_instances, scene
-from tests.unit.backend import test_everything as everything
-from tests.unit.backend.concept_helpers import CELLS, SIDE, ColourEngine, colour_embedding
-from tests.unit.backend.scheduler_helpers import PATIENCE, Counts, Inbox, MakeScheduler, click, embedding, prompt
-from tests.waiting import eventually
-from triton_sam.backend import concepts, decodes
-from triton_sam.backend import everything as searches
-from triton_sam.backend.cache import EmbeddingCache
-from triton_sam.backend.concept_replies import bounded, build_concepts
-from triton_sam.backend.jobs import QueueLimits, SegmentJob
-from triton_sam.backend.replies import ALL_OUTPUTS, ModelInfo, needs_of
+from tests.analytic_concepts import expected_instances
+from tests.unit.backend.concept_helpers import (
+    CELLS,
+    PICTURE,
+    SIDE,
+    ColourEngine,
+    Mail,
+    ask,
+    asked,
+    colour_embedding,
+    texts,
+)
+from tests.unit.backend.scheduler_helpers import Counts, MakeScheduler
+from triton_sam.backend.concept_replies import bounded
+from triton_sam.backend.jobs import SegmentJob
+from triton_sam.backend.replies import needs_of
 from triton_sam.backend.scheduler import Scheduler
-from triton_sam.core.everything.driver import Progress
 from triton_sam.core.images import EncodedImage, file_bytes
 from triton_sam.core.masks import FORMATS, decode, unpack_bits
 from triton_sam.core.prompts import Prompt, prompt_from_mapping
-from triton_sam.engines.base import Decoded, Embedding
 from triton_sam.engines.concepts import ConceptRow
-from triton_sam.errors import Cancelled, InternalError, InvalidInput, QueueFull, TritonSamError
-
-PICTURE = scene()
-WHO = ModelInfo("colours", "1", "float32")
-WANTED = ALL_OUTPUTS - {"embedding"}
-
-
-class Mail(Inbox):
-    """Keeps the tensors and JSON of a response."""
-
-    def __init__(self, *, gone: bool = False, wanted: frozenset[str] = WANTED, order: list[str] | None = None) -> None:
-        super().__init__(gone=gone)
-        self.wanted = wanted
-        self.outputs: queue.Queue[dict[str, Any] | TritonSamError] = queue.Queue()
-        self.order = order
-
-    def succeed(self, job: SegmentJob, decoded: list[Decoded]) -> None:
-        if self.order is not None:
-            self.order.append(job.request_id)
-        self.outputs.put(build_concepts(job, decoded, WHO, self.wanted))
-
-    def fail(self, error: TritonSamError) -> None:
-        self.outputs.put(error)
-
-    @property
-    def answer(self) -> dict[str, Any]:
-        """The tensors, and ``result_json`` parsed."""
-        outputs = self.outputs.get(timeout=PATIENCE)
-        assert isinstance(outputs, dict), outputs
-        return outputs | {"json": json.loads(outputs["result_json"][0])}
-
-    @property
-    def error(self) -> TritonSamError:
-        error = self.outputs.get(timeout=PATIENCE)
-        assert isinstance(error, TritonSamError), error
-        return error
+from triton_sam.errors import InvalidInput
 
 
 @pytest.fixture
 def engine() -> ColourEngine:
     return ColourEngine()
-
-
-def asked(document: dict[str, Any], shared: Embedding | None = None, **fields: Any) -> SegmentJob:
-    reply = fields.pop("reply", None) or Mail()
-    wish = prompt_from_mapping({"format": "rle"} | document)
-    job = SegmentJob(reply, wish, "scene", needs=needs_of(wish, reply.wanted), **fields)
-    job.embedding = shared
-    return job
-
-
-def ask(scheduler: Scheduler, document: dict[str, Any] | str, shared: Embedding | None = None, **fields: Any) -> Mail:
-    """Sends a request on a cached image."""
-    wish = {"text": document} if isinstance(document, str) else document
-    job = asked(wish, shared or colour_embedding(PICTURE), **fields)
-    scheduler.submit_click(job)
-    assert isinstance(job.reply, Mail)
-    return job.reply
-
-
-def texts(*names: str) -> dict[str, Any]:
-    return {"text": list(names)}
 
 
 def assert_instances(
@@ -206,226 +148,6 @@ def test_a_new_image_is_encoded_once(engine: ColourEngine, make: MakeScheduler) 
         assert isinstance(job.reply, Mail)
         assert_instances(job.reply.answer, 0, "red")
     assert engine.encodes == 1
-
-
-# -- order -----------------------------------------------------------------------------------------------------------
-
-
-def hold(engine: ColourEngine, scheduler: Scheduler, text: str = "yellow", **fields: Any) -> Mail:
-    """Holds the detector with one request inside, so that later ones have to wait."""
-    engine.concept_gate.clear()
-    engine.concept_arrived.clear()
-    first = ask(scheduler, text, **fields)
-    assert engine.concept_arrived.wait(PATIENCE)
-    return first
-
-
-def test_clicks_do_not_wait(engine: ColourEngine, make: MakeScheduler) -> None:
-    scheduler = make()
-    assert scheduler.encode_seconds == 0
-    held = hold(engine, scheduler)
-    assert scheduler.encode_seconds > 0, "the server knows that it works on something"
-    waiting = ask(scheduler, "red")
-    assert isinstance(click(scheduler, Inbox(), embedding()).get(), list)
-    engine.concept_gate.set()
-    assert held.answer
-    assert waiting.answer
-
-
-class Both(everything.DiscEngine, ColourEngine):
-    """Finds discs in the one scene and colours in the other."""
-
-
-def test_everything_and_the_background_wait_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    for longest, waits in ((60.0, True), (0.0, False)):
-        for module in (decodes, concepts, searches):
-            monkeypatch.setattr(module, "LONGEST_WAIT", longest)
-        engine = Both()
-        scheduler = Scheduler(engine, EmbeddingCache(10**6), Counts(), QueueLimits())
-        held = hold(engine, scheduler)
-        order: list[str] = []
-        search = everything.ask(
-            scheduler, everything.EverythingOptions(points_per_side=2), reply=everything.Ordered("search", order)
-        )
-        job = everything.Ordered("job", order)
-        shared = everything.scene_embedding(everything.picture())
-        scheduler.submit_click(SegmentJob(job, prompt(), "key", embedding=shared, background=True))
-        if waits:
-            assert isinstance(click(scheduler, Inbox(), embedding()).get(), list)
-            assert engine.kinds == ["click"], "only the click was decoded"
-            assert order == []
-        else:
-            assert isinstance(search.get(), Progress)
-            assert isinstance(job.get(), list)
-        engine.concept_gate.set()
-        assert held.answer
-        if waits:
-            assert isinstance(search.get(), Progress)
-            assert isinstance(job.get(), list)
-        scheduler.close()
-
-
-def test_sessions_take_turns(engine: ColourEngine, make: MakeScheduler) -> None:
-    scheduler = make()
-    order: list[str] = []
-    many = hold(engine, scheduler, texts(*["red"] * 8), session="one", request_id="many", reply=Mail(order=order))
-    again = ask(scheduler, "blue", session="one", request_id="again", reply=Mail(order=order))
-    few = ask(scheduler, "yellow", session="two", request_id="few", reply=Mail(order=order))
-    engine.concept_gate.set()
-    assert len(few.answer["json"]["masks"]) == 1
-    assert len(many.answer["json"]["concepts"]) == 8
-    assert again.answer
-    assert order == ["few", "many", "again"]
-    assert engine.looked_for == [["red", "red"], ["red", "red"], ["yellow"], ["red", "red"], ["red", "red"], ["blue"]]
-
-
-def test_rows_of_several_requests_are_one_call(engine: ColourEngine, make: MakeScheduler) -> None:
-    engine.capacity = dataclasses.replace(engine.capacity, mixes_images=True, concept_rows=4)
-    scheduler = make()
-    held = hold(engine, scheduler)
-    other = Image.new("RGB", (100, 60), (0, 0, 255))
-    waiting = [ask(scheduler, "red"), ask(scheduler, texts("blue", "red")), ask(scheduler, "red")]
-    blue = ask(scheduler, "blue", colour_embedding(other))
-    engine.concept_gate.set()
-    for mail in (held, *waiting):
-        assert mail.answer
-    assert len(blue.answer["json"]["masks"]) == 16
-    assert [len(words) for words in engine.looked_for] == [1, 4, 1]
-
-
-def test_rows_of_two_images_are_two_calls(engine: ColourEngine, make: MakeScheduler) -> None:
-    scheduler = make()
-    held = hold(engine, scheduler)
-    shared = colour_embedding(PICTURE)
-    waiting = [ask(scheduler, "red", shared), ask(scheduler, "blue"), ask(scheduler, "green", shared)]
-    engine.concept_gate.set()
-    for mail in (held, *waiting):
-        assert mail.answer
-    assert engine.looked_for == [["yellow"], ["red", "green"], ["blue"]]
-
-
-def test_the_background_comes_after_people(engine: ColourEngine, make: MakeScheduler) -> None:
-    scheduler = make()
-    order: list[str] = []
-    held = hold(engine, scheduler)
-    job = ask(scheduler, texts("red", "blue", "green"), background=True, request_id="job", reply=Mail(order=order))
-    person = ask(scheduler, texts("red", "blue", "green"), request_id="person", reply=Mail(order=order))
-    engine.concept_gate.set()
-    for mail in (held, job, person):
-        assert mail.answer
-    assert order == ["person", "job"]
-
-
-def test_the_background_does_not_wait_for_ever(
-    engine: ColourEngine, make: MakeScheduler, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(concepts, "LONGEST_WAIT", 0.0)
-    scheduler = make()
-    held = hold(engine, scheduler)
-    job = ask(scheduler, "red", background=True)
-    person = ask(scheduler, texts("blue", "blue", "blue"))
-    engine.concept_gate.set()
-    for mail in (held, job, person):
-        assert mail.answer
-    assert engine.looked_for[1] == ["red"]
-
-
-# -- cancelling and failing ------------------------------------------------------------------------------------------
-
-
-def test_cancelled_ones_end_before_their_next_row(engine: ColourEngine, make: MakeScheduler, counts: Counts) -> None:
-    scheduler = make()
-    running = hold(engine, scheduler, texts(*["red"] * 8), session="mine")
-    waiting = ask(scheduler, "blue", session="mine")
-    spared = ask(scheduler, "green", session="other")
-    assert scheduler.cancel_session("mine") == 2
-    assert isinstance(running.error, Cancelled)
-    assert isinstance(waiting.error, Cancelled)
-    engine.concept_gate.set()
-    assert spared.answer
-    assert engine.looked_for == [["red", "red"], ["green"]]
-    assert scheduler.unanswered == 0
-    assert counts["cancelled"] == 2
-
-
-def test_a_newer_request_of_the_session_replaces_it(engine: ColourEngine, make: MakeScheduler) -> None:
-    scheduler = make()
-    held = hold(engine, scheduler)
-    old = ask(scheduler, "red", session="mine", latest_wins=True, sequence=1)
-    other = ask(scheduler, "green", session="other")
-    new = ask(scheduler, "blue", session="mine", latest_wins=True, sequence=2)
-    late = ask(scheduler, "red", session="mine", latest_wins=True, sequence=1)
-    assert isinstance(old.error, Cancelled)
-    assert isinstance(late.error, Cancelled)
-    engine.concept_gate.set()
-    for mail in (held, other, new):
-        assert mail.answer
-    assert engine.looked_for == [["yellow"], ["blue"], ["green"]], "it kept its turn"
-
-
-def test_nothing_is_computed_for_somebody_who_is_gone(engine: ColourEngine, make: MakeScheduler) -> None:
-    mail = ask(make(patience=-1.0), "red", reply=Mail(gone=True))
-    assert isinstance(mail.error, Cancelled)
-    assert engine.looked_for == []
-
-
-def test_an_engine_that_fails_is_told_and_others_go_on(engine: ColourEngine, make: MakeScheduler) -> None:
-    engine.capacity = dataclasses.replace(engine.capacity, mixes_images=True, concept_rows=4)
-    scheduler = make()
-    engine.concept_failure = RuntimeError("no memory")
-    assert isinstance(ask(scheduler, "red").error, InternalError)
-    engine.concept_failure, engine.bad_text = None, "bad"
-    held = hold(engine, scheduler)
-    good, bad, more = ask(scheduler, "red"), ask(scheduler, texts("red", "bad")), ask(scheduler, "blue")
-    engine.concept_gate.set()
-    assert isinstance(bad.error, InternalError)
-    for mail in (held, good, more):
-        assert mail.answer
-    engine.concept_failure = InvalidInput("this text cannot be read")
-    assert isinstance(ask(scheduler, "red").error, InvalidInput)
-    assert scheduler.unanswered == 0
-    assert scheduler.alive
-
-
-def test_too_many_are_refused_at_once(engine: ColourEngine, make: MakeScheduler) -> None:
-    scheduler = make()
-    shared = colour_embedding(PICTURE)
-    taken = [hold(engine, scheduler, shared=shared)]
-    many = texts(*["green"] * 16)
-    share = concepts.MOST_ROWS // 2 // 16
-    taken += [ask(scheduler, many, shared, background=True) for _ in range(share)]
-    assert isinstance(ask(scheduler, "red", shared, background=True).error, QueueFull)
-    taken += [ask(scheduler, many, shared) for _ in range(concepts.MOST_ROWS // 16)]
-    refused = ask(scheduler, "red", shared)
-    assert isinstance(refused.error, QueueFull)
-    engine.concept_gate.set()
-    for mail in taken:
-        assert mail.answer
-
-
-def test_closing_finishes_what_was_taken(engine: ColourEngine, make: MakeScheduler) -> None:
-    scheduler = make()
-    held = hold(engine, scheduler)
-    waiting = [ask(scheduler, texts("red", "blue", "red")), ask(scheduler, "red", background=True)]
-    engine.concept_gate.set()
-    scheduler.close()
-    for mail in (held, *waiting):
-        assert mail.answer
-    assert isinstance(ask(scheduler, "red").error, TritonSamError)
-
-
-def test_an_idle_thread_keeps_no_image(make: MakeScheduler) -> None:
-    scheduler = make()
-    shared = colour_embedding(PICTURE)
-    gone = weakref.ref(shared)
-    assert ask(scheduler, "red", shared).answer
-    del shared
-
-    def freed() -> bool:
-        gc.collect()
-        return gone() is None
-
-    eventually(freed, "the embedding's end")
 
 
 # -- limits ----------------------------------------------------------------------------------------------------------
