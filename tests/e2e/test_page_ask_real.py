@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import shutil
 from collections.abc import Iterator
@@ -11,8 +12,10 @@ import pytest
 
 from tests.e2e.ask_helpers import ask
 from tests.e2e.browser import OpenPage
-from tests.e2e.page_helpers import PATIENCE, Screen
+from tests.e2e.page_helpers import CLEANED, PATIENCE, Screen
 from tests.integration.vlm_serving import one_thread, png, serving_vlms
+from triton_sam.core.mask_cleaning import clean_mask
+from triton_sam.core.masks import decode
 from triton_sam.models.specs import ModelSpec
 from triton_sam.serving import RunningServer
 
@@ -43,7 +46,7 @@ def test_a_right_answer_and_boxes_that_become_masks(
     from training.shapes.evaluate import held_out
     from training.shapes.scenes import draw
 
-    scene, question = held_out(1)[0]
+    scene, question = next((scene, asked) for scene, asked in held_out(40) if asked.text.startswith("Where is"))
     picture = tmp_path / "scene.png"
     picture.write_bytes(png(draw(scene, SIDE)))
     service = asked_server.urls["service"]
@@ -55,6 +58,18 @@ def test_a_right_answer_and_boxes_that_become_masks(
     turn = ask(page, question.text)
     turn.get_by_text("tokens").wait_for(timeout=PATIENCE * 1000)  # it loads first
     assert turn.locator(".answer").inner_text() == question.answer
+
+    # It says where, and shows what lies there.
+    page.get_by_role("button", name="Show me").click()
+    name = question.text.removeprefix("Where is the ").rstrip("?")
+    screen.rows.locator(f"input.name[aria-label$='{name}']").wait_for(state="attached", timeout=PATIENCE * 1000)
+    image = f"data:image/png;base64,{base64.b64encode(picture.read_bytes()).decode()}"
+    wanted = {"image": image, "question": question.text, "model": "shapes", "format": "rle"}
+    (region,) = screen.api.post("/v1/ground", json=wanted).json()["regions"]
+    screen.expect_mask(clean_mask(decode(region["mask"]), CLEANED))
+    assert screen.names() == [region["label"]]
+    screen.press("Control+z")
+    screen.expect_empty()
 
     page.get_by_label("Who answers").select_option("kosmos2")
     turn = ask(page, "An image of")

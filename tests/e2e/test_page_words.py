@@ -245,8 +245,6 @@ def test_it_can_be_read_and_reached(
     page = screen.page
     assert serious_findings(page, axe) == []
     page.get_by_role("button", name=f"Use {TAKES_WORDS}").click()
-    if options.get("touch"):
-        page.locator("#show-panel").tap()
     find(page, "cup, lid")
     if options.get("touch"):
         page.locator("#panel.open").wait_for(state="detached")

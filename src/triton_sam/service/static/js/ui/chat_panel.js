@@ -75,8 +75,9 @@ function showTurns(app, chatting, interaction, closePanel) {
       if (byHand) leave();
     },
     showAll: (byHand) => {
-      showing.toggle(chatting.turns.at(-1), interaction.found.boxes);
-      if (byHand) leave();
+      const { boxes } = interaction.found;
+      showing.toggle(chatting.turns.at(-1), boxes);
+      if (byHand && boxes.length) leave(); // else the model is asked, and one may want to stop it
     },
   };
   const leave = () => {
