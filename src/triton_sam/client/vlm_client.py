@@ -88,13 +88,14 @@ class AsyncTritonVLMClient:
             raise InvalidInput("timeout must be above 0 and retries not below 0")
         endpoint = Endpoint(url, timeout, headers, token)
         self._served = list if transport else endpoint.served_vlms
+        self._headers = endpoint.headers
         self._transport = transport or endpoint.async_transport()
         self._is_service = (lambda: False) if transport else endpoint.is_service
         self._segmenters = RegionSegmenter(
             lambda: blocking_transport or endpoint.transport(),
             retries=retries,
             longest_wait=timeout,
-            headers=endpoint.headers,
+            headers=self._headers,
         )
         self._retries = retry_options(retries, timeout)
         self._closed = False
@@ -160,7 +161,7 @@ class AsyncTritonVLMClient:
             return await asyncio.to_thread(self._segmenters.grounded, request, answer)
         async for attempt in tenacity.AsyncRetrying(**self._retries):
             with attempt:
-                outputs = await self._transport.infer(request.to_service())
+                outputs = await self._transport.infer(request.to_service(self._headers))
         return await asyncio.to_thread(read_grounded, outputs)
 
     async def pieces(self, call: wire.Call) -> AsyncGenerator[Piece, None]:

@@ -115,8 +115,12 @@ class GroundRequest:
         """The question to the vision-language model on Triton."""
         return vlm_call(self.model, self.image, self.text, task=self.task)
 
-    def to_service(self) -> wire.Call:
-        """The whole request to the triton-sam service."""
+    def to_service(self, headers: Mapping[str, str]) -> wire.Call:
+        """The whole request to the triton-sam service.
+
+        Args:
+            headers: those that the connection sends with every request; one that names the image is kept.
+        """
         document: dict[str, Any] = {"question": self.text, "task": self.task.value}
         document |= {
             name: value
@@ -128,7 +132,8 @@ class GroundRequest:
             if value is not None
         }
         inputs = wire.image_inputs(self.image) | {"ground_json": wire.text_tensor(json.dumps(document))}
-        return wire.Call(self.model, inputs, ("result_json",))
+        named = wire.IMAGE_HEADER in {name.lower() for name in headers}
+        return wire.Call(self.model, inputs, ("result_json",), headers={} if named else wire.image_headers(self.image))
 
 
 def read_grounded(outputs: wire.Outputs) -> Grounded:

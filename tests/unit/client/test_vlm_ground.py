@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import threading
 from collections.abc import Iterator, Mapping
@@ -19,8 +20,10 @@ from tests.unit.service.helpers import piece as service_piece
 from tests.unit.service.test_ground import answer as segmenter_answer
 from triton_sam import AsyncTritonVLMClient, TritonVLMClient
 from triton_sam.client import vlm_client
+from triton_sam.client.service_calls import request_of
 from triton_sam.client.vlm_calls import Region
-from triton_sam.client.wire import Call, text_of, text_tensor
+from triton_sam.client.vlm_ground import GroundRequest
+from triton_sam.client.wire import IMAGE_HEADER, Call, text_of, text_tensor
 from triton_sam.core.masks import decode, encode
 from triton_sam.errors import InternalError, InvalidInput, NotFound, QueueFull, TritonSamError, Unsupported
 
@@ -228,6 +231,12 @@ def test_the_service_with_asyncio_and_without_regions(service: tuple[Fake, str])
         fake.transport.pieces = pieces
     assert (found.text, found.regions, found.image_key) == ("Nothing.", (), None)
     assert found.masks.shape == (0, HEIGHT, WIDTH)
+
+
+def test_a_proxy_is_told_which_image_it_is() -> None:
+    request = GroundRequest.of("finder", IMAGE, "cat", "ground", None, None, None)
+    headers = [request_of(request.to_service(given)).headers for given in ({}, {"X-Image-Key": "mine"})]
+    assert [sent.get(IMAGE_HEADER) for sent in headers] == [hashlib.sha256(IMAGE).hexdigest(), None]
 
 
 @pytest.mark.parametrize(
