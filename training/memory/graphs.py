@@ -1,9 +1,7 @@
 """Writes the recipes of the graphs that ``triton-sam setup sam2:tiny_video`` puts together without torch.
 
-``python -m training.memory.graphs`` exports a network of the model's architecture with random weights, twice. A tensor
-that is the same both times belongs to the graph. Every other one must equal a weight, or what
-:mod:`triton_sam.export.assembly.prepared` computes from weights; it is taken out, and where it came from is noted.
-Trained weights only change numbers, so recipes do not depend on them.
+``python -m training.memory.graphs`` exports a network of the model's architecture with random weights, twice, and takes
+the weights out: see :mod:`training.recipes`.
 
 Run it again when the exporter changes (``EXPORTER`` in ``triton_sam/export/run.py``); a test of the part video
 compares. It needs torch, and the files of the published model.
@@ -12,9 +10,6 @@ compares. It needs torch, and the files of the published model.
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
-import json
-import lzma
 import re
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -24,14 +19,13 @@ from typing import Any
 import numpy as np
 import onnx
 import torch
-from onnx import numpy_helper
 
+from training.recipes import SEEDS, write_recipes
 from triton_sam.export.assembly.prepared import with_prepared
-from triton_sam.export.assembly.recipes import GRAPH_SUFFIX, TABLE_FILE, TRANSPOSED, tensors_of
 from triton_sam.export.checkpoint_keys import map_keys
 from triton_sam.export.ort_to_onnx import as_onnx
 from triton_sam.export.random_weights import randomise
-from triton_sam.export.run import EXPORTER, write_graphs
+from triton_sam.export.run import write_graphs
 from triton_sam.models.catalog import VIDEO_MODEL, get_spec
 from triton_sam.models.memory_traits import MEMORY_TRAITS
 from triton_sam.models.specs import DECODER_FILE, ENCODER_FILE, MEMORY_GRAPHS, ModelSpec, Role
@@ -41,12 +35,6 @@ from triton_sam.settings import get_settings
 
 FOLDER = Path(__file__).resolve().parent / "recipes"
 GRAPHS = (ENCODER_FILE, DECODER_FILE, *MEMORY_GRAPHS)
-_PACKAGES = ("torch", "transformers", "onnx")
-#: Constants of the graphs themselves are smaller, or one number repeated.
-_LARGEST_CONSTANT = 256
-#: Share of the largest number by which numpy's positions may differ from torch's.
-_MOST_ROUNDING = 2e-5
-_SEEDS = (0, 1)
 _Arrays = dict[str, np.ndarray[Any, Any]]
 
 
@@ -56,35 +44,11 @@ def make_recipes(spec: ModelSpec, published: Mapping[str, list[Any]], folder: Pa
     Args:
         published: see :func:`published_table`.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     grid = spec.decoder.mask_side // 4
     with tempfile.TemporaryDirectory() as scratch:
-        exports = [_export(spec, seed, Path(scratch) / str(seed)) for seed in _SEEDS]
+        exports = [_export(spec, seed, Path(scratch) / str(seed)) for seed in SEEDS]
         weights = with_prepared(exports[0][1], grid)
-        tables = {}
-        for name in GRAPHS:
-            models = [onnx.load(str(written / name)) for written, _ in exports]
-            tables[name] = _take_out(models[0], models[1], weights)
-            plain = models[0].SerializeToString(deterministic=True)
-            (folder / f"{name}{GRAPH_SUFFIX}").write_bytes(lzma.compress(plain, preset=9 | lzma.PRESET_EXTREME))
-    content = {
-        "side": spec.side,
-        "exporter": EXPORTER,
-        "made_with": {package: importlib.metadata.version(package) for package in _PACKAGES},
-        "published": dict(published),
-        "graphs": tables,
-    }
-    (folder / TABLE_FILE).write_text(_text(content))
-
-
-def _text(content: Mapping[str, Any], indent: str = "") -> str:
-    """JSON with one line for each tensor."""
-    lines = [
-        f"{indent} {json.dumps(name)}: "
-        + (_text(value, f"{indent} ").strip() if isinstance(value, dict) else json.dumps(value))
-        for name, value in content.items()
-    ]
-    return f"{indent}{{\n" + ",\n".join(lines) + f"\n{indent}}}\n"
+        write_recipes([written for written, _ in exports], GRAPHS, weights, folder, side=spec.side, published=published)
 
 
 def _export(spec: ModelSpec, seed: int, folder: Path) -> tuple[Path, _Arrays]:
@@ -93,42 +57,6 @@ def _export(spec: ModelSpec, seed: int, folder: Path) -> tuple[Path, _Arrays]:
     randomise(network, seed)
     write_graphs(network, spec, spec.graphs, folder)
     return folder, {name: tensor.numpy() for name, tensor in network.state_dict().items()}
-
-
-def _take_out(model: Any, other: Any, weights: _Arrays) -> dict[str, str]:
-    """Removes the weights from a graph; tensor -> weight.
-
-    Args:
-        other: the same graph with other weights.
-    """
-    twins = dict(tensors_of(other))
-    by_size: dict[int, list[str]] = {}
-    for name, array in weights.items():
-        by_size.setdefault(array.size, []).append(name)
-    table = {}
-    for name, tensor in tensors_of(model):
-        array = numpy_helper.to_array(tensor)
-        is_constant = np.array_equal(array, numpy_helper.to_array(twins[name]))
-        if is_constant and (array.size <= _LARGEST_CONSTANT or (array == array.flat[0]).all()):
-            continue
-        sources = by_size.get(array.size, [])
-        found = next((source for source in _ways(sources, weights) if _is_same(weights, source, array)), None)
-        if found is None:
-            raise SystemExit(f"nothing is known of {name} {array.shape}: prepared.py has to compute it")
-        table[name] = found
-        tensor.raw_data = b""
-    return table
-
-
-def _ways(names: list[str], weights: _Arrays) -> Iterator[str]:
-    yield from names
-    yield from (f"{TRANSPOSED}{name}" for name in names if weights[name].ndim == 2)
-
-
-def _is_same(weights: _Arrays, source: str, array: np.ndarray[Any, Any]) -> bool:
-    name = source.removeprefix(TRANSPOSED)
-    weight = (weights[name].T if source != name else weights[name]).reshape(array.shape)
-    return bool(np.abs(weight - array).max() <= _MOST_ROUNDING * np.abs(array).max())
 
 
 # -- published weights ---------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 from training.memory import graphs
+from training.recipes import table_text
 
 from tests.unit.export.small import small_spec
 from triton_sam.export.assembly.prepared import with_prepared
@@ -66,6 +67,6 @@ def test_a_weight_that_nobody_knows_is_not_left_in_a_recipe(tmp_path: Path, monk
 
 def test_the_table_has_a_line_for_each_tensor() -> None:
     content = {"side": 1, "inner": {"a": ["x", [1, 2]], "b": {"c": "d"}}}
-    text = graphs._text(content)
+    text = table_text(content)
     assert json.loads(text) == content
     assert '  "a": ["x", [1, 2]],\n' in text
