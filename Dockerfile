@@ -24,6 +24,8 @@ COPY pyproject.toml README.md LICENSE ./
 COPY training/shapes/model training/shapes/model
 COPY training/memory/model training/memory/model
 COPY training/memory/recipes training/memory/recipes
+COPY training/concepts/model training/concepts/model
+COPY training/concepts/recipes training/concepts/recipes
 COPY src src
 
 # numpy stays below 2 (by the extra "server"). The embedded wheel's stub needs that: it gives wrong data with numpy 2. The

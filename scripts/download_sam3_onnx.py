@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Downloads the ready-made ONNX graphs of SAM 3's tracker: `triton-sam pull sam3:tracker --onnx`."""
+"""Downloads the ready-made ONNX graphs of SAM 3's tracker: `triton-sam pull sam3:full --onnx`."""
 
 from __future__ import annotations
 
@@ -9,4 +9,4 @@ from _export_script import run_cli
 
 if __name__ == "__main__":
     argparse.ArgumentParser(description=__doc__).parse_args()
-    run_cli("pull", "sam3:tracker", "--onnx")
+    run_cli("pull", "sam3:full", "--onnx")

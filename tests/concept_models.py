@@ -49,7 +49,7 @@ ARCHITECTURE = Architecture(Backbone.PERCEPTION, 64, (2,), 2, (1,), (6,), genera
 
 def small_concept_spec(architecture: Architecture = ARCHITECTURE, side: int = SIDE) -> ModelSpec:
     return dataclasses.replace(
-        get_spec("sam3:tracker"), architecture=architecture, graphs=exported_graphs(architecture, side)
+        get_spec("sam3:full"), architecture=architecture, graphs=exported_graphs(architecture, side)
     )
 
 

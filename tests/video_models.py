@@ -22,10 +22,10 @@ from triton_sam.models.specs import ModelSpec, exported_graphs
 from triton_sam.networks import segmenters
 
 #: By model: what its published predictor does.
-DEFINITIONS = {"sam2:tiny": oracle.SAM2, "sam2.1:tiny": oracle.SAM2_1, "sam3:tracker": oracle.SAM3}
+DEFINITIONS = {"sam2:tiny": oracle.SAM2, "sam2.1:tiny": oracle.SAM2_1, "sam3:full": oracle.SAM3}
 #: By model: the seed of a network whose objects are there in most frames but not in empty ones, once so much is added
 #: to its score of being there; and the brightness of empty frames.
-_SEEDS = {"sam2:tiny": (1, 0.5, -3), "sam2.1:tiny": (4, 1.0, -3), "sam3:tracker": (3, 0.4, 3)}
+_SEEDS = {"sam2:tiny": (1, 0.5, -3), "sam2.1:tiny": (4, 1.0, -3), "sam3:full": (3, 0.4, 3)}
 
 
 #: How much more positions in time count than in other random weights.

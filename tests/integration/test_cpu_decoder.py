@@ -44,7 +44,7 @@ def test_all_of_it_is_rewritten(fast: Path) -> None:
 
 
 @pytest.mark.part("exports")
-@pytest.mark.parametrize("model_id", ["sam1:mobile", "sam1:vit_b", "sam2.1:tiny", "sam3:tracker"])
+@pytest.mark.parametrize("model_id", ["sam1:mobile", "sam1:vit_b", "sam2.1:tiny", "sam3:full"])
 def test_exports(model_id: str, export_trial: ExportTrial, tmp_path: Path) -> None:
     folder = export_trial(model_id)
     graphs = graphs_from_json((folder / GRAPHS_FILE).read_bytes())

@@ -33,12 +33,12 @@ from triton_sam.serving import RunningServer
 pytestmark = [pytest.mark.triton, pytest.mark.torch]
 
 #: Segmenter -> the model that was exported for it.
-SEGMENTERS = {"sam2": "sam2.1:tiny", "sam3": "sam3:tracker"}
+SEGMENTERS = {"sam2": "sam2.1:tiny", "sam3": "sam3:full"}
 #: Paintera's model -> the small network that stands for its large one.
 ENCODERS = {
     "sam1_encoder": "sam1:vit_b",
     "sam2.1_large_encoder": "sam2.1:tiny",
-    "sam3_tracker_encoder_fp16": "sam3:tracker",
+    "sam3_tracker_encoder_fp16": "sam3:full",
 }
 #: Paintera's names of outputs, in the order of ours.
 OUTPUTS = {
@@ -112,7 +112,7 @@ def test_models_answer_side_by_side(running: RunningServer, small_exports: Small
     """Each for itself, in turn: its own masks, its own scores, its own id."""
     with (
         SAM2TritonClient(running.urls["HTTP"], "sam2") as hiera,
-        SAM2TritonClient(running.urls["gRPC"], "sam3:tracker") as tracker,
+        SAM2TritonClient(running.urls["gRPC"], "sam3:full") as tracker,
     ):
         for client in (hiera, tracker):
             client.set_image(picture)
@@ -122,9 +122,9 @@ def test_models_answer_side_by_side(running: RunningServer, small_exports: Small
             assert_close(second[0], first[0], TOLERANCE)
         assert [client.segment(POINTS, LABELS).result["model"] for client in (hiera, tracker)] == [
             "sam2.1:tiny",
-            "sam3:tracker",
+            "sam3:full",
         ]
-    made = small_exports("sam3:tracker")
+    made = small_exports("sam3:full")
     pixels = np.asarray(picture.resize((made.spec.side,) * 2, Image.Resampling.BILINEAR), np.float32) / 255
     scale = np.array([made.spec.side / length for length in picture.size], np.float32)
     feeds = made.encode(np.ascontiguousarray(pixels.transpose(2, 0, 1)[None])) | {

@@ -80,7 +80,7 @@ def test_equal_refusals(
 
 @pytest.mark.parametrize("way", WAYS)
 def test_models_that_are_not_served_are_told_what_is(server: RunningServer, way: str, photographs: Path) -> None:
-    for name in ("flamingo", "sam3:tracker"):
+    for name in ("flamingo", "sam3:full"):
         with SAM2TritonClient(server.urls[way], name) as client:
             assert not client.is_ready()
             with pytest.raises(NotFound, match=f"this server does not serve {name}, but sam2: choose one of these"):

@@ -25,7 +25,7 @@ from triton_sam.settings import Settings
 pytestmark = [pytest.mark.triton, pytest.mark.timeout(600), pytest.mark.part("exports"), pytest.mark.torch]
 
 #: Segmenter -> the model that was exported for it.
-EXPORTED = {"sam1": "sam1:vit_h", "sam2.1_small": "sam2.1:small", "sam3": "sam3:tracker"}
+EXPORTED = {"sam1": "sam1:vit_h", "sam2.1_small": "sam2.1:small", "sam3": "sam3:full"}
 POINTS, LABELS = [[365.0, 290.0], [120.0, 250.0]], [1, 0]
 BOX = [144.0, 16.0, 420.0, 224.0]
 #: As a share of the reference's deviation: the graphs are the same, the number of threads may not be.

@@ -100,7 +100,7 @@ def test_usage_lists_every_variant(project: Path) -> None:
     "words",
     [
         "pull sam1:vit_b --checkpoint",
-        "pull sam3:tracker --onnx",
+        "pull sam3:full --onnx",
         "export auto --checkpoint=c.pt --output-dir=d --image-size=512 --device=cpu --precision=fp16",
     ],
 )
@@ -117,7 +117,7 @@ def test_the_command_line_knows_what_the_scripts_say(
 
 
 def test_the_ready_made_graphs_are_in_the_catalogue() -> None:
-    assert CATALOG["sam3:tracker"].plain_files
+    assert CATALOG["sam3:full"].plain_files
 
 
 def words_to_cli(monkeypatch: pytest.MonkeyPatch, name: str, *words: str) -> list[str]:
@@ -133,7 +133,7 @@ def words_to_cli(monkeypatch: pytest.MonkeyPatch, name: str, *words: str) -> lis
 
 
 def test_the_ready_made_graphs_are_pulled(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert words_to_cli(monkeypatch, "download_sam3_onnx.py") == ["pull", "sam3:tracker", "--onnx"]
+    assert words_to_cli(monkeypatch, "download_sam3_onnx.py") == ["pull", "sam3:full", "--onnx"]
 
 
 @pytest.mark.parametrize("name", EXPORTS)
@@ -149,9 +149,7 @@ def test_every_option_reaches_the_command_line(monkeypatch: pytest.MonkeyPatch, 
     assert words_to_cli(monkeypatch, name, *words)[2:] == handed
 
 
-@pytest.mark.parametrize(
-    ("name", "model_id"), [(EXPORTS[0], "auto"), (EXPORTS[1], "auto"), (EXPORTS[2], "sam3:tracker")]
-)
+@pytest.mark.parametrize(("name", "model_id"), [(EXPORTS[0], "auto"), (EXPORTS[1], "auto"), (EXPORTS[2], "sam3:full")])
 def test_a_checkpoint_says_itself_what_it_is(monkeypatch: pytest.MonkeyPatch, name: str, model_id: str) -> None:
     assert words_to_cli(monkeypatch, name, "--checkpoint", "c.pt") == ["export", model_id, "--checkpoint=c.pt"]
 

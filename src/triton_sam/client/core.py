@@ -23,6 +23,7 @@ from triton_sam.client.wire import OnMessage, Outputs
 from triton_sam.core.mask_cleaning import cleaning_from
 from triton_sam.core.masks import MaskSet
 from triton_sam.errors import ImageExpired, InvalidInput, NotFound, Unavailable
+from triton_sam.models.catalog import present_id
 from triton_sam.models.specs import triton_name
 
 Parameters = Mapping[str, str | int | bool]
@@ -307,7 +308,7 @@ class ClientCore:
                 parameters = yield from self._retrying(ReadParameters(candidate))
             except NotFound:
                 continue
-            if parameters.get("model_id") == self.model_type:
+            if present_id(parameters.get("model_id", "")) == present_id(self.model_type):
                 self._name = candidate
                 return candidate
         raise (yield from self._not_served())

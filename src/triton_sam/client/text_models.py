@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from triton_sam.client.endpoint import Endpoint
 from triton_sam.client.transport import Transport
 from triton_sam.errors import NotFound
-from triton_sam.models.catalog import CATALOG
+from triton_sam.models.catalog import find_spec
 
 #: The parameter in Triton's config of a model that takes text, as the repository writes it.
 TAKES_TEXT = "concepts"
@@ -53,5 +53,5 @@ def no_model_takes_text(served: Sequence[str], address: str) -> str:
 
 
 def _is_toy(model_id: str) -> bool:
-    spec = CATALOG.get(model_id)
-    return spec is not None and not spec.needed
+    spec = find_spec(model_id)
+    return spec is not None and spec.embedded

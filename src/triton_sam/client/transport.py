@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from triton_sam.client.http_connection import HttpResponse, ThreadConnections
 from triton_sam.client.wire import Address, Call, config_parameters, foreign_response, translate_error
-from triton_sam.models.catalog import CATALOG, FAMILY_DEFAULTS
+from triton_sam.models.catalog import CATALOG, FAMILY_DEFAULTS, OLD_IDS
 from triton_sam.models.specs import triton_name
 
 _MAX_MESSAGE = 2**31 - 1
@@ -104,7 +104,7 @@ def _model_path(model: str) -> str:
 
 def _served(transport: Transport) -> list[str]:
     """The catalogue's names that a Triton server serves. Its own list of models is closed to clients."""
-    names = (*FAMILY_DEFAULTS, *map(triton_name, CATALOG))
+    names = (*FAMILY_DEFAULTS, *map(triton_name, (*CATALOG, *OLD_IDS)))
     return [name for name in names if transport.is_ready(name)]
 
 

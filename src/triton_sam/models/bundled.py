@@ -8,7 +8,12 @@ from triton_sam.errors import SetupError
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 #: Folder in the package -> folder in a checkout, where it is used from where it stands.
-_FOLDERS = {"memory": "training/memory/model", "memory/recipes": "training/memory/recipes"}
+_FOLDERS = {
+    "memory": "training/memory/model",
+    "memory/recipes": "training/memory/recipes",
+    "concepts": "training/concepts/model",
+    "concepts/recipes": "training/concepts/recipes",
+}
 
 
 def bundled_path(name: str) -> Path:

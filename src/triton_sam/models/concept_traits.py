@@ -9,7 +9,7 @@ from pydantic import TypeAdapter
 from triton_sam.core.concepts.traits import ConceptTraits
 from triton_sam.errors import SetupError
 from triton_sam.models.architecture import Architecture
-from triton_sam.models.specs import CONCEPTS_FILE, TOKENIZER_FILE, ModelSpec
+from triton_sam.models.specs import CONCEPT_FILES, CONCEPTS_FILE, ModelSpec
 
 _TRAITS = TypeAdapter(ConceptTraits)
 _CELL = 14
@@ -40,13 +40,16 @@ def traits_in(folder: Path, spec: ModelSpec) -> ConceptTraits | None:
     Raises:
         SetupError: the file is damaged.
     """
-    if not (folder / TOKENIZER_FILE).is_file():
+    if not all((folder / name).is_file() for name in CONCEPT_FILES):
         return None
+    return read_traits(folder / CONCEPTS_FILE, spec)
+
+
+def read_traits(file: Path, spec: ModelSpec) -> ConceptTraits:
+    """The inverse of :func:`traits_to_json`; SetupError if the file cannot be read, or is damaged."""
     try:
-        return _TRAITS.validate_json((folder / CONCEPTS_FILE).read_bytes())
-    except FileNotFoundError:
-        return None
+        return _TRAITS.validate_json(file.read_bytes())
     except OSError as error:
-        raise SetupError(f"{folder / CONCEPTS_FILE} cannot be read ({error.strerror}): check its permissions") from None
+        raise SetupError(f"{file} cannot be read ({error.strerror}): check its permissions") from None
     except ValueError:
-        raise SetupError(f"{folder / CONCEPTS_FILE} is damaged: run `triton-sam setup {spec.id}` again") from None
+        raise SetupError(f"{file} is damaged: run `triton-sam setup {spec.id}` again") from None

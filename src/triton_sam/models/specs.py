@@ -94,6 +94,7 @@ class Role(str, Enum):
     CHECKPOINT = "checkpoint"
     ENCODER_DATA = "encoder data"
     DECODER_DATA = "decoder data"
+    TOKENIZER = "tokenizer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,10 +221,12 @@ class Assembly:
     Attributes:
         weights: the bundled weights, below :func:`~triton_sam.models.bundled.bundled_path`.
         recipes: the folder of the graphs without weights, likewise.
+        tokenizer: of a model that finds concepts, likewise; else empty.
     """
 
     weights: str
     recipes: str
+    tokenizer: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,10 +239,13 @@ class ModelSpec:
         files: ready-made graphs; empty if they must be exported from a checkpoint.
         checkpoints: files of the same weights, any of which can be exported, in the order in which they are tried.
         plain_files: ready-made graphs for tools with a decoder of their own; our segmenter does not use them.
-        assembly: of a model whose ``files`` only have a part of its weights; None if they are served as they are.
+        assembly: of a model whose ``files`` only have a part of its weights, or none; None if they are served as they
+            are.
         graphs: of the model in a repository; a catalogue row has those of its ready-made files or, without any, those
             of a plain export.
         parameters: parameters of the network, in millions.
+        tokenizer: the file that turns words into tokens, of models with concepts; None if there is nothing to download.
+        terms: address of a licence that is not a common open one, and is told before a download; else empty.
         access: what a user must do before the sources allow the download; empty if nothing.
         prompts: kinds of prompts it takes.
         pred_iou_thresh: the predicted IoU above which everything mode keeps a mask by default, as published.
@@ -257,9 +263,11 @@ class ModelSpec:
     files: tuple[ModelFile, ...] = ()
     checkpoints: tuple[ModelFile, ...] = ()
     plain_files: tuple[ModelFile, ...] = ()
+    tokenizer: ModelFile | None = None
     assembly: Assembly | None = None
     parameters: float = 0.0
     best_for: str = ""
+    terms: str = ""
     access: str = ""
     prompts: frozenset[str] = frozenset({"points", "boxes", "masks", "everything"})
     pred_iou_thresh: float = 0.8
@@ -287,6 +295,11 @@ class ModelSpec:
     def ready_made(self) -> bool:
         """Whether its files are graphs that are served as they are."""
         return bool(self.files) and self.assembly is None
+
+    @property
+    def embedded(self) -> bool:
+        """Whether all of it is part of this package: such a model is a toy."""
+        return self.assembly is not None and not self.files
 
     @property
     def needed(self) -> tuple[ModelFile, ...]:

@@ -58,7 +58,7 @@ class WeightStore:
 
     def is_installed(self, spec: ModelSpec) -> bool:
         """Whether the ready-made files are in the cache, or the checkpoint of a model that has none."""
-        if spec.files:
+        if spec.files or spec.embedded:
             return all(self._present(file) for file in spec.files)
         return any(self._present(file) for file in spec.checkpoints)
 
@@ -120,6 +120,13 @@ class WeightStore:
         advice = [spec.access] if spec.access else []
         raise WeightsError("; ".join([*reasons, *advice, "--checkpoint FILE takes a file of your own"]))
 
+    def pull_tokenizer(self, spec: ModelSpec, progress: ProgressFactory = silent) -> Path:
+        """The file that turns words into tokens; WeightsError if there is none, or with the error of each source."""
+        if spec.tokenizer is None:
+            raise WeightsError(f"{spec.id} has no tokenizer in the catalogue")
+        self._pull_files(spec, (spec.tokenizer,), progress)
+        return self.path(spec.tokenizer)
+
     def remove(self, spec: ModelSpec, set_up: Collection[str] | None = None) -> int:
         """Deletes the model's files that no other installed model shares; returns the bytes that are free again.
 
@@ -139,7 +146,8 @@ class WeightStore:
             for file in (*other.files, *other.checkpoints)
         }
         freed = 0
-        own = {self.path(file) for file in (*spec.files, *spec.checkpoints, *spec.plain_files)}
+        tokenizer = () if spec.tokenizer is None else (spec.tokenizer,)
+        own = {self.path(file) for file in (*spec.files, *spec.checkpoints, *spec.plain_files, *tokenizer)}
         with self._lock(spec):
             shutil.rmtree(self._plain_folder(spec), ignore_errors=True)
             for path in own - shared:

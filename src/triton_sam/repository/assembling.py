@@ -10,7 +10,7 @@ from typing import Any
 from triton_sam.errors import SetupError
 from triton_sam.installation import install_extra
 from triton_sam.models.bundled import bundled_path
-from triton_sam.models.specs import ASSEMBLED, MEMORY_FILE, Assembly, ModelSpec, Role
+from triton_sam.models.specs import ASSEMBLED, CONCEPTS_FILE, MEMORY_FILE, Assembly, ModelSpec
 from triton_sam.models.weights import ProgressFactory, WeightStore, locked
 
 
@@ -33,24 +33,25 @@ def assemble_checkpoint(spec: ModelSpec, store: WeightStore, progress: ProgressF
 def is_outdated(spec: ModelSpec, version_folder: Path) -> bool:
     """Whether a version in a repository was put together of other files than this package and its catalogue have.
 
-    False for one that was not put together: it has a checkpoint's own memory.
+    False for one that was not put together: it is of a checkpoint.
     """
     if spec.assembly is None:
         return False
     from triton_sam.export.assembly.run import content_digest
 
+    description = CONCEPTS_FILE if spec.assembly.tokenizer else MEMORY_FILE
     try:
-        made_of = json.loads((version_folder / MEMORY_FILE).read_bytes()).get(ASSEMBLED)
+        made_of = json.loads((version_folder / description).read_bytes()).get(ASSEMBLED)
     except (OSError, ValueError, AttributeError):
         return False
     return made_of is not None and made_of != content_digest(spec, _bundled(spec.assembly))
 
 
-def _bundled(assembly: Assembly) -> tuple[Path, Path]:
-    return bundled_path(assembly.weights), bundled_path(assembly.recipes)
+def _bundled(assembly: Assembly) -> tuple[Path, ...]:
+    return tuple(bundled_path(name) for name in (assembly.weights, assembly.recipes, assembly.tokenizer) if name)
 
 
-def _parts(spec: ModelSpec, store: WeightStore, progress: ProgressFactory) -> tuple[Any, tuple[Any, Any]]:
+def _parts(spec: ModelSpec, store: WeightStore, progress: ProgressFactory) -> tuple[Any, tuple[Any, ...]]:
     """The module that puts models together, and what it needs."""
     try:
         from triton_sam.export.assembly import run
@@ -60,5 +61,5 @@ def _parts(spec: ModelSpec, store: WeightStore, progress: ProgressFactory) -> tu
     assert spec.assembly is not None
     bundled = _bundled(spec.assembly)
     files = store.pull(spec, progress)
-    graphs = {role.value: as_onnx(files[role], store.home / "converted") for role in (Role.ENCODER, Role.DECODER)}
+    graphs = {role.value: as_onnx(file, store.home / "converted") for role, file in files.items()}
     return run, (graphs, bundled)

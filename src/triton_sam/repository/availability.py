@@ -198,14 +198,14 @@ def _segmenters(
         folder = there.get(spec.id)
         has_graphs = folder is not None and all((folder / name).is_file() for name in (ENCODER_FILE, DECODER_FILE))
         has_network = folder is not None and (folder / NETWORK_FILE).is_file()
-        exported = not spec.files and cached_export(spec, store) is not None
+        exported = not spec.files and not spec.embedded and cached_export(spec, store) is not None
         facts[spec.id] = ModelFacts(
             spec.id,
             downloaded=store.is_installed(spec),
             exported=exported,
             set_up=has_graphs or has_network,
             to_download=npm if _is_from_npm(spec) else None,
-            to_set_up=server if spec.files or exported else export,
+            to_set_up=server if spec.files or spec.embedded or exported else export,
             to_run=server if has_graphs or not has_network else torch,
             access=spec.access,
             served_at=running.served.get(spec.id, ""),

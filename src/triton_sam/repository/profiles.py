@@ -54,7 +54,7 @@ PAINTERA = Profile(
         ProfileModel("sam1_encoder", "sam1:vit_h"),
         ProfileModel("sam2.1_large_encoder", "sam2.1:large", {"image_embeddings": "image_embed"}),
         ProfileModel(
-            "sam3_tracker_encoder_fp16", "sam3:tracker", pixel_range=(-1.0, 1.0), ready_made="vision_encoder.onnx"
+            "sam3_tracker_encoder_fp16", "sam3:full", pixel_range=(-1.0, 1.0), ready_made="vision_encoder.onnx"
         ),
     ),
 )

@@ -14,8 +14,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from triton_sam.errors import SetupError
-from triton_sam.models.catalog import CATALOG
+from triton_sam.models.catalog import find_spec, present_id
+from triton_sam.models.concept_traits import read_traits
 from triton_sam.models.specs import (
+    CONCEPT_FILES,
+    CONCEPT_GRAPHS,
+    CONCEPTS_FILE,
     CPU_DECODER_FILE,
     CPU_ENCODER_FILE,
     DECODER_FILE,
@@ -27,6 +31,7 @@ from triton_sam.models.specs import (
     MEMORY_GRAPHS,
     NETWORK_FILE,
     OLD_EIGHT_BIT_ENCODER_FILE,
+    TOKENIZER_FILE,
     ModelSpec,
     graphs_to_json,
     raw_graphs,
@@ -53,6 +58,7 @@ from triton_sam.repository.model_folders import (
     newest_version,
     read_config,
     served_spec,
+    with_concepts,
     with_memory,
     writing,
 )
@@ -67,6 +73,8 @@ _EXTRAS = (
     NETWORK_FILE,
     *MEMORY_GRAPHS,
     MEMORY_FILE,
+    *CONCEPT_GRAPHS,
+    *CONCEPT_FILES,
 )
 _SEGMENTER_SOURCE = '''"""Written by `triton-sam setup`; the code lives in the triton_sam package."""
 
@@ -80,7 +88,7 @@ def find_segmenters(repository: Path) -> dict[str, ModelSpec]:
     """Triton name -> catalogue row, with the graphs of the newest version, of the segmenters in a repository."""
     found = {}
     for name, parameters in models_in(repository):
-        row = CATALOG.get(parameters.get(MODEL_ID, ""))
+        row = find_spec(parameters.get(MODEL_ID, ""))
         if row is not None:
             folder = repository / name
             try:
@@ -97,7 +105,7 @@ def find_profile_models(repository: Path) -> list[str]:
 
 def find_name(spec: ModelSpec, repository: Path) -> str | None:
     """The Triton name of a model's segmenter, preferably the family's name; None if the model is not there."""
-    names = [name for name, parameters in models_in(repository) if parameters.get(MODEL_ID) == spec.id]
+    names = [name for name, parameters in models_in(repository) if present_id(parameters.get(MODEL_ID, "")) == spec.id]
     preferred = (spec.family, spec.variant_name)
     return min(names, key=lambda name: preferred.index(name) if name in preferred else len(preferred), default=None)
 
@@ -213,7 +221,7 @@ def choose_name(spec: ModelSpec, repository: Path, make_default: bool = False) -
     if not make_default and (default is not None or spec.assembly is not None):
         return spec.variant_name
     if default is not None:
-        _rename(spec.family, triton_name(default[MODEL_ID]), repository)
+        _rename(spec.family, triton_name(present_id(default[MODEL_ID])), repository)
     if own is not None:
         _rename(own, spec.family, repository)
     return spec.family
@@ -272,12 +280,15 @@ def write_models(
             file systems. External data are beside them, as ``encoder.onnx_data`` and ``decoder.onnx_data``. None for a
             model that runs on torch only.
         name: of the segmenter; :func:`choose_name` by default.
-        extras: name -> further file of the segmenter's version: weights for torch, graphs for CPUs, and of a memory.
+        extras: name -> further file of the segmenter's version: weights for torch, graphs for CPUs, of a memory and of
+            what finds concepts.
         raw: the plain encoder and decoder as :func:`~triton_sam.models.specs.raw_graphs` describes them, made by
             :func:`~triton_sam.export.raw_contract.write_contract_pair`; None to serve ``encoder`` and ``decoder``.
     """
     extras = extras or {}
     spec = with_memory(spec, MEMORY_FILE in extras)
+    finds = {CONCEPTS_FILE, TOKENIZER_FILE} <= extras.keys()
+    spec = with_concepts(spec, read_traits(extras[CONCEPTS_FILE], spec) if finds else None)
     _check_present(*(graph for graph in (encoder, decoder, *(raw or ())) if graph is not None), *extras.values())
     name = name or choose_name(spec, repository)
     _refuse_to_overwrite(spec, name, repository)
@@ -375,7 +386,7 @@ def _refuse_to_overwrite(spec: ModelSpec, name: str, repository: Path) -> None:
     ours = parameters is not None and MODEL_ID in parameters
     if (repository / name).exists() and not ours:
         raise _not_ours(name, repository)
-    if parameters is not None and ours and parameters[MODEL_ID] != spec.id:
+    if parameters is not None and ours and present_id(parameters[MODEL_ID]) != spec.id:
         raise SetupError(f"{name} in {repository} is {parameters[MODEL_ID]}: make {spec.id} the default to replace it")
     for raw_name in raw_names(name):
         marks = parameters_at(repository, raw_name) or {}

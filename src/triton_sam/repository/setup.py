@@ -7,12 +7,15 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from triton_sam.errors import SetupError
+from triton_sam.errors import SetupError, WeightsError
 from triton_sam.installation import install_extra
 from triton_sam.models.architecture import Backbone
 from triton_sam.models.checksums import checksum_file, matches_checksum, write_checksum
 from triton_sam.models.memory_traits import MEMORY_TRAITS
 from triton_sam.models.specs import (
+    CONCEPT_FILES,
+    CONCEPT_GRAPHS,
+    CONCEPTS_FILE,
     CPU_DECODER_FILE,
     CPU_ENCODER_FILE,
     DECODER_FILE,
@@ -22,6 +25,7 @@ from triton_sam.models.specs import (
     MEMORY_FILE,
     MEMORY_GRAPHS,
     NETWORK_FILE,
+    TOKENIZER_FILE,
     EngineChoice,
     Graphs,
     ModelSpec,
@@ -33,10 +37,13 @@ from triton_sam.models.weights import ProgressFactory, WeightStore, silent
 from triton_sam.repository.assembling import assemble_graphs
 from triton_sam.repository.cpu_notes import DECODER_NOTE, ENCODER_NOTE, write_note
 from triton_sam.repository.export_cache import ExportRequest, Say, export_model, forget_exports, write_network
+from triton_sam.repository.model_folders import link_or_copy
 from triton_sam.repository.segmenters import choose_name, find_segmenters, remove_models, write_models
 
 #: In the cached decoder's file name; raise it when export/cpu_decoder.py writes another graph.
 _DECODER_RECIPE = 1
+#: Files of parts that not every model has.
+_PARTS = (*MEMORY_GRAPHS, MEMORY_FILE, *CONCEPT_GRAPHS, *CONCEPT_FILES)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -101,12 +108,30 @@ def _set_up_torch_only(request: SetupRequest) -> list[str]:
     served = dataclasses.replace(spec, graphs=exported_graphs(spec.architecture, side))
     name = choose_name(spec, request.repository, request.make_default)
     _say_if_without_memory(request, network.parent)
+    _add_tokenizer(request, network.parent)
     return write_models(served, None, None, request.repository, name=name, extras=_for_torch(network))
 
 
 def _for_torch(network: Path) -> dict[str, Path]:
-    """The weights for torch and, if they have a memory, its description, which is beside them."""
-    return {NETWORK_FILE: network} | _present(network.parent, MEMORY_FILE)
+    """The weights for torch, and the descriptions beside them: of a memory, and of what finds concepts."""
+    return {NETWORK_FILE: network} | _present(network.parent, MEMORY_FILE, *CONCEPT_FILES)
+
+
+def _add_tokenizer(request: SetupRequest, folder: Path) -> None:
+    """Puts the tokenizer beside what finds concepts; says so if a model that could take words will not."""
+    spec, target = request.spec, folder / TOKENIZER_FILE
+    if spec.architecture.concepts is None or target.is_file():
+        return
+    if not (folder / CONCEPTS_FILE).is_file():
+        request.say(f"{spec.id} takes points and boxes but no words: these weights have no detector")
+        return
+    try:
+        link_or_copy(request.store.pull_tokenizer(spec, request.progress), target)
+    except WeightsError as error:
+        request.say(
+            f"{spec.id} takes points and boxes but no words, for want of a tokenizer: {error}; put {TOKENIZER_FILE} "
+            "beside the checkpoint and name that with --checkpoint"
+        )
 
 
 def _present(folder: Path, *names: str) -> dict[str, Path]:
@@ -124,6 +149,7 @@ def _set_up_exported(request: SetupRequest, *, with_torch: bool) -> list[str]:
     arguments = request.spec, request.store, request.export, request.progress
     folder, _ = export_model(*arguments, say=request.say)
     _say_if_without_memory(request, folder)
+    _add_tokenizer(request, folder)
     return write_exported(
         request.spec,
         folder,
@@ -140,7 +166,7 @@ def _set_up_assembled(request: SetupRequest, *, with_torch: bool) -> list[str]:
     spec, say = request.spec, request.say
     folder = assemble_graphs(spec, request.store, request.progress, say)
     encoder, decoder = folder / ENCODER_FILE, folder / DECODER_FILE
-    extras = _present(folder, *MEMORY_GRAPHS, MEMORY_FILE)
+    extras = _present(folder, *_PARTS)
     if with_torch:
         try:
             extras[NETWORK_FILE] = write_network(spec, request.store, request.export, request.progress, say)
@@ -277,7 +303,7 @@ def write_exported(
 
     Args:
         folder: what an export leaves: ``encoder.onnx``, ``decoder.onnx``, their external data, ``graphs.json`` and the
-            files of a memory.
+            files of a memory and of what finds concepts.
         make_default: gives the model its family's name, whichever model has that now.
         network: the same weights for torch.
         cpu_encoder: adds the encoder for CPUs, beside the plain one, if the network is one that it can be made of.
@@ -296,7 +322,7 @@ def write_exported(
         if not graph.is_file():
             raise SetupError(f"{folder} is not a complete export, {graph.name} is missing: export the model again")
     served = dataclasses.replace(spec, graphs=graphs)
-    extras = _present(folder, *MEMORY_GRAPHS, MEMORY_FILE) | ({} if network is None else {NETWORK_FILE: network})
+    extras = _present(folder, *_PARTS) | ({} if network is None else {NETWORK_FILE: network})
     if cpu_encoder and spec.architecture.backbone is Backbone.HIERA:
         extras |= _cpu_encoder(served, encoder, folder, say)
     if fast_decoder:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from triton_sam.models.catalog import CATALOG, VIDEO_MODEL
+from triton_sam.models.catalog import VIDEO_MODEL, find_spec
 from triton_sam.models.specs import ModelSpec
 from triton_sam.repository.segmenters import find_segmenters
 
 
 def is_embedded(model_id: str) -> bool:
     """Whether a model's memory is part of this package."""
-    spec = CATALOG.get(model_id)
+    spec = find_spec(model_id)
     return spec is not None and spec.assembly is not None
 
 

@@ -162,7 +162,7 @@ def test_pull(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["sam2:tiny", "--checkpoint"], "pull_checkpoint", "the checkpoint of sam2:tiny is in "),
         (["sam1:vit_b"], "pull_checkpoint", "the checkpoint of sam1:vit_b is in "),
         (["sam1:vit_b", "--checkpoint"], "pull_checkpoint", "the checkpoint of sam1:vit_b is in "),
-        (["sam3:tracker", "--onnx"], "pull_plain", "the ready-made graphs of sam3:tracker are in "),
+        (["sam3:full", "--onnx"], "pull_plain", "the ready-made graphs of sam3:full are in "),
     ],
     ids=["checkpoint beside graphs", "checkpoint alone", "checkpoint asked for", "graphs for others"],
 )

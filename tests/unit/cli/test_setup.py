@@ -135,7 +135,7 @@ def test_setup_checks_all_names_before_it_begins(made: SetUp) -> None:
     [
         ([], None),
         (["sam1:vit_h"], ["sam1:vit_h"]),
-        (["sam3", "sam2.1:large"], ["sam3:tracker", "sam2.1:large"]),
+        (["sam3", "sam2.1:large"], ["sam3:full", "sam2.1:large"]),
     ],
 )
 def test_setup_for_another_tool(

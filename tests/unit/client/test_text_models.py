@@ -33,7 +33,7 @@ class Server(MemoryServer):
 @pytest.mark.parametrize(
     ("models", "name"),
     [
-        ({"sam2": ("sam2:tiny", False), "sam3": ("sam3:tracker", True)}, "sam3"),
+        ({"sam2": ("sam2:tiny", False), "sam3": ("sam3:full", True)}, "sam3"),
         ({"sam2": ("sam2:tiny", True)}, "sam2"),
         ({"a": ("somebody:else", True), "b": ("sam2:tiny", True)}, "a"),
     ],

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 #: One model of each kind of network.
-FAMILIES = ("sam1:vit_b", "sam1:mobile", "sam2.1:tiny", "sam3:tracker")
-WITH_FEATURES = ("sam2.1:tiny", "sam3:tracker")
+FAMILIES = ("sam1:vit_b", "sam1:mobile", "sam2.1:tiny", "sam3:full")
+WITH_FEATURES = ("sam2.1:tiny", "sam3:full")
 WITHOUT_FEATURES = ("sam1:vit_b", "sam1:mobile")
 #: The smallest one without fine features and the smallest one with them.
 FOR_EVERY_COMMIT = frozenset({"sam1:vit_b", "sam2.1:tiny"})

@@ -94,7 +94,7 @@ def test_a_table_of_another_width_is_not_stretched(state: State) -> None:
         resized(changed, 256)
 
 
-@pytest.mark.parametrize("model_id", ["sam1:mobile", "sam2.1:tiny", "sam3:tracker"])
+@pytest.mark.parametrize("model_id", ["sam1:mobile", "sam2.1:tiny", "sam3:full"])
 def test_other_networks_have_no_table_of_the_image_size(model_id: str) -> None:
     """Their weights fit every size as they are."""
     spec = small_spec(model_id)
@@ -110,7 +110,7 @@ def test_other_networks_have_no_table_of_the_image_size(model_id: str) -> None:
         ("sam1:vit_b", 1000, 16),
         ("sam1:mobile", 1040, 32),
         ("sam2.1:tiny", 1040, 32),
-        ("sam3:tracker", 1024, 14),
+        ("sam3:full", 1024, 14),
         ("sam1:vit_b", 112, 16),
         ("sam1:vit_b", 0, 16),
         ("sam1:vit_b", -1024, 16),

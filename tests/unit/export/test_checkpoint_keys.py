@@ -45,7 +45,7 @@ def assert_fits(mapped: MappedWeights, expected: dict[str, Tensor]) -> None:
 # the official files, at full size
 
 
-@pytest.mark.parametrize("model_id", [model_id for model_id in PUBLISHED if model_id != "sam3:tracker"])
+@pytest.mark.parametrize("model_id", [model_id for model_id in PUBLISHED if model_id != "sam3:full"])
 def test_our_list_of_keys_has_the_size_of_the_official_file(model_id: str) -> None:
     """Keeps the lists here honest: torch.save adds some 300 bytes to each tensor, and nothing else is in the files."""
     spec = get_spec(model_id)
@@ -131,7 +131,7 @@ def test_every_tensor_comes_to_its_place(model_id: str) -> None:
 
 
 def test_the_origin_of_a_tensor_is_known() -> None:
-    spec = small_spec("sam3:tracker")
+    spec = small_spec("sam3:full")
     mapped = map_keys(official.tensors(official.sam3(spec.architecture)))
     trunk = "detector.backbone.vision_backbone.trunk."
     origin = mapped.origin
@@ -193,7 +193,7 @@ def hub_video_names(name: str) -> str:
 
 
 def test_the_whole_sam3_of_hugging_face() -> None:
-    state = state_of(small_network(small_spec("sam3:tracker")))
+    state = state_of(small_network(small_spec("sam3:full")))
     whole = {hub_video_names(name): tensor for name, tensor in state.items()}
     strangers = [
         "detector_model.vision_encoder.neck.fpn_layers.0.proj1.weight",
@@ -238,7 +238,7 @@ def test_the_video_sam3_of_hugging_face() -> None:
 
     with torch.device("meta"):
         whole = dict(Sam3VideoModel(Sam3VideoConfig()).state_dict())
-    spec = get_spec("sam3:tracker")
+    spec = get_spec("sam3:full")
     mapped = map_keys(whole)
     needed = meta_network(spec)
     assert_fits(mapped, needed)

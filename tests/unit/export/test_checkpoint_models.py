@@ -64,7 +64,7 @@ def test_all_problems_in_one_error(state: State, tmp_path: Path) -> None:
 
 
 def test_a_misshapen_part_of_a_joined_tensor_is_named_by_its_key(tmp_path: Path) -> None:
-    spec = small_spec("sam3:tracker")
+    spec = small_spec("sam3:full")
     shapes = official.sam3(spec.architecture)
     key = "detector.backbone.vision_backbone.trunk.blocks.0.attn.qkv.bias"
     state = official.tensors(shapes | {key: (3 * 65,)})

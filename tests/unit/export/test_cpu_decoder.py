@@ -198,7 +198,7 @@ def test_attentions_are_counted_in_any_spelling(ways: dict[str, Any], tmp_path: 
     assert count_attentions(Graph(model), analyse_decoder(model, GRAPHS)) == 2
 
 
-@pytest.mark.parametrize("model_id", ["sam1:vit_b", "sam2:tiny", "sam3:tracker"])
+@pytest.mark.parametrize("model_id", ["sam1:vit_b", "sam2:tiny", "sam3:full"])
 def test_true_decoders_double_the_sides_twice(model_id: str) -> None:
     assert count_upscalings(get_spec(model_id).graphs) == 2
 

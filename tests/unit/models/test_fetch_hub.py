@@ -122,12 +122,25 @@ def test_the_bytes_may_come_from_another_host_which_gets_no_token(
 # checksums
 
 
-@pytest.mark.parametrize("etag", ["0123456789abcdef0123456789abcdef01234567", "something", SUM.upper()])
+@pytest.mark.parametrize("etag", ["0123456789abcdef", "something", SUM.upper()])
 def test_without_a_checksum_the_hub_must_have_one(etag: str, server: FileServer, tmp_path: Path) -> None:
     add_hub_file(server, SOURCE, CONTENT, etag)
     assert "offers no checksum" in fails(tmp_path, None)
     assert downloads(server) == []
     assert get(tmp_path, SUM) == CONTENT, "the catalogue's own is enough"
+
+
+def test_a_small_file_has_the_checksum_of_git(server: FileServer, tmp_path: Path) -> None:
+    etag = hashlib.sha1(f"blob {len(CONTENT)}\0".encode() + CONTENT, usedforsecurity=False).hexdigest()
+    add_hub_file(server, SOURCE, CONTENT, etag)
+    assert fetch(SOURCE, tmp_path / "model", tmp_path / "work", Steps(), None) == SUM
+    assert (tmp_path / "model").read_bytes() == CONTENT
+
+
+def test_a_small_file_that_is_damaged_is_not_kept(server: FileServer, tmp_path: Path) -> None:
+    add_hub_file(server, SOURCE, CONTENT, "0123456789abcdef0123456789abcdef01234567")
+    assert "wrong checksum (git 0123456789ab...)" in fails(tmp_path, None)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
 def test_another_file_is_refused_before_it_is_downloaded(server: FileServer, tmp_path: Path) -> None:

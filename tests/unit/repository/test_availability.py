@@ -122,7 +122,8 @@ def states(settings: Settings, **options: object) -> dict[str, str]:
 
 def test_nothing_is_there(settings: Settings) -> None:
     assert states(settings) == dict.fromkeys(CATALOG, "not there") | dict.fromkeys(VLM_CATALOG, "not there") | {
-        "vlm:shapes": "downloaded"
+        "vlm:shapes": "downloaded",
+        "sam3:shapes": "downloaded",
     }
     assert not settings.home.exists()
 

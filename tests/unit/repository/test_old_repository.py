@@ -50,22 +50,27 @@ def test_the_imports_of_old_sources_resolve(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_old_folders_are_found_and_current(repository: Path) -> None:
+def test_old_folders_are_found_and_those_of_segmenters_are_current(repository: Path) -> None:
     assert find_segmenters(repository) == {"sam2": SPEC}
     assert find_profile_models(repository) == ["sam1_encoder"]
     assert find_vlms(repository) == {"shapes": SHAPES}
     assert is_current(SPEC, repository)
-    assert is_current_vlm(SHAPES, repository)
+    assert not is_current_vlm(SHAPES, repository), "it has no input for tasks"
 
 
 @pytest.mark.parametrize("own", [False, True])
-def test_old_folders_are_served_without_rewriting(
+def test_old_folders_are_served_without_rewriting_segmenters(
     own: bool, repository: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Nothing of a repository of the user's own is written; elsewhere models that answer get the input for tasks."""
     monkeypatch.setattr(availability, "missing_module", lambda _extra: "")
-    for module, name in ((selection, "set_up"), (selection, "refresh"), (segmenters, "writing"), (vlms, "writing")):
+    modules = [(selection, "set_up"), (selection, "refresh"), (segmenters, "writing"), *([(vlms, "writing")] * own)]
+    for module, name in modules:
         monkeypatch.setattr(module, name, lambda *_: pytest.fail("written"))
     before = contents(repository)
     found = prepare([], settings, repository if own else None)
     assert found == ModelSelection(repository, {"sam2": SPEC}, {"shapes": SHAPES})
-    assert contents(repository) == before
+    after = contents(repository)
+    changed = {name for name, content in after.items() if content != before.get(name)}
+    assert {name.partition("/")[0] for name in changed} == (set() if own else {SHAPES.name, SHAPES.stream_name})
+    assert is_current_vlm(SHAPES, repository) == (not own)

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.torch
 NAMES = {
     "sam1:vit_h": "sam1_encoder",
     "sam2.1:large": "sam2.1_large_encoder",
-    "sam3:tracker": "sam3_tracker_encoder_fp16",
+    "sam3:full": "sam3_tracker_encoder_fp16",
 }
 
 
@@ -105,7 +105,7 @@ def test_an_unknown_profile() -> None:
 def test_all_models_of_a_profile(world: World) -> None:
     assert world.set_up() == list(NAMES.values())
     assert world.exported == [("sam1:vit_h", ExportRequest()), ("sam2.1:large", ExportRequest())]
-    assert world.pulled == ["sam3:tracker"]
+    assert world.pulled == ["sam3:full"]
     assert world.said == [f"{name} from {model_id}" for model_id, name in NAMES.items()]
     assert sorted(find_profile_models(world.repository)) == sorted(NAMES.values())
 
@@ -119,7 +119,7 @@ def test_one_model_of_a_profile(model_id: str, world: World) -> None:
 def test_a_model_that_the_tool_does_not_call(world: World) -> None:
     with pytest.raises(InvalidInput) as caught:
         world.set_up(["sam1:vit_h", "sam2:tiny"])
-    assert str(caught.value) == "Paintera 1.14 does not call sam2:tiny: it calls sam1:vit_h, sam2.1:large, sam3:tracker"
+    assert str(caught.value) == "Paintera 1.14 does not call sam2:tiny: it calls sam1:vit_h, sam2.1:large, sam3:full"
     assert world.exported == []
     assert not world.repository.exists()
 
@@ -140,10 +140,10 @@ def test_a_checkpoint_of_the_users_own(world: World) -> None:
     "wishes", [{"checkpoint": Path("sam3.pt")}, {"precision": Precision.FP16}, {"image_size": 504}], ids=str
 )
 def test_wishes_that_the_ready_made_graph_does_not_grant(wishes: dict[str, Any], world: World) -> None:
-    world.set_up(["sam3:tracker"], **wishes)
+    world.set_up(["sam3:full"], **wishes)
     assert world.pulled == []
-    assert world.exported == [("sam3:tracker", ExportRequest(**wishes))]
-    assert world.adapted == [("sam3_tracker", {}, (-1.0, 1.0))]
+    assert world.exported == [("sam3:full", ExportRequest(**wishes))]
+    assert world.adapted == [("sam3_full", {}, (-1.0, 1.0))]
 
 
 def test_what_cannot_be_had_leaves_no_repository(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,7 +152,7 @@ def test_what_cannot_be_had_leaves_no_repository(world: World, monkeypatch: pyte
 
     monkeypatch.setattr(WeightStore, "pull_plain", fail)
     with pytest.raises(WeightsError):
-        world.set_up(["sam3:tracker"])
+        world.set_up(["sam3:full"])
     assert not world.repository.exists()
 
 
@@ -177,7 +177,7 @@ def tensors(entries: Any) -> list[tuple[str, list[int]]]:
             ],
         ),
         (
-            "sam3:tracker",
+            "sam3:full",
             ("pixel_values", 1008),
             [
                 ("image_embeddings.0", [-1, 32, 288, 288]),

@@ -37,7 +37,7 @@ SEGMENTERS = {
     "sam2.1_large": CATALOG["sam2.1:large"],
     "sam2": SPEC,
     # Set up without what finds words.
-    "sam3": replace(get_spec("sam3:tracker"), prompts=SPEC.prompts),
+    "sam3": replace(get_spec("sam3:full"), prompts=SPEC.prompts),
 }
 VLMS = {
     name: VlmSpec(

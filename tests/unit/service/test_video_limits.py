@@ -141,7 +141,7 @@ def test_a_service_without_a_memory() -> None:
     upload = ask("POST", "/v1/videos", Fake(), files={"file": ("a.mp4", b"0")})
     assert refusal(upload, 501, "not_served") == told_of
     named = ask("POST", "/v1/videos", video_fake(), json={"width": 8, "height": 8, "model": "sam3"})
-    assert "sam3:tracker does not remember videos" in refusal(named, 501, "not_served")
+    assert "sam3:full does not remember videos" in refusal(named, 501, "not_served")
 
 
 PROMPTS: dict[str, tuple[dict[str, Any], int, str]] = {

@@ -38,7 +38,7 @@ def reader(model_id: str) -> PictureReader:
     return PictureReader(small_spec(model_id), torch.device("cpu"), torch.float32)
 
 
-@pytest.mark.parametrize("model_id", ["sam1:vit_b", "sam2.1:tiny", "sam3:tracker"])
+@pytest.mark.parametrize("model_id", ["sam1:vit_b", "sam2.1:tiny", "sam3:full"])
 @pytest.mark.parametrize("size", [(600, 400), (97, 1031), (256, 256), (224, 224), (1, 5)])
 def test_as_pillow_resizes(model_id: str, size: tuple[int, int]) -> None:
     spec = small_spec(model_id)
@@ -58,8 +58,8 @@ IMAGENET = (
     np.array((0.485, 0.456, 0.406), np.float32).reshape(3, 1, 1),
     np.array((0.229, 0.224, 0.225), np.float32).reshape(3, 1, 1),
 )
-MEAN = {"sam1:vit_b": IMAGENET[0], "sam2.1:tiny": IMAGENET[0], "sam3:tracker": HALF}
-STD = {"sam1:vit_b": IMAGENET[1], "sam2.1:tiny": IMAGENET[1], "sam3:tracker": HALF}
+MEAN = {"sam1:vit_b": IMAGENET[0], "sam2.1:tiny": IMAGENET[0], "sam3:full": HALF}
+STD = {"sam1:vit_b": IMAGENET[1], "sam2.1:tiny": IMAGENET[1], "sam3:full": HALF}
 
 
 def test_any_kind_of_picture_is_read() -> None:

@@ -24,7 +24,7 @@ from triton_sam.settings import Settings
 
 Models = Callable[[str], VideoModel]
 MODEL = "sam2.1:tiny"
-EACH_MODEL = pytest.mark.parametrize("model_id", [MODEL, pytest.param("sam3:tracker", marks=pytest.mark.part("video"))])
+EACH_MODEL = pytest.mark.parametrize("model_id", [MODEL, pytest.param("sam3:full", marks=pytest.mark.part("video"))])
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from tests.video_script import HEIGHT, WIDTH
 from triton_sam.models.architecture import Backbone
 
 
-@pytest.mark.parametrize("model_id", ["sam2.1:tiny", "sam3:tracker"])
+@pytest.mark.parametrize("model_id", ["sam2.1:tiny", "sam3:full"])
 def test_tracking_without_corrections(
     model_id: str, video_model: Callable[[str], VideoModel], new_oracle: Callable[[str], VideoOracle]
 ) -> None:

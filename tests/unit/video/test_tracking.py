@@ -58,7 +58,7 @@ def test_sixty_frames_equal_the_definition(
 
 
 @EACH_ENGINE
-@each_model("sam3:tracker")
+@each_model("sam3:full")
 def test_prompts_in_many_frames_equal_the_definition(
     engine: str, model_id: str, tracker: Trackers, new_oracle: Oracles, wanted: Callable[[str, str, str], Results]
 ) -> None:

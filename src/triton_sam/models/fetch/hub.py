@@ -21,6 +21,8 @@ from triton_sam.models.specs import HubSource
 
 NO_HUB = "the response is not from a Hugging Face Hub: check HF_ENDPOINT and the proxy"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+#: Small files are in git itself, which names them after this.
+_SHA1 = re.compile(r"[0-9a-f]{40}")
 
 
 def fetch_from_hub(source: HubSource, target: Path, work: Path, progress: Progress, sha256: str | None) -> str:
@@ -38,7 +40,8 @@ def fetch_from_hub(source: HubSource, target: Path, work: Path, progress: Progre
         raise WeightsError("HF_HUB_OFFLINE is set and the file is not in the Hub's cache: unset it to download")
     url, etag, size = _look_up(source)
     offered = etag if _SHA256.fullmatch(etag) else None
-    if sha256 is None and offered is None:
+    in_git = sha256 is None and _SHA1.fullmatch(etag) is not None
+    if sha256 is None and offered is None and not in_git:
         raise WeightsError("the Hub offers no checksum that the file could be compared with, so it is not used")
     if sha256 is not None and offered is not None and offered != sha256:
         raise WeightsError(f"the Hub has another file (sha256 {offered[:12]}..., expected {sha256[:12]}...)")
@@ -47,8 +50,19 @@ def fetch_from_hub(source: HubSource, target: Path, work: Path, progress: Progre
         target.replace(partial)  # an earlier try was killed before it was verified
     if not partial.exists() or partial.stat().st_size != size:
         download(url, partial, progress, Access(_authorization()))
+    if in_git:
+        if git_digest(partial) != etag:
+            partial.unlink()
+            raise WeightsError(f"{target.name} has the wrong checksum (git {etag[:12]}...), so it was not kept")
+        offered = digest_of(partial)
     partial.replace(target)
     return sha256 or offered or ""
+
+
+def git_digest(path: Path) -> str:
+    """The checksum by which git, and so the Hub, knows a small file."""
+    content = path.read_bytes()
+    return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
 
 
 def _cached(source: HubSource, sha256: str | None) -> tuple[Path, str] | None:
@@ -60,6 +74,8 @@ def _cached(source: HubSource, sha256: str | None) -> tuple[Path, str] | None:
         return None
     path = Path(found).resolve()
     expected = sha256 or path.name
+    if _SHA1.fullmatch(expected):
+        return (path, digest_of(path)) if git_digest(path) == expected else None
     if not _SHA256.fullmatch(expected):
         return None
     try:
