@@ -45,8 +45,10 @@ class VlmRequest:
 
 def _task(arrays: Arrays) -> Task:
     text = _text(arrays, "task")
+    if text is None:
+        return Task.ANSWER
     try:
-        return Task.ANSWER if text is None else Task(text)
+        return Task(text)
     except ValueError:
         known = ", ".join(task.value for task in Task)
         raise InvalidInput(f"task is one of {known}, not {text[:_LONGEST_TASK]!r}") from None

@@ -325,7 +325,8 @@ class _Decoder(nn.Module):
         down = self.box_rpb_embed_y(place_bias(edges[..., 1::2], self._grid))
         across = self.box_rpb_embed_x(place_bias(edges[..., 0::2], self._grid))
         both = down.permute(0, 3, 1, 2)[..., None] + across.permute(0, 3, 1, 2)[..., None, :]
-        return both.flatten(3)
+        near: Tensor = both.flatten(3)
+        return near
 
 
 class _Mlp(nn.Module):
