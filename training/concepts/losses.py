@@ -40,12 +40,17 @@ def xyxy(boxes: Tensor) -> Tensor:
 def generous_overlap(one: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
     """Generalised IoU and IoU of boxes [...,4] xyxy, broadcast."""
     low, high = torch.maximum(one[..., :2], other[..., :2]), torch.minimum(one[..., 2:], other[..., 2:])
-    both = (high - low).clamp(min=0).prod(-1)
-    either = (one[..., 2:] - one[..., :2]).prod(-1) + (other[..., 2:] - other[..., :2]).prod(-1) - both
+    both = _area((high - low).clamp(min=0))
+    either = _area(one[..., 2:] - one[..., :2]) + _area(other[..., 2:] - other[..., :2]) - both
     hull = torch.maximum(one[..., 2:], other[..., 2:]) - torch.minimum(one[..., :2], other[..., :2])
-    whole = hull.prod(-1).clamp(min=1e-7)
+    whole = _area(hull).clamp(min=1e-7)
     overlap = both / either.clamp(min=1e-7)
     return overlap - (whole - either) / whole, overlap
+
+
+def _area(size: Tensor) -> Tensor:
+    """[...,2] -> [...]; the gradient of ``prod`` would wait for the device."""
+    return size[..., 0] * size[..., 1]
 
 
 def find_loss(found: Found, targets: Targets) -> tuple[dict[str, Tensor], Tensor]:

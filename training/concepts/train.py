@@ -10,6 +10,7 @@ import json
 import math
 import sys
 import time
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,7 @@ def main() -> int:
     parser.add_argument("--scenes", type=int, default=64)
     parser.add_argument("--rate", type=float, default=1e-3)
     parser.add_argument("--begin", type=Path, help="a network.safetensors to begin with")
+    parser.add_argument("--plain", action="store_true", help="does not compile the network's layers")
     parser.add_argument("--ways", type=int, default=40, help="phrases for each combination of attributes")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
@@ -62,10 +64,13 @@ class Training:
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
         torch.backends.cudnn.benchmark = True
         plain_masks()
+        compiles = cuda and not options.plain
         self.network, self._mean = (ConceptNetwork().to(self._device) for _ in range(2))
         if options.begin is not None:
             load_weights(self.network, {name: one.float() for name, one in load_file(options.begin).items()})
         self._mean.eval().load_state_dict(self.network.state_dict())
+        if compiles:
+            compile_layers(self.network)
         phrases = Phrases(torch.device(self._device), SEED, options.ways)
         self._scenes = Scenes(self._device, SEED, phrases, fast=cuda)
         self._held_out = Scenes(self._device, SEED + 1, phrases)
@@ -125,9 +130,11 @@ class Training:
         try:
             with torch.cuda.graph(graph):
                 self.step()
-        except RuntimeError as error:
-            say(f"no graph: {error}")
-            torch.cuda.synchronize()
+        except RuntimeError:
+            say(traceback.format_exc())
+            # The half-made graph keeps the old ones.
+            self._scenes = Scenes(self._device, SEED, self._scenes.phrases, fast=True)
+            self._random = torch.Generator(self._device).manual_seed(SEED)
             return None
         return graph
 
@@ -229,6 +236,22 @@ class Training:
         weights = {name: one.detach().half().cpu().contiguous() for name, one in network_weights(self._mean).items()}
         save_file(weights, self._options.out / "network.safetensors")
         make_tokenizer().save(str(self._options.out / "tokenizer.json"))
+
+
+def compile_layers(network: ConceptNetwork) -> None:
+    """Layers that occur several times are compiled once, and what makes maps for masks."""
+    detector, tracker = network.detector, network.tracker
+    several = (
+        tracker.vision_encoder.backbone.layers,
+        detector.text_encoder.text_model.encoder.layers,
+        detector.geometry_encoder.layers,
+        detector.detr_encoder.layers,
+        detector.detr_decoder.layers,
+        [detector.mask_decoder.pixel_decoder],
+    )
+    for layers in several:
+        for layer in layers:
+            layer.compile(dynamic=False)
 
 
 def look(network: ConceptNetwork, features: Tensor, batch: Batch) -> tuple[Found, list[Tensor], Tensor]:
