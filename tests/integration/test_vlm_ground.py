@@ -55,6 +55,8 @@ def test_the_toy_and_a_segmenter(door: str, vlm_server: RunningServer, scene: Im
     with TritonVLMClient(vlm_server.urls[door]) as client:
         found = client.ground("shapes", scene, "where is the red circle?")
         assert found.text == "The red circle is at the top left."
+        check(found, scene, Region("red circle", point=(64.0, 64.0)))
+        found = client.ground("shapes", scene, "where is the red circle?", task="detect")
         check(found, scene, Region("red circle", box=(0.0, 0.0, 128.0, 128.0)))
         found = client.ground("vlm:shapes", png(scene), "blue square", task="point", segmenter="sam2")
         check(found, scene, Region("blue square", point=(192.0, 192.0)))
@@ -73,8 +75,8 @@ def test_the_middle_of_a_wide_image(vlm_server: RunningServer, scene: Image.Imag
     check(
         found,
         wide,
-        Region("red circle", box=(158.0, 0.0, 286.0, 128.0)),
-        Region("yellow star", box=(414.0, 0.0, 542.0, 128.0)),
+        Region("red circle", point=(222.0, 64.0)),
+        Region("yellow star", point=(478.0, 64.0)),
     )
 
 
@@ -113,10 +115,10 @@ def test_the_route_and_the_command(
     done = CliRunner().invoke(app.app, words)
     assert done.exit_code == 0, done.output
     assert "The blue square is in the centre." in done.output
-    assert "blue square: box 128, 128, 256, 256, score" in done.output
-    assert json.loads((tmp_path / "found.json").read_text())["regions"][0]["box"] == region["box"]
+    assert "blue square: point 192, 192, score" in done.output
+    assert json.loads((tmp_path / "found.json").read_text())["regions"][0]["point"] == [192.0, 192.0]
     with Image.open(tmp_path / "mask.png") as mask, Image.open(tmp_path / "seen.png") as seen:
-        assert_mask(np.asarray(mask) > 0, scene, box=region["box"])
+        assert_mask(np.asarray(mask) > 0, scene, points=[(192.0, 192.0)])
         assert seen.size == scene.size
 
 
@@ -145,17 +147,27 @@ def test_boxes_and_points_of_own_code(door: str, vlm_server: RunningServer) -> N
         assert client.ground("moondream2", image, "blue", task="detect").regions == ()
 
 
-@pytest.mark.part("vlm")
-def test_a_photograph_that_lies_on_its_side(vlm_server: RunningServer) -> None:
-    """Both models turn it upright, and what comes back are pixels as a person sees them."""
-    upright = painted(448, 224, red=(80, 40, 240, 120))
+def lying(upright: Image.Image, orientation: int) -> bytes:
+    """A JPEG file that a viewer turns, so that it looks like ``upright``."""
+    stored = {3: Image.Transpose.ROTATE_180, 6: Image.Transpose.ROTATE_90, 7: Image.Transpose.TRANSVERSE}[orientation]
     exif = Image.Exif()
-    exif[0x0112] = 6  # turn a quarter clockwise
+    exif[0x0112] = orientation
     buffer = io.BytesIO()
-    upright.transpose(Image.Transpose.ROTATE_90).save(buffer, "JPEG", quality=95, subsampling=0, exif=exif)
-    with TritonVLMClient(vlm_server.urls["service"]) as client:
-        found = client.ground("moondream2", buffer.getvalue(), "red", task="detect")
-    check(found, upright, Region("red", box=(80.0, 40.0, 240.0, 120.0)))
+    upright.transpose(stored).save(buffer, "JPEG", quality=95, subsampling=0, exif=exif)
+    return buffer.getvalue()
+
+
+@pytest.mark.part("vlm")
+@pytest.mark.parametrize(("door", "orientation"), [("HTTP", 3), ("gRPC", 6), ("service", 7)])
+def test_a_photograph_that_lies_on_its_side(door: str, orientation: int, vlm_server: RunningServer) -> None:
+    """Both models turn it upright, and what comes back are pixels as a person sees them."""
+    upright = painted(224, 448, red=(40, 80, 120, 240))
+    with TritonVLMClient(vlm_server.urls[door]) as client:
+        photograph = lying(upright, orientation)
+        found = client.ground("moondream2", photograph, "red", task="detect")
+        check(found, upright, Region("red", box=(40.0, 80.0, 120.0, 240.0)))
+        found = client.ground("moondream2", photograph, "red", task="point")
+        check(found, upright, Region("red", point=(80.0, 160.0)))
 
 
 @pytest.fixture(scope="module")
@@ -196,6 +208,23 @@ def test_phrases_with_boxes(door: str, kosmos2_server: RunningServer) -> None:
             client.ground("kosmos2", image, "the cup", task="point")
 
 
+@pytest.mark.part("vlm")
+@pytest.mark.parametrize(("door", "orientation"), [("HTTP", 3), ("gRPC", 6), ("service", 7)])
+def test_phrases_in_a_tall_photograph_that_lies_on_its_side(
+    door: str, orientation: int, kosmos2_server: RunningServer
+) -> None:
+    """The patches are those of the image as a person sees it, 320 wide and 960 tall."""
+    upright = painted(320, 960, red=(0, 0, 200, 700))
+    with TritonVLMClient(kosmos2_server.urls[door]) as client:
+        found = client.ground("kosmos2", lying(upright, orientation), "Where is the ball?")
+    check(
+        found,
+        upright,
+        Region("a red ball", box=(125.0, 45.0, 315.0, 795.0)),
+        Region("a dog", box=(55.0, 15.0, 155.0, 855.0)),
+    )
+
+
 # -- the toy with a real segmenter ---------------------------------------------------------------------------------
 
 
@@ -203,7 +232,7 @@ def test_phrases_with_boxes(door: str, kosmos2_server: RunningServer) -> None:
 def test_the_toy_with_published_weights(
     real_repository: Path, real_spec: Any, tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A place is a ninth of the image, and the mask is nevertheless the shape there."""
+    """A place is a ninth of the image: the mask of its middle is nevertheless the shape there."""
     import random
 
     from training.shapes.scenes import draw, make_scene

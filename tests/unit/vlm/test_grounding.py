@@ -207,14 +207,13 @@ def scene() -> Image.Image:
 
 
 def test_the_toy_gives_the_cells_of_its_places(shapes: Engine, scene: Image.Image) -> None:
-    top_left, centre = [0.0, 0.0, 128.0, 128.0], [128.0, 128.0, 256.0, 256.0]
-    red = {"label": "red circle"}
+    red, middle = {"label": "red circle"}, [64.0, 64.0]
     for text in ("Where is the red circle?", "where is the red circle"):
-        assert regions(shapes, text, Task.GROUND, scene) == [red | {"box": top_left}]
-    assert regions(shapes, "red circle", Task.DETECT, scene) == [red | {"box": top_left}]
-    assert regions(shapes, "the red circle", Task.POINT, scene) == [red | {"point": [64.0, 64.0]}]
+        assert regions(shapes, text, Task.GROUND, scene) == [red | {"point": middle}]
+    assert regions(shapes, "red circle", Task.DETECT, scene) == [red | {"box": [0.0, 0.0, 128.0, 128.0]}]
+    assert regions(shapes, "the red circle", Task.POINT, scene) == [red | {"point": middle}]
     found = regions(shapes, "Describe this image.", Task.GROUND, scene)
-    assert {"label": "blue square", "box": centre} in found
+    assert {"label": "blue square", "point": [192.0, 192.0]} in found
     assert len(found) == 5
 
 

@@ -72,7 +72,8 @@ class _ProcessorAdapter:
 class ChatAdapter(_ProcessorAdapter):
     """Conversations in the checkpoint's own chat template. The image comes before the first question.
 
-    Its regions are the cells of ``spec.places``.
+    Its regions are the cells of ``spec.places``: boxes where boxes are asked for, else the middles, of which a
+    segmenter makes far better masks. The thing is there, but the cell is much larger than it.
     """
 
     def __init__(self, processor: Any, network: Any, spec: VlmSpec) -> None:
@@ -104,10 +105,10 @@ class ChatAdapter(_ProcessorAdapter):
             named = question.task is not Task.GROUND
             if named and not all(word in question.text.lower() for word in label.lower().split()):
                 continue  # it does not know what was asked for, and has named something else
-            if question.task is Task.POINT:
-                found += point_region(label, (x0 + x1) / 2, (y0 + y1) / 2, crop)
-            else:
+            if question.task is Task.DETECT:
                 found += box_region(label, (x0, y0, x1, y1), crop)
+            else:
+                found += point_region(label, (x0 + x1) / 2, (y0 + y1) / 2, crop)
         return found
 
 
