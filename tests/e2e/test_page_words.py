@@ -200,8 +200,11 @@ def test_words_slider_accept_drop_refine_export(
 def test_examples_by_box_by_object_and_by_key(server: RunningServer, open_page: OpenPage) -> None:
     screen, words = open_words(server, open_page)
     page = screen.page
+    screen.press("l")
+    screen.expect_notice("words", "takes no words and no examples.")
     with page.expect_response("**/v1/images"):
-        page.get_by_role("button", name=f"Use {TAKES_WORDS}").click()
+        page.locator("#notices").get_by_role("button", name=f"Use {TAKES_WORDS}").click()
+    screen.expect_no_notice("words")
     screen.actual_size()
     screen.press("l")
     screen.expect_notice("words", "Draw a box around one")

@@ -94,6 +94,7 @@ test("what is an object of the class already is not found again", () => {
   const same = [concept("coin", [NEARLY_LEFT], [HALF_LEFT], [RIGHT])];
   assert.deepEqual(masksOf(withInstances(accepted, same, classOf)), [HALF_LEFT, LEFT, RIGHT]);
   assert.deepEqual(masksOf(withInstances(accepted, [concept("spoon", [LEFT])], classOf)), [LEFT, LEFT, RIGHT], "of another class it is");
+  assert.equal(withInstances(accepted, [concept("", [LEFT])], classOf).things.length, 2, "what examples show is of any class");
   assert.deepEqual(masksOf(withInstances(documents.newDocument(), [concept("", [LEFT], [NOTHING])], classOf)), [LEFT], "an empty mask is nothing");
 });
 
@@ -130,5 +131,10 @@ test("sentences name what is missing, what the slider hides, and what was left o
     missing: "No coin found. No spoon with a score of 0.50 or more: lower Least score to see 1 with less.",
     counted: "coin: 0 found. spoon: 0 found.",
   });
+  const many = ["a", "b", "c", "d", "e"].map((words) => concept(words));
+  assert.equal(told(many).missing, "No a, b, c or 2 others found.");
+  assert.equal(told(many.slice(0, 4)).missing, "No a, b, c or 1 other found.");
+  assert.equal(told(many.slice(0, 2)).missing, "No a or b found.");
+  assert.equal(told([concept("red ".repeat(30).trim())]).missing, `No ${"red ".repeat(10).trim()}… found.`);
   assert.deepEqual(told([concept("")]), { missing: "Nothing like the examples was found.", counted: "Like the examples: 0 found." });
 });

@@ -4,7 +4,7 @@ import { test } from "node:test";
 
 import { addClass, classNamed, classOf, mergeClasses, newClasses } from "../../src/triton_sam/service/static/js/core/classes.js";
 import * as documents from "../../src/triton_sam/service/static/js/core/document.js";
-import { countFound, withFilter } from "../../src/triton_sam/service/static/js/core/found.js";
+import { accept, countFound, withFilter } from "../../src/triton_sam/service/static/js/core/found.js";
 import { amend, newHistory, step, undo } from "../../src/triton_sam/service/static/js/core/history.js";
 import { toCocoRle } from "../../src/triton_sam/service/static/js/core/mask.js";
 import { Problem } from "../../src/triton_sam/service/static/js/net/problems.js";
@@ -19,6 +19,7 @@ class App extends EventTarget {
   constructor() {
     super();
     this.picture = { width: 6, height: 3 };
+    this.models = [{ id: "sam3", title: "a model of drawings" }];
     this.history = newHistory(documents.newDocument());
     this.asked = [];
     this.notices = [];
@@ -31,6 +32,7 @@ class App extends EventTarget {
     this.known = addClass(newClasses(), "cell");
     this.classes = {
       active: null,
+      of: (id) => classOf(this.known, id),
       merge: (others) => {
         const { classes, ids } = mergeClasses(this.known, others);
         this.known = classes;
@@ -106,6 +108,16 @@ test("the threshold that was chosen for words stays with the next ones", async (
   assert.deepEqual(countFound(app.document), { total: 2, shown: 2 });
 });
 
+test("where nothing is found it says what the model is; where all is known, that it is", async () => {
+  const { app } = await answered("coin, spoon", answerOf([], []));
+  assert.equal(app.notices.at(-1), "No coin or spoon found. sam3 is a model of drawings.");
+  await answered("coin", answerOf([[LEFT, 0.9]]), app);
+  assert.equal(app.notices.at(-1), "");
+  app.amend((document) => accept(document));
+  await answered("coin", answerOf([[LEFT, 0.9]]), app);
+  assert.equal(app.notices.at(-1), "What was found is there already.");
+});
+
 test("cancelled, it has changed nothing, and the request is over; another image ends it silently", async () => {
   const { app, session, over } = await begun("coin");
   session.cancel();
@@ -145,10 +157,10 @@ test("a box that is nothing else becomes an example; an object stays, and lends 
   const { app, examples } = withExamples();
   app.change((document) => documents.addBox(document, [0, 0, 3, 3]));
   examples.add(1);
-  assert.deepEqual([examples.all, app.document.things], [[{ box: [0, 0, 3, 3], label: 1 }], []]);
+  assert.deepEqual([examples.all, app.document.things], [[{ box: [0, 0, 3, 3], label: 1, classId: null }], []]);
   app.change((document) => documents.paint(document, RIGHT, false));
   examples.add(0);
-  assert.deepEqual(examples.all.at(-1), { box: [4, 0, 6, 2], label: 0 });
+  assert.deepEqual(examples.all.at(-1), { box: [4, 0, 6, 2], label: 0, classId: null });
   assert.deepEqual([app.document.things.length, app.document.activeId], [1, null]);
   examples.remove(0);
   assert.equal(examples.all.length, 1);
@@ -164,7 +176,7 @@ test("without an object there is a sentence; the same box is one example", () =>
     app.change((document) => documents.addBox(document, [0, 0, 3, 3]));
     examples.add(label);
   }
-  assert.deepEqual(examples.all, [{ box: [0, 0, 3, 3], label: 0 }]);
+  assert.deepEqual(examples.all, [{ box: [0, 0, 3, 3], label: 0, classId: null }]);
 });
 
 test("what was found and is not meant is dropped, and shows what is not meant", async () => {
@@ -172,9 +184,21 @@ test("what was found and is not meant is dropped, and shows what is not meant", 
   await answered("coin", answerOf([[LEFT, 0.9], [RIGHT, 0.8]]), app);
   app.adjust((document) => documents.activate(document, document.things[1].id));
   examples.add(0);
-  assert.deepEqual([app.document.things.map(({ base }) => base), examples.all], [[LEFT], [{ box: [4, 0, 6, 2], label: 0 }]]);
+  assert.deepEqual([app.document.things.map(({ base }) => base), examples.all], [[LEFT], [{ box: [4, 0, 6, 2], label: 0, classId: classNamed(app.known, "coin").id }]]);
   const { over } = await begun("coin", app, examples.all);
   assert.deepEqual(app.asked.at(-1).exemplars, [[4, 0, 6, 2]]);
   app.answer.resolve(answerOf([]));
   await over;
+});
+
+test("what is like an object has its class, and is no second object where there is one", async () => {
+  const { app, examples } = withExamples();
+  await answered("coin", answerOf([[LEFT, 0.9]]), app);
+  app.adjust((document) => documents.activate(accept(document), document.things[0].id));
+  examples.add(1);
+  const { over } = await begun("", app, examples.all);
+  app.answer.resolve(answerOf([[LEFT, 0.9], [RIGHT, 0.8]]));
+  await over;
+  assert.deepEqual(app.document.things.map(({ base }) => base), [RIGHT, LEFT]);
+  assert.ok(app.document.things.every(({ classId }) => classId === classNamed(app.known, "coin").id));
 });

@@ -20,12 +20,13 @@ export class Showing {
     return this._abort ? "busy" : "offered";
   }
 
-  /** Begins, or ends what has begun. */
+  /** Begins, or ends what has begun. @returns {Promise<boolean>} whether it is shown */
   async toggle(turn, found) {
     if (this._abort) {
       this._abort.abort();
-      return;
+      return false;
     }
+    let isShown = false;
     const app = this._app;
     const { questionsEnd } = app;
     const abort = new AbortController();
@@ -38,10 +39,12 @@ export class Showing {
       });
       const told = await showMe(app, turn, found, AbortSignal.any([abort.signal, questionsEnd]));
       app.notice(KIND, told);
+      isShown = !told;
     } catch (error) {
       if (!abort.signal.aborted && !questionsEnd.aborted && error?.name !== "AbortError") app.notice(KIND, sentence(error));
     }
     this._abort = null;
     this._tell();
+    return isShown;
   }
 }

@@ -74,10 +74,10 @@ function showTurns(app, chatting, interaction, closePanel) {
       interaction.takeFound(index);
       if (byHand) leave();
     },
-    showAll: (byHand) => {
-      const { boxes } = interaction.found;
-      showing.toggle(chatting.turns.at(-1), boxes);
-      if (byHand && boxes.length) leave(); // else the model is asked, and one may want to stop it
+    showAll: async (byHand) => {
+      const isShown = await showing.toggle(chatting.turns.at(-1), interaction.found.boxes);
+      // The model may have been asked for it, and the next question may be half typed.
+      if (byHand && isShown && document.activeElement !== $("ask-text")) leave();
     },
   };
   const leave = () => {

@@ -40,7 +40,7 @@ export class Examples extends EventTarget {
     const isUsedUp = isBoxOnly(active) || (label === 0 && isUntouched(active));
     if (isUsedUp) this._app.change((before) => documents.remove(before, active.id));
     else this._app.adjust((before) => documents.activate(before, null));
-    this._become([...this.all.filter((other) => !sameBox(other.box, box)), { box, label }]);
+    this._become([...this.all.filter((other) => !sameBox(other.box, box)), { box, label, classId: active.classId ?? null }]);
     this._app.announce(label ? "An example." : "An example of what is not meant.");
   }
 

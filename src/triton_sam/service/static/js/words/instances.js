@@ -15,6 +15,9 @@ import { nextColour } from "../core/palette.js";
 
 /** Of the common pixels to all: with more, two masks are the same object. */
 const SAME = 0.7;
+/** So many words are named in a sentence, and so many characters of each. */
+const NAMED = 3;
+const LONGEST_NAMED = 40;
 
 /**
  * @param {{concepts: object[], masks: object[]}} result of /v1/segment
@@ -35,7 +38,8 @@ export function conceptsIn(result, words, { width, height }) {
 
 /**
  * Adds the instances as found objects. Those of an earlier find for the same words go, and those of "Find everything", if
- * the user has neither changed nor accepted them. What is an object of the same class already is not added again.
+ * the user has neither changed nor accepted them. What is an object of the same class already is not added again; what only
+ * examples show is not added where there is an object of any class.
  * @param {import("../core/document.js").Document} document
  * @param {Concept[]} concepts
  * @param {(words: string) => import("../core/classes.js").Class|null} classOf
@@ -47,7 +51,8 @@ export function withInstances(document, concepts, classOf) {
   const colours = kept.map(({ colour }) => colour);
   const found = concepts.flatMap(({ words, instances }) => {
     const one = classOf(words);
-    const known = kept.filter(({ classId }) => (classId ?? null) === (one?.id ?? null)).map(maskOf).filter(Boolean);
+    const isOfIt = ({ classId }) => !words || (classId ?? null) === (one?.id ?? null);
+    const known = kept.filter(isOfIt).map(maskOf).filter(Boolean);
     const isNew = ({ mask }) => areaOf(mask) > 0 && !known.some((other) => isSame(mask, other));
     return instances.filter(isNew).map(({ mask, score }) => {
       const colour = nextColour(colours);
@@ -71,10 +76,11 @@ const doMeet = (a, b) => a && b && a.x < b.x + b.width && b.x < a.x + a.width &&
  * @returns {{missing: string, counted: string}} missing: what there is none of, and how to see more; counted: for screen readers
  */
 export function sentencesFor(concepts, least) {
-  const missing = concepts.map(({ words, found, instances }) => {
-    if (!instances.length) return words ? `No ${words} found.` : "Nothing like the examples was found.";
+  const absent = concepts.filter(({ instances }) => !instances.length);
+  const present = concepts.filter(({ instances }) => instances.length);
+  const told = present.map(({ words, found, instances }) => {
     const shown = instances.filter(({ score }) => score >= least).length;
-    const what = words || "instance";
+    const what = shortened(words) || "instance";
     if (!shown) return `No ${what} with a score of ${least.toFixed(2)} or more: lower Least score to see ${instances.length} with less.`;
     return found > instances.length ? `${found.toLocaleString("en")} were found for ${what}, and the best ${instances.length} are here.` : "";
   });
@@ -82,5 +88,18 @@ export function sentencesFor(concepts, least) {
     const shown = instances.filter(({ score }) => score >= least).length;
     return `${words || "Like the examples"}: ${shown} found.`;
   });
-  return { missing: missing.filter(Boolean).join(" "), counted: counted.join(" ") };
+  return { missing: [absentOf(absent), ...told].filter(Boolean).join(" "), counted: counted.join(" ") };
 }
+
+/** @returns {string} "No coin, cup, spoon or 3 others found." */
+function absentOf(concepts) {
+  if (!concepts.length) return "";
+  const names = concepts.slice(0, NAMED).map(({ words }) => shortened(words));
+  if (!names[0]) return "Nothing like the examples was found.";
+  const more = concepts.length - names.length;
+  if (more) names.push(more === 1 ? "1 other" : `${more} others`);
+  const last = names.pop();
+  return `No ${names.length ? `${names.join(", ")} or ${last}` : last} found.`;
+}
+
+const shortened = (words) => (words.length > LONGEST_NAMED ? `${words.slice(0, LONGEST_NAMED).trimEnd()}…` : words);

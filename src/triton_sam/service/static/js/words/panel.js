@@ -23,8 +23,8 @@ export function startPanel(app, session, examples, closePanel) {
   form.onsubmit = (event) => {
     event.preventDefault();
     if (session.isBusy) return;
-    closePanel();
     session.find(text.value);
+    if (session.isBusy) closePanel(); // what is refused can be typed again
   };
   text.onkeydown = ({ key }) => {
     if (key !== "Escape") return;
@@ -49,14 +49,30 @@ export function startPanel(app, session, examples, closePanel) {
   show();
 }
 
-/** A button that chooses the default of the models that take words, or the first. */
+/** @returns {string} the id of the default of the models that take words, or of the first */
+const choiceOf = (able) => (able.find((model) => model.default) ?? able[0]).id;
+
+function choose(id) {
+  $("model").value = id;
+  $("model").dispatchEvent(new Event("change"));
+}
+
 function chooser(able) {
-  const { id } = able.find((model) => model.default) ?? able[0];
-  const onclick = () => {
-    $("model").value = id;
-    $("model").dispatchEvent(new Event("change"));
-  };
-  return element("button", { type: "button", class: "link", onclick }, `Use ${id}`);
+  const id = choiceOf(able);
+  return element("button", { type: "button", class: "link", onclick: () => choose(id) }, `Use ${id}`);
+}
+
+/**
+ * Says so if the model in use takes no words; there is another one that does.
+ * @param {import("../app.js").App} app @returns {boolean} whether it takes them
+ */
+export function isAbleOrTold(app) {
+  const able = app.models.filter(takesWords);
+  const { model } = app.images;
+  if (able.some(({ id }) => id === model)) return true;
+  const id = choiceOf(able);
+  app.notice("words", `${model} takes no words and no examples.`, { label: `Use ${id}`, run: () => choose(id) });
+  return false;
 }
 
 function exampleRow(examples) {

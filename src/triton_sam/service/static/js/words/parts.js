@@ -1,6 +1,6 @@
 /** The parts for words and examples, loaded once a model is served that understands them. */
 import { Examples } from "./examples.js";
-import { startPanel } from "./panel.js";
+import { isAbleOrTold, startPanel } from "./panel.js";
 import { WordsSession } from "./session.js";
 
 /**
@@ -11,5 +11,5 @@ import { WordsSession } from "./session.js";
 export function wordsParts(app, interaction, closePanel) {
   const examples = new Examples(app, interaction);
   startPanel(app, new WordsSession(app, examples), examples, closePanel);
-  return { example: (label) => examples.add(label) };
+  return { example: (label) => isAbleOrTold(app) && examples.add(label) };
 }

@@ -1,7 +1,8 @@
 /**
  * What is looked for, as the user says it, and as /v1/segment reads it.
  *
- * @typedef {{box: number[], label: 0|1}} Example  x0, y0, x1, y1 in original pixels; 1: like this, 0: not this
+ * @typedef {{box: number[], label: 0|1, classId?: string|null}} Example  x0, y0, x1, y1 in original pixels; 1: like this, 0: not
+ *   this; classId: of the object that it is
  */
 import { Problem } from "../net/problems.js";
 

@@ -13,6 +13,7 @@ import { SHOWN_SCORE, promptOf, wordsOf } from "./prompt.js";
 const KIND = "words";
 /** Milliseconds: on a CPU a large model reads words for seconds, and others may be before. */
 const PATIENCE = 300_000;
+const KNOWN = "What was found is there already.";
 
 export class WordsSession extends EventTarget {
   /** @param {import("../app.js").App} app @param {{all: import("./prompt.js").Example[]}} examples */
@@ -77,13 +78,29 @@ export class WordsSession extends EventTarget {
     const app = this._app;
     const named = concepts.filter(({ words, instances }) => words && instances.length);
     const classes = app.classes.merge(named.map(({ words }) => ({ name: words })));
-    const classOf = (words) => (words ? (classes.get(words) ?? null) : app.classes.active);
+    const classOf = (words) => (words ? (classes.get(words) ?? null) : this._classOfExamples());
     const filter = this._filter();
     app.amend((document) => withFilter(document, filter));
+    const { made } = app.document;
     app.change((document) => withInstances(document, concepts, classOf));
     const { missing, counted } = sentencesFor(concepts, filter.score);
-    app.notice(KIND, missing);
+    const isAnyFound = concepts.some(({ instances }) => instances.length);
+    const isAllKnown = isAnyFound && app.document.made === made;
+    app.notice(KIND, [missing, !isAnyFound && this._about(), isAllKnown && KNOWN].filter(Boolean).join(" "));
     app.announce(counted);
+  }
+
+  /** That of the objects which are examples. */
+  _classOfExamples() {
+    const { classes } = this._app;
+    return classes.of(this._examples.all.find(({ label }) => label)?.classId) ?? classes.active;
+  }
+
+  /** What the model is: it may know few words. */
+  _about() {
+    const { models, images } = this._app;
+    const { title } = models.find(({ id }) => id === images.model) ?? {};
+    return title ? `${images.model} is ${title}.` : "";
   }
 
   /** What the user has chosen for words before stays. */
