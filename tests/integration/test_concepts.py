@@ -16,6 +16,7 @@ from PIL import Image
 from tests.analytic import analytic_spec, png, slowed
 from tests.analytic_concept_graphs import SLOW_CONCEPT, TRAITS, write_analytic_concepts
 from tests.analytic_concepts import expected_instances, scene
+from tests.concept_refusals import REFUSALS
 from tests.conftest import server_factory
 from tests.server_readings import counters
 from tests.waiting import eventually
@@ -177,30 +178,12 @@ def test_scores_maxima_and_cleaning(running: RunningServer) -> None:
     assert_found(cleaned, 0, text="red")
 
 
-HOSTILE: tuple[tuple[dict[str, Any], type[TritonSamError], str], ...] = (
-    ({"text": ""}, InvalidInput, "empty"),
-    ({"text": " \t\n "}, InvalidInput, "empty"),
-    ({"text": "🚌🚌"}, InvalidInput, "no letter"),
-    ({"text": "a" * 10_000}, InvalidInput, "10,000 characters"),
-    ({"text": "red\x00bus"}, InvalidInput, "control characters"),
-    ({"text": "red blue " * 10}, InvalidInput, "tokens"),
-    ({"text": 7}, InvalidInput, "string"),
-    ({"text": ["red"] * 17}, InvalidInput, "too many"),
-    ({"exemplars": [[1, 1, 9999, 5]]}, InvalidInput, "outside the image"),
-    ({"exemplars": [[1, 1, 5]]}, InvalidInput, "exemplar 0"),
-    ({"exemplars": [[9, 9, 20, 20]], "exemplar_labels": [0]}, InvalidInput, "negative exemplars"),
-    ({"text": "red", "points": [[1, 1]]}, InvalidInput, "cannot be combined"),
-    ({"text": "red", "score_threshold": 2}, InvalidInput, "score_threshold"),
-    ({"text": "red", "max_instances": 10**9}, InvalidInput, "max_instances"),
-    ({"text": "red", "everything": {}}, InvalidInput, "everything"),
-)
-
-
 def test_hostile_input(running: RunningServer) -> None:
-    for document, kind, sentence in HOSTILE:
-        error = failure(running, document)
-        assert isinstance(error, kind), (document, error)
-        assert sentence in str(error)
+    for refusal in REFUSALS:
+        for protocol in ("HTTP", "gRPC"):
+            error = failure(running, dict(refusal.prompt), protocol=protocol)
+            assert isinstance(error, InvalidInput), (refusal.prompt, error)
+            assert str(error) == refusal.sentence
     embedding = {"embedding": np.zeros((1, 256, 64, 64), np.float32)}
     prompt = {"prompt_json": wire.text_tensor(json.dumps({"text": "red", "image_size": [10, 10]}))}
     with connected(running) as transport, pytest.raises(InvalidInput, match="need the image or its image_key"):

@@ -13,14 +13,14 @@ import numpy.typing as npt
 from triton_sam.client import wire
 from triton_sam.client.core import ClickRequest, Segmentation
 from triton_sam.client.wire import Outputs
-from triton_sam.core.concepts.request import VISUAL, ConceptLimits, ConceptPrompt, concepts_from
+from triton_sam.core.concepts.request import NO_LIMIT, VISUAL, ConceptLimits, ConceptPrompt, concepts_from
 from triton_sam.core.json_values import kind
 from triton_sam.core.mask_cleaning import cleaning_from
 from triton_sam.core.masks import MaskSet
 from triton_sam.errors import InternalError, InvalidInput
 
 #: The server enforces its own limits.
-_NO_LIMITS = ConceptLimits(concepts=2**31, exemplars=2**31, instances=2**31)
+_NO_LIMITS = ConceptLimits(concepts=NO_LIMIT, exemplars=NO_LIMIT, instances=NO_LIMIT)
 #: Of a concept in a request.
 Concept = Mapping[str, Any]
 
@@ -148,7 +148,7 @@ def read_concepts(outputs: Outputs) -> ConceptSegmentation:
 
 def _entries(concepts: Any) -> Any:
     if isinstance(concepts, Mapping) or not isinstance(concepts, Sequence) or isinstance(concepts, str | bytes):
-        raise InvalidInput(f"concepts is a list of mappings with text or exemplars, not a {kind(concepts)}")
+        raise InvalidInput(f"concepts is a list of mappings with text or exemplars, not {kind(concepts)}")
     return [
         {name: _listed(value) for name, value in entry.items()} if isinstance(entry, Mapping) else entry
         for entry in concepts

@@ -8,6 +8,16 @@ import numpy as np
 
 #: No image is larger, and float32 cannot represent pixels beyond it.
 LARGEST = 1e9
+_KINDS = {
+    dict: "an object",
+    list: "a list",
+    tuple: "a list",
+    str: "a string",
+    int: "a number",
+    float: "a number",
+    bool: "true or false",
+    type(None): "null",
+}
 
 
 def is_finite_number(value: Any) -> bool:
@@ -18,8 +28,8 @@ def is_finite_number(value: Any) -> bool:
 
 
 def kind(value: Any) -> str:
-    """The JSON name of its type: "object", "list", "string", "null"."""
-    return {dict: "object", list: "list", str: "string", type(None): "null"}.get(type(value), type(value).__name__)
+    """What it is in JSON, with an article: "an object", "a list", "a string", "a number", "null"."""
+    return _KINDS.get(type(value), f"a {type(value).__name__}")
 
 
 def short(value: Any) -> str:

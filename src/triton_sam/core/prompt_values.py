@@ -36,12 +36,16 @@ def number_rows(rows: Any, columns: int, name: str) -> npt.NDArray[np.float32]:
     if not isinstance(rows, Sequence) or isinstance(rows, str | bytes):
         raise InvalidInput(f"{name} is a list of [{', '.join('xy' if columns == 2 else ['x0', 'y0', 'x1', 'y1'])}]")
     for index, row in enumerate(rows):
-        row = row.tolist() if isinstance(row, np.ndarray) else row
-        if not isinstance(row, Sequence) or isinstance(row, str | bytes) or len(row) != columns:
-            raise InvalidInput(f"{name}: entry {index} needs {columns} numbers, not {short(row)}")
-        if not all(is_finite_number(value) for value in row):
-            raise InvalidInput(f"{name}: entry {index} {short(row)} has a value that is not a finite number")
+        _check_row(row, columns, f"{name}: entry {index}")
     return np.asarray(rows, dtype=np.float64).astype(np.float32)
+
+
+def _check_row(row: Any, columns: int, name: str) -> None:
+    row = row.tolist() if isinstance(row, np.ndarray) else row
+    if not isinstance(row, Sequence) or isinstance(row, str | bytes) or len(row) != columns:
+        raise InvalidInput(f"{name} needs {columns} numbers, not {short(row)}")
+    if not all(is_finite_number(value) for value in row):
+        raise InvalidInput(f"{name} {short(row)} has a value that is not a finite number")
 
 
 def label_row(
@@ -66,7 +70,8 @@ def label_row(
 
 def box_row(box: Any, where: str, name: str = "the box") -> npt.NDArray[np.float32]:
     """[4] float32, x0 < x1 and y0 < y1; ``name`` and ``where`` are for the error messages."""
-    row: npt.NDArray[np.float32] = number_rows([box], 4, f"{name}{where}")[0]
+    _check_row(box, 4, f"{name}{where}")
+    row: npt.NDArray[np.float32] = np.asarray(box, dtype=np.float64).astype(np.float32)
     x0, y0, x1, y1 = row.tolist()
     if x1 <= x0 or y1 <= y0:
         raise InvalidInput(

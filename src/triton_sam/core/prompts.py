@@ -145,7 +145,7 @@ def prompt_document(text: str | bytes, limits: PromptLimits) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise InvalidInput(f"prompt_json is not JSON ({error})") from None
     if not isinstance(document, dict):
-        raise InvalidInput(f'prompt_json is a JSON object like {{"points": [[x, y]]}}, not a {kind(document)}')
+        raise InvalidInput(f'prompt_json is a JSON object like {{"points": [[x, y]]}}, not {kind(document)}')
     return document
 
 
@@ -241,7 +241,7 @@ def _objects(document: Mapping[str, Any], limits: PromptLimits) -> list[ObjectPr
     if listed is None:
         return _one_or_many(document, limits)
     if not isinstance(listed, list):
-        raise InvalidInput(f"objects is a list, not a {kind(listed)}")
+        raise InvalidInput(f"objects is a list, not {kind(listed)}")
     beside = sorted(key for key in _OBJECT_KEYS if not is_empty(document.get(key)))
     if beside:
         raise InvalidInput(f"{beside[0]} cannot be combined with objects: move it into one of them")
@@ -250,7 +250,7 @@ def _objects(document: Mapping[str, Any], limits: PromptLimits) -> list[ObjectPr
     objects = []
     for index, entry in enumerate(listed):
         if not isinstance(entry, dict):
-            raise InvalidInput(f"object {index} is a JSON object with points or a box, not a {kind(entry)}")
+            raise InvalidInput(f"object {index} is a JSON object with points or a box, not {kind(entry)}")
         refuse_unknown(entry, _OBJECT_KEYS, f"object {index}")
         found = _one_or_many(entry, limits, f" of object {index}")
         if len(found) != 1:
@@ -262,7 +262,7 @@ def _objects(document: Mapping[str, Any], limits: PromptLimits) -> list[ObjectPr
 def _one_or_many(entry: Mapping[str, Any], limits: PromptLimits, where: str = "") -> list[ObjectPrompt]:
     boxes = [] if is_empty(entry.get("boxes")) else entry["boxes"]
     if not isinstance(boxes, list):
-        raise InvalidInput(f"boxes{where} is a list of [x0, y0, x1, y1], not a {kind(boxes)}")
+        raise InvalidInput(f"boxes{where} is a list of [x0, y0, x1, y1], not {kind(boxes)}")
     if not is_empty(entry.get("box")):
         boxes = [*boxes, entry["box"]]
     has_more = not is_empty(entry.get("points")) or entry.get("mask_input") is not None

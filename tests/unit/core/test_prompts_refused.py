@@ -170,7 +170,8 @@ def test_not_json(text: str | bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("document", "kind"), [([1], "list"), ("x", "string"), (5, "int"), (None, "null"), (True, "bool")]
+    ("document", "kind"),
+    [([1], "a list"), ("x", "a string"), (5, "a number"), (None, "null"), (True, "true or false")],
 )
 def test_json_of_the_wrong_type(document: Any, kind: str) -> None:
     refused(document, "JSON object", kind)

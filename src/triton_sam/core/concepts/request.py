@@ -28,6 +28,8 @@ SCORE_THRESHOLD = 0.5
 VISUAL = "visual"
 #: Characters of a text: more than any 32 tokens have.
 LONGEST_TEXT = 400
+#: Where others know the limit.
+NO_LIMIT = 2**31
 #: The keys that describe one concept, and all that make a request one for concepts.
 _CONCEPT_KEYS = frozenset({"text", "exemplars", "exemplar_labels"})
 CONCEPT_KEYS = _CONCEPT_KEYS | {"concepts", "score_threshold", "max_instances"}
@@ -114,12 +116,12 @@ def _entries(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     top = {key: document[key] for key in _CONCEPT_KEYS if document.get(key) is not None}
     if listed is not None:
         if not isinstance(listed, list):
-            raise InvalidInput(f"concepts is a list, not a {kind(listed)}")
+            raise InvalidInput(f"concepts is a list, not {kind(listed)}")
         if top:
             raise InvalidInput(f"{min(top)} cannot be combined with concepts: move it into one of them")
         for index, entry in enumerate(listed):
             if not isinstance(entry, dict):
-                raise InvalidInput(f"concept {index} is a JSON object with text or exemplars, not a {kind(entry)}")
+                raise InvalidInput(f"concept {index} is a JSON object with text or exemplars, not {kind(entry)}")
             refuse_unknown(entry, _CONCEPT_KEYS, f"concept {index}")
         return list(listed)
     texts = top.get("text")
@@ -137,14 +139,14 @@ def _concept(entry: Mapping[str, Any], where: str, limits: ConceptLimits) -> Con
     if isinstance(exemplars, np.ndarray):
         exemplars = exemplars.tolist()
     if not isinstance(exemplars, list | tuple):
-        raise InvalidInput(f"exemplars{where} is a list of [x0, y0, x1, y1], not a {kind(exemplars)}")
+        raise InvalidInput(f"exemplars{where} is a list of [x0, y0, x1, y1], not {kind(exemplars)}")
     if len(exemplars) > limits.exemplars:
         raise InvalidInput(f"{len(exemplars):,} exemplars{where} are too many: {limits.exemplars} are allowed")
     rows = [box_row(box, where, f"exemplar {index}") for index, box in enumerate(exemplars)]
     boxes = np.stack(rows) if rows else np.zeros((0, 4), np.float32)
     labels = label_row(entry.get("exemplar_labels"), len(boxes), where, name="exemplar_label", rows="exemplars")
     if text is None and not len(boxes):
-        raise InvalidInput(f"the concept{where} is empty: give a text or exemplars")
+        raise InvalidInput(f"{where.removeprefix(' of ') or 'the concept'} is empty: give a text or exemplars")
     if text is None and not (labels == FOREGROUND).any():
         raise InvalidInput(
             f"negative exemplars{where} alone name nothing: add an exemplar with label 1, or a text to take them from"
@@ -155,7 +157,7 @@ def _concept(entry: Mapping[str, Any], where: str, limits: ConceptLimits) -> Con
 def concept_text(value: Any, where: str = "") -> str:
     """A text without blanks around it; InvalidInput if it cannot name anything."""
     if not isinstance(value, str):
-        raise InvalidInput(f"text{where} is a string or a list of strings, not a {kind(value)}")
+        raise InvalidInput(f"text{where} is a string or a list of strings, not {kind(value)}")
     if len(value) > LONGEST_TEXT:
         raise InvalidInput(f"text{where} has {len(value):,} characters and {LONGEST_TEXT} are allowed: use a few words")
     text = " ".join(value.split())
@@ -181,7 +183,8 @@ def _most(value: Any, allowed: int) -> int:
     if value is None:
         return allowed
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= allowed:
-        raise InvalidInput(f"max_instances is a whole number from 1 to {allowed}, not {short(value)}")
+        to = " on" if allowed >= NO_LIMIT else f" to {allowed}"
+        raise InvalidInput(f"max_instances is a whole number from 1{to}, not {short(value)}")
     return value
 
 

@@ -124,7 +124,7 @@ def everything_from(value: Any) -> EverythingOptions | None:
     if value is True:
         value = {}
     if not isinstance(value, Mapping):
-        raise InvalidInput(f'everything is an object of options like {{"points_per_side": 32}}, not a {kind(value)}')
+        raise InvalidInput(f'everything is an object of options like {{"points_per_side": 32}}, not {kind(value)}')
     read = {name: _read(str(name), entry) for name, entry in value.items()}
     if read.get("point_grids") is not None:
         if read.get("points_per_side") is not None:
@@ -190,7 +190,7 @@ def _region(value: Any) -> Box:
 def _grids(value: Any) -> tuple[Grid, ...]:
     grids = _listed(value)
     if not isinstance(grids, list | tuple):
-        raise InvalidInput(f"point_grids of everything is a list with a grid for each layer, not a {kind(grids)}")
+        raise InvalidInput(f"point_grids of everything is a list with a grid for each layer, not {kind(grids)}")
     return tuple(_grid(index, _listed(grid)) for index, grid in enumerate(grids))
 
 

@@ -48,7 +48,7 @@ class GivenMask:
 def given_mask(value: Any) -> GivenMask:
     """The ``mask`` of a prompt; InvalidInput if it is no RLE."""
     if not isinstance(value, Mapping):
-        raise InvalidInput(f"mask of video is {_FORM}, not a {kind(value)}")
+        raise InvalidInput(f"mask of video is {_FORM}, not {kind(value)}")
     unknown = sorted(str(key) for key in set(value) - {"size", "counts"})
     if unknown:
         raise InvalidInput(f"mask of video has the unknown key {short(unknown[0][:60])}: it is {_FORM}")
@@ -62,7 +62,7 @@ def given_mask(value: Any) -> GivenMask:
             raise InvalidInput("counts of the mask are whole numbers, or COCO's text of them")
         counts = tuple(counts)
     elif not isinstance(counts, str):
-        raise InvalidInput(f"counts of the mask are COCO's text or a list of numbers, not a {kind(counts)}")
+        raise InvalidInput(f"counts of the mask are COCO's text or a list of numbers, not {kind(counts)}")
     return GivenMask(size[0], size[1], counts)
 
 

@@ -111,7 +111,7 @@ def video_request(document: Mapping[str, Any], limits: PromptLimits | None = Non
         raise InvalidInput(f"{short(beside[0][:60])} cannot stand beside video: put it into video, or leave it out")
     entry = document["video"]
     if not isinstance(entry, Mapping):
-        raise InvalidInput(f'video is an object like {{"session": "a", "step": 0, "do": "open"}}, not a {kind(entry)}')
+        raise InvalidInput(f'video is an object like {{"session": "a", "step": 0, "do": "open"}}, not {kind(entry)}')
     unknown = sorted(str(key) for key in set(entry) - set(_KNOWN))
     if unknown:
         raise InvalidInput(f"video has the unknown key {short(unknown[0][:60])}: {_hint(unknown[0], _KNOWN)}")
