@@ -1,7 +1,7 @@
 """Words and examples on the page.
 
-The first tests are about the page: what is found comes from here, so that places and scores are known; all else comes
-from the server. The last one is the whole way with a model that has learned words.
+What is found comes from here, so that places and scores are known; all else comes from the server. A model that has
+learned words is in test_page_words_real.py.
 """
 
 from __future__ import annotations
