@@ -1,0 +1,168 @@
+"""Words through tritonserver and HTTP: repositories with random weights, and what answers take."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.concepts_model import write_words
+from benchmarks.device_scale import MODEL, Server, User, milliseconds, say, timed
+from triton_sam.bench.load_clients import infer_request
+from triton_sam.bench.load_worker import Connection
+from triton_sam.bench.pictures import Pictures, fresh_numbers
+from triton_sam.models.specs import CONCEPTS_FILE, NETWORK_FILE, TOKENIZER_FILE, ModelSpec
+
+_CLICKS = 300
+_KEPT = 20
+
+
+def write_repository(folder: Path, spec: ModelSpec) -> None:
+    """A repository without the weights, which :func:`~benchmarks.concepts_model.write_version` writes."""
+    from triton_sam.repository.segmenters import write_models
+
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as name:
+        made = Path(name)
+        (made / NETWORK_FILE).touch()
+        names = [NETWORK_FILE]
+        if spec.concepts is not None:
+            write_words(made, spec)
+            names += [CONCEPTS_FILE, TOKENIZER_FILE]
+        write_models(spec, None, None, folder, name=MODEL, extras={one: made / one for one in names})
+    (folder / MODEL / "1" / NETWORK_FILE).unlink()
+
+
+class Asker:
+    """One person with one connection, who asks for concepts."""
+
+    def __init__(self, server: Server, pictures: Pictures, instances: int) -> None:
+        self._server, self._pictures, self._instances = server, pictures, instances
+        self._connection = Connection("127.0.0.1", server.port)
+        self._numbers, self._texts = fresh_numbers(), fresh_numbers()
+        self.answers: list[dict[str, Any]] = []
+
+    def request(self, text: str | None, key: str | None = None, **prompt: Any) -> bytes:
+        """An image that the server has not seen, or one by its key, with a text: a new one if there is none."""
+        words = f"red thing {next(self._texts)}" if text is None else text
+        asked = {"text": words, "format": "bits", "score_threshold": 0.0, "max_instances": self._instances, **prompt}
+        inputs: dict[str, bytes] = {"prompt_json": json.dumps(asked).encode()}
+        if key is None:
+            inputs["image"] = self._pictures.jpeg(next(self._numbers))
+        else:
+            inputs["image_key"] = key.encode()
+        outputs = ("result_json", "masks", "scores")
+        made = infer_request(self._server.url, MODEL, inputs, outputs, session="one")
+        return base64.b64decode(made.request)
+
+    def ask(self, request: bytes) -> None:
+        """Keeps the answer's JSON; the masks are read too."""
+        status, body = self._connection.send(request, keep_body=True)
+        assert status == 200, body[:500]
+        start = body.index(b'{"image_key"')
+        found: dict[str, Any] = json.JSONDecoder().raw_decode(body[start:].decode("latin-1"))[0]
+        (concept,) = found["concepts"]
+        assert concept["returned"] == self._instances, concept
+        self.answers.append(found)
+
+    def median_steps(self) -> dict[str, float]:
+        """Of the answers that are kept: what the server spent, in milliseconds."""
+        steps: dict[str, list[float]] = {}
+        for answer in self.answers[-_KEPT:]:
+            for step, spent in answer["timings_ms"].items():
+                steps.setdefault(step, []).append(spent)
+        return {step: round(statistics.median(values), 3) for step, values in steps.items()}
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+class Served:
+    """Two servers with the same network: one with words, one without. They start side by side."""
+
+    def __init__(self, words: Path, clicks: Path, pictures: Pictures) -> None:
+        self.pictures = pictures
+        self.words = Server(words, 0)
+        with _log_folder("clicks"):
+            self.clicks = Server(clicks, 0)
+
+    def stop(self) -> None:
+        self.words.stop()
+        self.clicks.stop()
+
+    def measure(self, rounds: int, instances: int, bars: Mapping[str, float], wait: float) -> None:
+        """Prints medians of each kind of request, of clicks, and of clicks on the server without words."""
+        for what, server in (("with words", self.words), ("without words", self.clicks)):
+            ready = round(server.wait_ready(60), 1)
+            # Its own clock began when it was started.
+            say(server=what, ready_s=ready, full_speed_s=server.wait_full_speed(_since(server) + wait))
+        measure_words(self.words, self.pictures, rounds, instances, bars)
+        for _ in range(2):  # in turn, because a machine's speed changes
+            for what, server in (("with words", self.words), ("without words", self.clicks)):
+                measure_clicks(server, self.pictures, what, rounds)
+
+
+def _since(server: Server) -> float:
+    return time.monotonic() - server.begun
+
+
+@contextlib.contextmanager
+def _log_folder(name: str) -> Iterator[None]:
+    """The log of a server that is started in the block lies in a folder of its own."""
+    before = os.environ.get("OUT")
+    folder = Path(before or "/tmp") / name
+    folder.mkdir(parents=True, exist_ok=True)
+    os.environ["OUT"] = str(folder)
+    try:
+        yield
+    finally:
+        os.environ.pop("OUT")
+        if before is not None:
+            os.environ["OUT"] = before
+
+
+def measure_words(server: Server, pictures: Pictures, rounds: int, instances: int, bars: Mapping[str, float]) -> None:
+    """Prints medians of each kind of request, and the steps of the last one of each."""
+    asker, user = Asker(server, pictures, instances), User(server, pictures)
+    try:
+        keys = [user.new_image() for _ in range(2)]
+        kinds: dict[str, Any] = {
+            "new image, new text": lambda _: asker.request(None),
+            "new text": lambda _: asker.request(None, keys[0]),
+            "known text": lambda number: asker.request("coin", keys[number % 2]),
+            "known text, the same image as before": lambda _: asker.request("coin", keys[0]),
+            "one example": lambda _: asker.request(
+                "coin", keys[0], exemplars=[[100, 100, 300, 300]], exemplar_labels=[1]
+            ),
+        }
+        for what, request in kinds.items():
+            asked = [request(number) for number in range(rounds + 5)]
+            asker.answers.clear()
+            timed(lambda number, asked=asked: asker.ask(asked[number]), 5)
+            taken = milliseconds(timed(lambda number, asked=asked: asker.ask(asked[5 + number]), rounds))
+            bar = bars.get(what)
+            met = {} if bar is None else {"bar_ms": bar, "met": taken["p50"] <= bar}
+            say(served=what, ms=taken, **met, steps_ms=asker.median_steps())
+    finally:
+        asker.close()
+        user.close()
+
+
+def measure_clicks(server: Server, pictures: Pictures, what: str, rounds: int) -> None:
+    """Prints medians of new images and of clicks on one."""
+    user = User(server, pictures)
+    try:
+        key = user.new_image()
+        timed(lambda number: user.click(key, number), 30)
+        clicks = milliseconds(timed(lambda number: user.click(key, number), _CLICKS))
+        say(served="click", server=what, ms=clicks)
+        say(served="image", server=what, ms=milliseconds(timed(lambda _: user.new_image(), rounds)))
+    finally:
+        user.close()
