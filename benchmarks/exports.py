@@ -8,21 +8,24 @@ from __future__ import annotations
 
 import json
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from triton_sam.models.catalog import CATALOG, get_spec
-from triton_sam.models.specs import ModelSpec
+from triton_sam.models.specs import TOKENIZER_FILE
 
 RESULT = Path("docs") / "exports.json"
 _ROUNDS = 6
 _REST_SECONDS = 0.2
+_WORD_ROUNDS = 3
 
 
 def run_exports(model_ids: Sequence[str] | None) -> None:
@@ -33,6 +36,9 @@ def run_exports(model_ids: Sequence[str] | None) -> None:
         with tempfile.TemporaryDirectory(prefix="triton-sam-export-") as folder:
             _in_a_process("make-checkpoint", model_id, folder)
             rows[model_id] = _in_a_process("export", model_id, folder) | _in_a_process("serve", model_id, folder)
+            rows[model_id]["onnx_over_torch"] = _in_a_process("encoder-ratio", model_id, folder)
+            if get_spec(model_id).architecture.concepts is not None:
+                rows[model_id]["words"] = _in_a_process("words", model_id, folder)
         RESULT.write_text(json.dumps({key: rows[key] for key in CATALOG if key in rows}, indent=2) + "\n")
         sys.stdout.write(f"{model_id}: {json.dumps(rows[model_id])}\n")
         sys.stdout.flush()
@@ -51,13 +57,15 @@ def _peak_gib() -> float:
 
 def _make_checkpoint(model_id: str, folder: Path) -> dict[str, Any]:
     """Writes a checkpoint with random weights; it takes memory that must not count for the export."""
+    from benchmarks.concepts_model import write_tokenizer
     from triton_sam.export.random_weights import randomise, save_as_folder
     from triton_sam.networks.segmenters import build
 
     spec = get_spec(model_id)
-    network = build(spec.architecture, spec.side)
+    network = build(spec.architecture, spec.side, concepts=spec.architecture.concepts is not None)
     randomise(network)
     save_as_folder(network, folder / "checkpoint")
+    write_tokenizer(folder / "checkpoint")
     return {}
 
 
@@ -75,11 +83,10 @@ def _export(model_id: str, folder: Path) -> dict[str, Any]:
         "files_mb": {name: round(size / 1e6, 1) for name, size in exported.report["files"].items()},
         "worst_share": {row["output"]: row["share"] for row in exported.report["summary"]},
         "parameters_m": exported.report["parameters_m"],
-        "onnx_over_torch": _encoder_ratio(spec, folder),
     }
 
 
-def _encoder_ratio(spec: ModelSpec, folder: Path) -> dict[str, float]:
+def _encoder_ratio(model_id: str, folder: Path) -> dict[str, Any]:
     """Seconds of the encoder in ONNX Runtime and in torch (transformers), with as many threads, in turns."""
     import onnxruntime
     import torch
@@ -87,6 +94,7 @@ def _encoder_ratio(spec: ModelSpec, folder: Path) -> dict[str, float]:
     from triton_sam.export.checkpoint import load_weights
     from triton_sam.networks.segmenters import build, normalisation
 
+    spec = get_spec(model_id)
     network = build(spec.architecture, spec.side)
     load_weights(network, folder / "checkpoint", spec)
     mean, std = normalisation(spec.architecture)
@@ -116,37 +124,80 @@ def _seconds(action: Callable[[], object]) -> float:
     return time.perf_counter() - started
 
 
-def _serve(model_id: str, folder: Path) -> dict[str, Any]:
-    """Peak memory of a process that loads both graphs, encodes one image and decodes one click."""
-    import dataclasses
+def _engine(model_id: str, export: Path) -> Any:
+    """The engine of an export, with all that is there."""
+    from triton_sam.engines.loading import load_engine
+    from triton_sam.repository.model_folders import served_spec
+    from triton_sam.settings import get_settings
+
+    return load_engine(served_spec(get_spec(model_id), export), export, get_settings())
+
+
+def _encode(engine: Any, shade: int) -> Any:
+    """The embedding of a grey picture."""
     import io
 
-    import numpy as np
     from PIL import Image
 
     from triton_sam.core.images import EncodedImage
-    from triton_sam.core.prompts import ObjectPrompt
-    from triton_sam.engines.base import Row
-    from triton_sam.engines.loading import load_engine
-    from triton_sam.models.specs import graphs_from_json
     from triton_sam.settings import get_settings
 
-    export, settings = folder / "export", get_settings()
-    graphs = graphs_from_json((export / "graphs.json").read_bytes())
-    engine = load_engine(dataclasses.replace(get_spec(model_id), graphs=graphs), export, settings)
-    picture = io.BytesIO()
-    Image.new("RGB", (1024, 768), "grey").save(picture, "PNG")
+    settings, picture = get_settings(), io.BytesIO()
+    Image.new("RGB", (1024, 768), (shade, shade, shade)).save(picture, "PNG")
     image = EncodedImage(picture.getvalue(), max_bytes=settings.max_image_bytes, max_pixels=settings.max_image_pixels)
-    embedding = engine.encode([engine.prepare(image)])[0]
+    return engine.encode([engine.prepare(image)])[0]
+
+
+def _serve(model_id: str, folder: Path) -> dict[str, Any]:
+    """Peak memory of a process that loads both graphs, encodes one image and decodes one click."""
+    import numpy as np
+
+    from triton_sam.core.prompts import ObjectPrompt
+    from triton_sam.engines.base import Row
+
+    engine = _engine(model_id, folder / "export")
+    embedding = _encode(engine, 128)
     point = ObjectPrompt(np.array([[100, 100]], np.float32), np.ones(1, np.int32))
     engine.decode([Row(embedding, point, multimask=True)])
     return {"serve_gib": _peak_gib()}
+
+
+def _words(model_id: str, folder: Path) -> dict[str, Any]:
+    """Seconds of an image, of a text that is new and of one that is known; and the process's peak memory."""
+    import numpy as np
+
+    from triton_sam.core.concepts.request import ConceptPrompt
+    from triton_sam.engines.concepts import ConceptRow
+
+    export = folder / "export"
+    shutil.copyfile(folder / "checkpoint" / TOKENIZER_FILE, export / TOKENIZER_FILE)
+    started = time.perf_counter()
+    engine = _engine(model_id, export)
+    row: dict[str, Any] = {"load_s": round(time.perf_counter() - started, 2)}
+    nothing = np.zeros((0, 4), np.float32), np.zeros(0, np.int32)
+
+    def find(embedding: Any, text: str) -> None:
+        prompt = ConceptPrompt(text, *nothing)
+        (found,) = engine.begin_concepts([ConceptRow(embedding, prompt, 0.0, 30)])()
+        assert len(found.boxes)
+
+    embedding = _encode(engine, 0)
+    find(embedding, "visual")  # opens the sessions
+    for name, action in {
+        "image_s": lambda number: _encode(engine, number),
+        "new_text_s": lambda number: find(embedding, f"red {'thing ' * number}"),
+        "known_text_s": lambda number: find(embedding, "visual"),
+    }.items():
+        row[name] = round(median(_seconds(partial(action, number)) for number in range(1, _WORD_ROUNDS + 1)), 2)
+    return row | {"serve_gib": _peak_gib()}
 
 
 _STEPS: dict[str, Callable[[str, Path], dict[str, Any]]] = {
     "make-checkpoint": _make_checkpoint,
     "export": _export,
     "serve": _serve,
+    "words": _words,
+    "encoder-ratio": _encoder_ratio,
 }
 
 if __name__ == "__main__":

@@ -122,9 +122,10 @@ def models_table() -> str:
         shapes = "<br>".join(f"{name} {_shape(shape)}" for name, shape in raw_graphs(spec).encoder.outputs)
         # The ready-made graphs are the same network, so the measurement of its export holds for them too.
         memory = f"{measured[spec.id]['serve_gib']:.1f} GiB" if spec.id in measured else "not measured"
+        size = "none" if spec.embedded else f"{spec.size / 1e6:.0f} MB"
         rows.append(
             f"| `{spec.id}` | {spec.side} px, {spec.resize.value} | {shapes} | {spec.parameters:.1f} M | "
-            f"{spec.size / 1e6:.0f} MB | {memory} | {spec.licence} | {spec.best_for} |"
+            f"{size} | {memory} | {spec.licence} | {spec.best_for} |"
         )
     return "\n".join(rows) + "\n"
 

@@ -28,7 +28,7 @@ def current_facts(settings: Settings) -> dict[str, ModelFacts]:
 def print_models(settings: Settings) -> None:
     """One line for each model: id, size, state, what it is good for. Fits into 80 columns; a pipe gets whole lines."""
     facts = current_facts(settings)
-    rows = [(model.id, size_text(model.size), state_text(facts[model.id]), model.best_for) for model in _ALL]
+    rows = [(model.id, _size(model), state_text(facts[model.id]), model.best_for) for model in _ALL]
     if not out.is_terminal:
         widths = [max(len(row[column]) for row in rows) for column in range(3)]
         for row in rows:
@@ -65,18 +65,24 @@ def _details(model: Model, facts: ModelFacts) -> list[tuple[str, str]]:
         ("state", state_text(facts)),
         ("next" if not facts.served_at else "address", advice(facts)),
         ("good for", model.best_for),
-        ("size", f"{size_text(model.size)}, {model.parameters:g} million parameters"),
+        ("size", f"{_size(model)}, {model.parameters:g} million parameters"),
         ("licence", model.licence),
     ]
     if isinstance(model, ModelSpec):
         made = "ready-made graphs" if model.files else "exported from its checkpoint, which needs torch once"
-        if model.assembly is not None:
+        if model.embedded:
+            made = "weights that are part of triton-sam"
+        elif model.assembly is not None:
             made = "the weights in ready-made graphs, and a memory that is part of triton-sam"
-        rows += [("prompts", ", ".join(sorted(model.prompts))), ("made from", made)]
+        rows += [("terms", model.terms), ("prompts", ", ".join(sorted(model.prompts))), ("made from", made)]
     else:
         bundled = "" if model.source else "; part of triton-sam"
         rows.append(("made from", f"its checkpoint, which torch runs{bundled}"))
     return [(name, text) for name, text in rows if text]
+
+
+def _size(model: Model) -> str:
+    return "included" if isinstance(model, ModelSpec) and model.embedded else size_text(model.size)
 
 
 def size_text(count: int) -> str:

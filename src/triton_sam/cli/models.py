@@ -85,6 +85,9 @@ def pull(
             folder = store.pull_plain(spec, progress)
         out.print(f"the ready-made graphs of {model_id} are in {folder}")
         return
+    if spec.embedded and not checkpoint:
+        out.print(f"{model_id} is part of this package: `triton-sam setup {model_id}` makes it ready")
+        return
     if checkpoint or not spec.files:
         with download_progress() as progress:
             path = store.pull_checkpoint(spec, progress)
@@ -110,6 +113,7 @@ def export(
 ) -> None:
     """Write a checkpoint as ONNX graphs, and check them against torch."""
     from triton_sam.repository.export_cache import ExportRequest, export_model
+    from triton_sam.repository.tokenizer_file import add_tokenizer
 
     if model_id == "auto" and checkpoint is None:
         raise InvalidInput("`export auto` detects the model from a checkpoint: name one with --checkpoint")
@@ -119,10 +123,13 @@ def export(
     spec = None if model_id == "auto" else get_spec(model_id)
     request = ExportRequest(checkpoint, image_size, _device(device), precision, seed)
     store = WeightStore(get_settings().home)
+
+    def say(step: str) -> None:
+        _print_step(model_id, step)
+
     with download_progress() as progress:
-        folder, report = export_model(
-            spec, store, request, progress, output_dir, lambda step: _print_step(model_id, step)
-        )
+        folder, report = export_model(spec, store, request, progress, output_dir, say)
+        add_tokenizer(get_spec(report["model"]), folder, checkpoint, store, progress, say)
     _print_parity(report)
     opset = max(report["opset"].values())
     out.print(f"{report['model']} is exported to {folder}, opset {opset}; all figures: {folder / 'report.json'}")

@@ -177,16 +177,20 @@ def load_weights(network: Any, path: Path, spec: ModelSpec) -> MappedWeights:
 
 
 def network_of(spec: ModelSpec, side: int, weights: MappedWeights) -> Any:
-    """The model's network with these weights, and with a memory if they have one."""
-    network = build(spec.architecture, side, MEMORY_TRAITS[spec.architecture.generation] if weights.memory else None)
+    """The model's network with these weights, and with the parts that they have: a memory, and what finds concepts."""
+    memory = MEMORY_TRAITS[spec.architecture.generation] if weights.memory else None
+    concepts = bool(weights.concepts) and spec.architecture.concepts is not None
+    network = build(spec.architecture, side, memory, concepts=concepts)
     fill(network, weights)
     return network
 
 
 def fill(network: Any, weights: MappedWeights) -> None:
-    """Loads mapped weights into a network, upcast to the network's own type; those of a memory if it has one."""
+    """Loads mapped weights into a network, upcast to the network's own type; those of the parts that it has."""
     expected = network.state_dict()
-    given = weights.tensors | weights.memory if hasattr(network, "memory_attention") else weights.tensors
+    given = dict(weights.tensors)
+    for part, tensors_of_part in (("memory_attention", weights.memory), ("concepts", weights.concepts)):
+        given |= tensors_of_part if hasattr(network, part) else {}
     tensors = {name: _resized(name, tensor, expected.get(name)) for name, tensor in given.items()}
     missing = [name for name in expected if name not in tensors and not _OPTIONAL.match(name)]
     unknown = [weights.origin.get(name, name) for name in tensors if name not in expected]

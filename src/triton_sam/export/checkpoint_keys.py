@@ -13,15 +13,18 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from triton_sam.export.checkpoint_keys_concepts import HUB_CONCEPTS, META_CONCEPTS, finds_concepts
+from triton_sam.networks.concept_layers import is_concept_name, is_unused
 from triton_sam.networks.memory_layers import MEMORY_NAMES
 
 _Rules = tuple[tuple[str, str], ...]
 
-#: Hugging Face's files have the modules' names already; of a whole SAM 3 only the tracker's part is used.
+#: Hugging Face's files have the modules' names already; a whole SAM 3 has two models that share an image encoder.
 _HUB: _Rules = (
     (r"^tracker_model\.", ""),
     (r"^detector_model\.vision_encoder\.backbone\.", "vision_encoder.backbone."),
     (r"^tracker_neck\.", "vision_encoder.neck."),
+    *HUB_CONCEPTS,
 )
 
 _HIERA = r"^image_encoder\.trunk\."
@@ -51,6 +54,7 @@ _META: _Rules = (
     (_SAM3_NECK + r"dconv_2x2_1\.", _TO_SAM3_NECK + "scale_layers.2."),
     (_SAM3_NECK + r"conv_1x1\.", _TO_SAM3_NECK + "proj1."),
     (_SAM3_NECK + r"conv_3x3\.", _TO_SAM3_NECK + "proj2."),
+    *META_CONCEPTS,
     (r"^tracker\.", ""),
     # image encoder of SAM 2
     (_HIERA + r"patch_embed\.proj\.", _TO_BACKBONE + "patch_embed.projection."),
@@ -124,7 +128,7 @@ _META_LATER: _Rules = (
     (r"^(mask_decoder\.transformer\.layers\.\d+\.mlp\.)(?:layers\.1|lin2)\.", r"\1proj_out."),
 )
 
-#: Parts of official checkpoints that nothing here needs: SAM 3's detector, MobileSAM's classifier, unused positions.
+#: Parts of official checkpoints that nothing here needs: MobileSAM's classifier, unused positions, points as examples.
 _UNUSED = re.compile(
     r"^(?:no_mem_pos_enc|no_memory_positional_encoding)$|^memory_attention\.rotary_emb\."
     r"|^detector(?:_model)?\.|\.attention\.freqs_cis$|^pixel_(?:mean|std)$|^vision_encoder\.(?:norm_head|head)\."
@@ -145,6 +149,7 @@ class MappedWeights:
     Attributes:
         tensors: name -> tensor, of the image network.
         memory: likewise of the memory, which only video needs; empty if the file has none.
+        concepts: likewise of what finds concepts; empty if the file has none.
         origin: name -> the key in the file, for messages.
         unused: keys in the file that are not needed.
         generation: that of :class:`~triton_sam.models.architecture.Architecture` if the file shows it, else empty.
@@ -152,9 +157,16 @@ class MappedWeights:
 
     tensors: dict[str, Tensor] = field(default_factory=dict)
     memory: dict[str, Tensor] = field(default_factory=dict)
+    concepts: dict[str, Tensor] = field(default_factory=dict)
     origin: dict[str, str] = field(default_factory=dict)
     unused: list[str] = field(default_factory=list)
     generation: str = ""
+
+    def part_of(self, name: str) -> dict[str, Tensor]:
+        """The one of the three tables in which a name belongs."""
+        if is_concept_name(name):
+            return self.concepts
+        return self.memory if name.partition(".")[0] in MEMORY_NAMES else self.tensors
 
 
 def map_keys(state: Mapping[str, Tensor]) -> MappedWeights:
@@ -163,12 +175,14 @@ def map_keys(state: Mapping[str, Tensor]) -> MappedWeights:
     mapped = MappedWeights()
     names = {key: _rename(key, rules) for key in state}
     has_memory = any(name.startswith(_MEMORY_MARK) for name in names.values())
+    has_concepts = finds_concepts(set(names.values()))
     for key, name in names.items():
-        of_memory = name.partition(".")[0] in MEMORY_NAMES
-        if _UNUSED.search(name) or (of_memory and not has_memory):
+        part = mapped.part_of(name)
+        useless = (part is mapped.memory and not has_memory) or (part is mapped.concepts and not has_concepts)
+        if useless or _UNUSED.search(name) or is_unused(name):
             mapped.unused.append(key)
             continue
-        (mapped.memory if of_memory else mapped.tensors)[name] = state[key]
+        part[name] = state[key]
         mapped.origin[name] = key
     mapped.generation = _generation(mapped)
     _split_attention(mapped)
@@ -206,18 +220,19 @@ def _generation(mapped: MappedWeights) -> str:
 
 
 def _replace(mapped: MappedWeights, old: str, new: Mapping[str, Tensor]) -> None:
-    origin = mapped.origin.pop(old)
-    del mapped.tensors[old]
+    origin, part = mapped.origin.pop(old), mapped.part_of(old)
+    del part[old]
     for name, tensor in new.items():
-        mapped.tensors[name] = tensor
+        part[name] = tensor
         mapped.origin[name] = origin
 
 
 def _split_attention(mapped: MappedWeights) -> None:
-    """SAM 3: splits the joint matrix of query, key and value into three."""
-    for name in [name for name in mapped.tensors if ".attention.qkv." in name]:
-        parts = zip(("q_proj", "k_proj", "v_proj"), mapped.tensors[name].chunk(3), strict=True)
-        _replace(mapped, name, {name.replace(".qkv.", f".{part}."): tensor for part, tensor in parts})
+    """SAM 3: splits the joint matrices of query, key and value into three."""
+    for name in [name for name in mapped.origin if ".attention.qkv." in name or ".in_proj_" in name]:
+        parts = zip("qkv", mapped.part_of(name)[name].chunk(3), strict=True)
+        joint = re.compile(r"\.(?:qkv\.|in_proj_)")
+        _replace(mapped, name, {joint.sub(f".{letter}_proj.", name): tensor for letter, tensor in parts})
 
 
 def _join_point_embeddings(mapped: MappedWeights) -> None:

@@ -10,15 +10,34 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from triton_sam.models.architecture import Architecture, Backbone
+from triton_sam.models.architecture import Architecture, Backbone, ConceptArchitecture
 from triton_sam.models.specs import ModelSpec, exported_graphs
 
+_FEW_CONCEPTS = ConceptArchitecture(
+    words=64,
+    text_width=32,
+    text_layers=2,
+    text_heads=2,
+    text_hidden=64,
+    end_token=63,
+    geometry_layers=1,
+    encoder_layers=1,
+    decoder_layers=2,
+    hidden=64,
+    queries=20,
+)
 #: One block of each kind that a backbone has, and narrow.
 _SHRUNK: dict[Backbone, dict[str, Any]] = {
     Backbone.VIT: {"width": 64, "depths": (2,), "heads": 2, "global_blocks": (1,)},
     Backbone.TINY_VIT: {"width": 64, "depths": (1, 1, 1, 1)},
     Backbone.HIERA: {"depths": (1, 2, 2, 1), "global_blocks": (4,)},
-    Backbone.PERCEPTION: {"width": 64, "depths": (2,), "heads": 2, "global_blocks": (1,)},
+    Backbone.PERCEPTION: {
+        "width": 64,
+        "depths": (2,),
+        "heads": 2,
+        "global_blocks": (1,),
+        "concepts": _FEW_CONCEPTS,
+    },
 }
 
 

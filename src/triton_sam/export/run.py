@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from triton_sam.export.concept_graphs import write_concept_graphs
 from triton_sam.export.memory_graphs import write_memory_graphs
 from triton_sam.export.onnx_files import GraphInput, export_graph, files_of
 from triton_sam.export.parity import ParityCheck
+from triton_sam.export.parity_concepts import check_concepts
 from triton_sam.export.parity_memory import check_memory
 from triton_sam.export.parity_reference import Reference
 from triton_sam.export.parity_report import Report
@@ -34,6 +35,8 @@ from triton_sam.models.catalog import get_spec
 from triton_sam.models.memory_traits import MEMORY_TRAITS
 from triton_sam.models.specs import (
     BACKBONE_FEATURES,
+    CONCEPT_GRAPHS,
+    CONCEPTS_FILE,
     DECODER_FILE,
     ENCODER_FILE,
     GRAPHS_FILE,
@@ -51,7 +54,7 @@ REPORT_FILE = "report.json"
 #: Version of the exporter. Increase it when the exported graphs change, so that cached ones are exported again.
 EXPORTER = 4
 #: All files of an export but its description and its report.
-_GRAPHS = (ENCODER_FILE, DECODER_FILE, *MEMORY_GRAPHS, MEMORY_FILE)
+_GRAPHS = (ENCODER_FILE, DECODER_FILE, *MEMORY_GRAPHS, MEMORY_FILE, *CONCEPT_GRAPHS, CONCEPTS_FILE)
 #: Given instead of a model's id: the model is recognised by its tensors.
 AUTO = "auto"
 
@@ -128,7 +131,7 @@ def export_checkpoint(
             "seconds": round(time.monotonic() - started, 1),
             **_facts(results, building),
         }
-        failed = next((result for result in results if not result.passed), None)
+        failed = next((result for result in results.values() if not result.passed), None)
         if failed is not None:
             reason = f"{failed.reason} (seed {failed.seed})"
             raise SetupError(f"the export of {spec.id} does not equal torch, so it was not kept: {reason}")
@@ -258,14 +261,16 @@ def decoder_inputs(graphs: Graphs, device: torch.device) -> list[GraphInput]:
     ]
 
 
-def _check(network: Any, spec: ModelSpec, graphs: Graphs, folder: Path, seed: int) -> list[Report]:
-    """The result for images and, if the network has a memory, that for video."""
+def _check(network: Any, spec: ModelSpec, graphs: Graphs, folder: Path, seed: int) -> dict[str, Report]:
+    """The result for images and, if the network has these parts, those for video and for words."""
     reference = Reference(network, spec.architecture, graphs)
     check = ParityCheck(reference, folder / ENCODER_FILE, folder / DECODER_FILE)
     shown = scenes(graphs.side, seed)
-    results = [check.run(shown, seed)]
+    results = {"parity": check.run(shown, seed)}
     if hasattr(network, "memory_attention"):
-        results.append(check_memory(network, spec, graphs, folder, shown[0], seed))
+        results["memory_parity"] = check_memory(network, spec, graphs, folder, shown[0], seed)
+    if hasattr(network, "concepts"):
+        results["concept_parity"] = check_concepts(network, spec, graphs, folder, shown[0], seed)
     return results
 
 
@@ -274,8 +279,8 @@ def _present(folder: Path, name: str) -> list[Path]:
     return files_of(folder / name) if (folder / name).is_file() else []
 
 
-def _facts(results: list[Report], folder: Path) -> dict[str, Any]:
-    """The part of the report about files and differences; that of a memory's graphs is ``memory_parity``."""
+def _facts(results: Mapping[str, Report], folder: Path) -> dict[str, Any]:
+    """The part of the report about files and differences."""
     files = [file for name in _GRAPHS for file in _present(folder, name)]
     packages = ("torch", "transformers", "onnx", "onnxruntime")
     return {
@@ -283,10 +288,10 @@ def _facts(results: list[Report], folder: Path) -> dict[str, Any]:
         "versions": {name: importlib.metadata.version(name) for name in packages},
         "summary": [
             {"output": output, "max_abs_diff": worst, "share": share, "iou": overlap}
-            for result in results
+            for result in results.values()
             for output, worst, share, overlap in result.summary()
         ],
-        **{name: result.as_dict() for name, result in zip(("parity", "memory_parity"), results, strict=False)},
+        **{name: result.as_dict() for name, result in results.items()},
     }
 
 

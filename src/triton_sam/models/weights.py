@@ -47,6 +47,7 @@ class WeightStore:
         self.home = home
         self.blobs = home / "blobs"
         self._work = home / "work"
+        self._told: set[str] = set()
 
     def path(self, file: ModelFile) -> Path:
         """The path of the verified file, whether it exists or not; runtimes need its suffix."""
@@ -100,10 +101,17 @@ class WeightStore:
         for file in filter(self._present, missing):
             log.warning("%s in the cache is damaged, downloading it: run `triton-sam setup` afterwards", file.name)
         self._check_disk(spec, missing)
+        self._tell_terms(spec)
         with self._lock(spec):
             for file in missing:
                 if not self._is_whole(file):  # another process may have downloaded it meanwhile
                     self._pull_file(file, progress)
+
+    def _tell_terms(self, spec: ModelSpec) -> None:
+        """Says once, before a download, which licence it is under, unless that is a common open one."""
+        if spec.terms and spec.id not in self._told:
+            self._told.add(spec.id)
+            log.warning("%s is under the %s, which you accept by the download: %s", spec.id, spec.licence, spec.terms)
 
     def pull_checkpoint(self, spec: ModelSpec, progress: ProgressFactory = silent) -> Path:
         """The first checkpoint that is cached or can be downloaded; WeightsError with the error of each source."""

@@ -20,12 +20,13 @@ from pathlib import Path
 
 from triton_sam.core.concepts.traits import ConceptTraits
 from triton_sam.errors import SetupError
-from triton_sam.models.concept_traits import traits_in
+from triton_sam.models.concept_traits import read_traits, traits_in
 from triton_sam.models.memory_traits import MEMORY_TRAITS
 from triton_sam.models.specs import (
     ASSEMBLED,
     CONCEPT_FILES,
     CONCEPT_GRAPHS,
+    CONCEPTS_FILE,
     CPU_DECODER_FILE,
     CPU_ENCODER_FILE,
     DECODER_FILE,
@@ -43,10 +44,8 @@ from triton_sam.models.specs import (
 )
 
 CONFIG_FILE = "config.pbtxt"
-#: Files by which an engine is chosen; a version with more of them than requested is a different version.
-_ENGINES_FILES = (
-    ENCODER_FILE,
-    DECODER_FILE,
+#: Files of the segmenter's version that not every model has.
+EXTRA_FILES = (
     CPU_ENCODER_FILE,
     EIGHT_BIT_ENCODER_FILE,
     OLD_EIGHT_BIT_ENCODER_FILE,
@@ -57,6 +56,8 @@ _ENGINES_FILES = (
     *CONCEPT_GRAPHS,
     *CONCEPT_FILES,
 )
+#: Files by which an engine is chosen; a version with more of them than requested is a different version.
+_ENGINES_FILES = (ENCODER_FILE, DECODER_FILE, *EXTRA_FILES)
 #: The previous version is kept, for a server that has to restart with it.
 _VERSIONS_KEPT = 2
 
@@ -146,6 +147,12 @@ def with_concepts(spec: ModelSpec, traits: ConceptTraits | None) -> ModelSpec:
     """The model with what finds concepts, or without; only then it takes text."""
     kinds = spec.prompts | {TEXT} if traits is not None else spec.prompts - {TEXT}
     return dataclasses.replace(spec, concepts=traits, prompts=kinds)
+
+
+def with_parts(spec: ModelSpec, files: Mapping[str, Path]) -> ModelSpec:
+    """The model with the parts that these files of a version have: a memory, and what finds concepts."""
+    traits = read_traits(files[CONCEPTS_FILE], spec) if files.keys() >= set(CONCEPT_FILES) else None
+    return with_concepts(with_memory(spec, MEMORY_FILE in files), traits)
 
 
 def holds(version_folder: Path, files: Files) -> bool:

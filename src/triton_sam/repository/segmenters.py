@@ -15,23 +15,12 @@ from pathlib import Path
 
 from triton_sam.errors import SetupError
 from triton_sam.models.catalog import find_spec, present_id
-from triton_sam.models.concept_traits import read_traits
 from triton_sam.models.specs import (
-    CONCEPT_FILES,
-    CONCEPT_GRAPHS,
-    CONCEPTS_FILE,
-    CPU_DECODER_FILE,
-    CPU_ENCODER_FILE,
     DECODER_FILE,
-    EIGHT_BIT_ENCODER_FILE,
     ENCODER_FILE,
     EXTERNAL_DATA_SUFFIX,
     GRAPHS_FILE,
-    MEMORY_FILE,
-    MEMORY_GRAPHS,
     NETWORK_FILE,
-    OLD_EIGHT_BIT_ENCODER_FILE,
-    TOKENIZER_FILE,
     ModelSpec,
     graphs_to_json,
     raw_graphs,
@@ -52,30 +41,19 @@ from triton_sam.repository.configs import (
     segmenter_config,
 )
 from triton_sam.repository.model_folders import (
+    EXTRA_FILES,
     Files,
     RepositoryWriter,
     holds,
     newest_version,
     read_config,
     served_spec,
-    with_concepts,
-    with_memory,
+    with_parts,
     writing,
 )
 
 log = logging.getLogger(__name__)
 
-_EXTRAS = (
-    CPU_ENCODER_FILE,
-    EIGHT_BIT_ENCODER_FILE,
-    OLD_EIGHT_BIT_ENCODER_FILE,
-    CPU_DECODER_FILE,
-    NETWORK_FILE,
-    *MEMORY_GRAPHS,
-    MEMORY_FILE,
-    *CONCEPT_GRAPHS,
-    *CONCEPT_FILES,
-)
 _SEGMENTER_SOURCE = '''"""Written by `triton-sam setup`; the code lives in the triton_sam package."""
 
 from triton_sam.backend.segmenter import TritonPythonModel  # noqa: F401
@@ -156,7 +134,7 @@ def refresh(spec: ModelSpec, repository: Path) -> bool:
     served = _acceptable(spec, newest)
     if served is None:
         return False
-    extras = {extra: newest / extra for extra in _EXTRAS if (newest / extra).is_file()}
+    extras = {extra: newest / extra for extra in EXTRA_FILES if (newest / extra).is_file()}
     if not _has_graphs(newest):
         write_models(served, None, None, repository, name=name, extras=extras)
         return True
@@ -286,9 +264,7 @@ def write_models(
             :func:`~triton_sam.export.raw_contract.write_contract_pair`; None to serve ``encoder`` and ``decoder``.
     """
     extras = extras or {}
-    spec = with_memory(spec, MEMORY_FILE in extras)
-    finds = {CONCEPTS_FILE, TOKENIZER_FILE} <= extras.keys()
-    spec = with_concepts(spec, read_traits(extras[CONCEPTS_FILE], spec) if finds else None)
+    spec = with_parts(spec, extras)
     _check_present(*(graph for graph in (encoder, decoder, *(raw or ())) if graph is not None), *extras.values())
     name = name or choose_name(spec, repository)
     _refuse_to_overwrite(spec, name, repository)

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from triton_sam.errors import SetupError, WeightsError
+from triton_sam.errors import SetupError
 from triton_sam.installation import install_extra
 from triton_sam.models.architecture import Backbone
 from triton_sam.models.checksums import checksum_file, matches_checksum, write_checksum
@@ -15,7 +15,6 @@ from triton_sam.models.memory_traits import MEMORY_TRAITS
 from triton_sam.models.specs import (
     CONCEPT_FILES,
     CONCEPT_GRAPHS,
-    CONCEPTS_FILE,
     CPU_DECODER_FILE,
     CPU_ENCODER_FILE,
     DECODER_FILE,
@@ -25,7 +24,6 @@ from triton_sam.models.specs import (
     MEMORY_FILE,
     MEMORY_GRAPHS,
     NETWORK_FILE,
-    TOKENIZER_FILE,
     EngineChoice,
     Graphs,
     ModelSpec,
@@ -37,8 +35,8 @@ from triton_sam.models.weights import ProgressFactory, WeightStore, silent
 from triton_sam.repository.assembling import assemble_graphs
 from triton_sam.repository.cpu_notes import DECODER_NOTE, ENCODER_NOTE, write_note
 from triton_sam.repository.export_cache import ExportRequest, Say, export_model, forget_exports, write_network
-from triton_sam.repository.model_folders import link_or_copy
 from triton_sam.repository.segmenters import choose_name, find_segmenters, remove_models, write_models
+from triton_sam.repository.tokenizer_file import add_tokenizer
 
 #: In the cached decoder's file name; raise it when export/cpu_decoder.py writes another graph.
 _DECODER_RECIPE = 1
@@ -118,20 +116,7 @@ def _for_torch(network: Path) -> dict[str, Path]:
 
 
 def _add_tokenizer(request: SetupRequest, folder: Path) -> None:
-    """Puts the tokenizer beside what finds concepts; says so if a model that could take words will not."""
-    spec, target = request.spec, folder / TOKENIZER_FILE
-    if spec.architecture.concepts is None or target.is_file():
-        return
-    if not (folder / CONCEPTS_FILE).is_file():
-        request.say(f"{spec.id} takes points and boxes but no words: these weights have no detector")
-        return
-    try:
-        link_or_copy(request.store.pull_tokenizer(spec, request.progress), target)
-    except WeightsError as error:
-        request.say(
-            f"{spec.id} takes points and boxes but no words, for want of a tokenizer: {error}; put {TOKENIZER_FILE} "
-            "beside the checkpoint and name that with --checkpoint"
-        )
+    add_tokenizer(request.spec, folder, request.export.checkpoint, request.store, request.progress, request.say)
 
 
 def _present(folder: Path, *names: str) -> dict[str, Path]:
@@ -174,7 +159,7 @@ def _set_up_assembled(request: SetupRequest, *, with_torch: bool) -> list[str]:
             if request.engine is not EngineChoice.AUTO:
                 raise
             say(f"it runs on ONNX Runtime: {error}")
-    if request.cpu_encoder:
+    if request.cpu_encoder and spec.architecture.backbone is Backbone.HIERA:
         extras |= _cpu_encoder(spec, encoder, folder, say)
     if request.fast_decoder:
         target = folder / f"{decoder.stem}-cpu{_DECODER_RECIPE}.onnx"

@@ -12,6 +12,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from tests.unit.export import official_concepts
 from triton_sam.models.architecture import Architecture, Backbone
 
 Shapes = dict[str, tuple[int, ...]]
@@ -250,21 +251,12 @@ def sam2(architecture: Architecture, *, video: bool = True) -> Shapes:
 
 
 def sam3_unused(architecture: Architecture) -> Shapes:
-    """Some of the keys of ``sam3.pt`` that only its detector needs, and unused positions."""
-    width, detector = architecture.width, "detector."
-    neck = f"{detector}backbone.vision_backbone.convs"
-    found = _up(f"{neck}.0.dconv_2x2_0", width, width // 2) | _up(f"{neck}.0.dconv_2x2_1", width // 2, width // 4)
-    found |= _both(f"{neck}.2.conv_1x1", (256, width, 1, 1)) | _both(f"{neck}.2.conv_3x3", (256, 256, 3, 3))
-    found |= {f"{detector}backbone.language_backbone.encoder.token_embedding.weight": (50, 64)}
-    found |= _both(f"{detector}transformer.encoder.layers.0.linear1", (64, 256))
-    found |= _both(f"{detector}transformer.decoder.presence_token_head.layers.0", (16, 16))
-    found |= _both(f"{detector}geometry_encoder.norm", (256,))
-    found |= _both(f"{detector}segmentation_head.pixel_decoder.conv_layers.0", (8, 8, 3, 3))
-    found |= _both(f"{detector}dot_prod_scoring.prompt_proj", (8, 8))
-    head = width // architecture.heads
+    """Some of the keys of ``sam3.pt`` that nothing here needs."""
+    found = official_concepts.unused(architecture)
+    head = architecture.width // architecture.heads
     for number in range(architecture.depths[0]):
         cells = 72**2 if number in architecture.global_blocks else 24**2
-        found |= {f"{detector}backbone.vision_backbone.trunk.blocks.{number}.attn.freqs_cis": (cells, head // 2)}
+        found |= {f"detector.backbone.vision_backbone.trunk.blocks.{number}.attn.freqs_cis": (cells, head // 2)}
     return found | {"tracker.no_mem_pos_enc": (1, 1, 256)}
 
 
@@ -290,7 +282,8 @@ def sam3(architecture: Architecture) -> Shapes:
         found |= _both(f"{neck}.{level}.conv_3x3", (256, 256, 3, 3))
     tracker = _later_heads(("lin1", "lin2"))
     tracker |= video_part("sam2.1", attention="transformer.encoder", encoder="maskmem_backbone")
-    return found | {f"tracker.{key}": shape for key, shape in tracker.items()} | sam3_unused(architecture)
+    found |= {f"tracker.{key}": shape for key, shape in tracker.items()} | official_concepts.concepts(architecture)
+    return found | sam3_unused(architecture)
 
 
 def checkpoint(architecture: Architecture, side: int) -> Shapes:

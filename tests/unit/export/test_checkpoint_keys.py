@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.unit.export import official
+from tests.unit.export import official, official_concepts
 from tests.unit.export.conversion_scripts import converted
 from tests.unit.export.families import FAMILIES
 from tests.unit.export.small import small_network, small_spec, state_of
-from triton_sam.errors import WeightsError
+from triton_sam.errors import InvalidInput, WeightsError
 from triton_sam.export.checkpoint import fill, network_of, recognise
 from triton_sam.export.checkpoint_keys import MappedWeights, map_keys
 from triton_sam.models.architecture import Backbone
@@ -30,15 +30,20 @@ TWINS = ("prompt_encoder.shared_embedding.positional_embedding", "shared_image_e
 
 
 def meta_network(spec: ModelSpec) -> dict[str, Tensor]:
-    """Names and shapes of a full-size network with the layers of a memory, in no memory of the machine."""
+    """Names and shapes of a full-size network with all its parts, in no memory of the machine."""
     with torch.device("meta"):
         traits = MEMORY_TRAITS.get(spec.architecture.generation)
-        return dict(build(spec.architecture, spec.side, traits).state_dict())
+        concepts = spec.architecture.concepts is not None
+        return dict(build(spec.architecture, spec.side, traits, concepts=concepts).state_dict())
+
+
+def whole(mapped: MappedWeights) -> dict[str, Tensor]:
+    return mapped.tensors | mapped.memory | mapped.concepts
 
 
 def assert_fits(mapped: MappedWeights, expected: dict[str, Tensor]) -> None:
     """Nothing missing, nothing unknown, nothing misshapen."""
-    found = {name: tuple(tensor.shape) for name, tensor in (mapped.tensors | mapped.memory).items()}
+    found = {name: tuple(tensor.shape) for name, tensor in whole(mapped).items()}
     assert found == {name: tuple(tensor.shape) for name, tensor in expected.items()}
 
 
@@ -98,7 +103,9 @@ def expected_values(state: dict[str, Tensor], spec: ModelSpec) -> dict[str, Tens
     """What transformers' own conversion scripts make of a checkpoint."""
     backbone = spec.architecture.backbone
     unused = set(official.unused(spec.architecture))
-    wanted = {converted(key, backbone): tensor for key, tensor in state.items() if key not in unused}
+    concepts = set() if spec.architecture.concepts is None else set(official_concepts.concepts(spec.architecture))
+    wanted = {converted(key, backbone): state[key] for key in state if key not in unused | concepts}
+    wanted |= {f"concepts.{official_concepts.converted(key)}": state[key] for key in concepts}
     wanted[TWINS[1]] = wanted[TWINS[0]]
     if backbone in (Backbone.HIERA, Backbone.PERCEPTION):
         rows = [wanted.pop(f"prompt_encoder.point_embed.{label}.weight") for label in range(4)]
@@ -106,10 +113,12 @@ def expected_values(state: dict[str, Tensor], spec: ModelSpec) -> dict[str, Tens
     if backbone is Backbone.PERCEPTION:
         table = "vision_encoder.backbone.embeddings.position_embeddings"
         wanted[table] = wanted[table][:, 1:]
-        for name in [name for name in wanted if ".qkv." in name]:
-            joined, width = wanted.pop(name), spec.architecture.width
+        for name in [name for name in wanted if ".qkv." in name or ".in_proj_" in name]:
+            joined = wanted.pop(name)
+            width = len(joined) // 3
             for part, letter in enumerate("qkv"):
-                wanted[name.replace("qkv", f"{letter}_proj")] = joined[part * width : (part + 1) * width]
+                new = name.replace("qkv", f"{letter}_proj").replace("in_proj_", f"{letter}_proj.")
+                wanted[new] = joined[part * width : (part + 1) * width]
     return wanted
 
 
@@ -119,7 +128,7 @@ def test_every_tensor_comes_to_its_place(model_id: str) -> None:
     state = official.tensors(official.checkpoint(spec.architecture, spec.side))
     mapped = map_keys(state)
     wanted = expected_values(state, spec)
-    found = mapped.tensors | mapped.memory
+    found = whole(mapped)
     assert set(found) == set(wanted)
     for name, tensor in wanted.items():
         assert torch.equal(found[name], tensor), name
@@ -140,7 +149,21 @@ def test_the_origin_of_a_tensor_is_known() -> None:
         assert origin[name] == f"{trunk}blocks.1.attn.qkv.bias"
     assert origin["vision_encoder.backbone.embeddings.position_embeddings"] == f"{trunk}pos_embed"
     assert origin["prompt_encoder.point_embed.weight"] == "tracker.sam_prompt_encoder.point_embeddings.0.weight"
-    assert set(origin) == set(mapped.tensors) - {TWINS[1]} | set(mapped.memory)
+    assert set(origin) == set(whole(mapped)) - {TWINS[1]}
+
+
+def test_what_finds_concepts_is_loaded_where_a_checkpoint_has_it() -> None:
+    spec = small_spec("sam3:full")
+    state = official.tensors(official.sam3(spec.architecture))
+    assert hasattr(network_of(spec, spec.side, map_keys(state)), "concepts")
+    queries = "detector.transformer.decoder.query_embed.weight"
+    mapped = map_keys({key: tensor for key, tensor in state.items() if key != queries})
+    assert mapped.concepts == {}
+    assert set(official_concepts.concepts(spec.architecture)) - {queries} <= set(mapped.unused)
+    assert not hasattr(network_of(spec, spec.side, mapped), "concepts")
+    damaged = {key: tensor for key, tensor in state.items() if "dot_prod_scoring.hs_proj" not in key}
+    with pytest.raises(InvalidInput, match=r"2 missing \(concepts.dot_product_scoring.query_proj.weight"):
+        network_of(spec, spec.side, map_keys(damaged))
 
 
 def test_an_unknown_key_is_kept_and_reported() -> None:
@@ -184,7 +207,11 @@ def test_either_of_the_two_position_tables_is_enough(model_id: str, left_out: st
 
 
 def hub_video_names(name: str) -> str:
-    """Where the whole SAM 3 of Hugging Face has what the tracker's image part calls so."""
+    """Where the whole SAM 3 of Hugging Face has what we call so."""
+    if name.startswith("concepts.neck."):
+        return name.replace("concepts.", "detector_model.vision_encoder.")
+    if name.startswith("concepts."):
+        return name.replace("concepts.", "detector_model.")
     if name.startswith("vision_encoder.backbone."):
         return f"detector_model.{name}"
     if name.startswith("vision_encoder.neck."):
@@ -196,6 +223,7 @@ def test_the_whole_sam3_of_hugging_face() -> None:
     state = state_of(small_network(small_spec("sam3:full")))
     whole = {hub_video_names(name): tensor for name, tensor in state.items()}
     strangers = [
+        # Without a detector's queries, these are of no use.
         "detector_model.vision_encoder.neck.fpn_layers.0.proj1.weight",
         "detector_model.text_encoder.text_model.embeddings.token_embedding.weight",
         "detector_model.detr_encoder.layers.0.self_attn.q_proj.weight",
