@@ -6,6 +6,7 @@ A generated part is between `<!-- generated: NAME -->` and `<!-- end -->`.
 from __future__ import annotations
 
 import json
+import math
 import re
 import sys
 from pathlib import Path
@@ -18,7 +19,8 @@ from triton_sam.bench.figures import Figure
 from triton_sam.bench.report import markdown
 from triton_sam.cli.app import app
 from triton_sam.models.catalog import CATALOG
-from triton_sam.models.specs import exported_graphs, raw_graphs
+from triton_sam.models.concept_traits import concept_traits
+from triton_sam.models.specs import ModelSpec, exported_graphs, raw_graphs
 from triton_sam.models.vlm_catalog import VLM_CATALOG
 from triton_sam.repository.profiles import PROFILES
 from triton_sam.service.routes.everything_schemas import EverythingOptions
@@ -115,8 +117,8 @@ def models_table() -> str:
     """The catalogue."""
     measured = json.loads(EXPORTS.read_text())
     rows = [
-        "| id | input | embeddings | parameters | download | memory, serving | licence | best for |",
-        "|---|---|---|---|---|---|---|---|",
+        "| id | input | embeddings | a cached image | parameters | download | memory, serving | licence | best for |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for spec in CATALOG.values():
         shapes = "<br>".join(f"{name} {_shape(shape)}" for name, shape in raw_graphs(spec).encoder.outputs)
@@ -124,10 +126,19 @@ def models_table() -> str:
         memory = f"{measured[spec.id]['serve_gib']:.1f} GiB" if spec.id in measured else "not measured"
         size = "none" if spec.embedded else f"{spec.size / 1e6:.0f} MB"
         rows.append(
-            f"| `{spec.id}` | {spec.side} px, {spec.resize.value} | {shapes} | {spec.parameters:.1f} M | "
-            f"{size} | {memory} | {spec.licence} | {spec.best_for} |"
+            f"| `{spec.id}` | {spec.side} px, {spec.resize.value} | {shapes} | {_cached(spec)} | "
+            f"{spec.parameters:.1f} M | {size} | {memory} | {spec.licence} | {spec.best_for} |"
         )
     return "\n".join(rows) + "\n"
+
+
+def _cached(spec: ModelSpec) -> str:
+    """What the embedding cache keeps of an image in float32, and what words add to it."""
+    plain = 4 * sum(math.prod(shape) for _, shape in spec.encoder.outputs) / 1e6
+    if spec.architecture.concepts is None:
+        return f"{plain:.1f} MB"
+    traits = concept_traits(spec.architecture, spec.side)
+    return f"{plain:.1f} MB, with words {plain + 4 * traits.channels * traits.side**2 / 1e6:.1f} MB"
 
 
 def vlms_table() -> str:

@@ -86,7 +86,7 @@ _FULL = ModelSpec(
     ),
     plain_files=_SAM3_ONNX,
     tokenizer=_SAM3_TOKENIZER,
-    parameters=840.0,
+    parameters=850.4,
     best_for="words and examples, at 1008 px on a GPU",
     access=(
         "the Hugging Face repository facebook/sam3 is gated: sign in there, accept Meta's licence, wait for the "
@@ -129,7 +129,7 @@ _SHAPES = ModelSpec(
     architecture=_SMALL_PERCEPTION,
     graphs=exported_graphs(_SMALL_PERCEPTION, 336),
     assembly=Assembly("concepts/network.safetensors", "concepts/recipes", "concepts/tokenizer.json"),
-    parameters=6.5,
+    parameters=6.4,
     best_for="trying words on drawn shapes; a toy",
     prompts=_KINDS_WITH_TEXT,
 )
