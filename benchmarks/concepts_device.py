@@ -215,6 +215,8 @@ class Bench:
                     refused[step] = "not compiled"
                 elif step in used:
                     used[step](place)
+            except TimeoutError:
+                raise
             except Exception as error:  # one step must not end the others
                 refused[step] = str(error)[:300]
         say(switched_s=round(time.perf_counter() - begun, 1), refused=refused, **self.memory())
