@@ -199,6 +199,7 @@ def test_a_bad_file_is_recorded_and_tried_again(server: RunningServer, pictures:
     assert (code, "1 failed" in output) == (1, True), output
     (failure,) = job_status(tmp_path / "out").failures
     assert failure.name == "bad.png"
+    assert f"  bad.png: {failure.reason}\n" in output
     assert "bad.png" in (tmp_path / "out" / "report.html").read_text()
     code, output = run_batch(*words, home=tmp_path)
     assert code == 1, "it is not tried again by itself"

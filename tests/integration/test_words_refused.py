@@ -132,6 +132,27 @@ def test_the_command_line(
     assert [file.name for file in picture.parent.iterdir()] == [picture.name], "nothing is written"
 
 
+def test_a_batch(
+    running: RunningServer, picture: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What only the server knows is the reason why each image fails."""
+    monkeypatch.chdir(picture.parent)
+    known = ({"text": ""}, {"text": ["red"] * 2}, {"text": "red\x00bus"}, {"text": "a" * 10_000})
+    sentences = [next((each.sentence for each in REFUSALS if each.prompt == prompt), "twice") for prompt in known]
+    command = ["batch", picture.name, "--out", "job", "--url", running.urls["HTTP"]]
+    for prompt, sentence in zip(known, sentences, strict=True):
+        code, said = run([*command, *words_of(prompt)], monkeypatch, capsys)
+        assert code == 1
+        assert said.startswith("error: ")
+        assert sentence in said
+        assert not Path("job").exists()
+    monkeypatch.setattr(sys, "argv", ["triton-sam", *command, "--text", "red blue " * 10])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 1
+    assert "has 22 tokens, start and end included, and 12 are the most: use fewer words" in capsys.readouterr().out
+
+
 # -- a model without words -------------------------------------------------------------------------------------------
 
 WITHOUT = (

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from triton_sam.cli.batch_progress import job_progress, show_status, stop_on_interrupt
+from triton_sam.cli.batch_progress import job_progress, show_failures, show_status, stop_on_interrupt
 from triton_sam.cli.image_options import ChannelOption, WindowOption, window_of
 from triton_sam.cli.server_options import TokenOption
 from triton_sam.cli.words import AnyModelOption, MaxInstancesOption, ScoreThresholdOption, TextOption
@@ -96,6 +96,7 @@ def batch_run(
     Ctrl-C finishes what is in flight.
     """
     from triton_sam.batch.job import BatchJob
+    from triton_sam.batch.state.status import job_status
 
     if settings and not everything:
         raise InvalidInput("--set has options of everything mode: add --everything")
@@ -133,6 +134,7 @@ def batch_run(
         err.print("stopped: the same command goes on")
         raise typer.Exit(_INTERRUPTED)
     if summary.failed:
+        show_failures(job_status(job.folder))
         raise typer.Exit(1)
 
 

@@ -99,6 +99,11 @@ def show_status(status: JobStatus) -> None:
     out.print(f"{state}: {counts}")
     if status.running and (rate := _rate(status)):
         out.print(rate)
+    show_failures(status)
+
+
+def show_failures(status: JobStatus) -> None:
+    """The newest failures with their reasons, on stdout."""
     for failure in status.failures[:_SHOWN_FAILURES]:
         out.print(f"  {failure.name}: {failure.reason}")
     if status.failed > _SHOWN_FAILURES:

@@ -85,11 +85,22 @@ def _named(urls: Sequence[str] | None, named: Sequence[str], given: TrackModels,
     tracks = given.model or next((name for one in served if (name := first_choice(one.tracking))), _USUAL)
     finds = given.text_model or next((name for one in served if (name := first_choice(one.finding))), None)
     if given.finds and finds is None:
+        _check_answers(named[0], token)
         raise NotFound(
             f"no model on {' or '.join(named)} takes text: set one up there with `triton-sam setup sam3`, "
             "or name it with --text-model"
         )
     return TrackServer(urls, tracks, finds or "")
+
+
+def _check_answers(url: str, token: str | None) -> None:
+    """Raises ServerUnreachable if no server answers there."""
+    transport = Endpoint(url, _ASK_SECONDS, token=token).transport()
+    try:
+        with contextlib.suppress(NotFound):
+            transport.parameters(_USUAL)
+    finally:
+        transport.close()
 
 
 def _running(settings: Settings, given: TrackModels, token: str | None) -> TrackServer | None:

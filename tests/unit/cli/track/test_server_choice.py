@@ -13,7 +13,7 @@ import pytest
 from triton_sam import serving as serving_module
 from triton_sam.cli import track_server as module
 from triton_sam.cli.track_server import TrackModels, TrackServer, track_server
-from triton_sam.errors import NotFound, SetupError, Unavailable
+from triton_sam.errors import NotFound, ServerUnreachable, SetupError, Unavailable
 from triton_sam.models.catalog import TEXT_MODEL, VIDEO_MODEL
 from triton_sam.models.specs import triton_name
 from triton_sam.server import host, selection
@@ -42,6 +42,10 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Models
         def parameters(self, name: str) -> Mapping[str, str]:
             if name == "broken":
                 raise Unavailable("gone")
+            if self.url not in servers:
+                raise ServerUnreachable(f"no server responds at {self.url}")
+            if name not in servers[self.url]:
+                raise NotFound(name)
             return servers[self.url][name]
 
         def close(self) -> None:
@@ -166,6 +170,8 @@ def test_words_need_a_model_that_takes_text(machine: dict[str, Models]) -> None:
     machine["there:1"] = {**OURS, **TOY, **WHOLE}
     assert chosen_for_words(["there:1"]) == (["there:1"], "sam3", "sam3")
     machine["there:1"] = OURS
+    with pytest.raises(ServerUnreachable, match="no server responds at nowhere:1"):
+        chosen_for_words(["nowhere:1"])
     with pytest.raises(NotFound, match=r"no model on there:1 takes text: .* setup sam3"):
         chosen_for_words(["there:1"])
     assert chosen_for_words(["there:1"], None, "mine") == (["there:1"], "sam2_tiny_video", "mine")
