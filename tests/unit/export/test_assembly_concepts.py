@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import json
+import lzma
 from pathlib import Path
 
 import numpy as np
@@ -9,15 +12,19 @@ import pytest
 
 from tests.concept_models import write_small_tokenizer
 from triton_sam.export.assembly.run import CHECKPOINT_FILE, assembled, assembled_checkpoint
-from triton_sam.export.assembly.tensor_files import read_weights, write_weights
+from triton_sam.export.assembly.tensor_files import write_weights
 from triton_sam.models.bundled import bundled_path
 from triton_sam.models.catalog import get_spec
 from triton_sam.models.catalog_sam3 import SHAPES_MODEL
-from triton_sam.models.specs import CONCEPT_FILES, CONCEPT_GRAPHS
+from triton_sam.models.specs import CONCEPT_FILES, CONCEPT_GRAPHS, TOKENIZER_FILE
 from triton_sam.repository.assembling import is_outdated
 from triton_sam.repository.model_folders import served_spec
 
+pytestmark = pytest.mark.torch
+
 SPEC = get_spec(SHAPES_MODEL)
+#: Share of an output's deviation by which rounding may differ.
+ROUNDING = 1e-4
 
 
 @pytest.fixture(scope="module")
@@ -62,42 +69,42 @@ def test_it_is_complete(folder: Path, bundled: tuple[Path, ...], monkeypatch: py
     assert is_outdated(SPEC, folder)
 
 
-@pytest.mark.torch
-def test_its_graphs_equal_its_network(folder: Path, bundled: tuple[Path, ...], tmp_path: Path) -> None:
-    import torch
-
-    from tests.unit.export.small import assert_close, drawn_pixels, session
-    from triton_sam.export.wrappers import Encoder
-    from triton_sam.networks.segmenters import load_layers
+def test_its_graphs_are_those_of_an_export(folder: Path, bundled: tuple[Path, ...], tmp_path: Path) -> None:
+    """As an export itself is checked against torch: clicks, texts of several lengths, and exemplars."""
+    from triton_sam.export import run
+    from triton_sam.export.checkpoint import network_of, read_checkpoint
+    from triton_sam.export.checkpoint_keys import map_keys
 
     checkpoint = assembled_checkpoint(SPEC, {}, bundled, tmp_path)
     assert checkpoint.name == CHECKPOINT_FILE
-    tensors = {name: torch.from_numpy(array.copy()) for name, array in read_weights(checkpoint).items()}
-    network = load_layers(SPEC.architecture, SPEC.side, tensors)
-    pixels = drawn_pixels(SPEC.side, 1)
-    ids = torch.tensor([[129, 5, 7, 130] + [130] * 28, [129, 9, 130] + [130] * 29])
-    mask = (torch.arange(32) < torch.tensor([[4], [3]])).long()
-    boxes, labels = torch.tensor([[[0.3, 0.4, 0.3, 0.5]]] * 2), torch.tensor([[1], [-10]])
-    with torch.no_grad():
-        wanted = Encoder(network, SPEC.architecture)(torch.from_numpy(pixels))
-        text = network.concepts.read(ids, mask)
-        found = network.concepts(wanted[-1], text, mask, boxes, labels)
-    encoded = session(folder / "encoder.onnx").run(None, {"pixel_values": pixels})
-    for mine, tensor in zip(encoded, wanted, strict=True):
-        assert_close(mine, tensor.numpy())
-    (read,) = session(folder / "text_encoder.onnx").run(
-        None, {"input_ids": ids.numpy(), "attention_mask": mask.numpy()}
-    )
-    assert_close(read, text.numpy())
-    feeds = {
-        "backbone_features": encoded[-1],
-        "text_features": read,
-        "text_mask": mask.numpy(),
-        "boxes": boxes.numpy(),
-        "box_labels": labels.numpy(),
-    }
-    for mine, tensor in zip(session(folder / "detector.onnx").run(None, feeds), found, strict=True):
-        assert np.abs(mine - tensor.numpy()).max() <= 1e-3 * max(float(tensor.std()), 1e-2)
+    assert checkpoint.with_name(TOKENIZER_FILE).read_bytes() == bundled[-1].read_bytes()
+    weights = map_keys(read_checkpoint(checkpoint))
+    assert weights.unused == ["concepts.text_encoder.text_projection.weight"]
+    network = network_of(SPEC, SPEC.side, weights)
+    reports = run._check(network, SPEC, SPEC.graphs, folder, seed=1)
+    assert list(reports) == ["parity", "concept_parity"]
+    for report in reports.values():
+        assert report.passed, report.reason
+        for output, _, share, _ in report.summary():
+            assert share <= ROUNDING, f"{output} is off by {share:.1e} of its deviation"
+
+
+@pytest.mark.part("exports")
+def test_the_recipes_are_what_the_exporter_writes(tmp_path: Path) -> None:
+    """With the packages that they were made with; others may spell graphs differently."""
+    from training.concepts import graphs
+
+    kept = bundled_path("concepts/recipes")
+    content = json.loads((kept / "weights.json").read_text())
+    installed = {name: importlib.metadata.version(name) for name in content["made_with"]}
+    differing = [name for name, version in content["made_with"].items() if installed[name] != version]
+    if differing:
+        pytest.skip(f"the recipes were made with another {', '.join(differing)}")
+    graphs.make_recipes(SPEC, tmp_path)
+    assert json.loads((tmp_path / "weights.json").read_text()) == content
+    for name in graphs.GRAPHS:
+        made, there = (lzma.decompress((each / f"{name}.xz").read_bytes()) for each in (tmp_path, kept))
+        assert made == there, f"{name} has changed: run `python -m training.concepts.graphs`"
 
 
 def test_sizes_are_those_of_the_training() -> None:
