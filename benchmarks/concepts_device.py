@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import copy
 import gc
 import os
 import subprocess
@@ -121,8 +122,7 @@ class Bench:
         mode = "default" if self.on_gpu and not exact else None
         options = TorchOptions(self.device, *dtypes, compile_mode=mode, graphs=not exact)
         begun = time.perf_counter()
-        network = random_network(self.spec, self.device)  # its layers become the engine's
-        network.load_state_dict(self.network.state_dict())
+        network = copy.deepcopy(self.network).cpu()  # as it is loaded; its layers become the engine's
         engine = TorchEngine(self.spec, network, options, self.tokenizer)
         engine.warm_up()
         self.wait()

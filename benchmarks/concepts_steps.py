@@ -16,6 +16,8 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import torch
 
@@ -40,6 +42,7 @@ from triton_sam.engines.torch.compiling import cache_variables
 from triton_sam.engines.torch.devices import choose_dtypes
 from triton_sam.engines.torch.finding import GridRunner
 from triton_sam.models.specs import ModelSpec
+from triton_sam.networks.segmenters import build_layers
 from triton_sam.settings import Settings
 
 #: Steps of a server that encodes one image at a time, by processes, the longest first.
@@ -78,15 +81,19 @@ def compile_request(folder: Path, spec: ModelSpec, device: torch.device) -> Comp
 
 def compile_group(request: CompileRequest) -> tuple[tuple[str, ...], float, str]:
     """Compiles steps in this process, with a network that the GPU fills; its steps, seconds, and what went wrong."""
-    from triton_sam.engines.torch.step_compiler import StepCompiler
+    from triton_sam.engines.torch import step_compiler
+
+    def filled(*what: Any, **more: Any) -> Any:
+        with torch.device(request.device):
+            return build_layers(*what, **more).cpu()  # from there it is taken apart
 
     begun = time.perf_counter()
     folder = CodeFolder(request.root, request.key)
     os.environ.update(cache_variables(folder) | {"TORCHINDUCTOR_COMPILE_THREADS": "2"})
     wrong = ""
     try:
-        with torch.device(request.device):
-            compiler = StepCompiler(request)
+        with patch.object(step_compiler, "build_layers", filled):
+            compiler = step_compiler.StepCompiler(request)
         for step in request.steps:
             if folder.find(step) is None:
                 with folder.writing(step) as new:
