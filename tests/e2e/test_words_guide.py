@@ -117,7 +117,7 @@ def test_the_video(store: WeightStore, embedded_server: None, tmp_path: Path) ->
     with serving(home, VIDEO_MODEL) as ports:
         [(language, code)] = TRACK
         said = run(language, code, folder, home, ports)
-    assert "3 objects in 40 frames (3 red circle)" in said
+    assert "3 objects (3 red circle) in 40 frames" in said
     document = json.loads((folder / "coco.json").read_text())
     assert [category["name"] for category in document["categories"]] == ["red circle"]
     lengths = sorted(sum(mask is not None for mask in one["segmentations"]) for one in document["annotations"])
