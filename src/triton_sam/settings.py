@@ -55,6 +55,19 @@ class VideoServiceSettings(BaseSettings):
     )
 
 
+def _token_text(value: Any) -> Any:
+    """A token without blanks around it; None if it is empty."""
+    text = value.get_secret_value() if isinstance(value, SecretStr) else value
+    if not isinstance(text, str):
+        return value
+    text = text.strip()  # the line end of a file, which no header can contain
+    if value and not text:
+        raise ValueError("the token is blank: set one, or leave the variable empty for none")
+    if text:
+        check_token(text)
+    return text or None
+
+
 class Settings(VideoServiceSettings):
     """Settings of a machine. Limits protect the server from one request; queues from many."""
 
@@ -281,15 +294,7 @@ class Settings(VideoServiceSettings):
     @field_validator("token", mode="before")
     @classmethod
     def _checked_token(cls, value: Any) -> Any:
-        text = value.get_secret_value() if isinstance(value, SecretStr) else value
-        if not isinstance(text, str):
-            return value
-        text = text.strip()  # the line end of a file, which no header can contain
-        if value and not text:
-            raise ValueError("the token is blank: set one, or leave the variable empty for none")
-        if text:
-            check_token(text)
-        return text or None
+        return _token_text(value)
 
     @field_validator("tokens_file", "tls_certificate", "tls_key", mode="before")
     @classmethod
