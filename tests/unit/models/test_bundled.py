@@ -10,17 +10,20 @@ from triton_sam.errors import SetupError
 from triton_sam.models import bundled
 from triton_sam.models.bundled import bundled_path
 from triton_sam.models.catalog import VIDEO_MODEL, get_spec
+from triton_sam.models.catalog_sam3 import SHAPES_MODEL
 
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def test_the_parts_of_the_model_for_videos_are_here() -> None:
-    assembly = get_spec(VIDEO_MODEL).assembly
+@pytest.mark.parametrize("model_id", [VIDEO_MODEL, SHAPES_MODEL])
+def test_the_parts_of_a_model_are_here(model_id: str) -> None:
+    assembly = get_spec(model_id).assembly
     assert assembly is not None
     weights, recipes = bundled_path(assembly.weights), bundled_path(assembly.recipes)
     assert weights.is_file()
     assert recipes.is_dir()
     assert 10e6 < weights.stat().st_size < 20e6
+    assert not assembly.tokenizer or bundled_path(assembly.tokenizer).is_file()
 
 
 @pytest.mark.parametrize(("name", "folder"), bundled._FOLDERS.items())
