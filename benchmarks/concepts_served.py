@@ -100,7 +100,7 @@ class Served:
     def measure(self, rounds: int, instances: int, bars: Mapping[str, float], wait: float) -> None:
         """Prints medians of each kind of request, of clicks, and of clicks on the server without words."""
         for what, server in (("with words", self.words), ("without words", self.clicks)):
-            ready = round(server.wait_ready(60), 1)
+            ready = round(server.wait_ready(_since(server) + 60), 1)
             # Its own clock began when it was started.
             say(server=what, ready_s=ready, full_speed_s=server.wait_full_speed(_since(server) + wait))
         measure_words(self.words, self.pictures, rounds, instances, bars)
