@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -138,6 +139,29 @@ def test_pull_of_an_installed_model(monkeypatch: pytest.MonkeyPatch) -> None:
     assert done.exit_code == 0
     assert f"{DEFAULT_MODEL} is installed already" in done.output
     assert compared == [DEFAULT_MODEL]
+
+
+def test_pull_of_what_is_part_of_the_package(home: Path) -> None:
+    done = runner.invoke(app.app, ["pull", "sam3:shapes"])
+    assert done.exit_code == 0
+    assert done.output == "sam3:shapes is part of this package: `triton-sam setup sam3:shapes` makes it ready\n"
+    assert not home.exists()
+
+
+def test_a_model_that_is_part_of_the_package_is_included(home: Path) -> None:
+    listed = runner.invoke(app.app, ["models"]).output
+    assert re.search(r"^sam3:shapes +included +downloaded ", listed, re.MULTILINE)
+    shown = runner.invoke(app.app, ["models", "show", "sam3:shapes"]).output
+    assert "weights that are part of triton-sam" in shown
+    assert "toy" in shown
+
+
+def test_terms_are_shown(home: Path) -> None:
+    shown = runner.invoke(app.app, ["models", "show", "sam3:tracker"]).output
+    assert shown.startswith("sam3:full: ")
+    assert "https://github.com/facebookresearch/sam3/blob/main/LICENSE" in shown
+    assert "HF_TOKEN" in shown
+
 
 
 def test_pull(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
