@@ -106,7 +106,8 @@ class DetectStep(nn.Module):
 
     def _shown(self, coarse: Tensor, boxes: Tensor) -> tuple[Tensor, Tensor]:
         """Examples as tokens of the prompt: [B,E+1,C], and [B,E+1], 1 where there is one."""
-        places, labels = boxes[..., :4], boxes[..., 4].long()
+        # Compilers time their code with any numbers, which must not lead out of the table of labels.
+        places, labels = boxes[..., :4], boxes[..., 4].long().clamp(PADDING, 1)
         given = (labels != PADDING).float()
         shown, counts = self.examples(coarse, self.positions, places, labels, given)
         # A concept without examples has no token for all of them either: so it equals one that is looked for alone.
@@ -163,8 +164,9 @@ class _Decoder(nn.Module):
         count = len(hidden)
         state, boxes = self.queries.expand(count, -1, -1), self.start.expand(count, -1, -1)
         for layer, keys, words in zip(self.layers, seen, read, strict=True):
-            # y, x, w, h
-            placed = self.place(waves(boxes[..., [1, 0, 2, 3]], self.each).flatten(2))
+            # y, x, w, h; indices in a list would be copied from the host, which a CUDA graph cannot hold
+            turned = torch.cat([boxes[..., :2].flip(-1), boxes[..., 2:]], dim=-1)
+            placed = self.place(waves(turned, self.each).flatten(2))
             # The first query stands for the concept's presence; it has no place.
             state = layer(state, functional.pad(placed, (0, 0, 1, 0)), words, hidden, keys, self._bias(boxes))
             queries = self.norm(state[:, 1:])
