@@ -61,14 +61,15 @@ class Connection:
         length = head.lower().split(b"\r\ncontent-length:", 1)[1].split(b"\r\n", 1)[0]
         left = int(length) - len(body)
         keep_body = keep_body or status != 200
+        kept = bytearray(body)  # bytes would be copied whole for each piece
         while left > 0:
             count = connection.recv_into(self._buffer, min(left, _CHUNK))
             if not count:
                 raise ConnectionError("the server closed the connection")
             if keep_body:
-                body += self._buffer[:count]
+                kept += memoryview(self._buffer)[:count]
             left -= count
-        return status, bytes(body) if keep_body else b""
+        return status, bytes(kept) if keep_body else b""
 
     def close(self) -> None:
         if self._socket is not None:
