@@ -40,7 +40,7 @@ def main() -> int:
     parser.add_argument("out", type=Path)
     parser.add_argument("--seconds", type=float, default=500.0)
     parser.add_argument("--scenes", type=int, default=64)
-    parser.add_argument("--rate", type=float, default=1e-3)
+    parser.add_argument("--rate", type=float, default=5e-4)
     parser.add_argument("--begin", type=Path, help="a network.safetensors to begin with")
     parser.add_argument("--plain", action="store_true", help="does not compile the network's layers")
     parser.add_argument("--ways", type=int, default=40, help="phrases for each combination of attributes")
@@ -113,8 +113,21 @@ class Training:
                 say(json.dumps(self.validate(4)))
                 self.save()
 
-    def _captured(self) -> torch.cuda.CUDAGraph | None:
-        """A step as a graph, after some to warm up; None if it cannot be had."""
+    def _captured(self) -> torch.cuda.CUDAGraph:
+        """A step as a graph; one that nothing was compiled for, if that cannot be had."""
+        try:
+            return self._capture()
+        except RuntimeError:
+            say(traceback.format_exc())
+        for layer in _several(self.network):
+            layer._compiled_call_impl = None
+        # The half-made graph keeps the old ones.
+        self._scenes = Scenes(self._device, SEED, self._scenes.phrases, fast=True)
+        self._random = torch.Generator(self._device).manual_seed(SEED)
+        return self._capture()
+
+    def _capture(self) -> torch.cuda.CUDAGraph:
+        """After some steps to warm up."""
         self._rate.fill_(1e-6)
         self._newer.fill_(1.0)
         stream = torch.cuda.Stream()
@@ -127,15 +140,8 @@ class Training:
         graph = torch.cuda.CUDAGraph()
         for random in (self._scenes.random, self._random):
             graph.register_generator_state(random)
-        try:
-            with torch.cuda.graph(graph):
-                self.step()
-        except RuntimeError:
-            say(traceback.format_exc())
-            # The half-made graph keeps the old ones.
-            self._scenes = Scenes(self._device, SEED, self._scenes.phrases, fast=True)
-            self._random = torch.Generator(self._device).manual_seed(SEED)
-            return None
+        with torch.cuda.graph(graph):
+            self.step()
         return graph
 
     def step(self) -> None:
@@ -239,19 +245,24 @@ class Training:
 
 
 def compile_layers(network: ConceptNetwork) -> None:
-    """Layers that occur several times are compiled once, and what makes maps for masks."""
-    detector, tracker = network.detector, network.tracker
-    several = (
-        tracker.vision_encoder.backbone.layers,
-        detector.text_encoder.text_model.encoder.layers,
-        detector.geometry_encoder.layers,
-        detector.detr_encoder.layers,
-        detector.detr_decoder.layers,
-        [detector.mask_decoder.pixel_decoder],
-    )
-    for layers in several:
-        for layer in layers:
-            layer.compile(dynamic=False)
+    """Layers that occur several times are compiled once, and what makes maps for masks.
+
+    Those of the text encoder are not: in a capture transformers gives them another kind of mask, and they would be
+    compiled anew in the middle of it.
+    """
+    for layer in _several(network):
+        layer.compile(dynamic=False)
+
+
+def _several(network: ConceptNetwork) -> list[nn.Module]:
+    detector = network.detector
+    return [
+        *network.tracker.vision_encoder.backbone.layers,
+        *detector.geometry_encoder.layers,
+        *detector.detr_encoder.layers,
+        *detector.detr_decoder.layers,
+        detector.mask_decoder.pixel_decoder,
+    ]
 
 
 def look(network: ConceptNetwork, features: Tensor, batch: Batch) -> tuple[Found, list[Tensor], Tensor]:
