@@ -179,6 +179,23 @@ def exports_table() -> str:
     return "\n".join(rows) + "\n"
 
 
+def words_table() -> str:
+    """The same run: what finding words takes on a CPU."""
+    rows = [
+        "| id | text encoder + detector | loading | an image | a new text | a known text | memory, serving words |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for model_id, row in json.loads(EXPORTS.read_text()).items():
+        if "words" in row:
+            words, files = row["words"], row["files_mb"]
+            rows.append(
+                f"| `{model_id}` | {files['text_encoder.onnx']:.0f} + {files['detector.onnx']:.0f} MB | "
+                f"{words['load_s']:.1f} s | {words['image_s']:.2g} s | {words['new_text_s']:.2g} s | "
+                f"{words['known_text_s']:.2g} s | {words['serve_gib']:.1f} GiB |"
+            )
+    return "\n".join(rows) + "\n"
+
+
 def profiles_table() -> str:
     """The models of the profiles for other tools."""
     rows = ["| tool | Triton model | encoder of | input | outputs |", "|---|---|---|---|---|"]
@@ -326,6 +343,7 @@ PARTS = {
     "models": models_table,
     "vlms": vlms_table,
     "exports": exports_table,
+    "words": words_table,
     "profiles": profiles_table,
     "performance": performance_table,
     "service": service_table,

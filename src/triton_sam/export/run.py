@@ -263,10 +263,9 @@ def decoder_inputs(graphs: Graphs, device: torch.device) -> list[GraphInput]:
 
 def _check(network: Any, spec: ModelSpec, graphs: Graphs, folder: Path, seed: int) -> dict[str, Report]:
     """The result for images and, if the network has these parts, those for video and for words."""
-    reference = Reference(network, spec.architecture, graphs)
-    check = ParityCheck(reference, folder / ENCODER_FILE, folder / DECODER_FILE)
-    shown = scenes(graphs.side, seed)
-    results = {"parity": check.run(shown, seed)}
+    shown, files = scenes(graphs.side, seed), (folder / ENCODER_FILE, folder / DECODER_FILE)
+    # Nothing keeps the sessions: at full size each takes gigabytes.
+    results = {"parity": ParityCheck(Reference(network, spec.architecture, graphs), *files).run(shown, seed)}
     if hasattr(network, "memory_attention"):
         results["memory_parity"] = check_memory(network, spec, graphs, folder, shown[0], seed)
     if hasattr(network, "concepts"):
