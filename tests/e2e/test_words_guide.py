@@ -14,13 +14,14 @@ from pathlib import Path
 import pytest
 from PIL import Image, ImageDraw
 
+from tests.words_toy import needs_words_toy
 from triton_sam.cli.demo_words import draw_words_scene
 from triton_sam.models.catalog import VIDEO_MODEL, get_spec
 from triton_sam.models.weights import WeightStore
 from triton_sam.server.host import free_port
 
 # A model is set up first, which takes a while.
-pytestmark = [pytest.mark.triton, pytest.mark.timeout(600)]
+pytestmark = [needs_words_toy, pytest.mark.triton, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Blocks for a reader with Meta's weights are `console` ones.

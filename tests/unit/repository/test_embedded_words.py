@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.words_toy import needs_words_toy
+
 _WITHOUT = ("torch", "transformers", "safetensors", "huggingface_hub")
 _CODE = (
     f"""
@@ -46,6 +48,7 @@ print(json.dumps({"names": names, "said": said, "boxes": found.boxes.tolist(), "
 )
 
 
+@needs_words_toy
 def test_it_is_set_up_and_answers(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", _CODE, str(tmp_path)],
