@@ -6,10 +6,12 @@ That the modules are the published definition does not depend on the weights, an
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -30,9 +32,10 @@ from triton_sam.models.specs import (
 )
 from triton_sam.networks.concept_layers import PADDING
 
+FloatArray = npt.NDArray[np.float32]
 #: Tokens of the texts, the first and the last included: a name, some words, and as many as there is room for.
 _LENGTHS = (3, 8, 0)
-_OUTPUTS = ("pred_logits", "presence_logits", "pred_boxes", "pred_masks")
+OUTPUTS = ("pred_logits", "presence_logits", "pred_boxes", "pred_masks")
 #: Numbers of the order of one, of which an output may have too few for a standard deviation.
 _FEW = ("presence_logits",)
 
@@ -48,23 +51,29 @@ def check_concepts(network: Any, spec: ModelSpec, graphs: Graphs, folder: Path, 
     features = _features(network, spec, scene, device)
     if graphs.precision is not Precision.INT8:
         pixels = {graphs.encoder.image: torch.from_numpy(scene.pixels)}
-        _compare(report, scene, "", {BACKBONE_FEATURES: features}, folder / ENCODER_FILE, pixels)
+        given = _run(folder / ENCODER_FILE, [BACKBONE_FEATURES], [pixels])
+        _compare(report, scene, "", {BACKBONE_FEATURES: features}, given)
     ids, mask = _texts(sizes, seed)
     with exactly():
         text = network.concepts.read(ids.to(device), mask.to(device)).cpu()
-    given = {"input_ids": ids, "attention_mask": mask}
-    _compare(report, scene, "words", {"text_features": text}, folder / TEXT_ENCODER_FILE, given)
-    for case, rows, boxes, labels in _cases(len(ids)):
-        feeds = {
-            BACKBONE_FEATURES: features,
-            "text_features": text[rows],
-            "text_mask": mask[rows],
-            "boxes": boxes,
-            "box_labels": labels,
-        }
+    given = _run(folder / TEXT_ENCODER_FILE, ["text_features"], [{"input_ids": ids, "attention_mask": mask}])
+    _compare(report, scene, "words", {"text_features": text}, given)
+    for case, parts in _cases(len(ids)).items():
+        feeds = [
+            {
+                BACKBONE_FEATURES: features,
+                "text_features": text[rows],
+                "text_mask": mask[rows],
+                "boxes": boxes,
+                "box_labels": labels,
+            }
+            for rows, boxes, labels in parts
+        ]
         with exactly():
-            found = [one.cpu() for one in network.concepts(*(tensor.to(device) for tensor in feeds.values()))]
-        _compare(report, scene, case, dict(zip(_OUTPUTS, found, strict=True)), folder / DETECTOR_FILE, feeds)
+            found = [network.concepts(*(tensor.to(device) for tensor in feed.values())) for feed in feeds]
+            wanted = {name: torch.cat(rows).cpu() for name, rows in zip(OUTPUTS, zip(*found, strict=True), strict=True)}
+        del found
+        _compare(report, scene, case, wanted, _run(folder / DETECTOR_FILE, OUTPUTS, feeds))
     report.judge()
     return report
 
@@ -87,19 +96,30 @@ def _texts(sizes: ConceptArchitecture, seed: int) -> tuple[Tensor, Tensor]:
     return ids, (places < lengths).long()
 
 
-def _cases(count: int) -> Iterator[tuple[str, slice, Tensor, Tensor]]:
-    """(case, its texts, [B,E,4] boxes as cx, cy, w, h, [B,E] labels). Few rows: at full size each takes a gigabyte."""
-    for row in range(count):
-        yield "words", slice(row, row + 1), torch.zeros(1, 0, 4), torch.zeros(1, 0, dtype=torch.int64)
+def _cases(count: int) -> dict[str, list[tuple[slice, Tensor, Tensor]]]:
+    """Case -> runs: the texts of one, [B,E,4] boxes as cx, cy, w, h, [B,E] labels.
+
+    Few rows at a time: at full size each takes a gigabyte.
+    """
+    none = torch.zeros(1, 0, 4), torch.zeros(1, 0, dtype=torch.int64)
     boxes = torch.tensor([[0.3, 0.4, 0.3, 0.5], [0.7, 0.6, 0.2, 0.2]]).expand(2, -1, -1)
-    yield "words and exemplars", slice(0, 2), boxes, torch.tensor([[1, 0], [PADDING, PADDING]])
+    return {
+        "words": [(slice(row, row + 1), *none) for row in range(count)],
+        "words and exemplars": [(slice(0, 2), boxes, torch.tensor([[1, 0], [PADDING, PADDING]]))],
+    }
+
+
+def _run(graph: Path, outputs: Sequence[str], feeds: Sequence[Mapping[str, Tensor]]) -> list[FloatArray]:
+    """A graph's outputs, the rows of all runs together."""
+    session = cpu_session(graph)
+    found = [session.run(list(outputs), {name: one.numpy() for name, one in feed.items()}) for feed in feeds]
+    return [np.concatenate(rows) for rows in zip(*found, strict=True)]
 
 
 def _compare(
-    report: Report, scene: Scene, case: str, wanted: Mapping[str, Tensor], graph: Path, feeds: Mapping[str, Tensor]
+    report: Report, scene: Scene, case: str, wanted: Mapping[str, Tensor], given: Sequence[FloatArray]
 ) -> None:
     """Adds the comparison of a graph's outputs with these."""
-    given = cpu_session(graph).run(list(wanted), {name: tensor.numpy() for name, tensor in feeds.items()})
     for (name, reference), ours in zip(wanted.items(), given, strict=True):
         entry = compare(scene.name, name, reference.numpy(), ours, 1.0 if name in _FEW else None)
         entry.prompt = case

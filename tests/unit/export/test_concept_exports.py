@@ -12,7 +12,7 @@ import pytest
 
 from tests.concept_models import SIDE, small_concept_network, small_concept_spec, write_small_tokenizer
 from triton_sam.errors import WeightsError
-from triton_sam.export.parity_concepts import check_concepts
+from triton_sam.export.parity_concepts import OUTPUTS, check_concepts
 from triton_sam.export.parity_scenes import drawing
 from triton_sam.export.random_weights import save_as_folder
 from triton_sam.export.run import ExportOptions, export_checkpoint, write_graphs
@@ -68,9 +68,6 @@ def test_an_export_has_it_and_equals_torch(precision: Precision, checkpoint: Pat
     rows = {row["output"]: row for row in exported.report["summary"]}
     assert set(OUTPUTS) < set(rows)
     assert all(row["share"] <= (1e-3 if precision is Precision.FP32 else 0.1) for row in rows.values())
-
-
-OUTPUTS = ("pred_logits", "presence_logits", "pred_boxes", "pred_masks")
 
 
 def test_a_graph_of_other_weights_is_found(network: Any, tmp_path: Path) -> None:
