@@ -3,8 +3,7 @@ import { loadStyles } from "../ui/styles.js";
 import { takesWords } from "./models.js";
 
 const NO_MODEL =
-  "This server has no model that finds objects by words or examples: start it with triton-sam serve sam3:shapes, " +
-  "or set up sam3:full and serve that.";
+  "This server has no model that finds objects by words or examples: triton-sam setup sam3 says how to get one.";
 
 /**
  * @param {import("../app.js").App} app
