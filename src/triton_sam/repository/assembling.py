@@ -60,7 +60,9 @@ def _parts(spec: ModelSpec, store: WeightStore, progress: ProgressFactory) -> tu
         raise SetupError(f"onnxruntime is not installed: {install_extra('server')}") from None
     assert spec.assembly is not None
     if not is_bundled(spec.assembly.weights):
-        raise SetupError(f"the weights of {spec.id} are not part of this version: take another model, or a newer version")
+        raise SetupError(
+            f"the weights of {spec.id} are not part of this version: take another model, or a newer version"
+        )
     bundled = _bundled(spec.assembly)
     files = store.pull(spec, progress)
     graphs = {role.value: as_onnx(file, store.home / "converted") for role, file in files.items()}
