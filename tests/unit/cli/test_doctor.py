@@ -96,7 +96,7 @@ def test_what_is_not_installed_and_not_needed_is_one_line(settings: Settings, mo
     assert [name for name, finding in report.items() if finding.state == OPTIONAL] == ["optional", "models"]
     for word in ("Docker", "npm", "torch"):
         assert word in report["optional"].text
-    assert report["models"].text == "17 more can be set up: `triton-sam models` lists them"
+    assert report["models"].text == "18 more can be set up: `triton-sam models` lists them"
 
 
 def test_the_client_alone_lacks_nothing(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
