@@ -23,7 +23,7 @@ from triton_sam.client.wire import OnMessage, Outputs
 from triton_sam.core.mask_cleaning import cleaning_from
 from triton_sam.core.masks import MaskSet
 from triton_sam.errors import ImageExpired, InvalidInput, NotFound, Unavailable
-from triton_sam.models.catalog import present_id
+from triton_sam.models.catalog import all_ids, present_id
 from triton_sam.models.specs import triton_name
 
 Parameters = Mapping[str, str | int | bool]
@@ -157,13 +157,19 @@ def read_segmentation(outputs: Outputs) -> Segmentation:
 # -- names and retries -----------------------------------------------------------------------------------------
 
 
-def candidate_names(model_id: str) -> tuple[str, str]:
-    """The Triton names under which a server may serve a model: its own, then its family's.
+def candidate_names(model_id: str) -> tuple[str, ...]:
+    """The Triton names under which a server may serve a model: its own, its family's, those of its other ids.
 
     ``sam2.1:large`` -> ``sam2.1_large``, ``sam2``.
     """
     generation = model_id.partition(":")[0]
-    return triton_name(model_id), generation.partition(".")[0]
+    own, family = triton_name(model_id), generation.partition(".")[0]
+    return own, family, *(triton_name(other) for other in all_ids(model_id) if other != model_id)
+
+
+def same_model(told: object, model_id: str) -> bool:
+    """Whether a server's id of a model means the one with this id; either may be an old one."""
+    return isinstance(told, str) and present_id(told) == present_id(model_id)
 
 
 def retry_pause(attempt: int) -> float:
@@ -245,7 +251,7 @@ class ClientCore:
             return wire.text_of(outputs, "image_key")
         for _ in range(2):
             outputs = yield from self.infer(inputs, ("image_key", "result_json"), parameters, image.headers)
-            if json.loads(wire.text_of(outputs, "result_json"))["model"] == self.model_type:
+            if same_model(json.loads(wire.text_of(outputs, "result_json"))["model"], self.model_type):
                 return wire.text_of(outputs, "image_key")
             self._name = None  # the server has given this name to another model since the look-up
         raise (yield from self._not_served())
@@ -308,7 +314,7 @@ class ClientCore:
                 parameters = yield from self._retrying(ReadParameters(candidate))
             except NotFound:
                 continue
-            if present_id(parameters.get("model_id", "")) == present_id(self.model_type):
+            if same_model(parameters.get("model_id"), self.model_type):
                 self._name = candidate
                 return candidate
         raise (yield from self._not_served())

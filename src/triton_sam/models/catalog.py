@@ -278,6 +278,12 @@ def present_id(model_id: str) -> str:
     return OLD_IDS.get(model_id, model_id)
 
 
+def all_ids(model_id: str) -> tuple[str, ...]:
+    """Every id of the model that has this one, today's first."""
+    today = present_id(model_id)
+    return (today, *(old for old, new in OLD_IDS.items() if new == today))
+
+
 def resolve_ids(names: list[str]) -> list[ModelSpec]:
     """Rows of ids, of families (their default) and of ``all`` (every family's default), each once, in order."""
     ids: list[str] = []

@@ -12,7 +12,8 @@ from typing import Generic, TypeVar
 from starlette.concurrency import run_in_threadpool
 
 from triton_sam.errors import ModelNotFound, NotFound, TritonSamError
-from triton_sam.models.specs import ModelSpec
+from triton_sam.models.catalog import all_ids
+from triton_sam.models.specs import ModelSpec, triton_name
 from triton_sam.models.vlm_specs import VlmSpec
 
 log = logging.getLogger(__name__)
@@ -42,7 +43,7 @@ class ServedSegmenter:
 def choose(
     segmenters: Mapping[str, ModelSpec], wanted: str | None, missing: Set[str] = frozenset(), *, kind: str = "points"
 ) -> ServedSegmenter:
-    """The segmenter for a Triton name, a catalogue id or a family; for None, the default.
+    """The segmenter for a Triton name, a catalogue id, which may be an old one, or a family; for None, the default.
 
     A family means the model of the same name, else its first model. NotFound lists the served models.
 
@@ -63,7 +64,8 @@ def choose(
     if wanted in segmenters:
         return ServedSegmenter(wanted, segmenters[wanted])
     for name, spec in segmenters.items():
-        if wanted in (spec.id, spec.variant_name):
+        ids = all_ids(spec.id)
+        if wanted in ids or wanted in map(triton_name, ids):
             return ServedSegmenter(name, spec)
     for name, spec in segmenters.items():
         if wanted == spec.family:

@@ -146,6 +146,14 @@ def test_an_answer_that_cannot_be_read_is_an_error_of_the_server() -> None:
         segment(work, image_file(fake.image_of("a")), SegmentOptions(), link, size=(WIDTH, HEIGHT))
 
 
+@pytest.mark.parametrize(("wanted", "told"), [("sam3:tracker", "sam3:full"), ("sam3:full", "sam3:tracker")])
+def test_an_old_id_and_its_new_one_are_one_model(wanted: str, told: str) -> None:
+    """Whichever of the job and the server is the older."""
+    server = FakeServer()
+    server.models = {"sam3": told}
+    assert asked(server, fake.work(0), model=wanted).model == told
+
+
 def test_a_check_says_why_a_server_cannot_serve() -> None:
     server = FakeServer()
     link = ModelServer("localhost:1", "sam2", transport=server)

@@ -91,6 +91,22 @@ def test_an_id_never_gets_another_models_masks(transport: MemoryServer) -> None:
         client.set_image(PICTURE)
 
 
+@pytest.mark.parametrize("served", ["sam3", "sam3_full", "sam3_tracker"])
+@pytest.mark.parametrize(("wanted", "told"), [("sam3:tracker", "sam3:full"), ("sam3:full", "sam3:tracker")])
+def test_an_old_id_and_its_new_one_are_one_model(
+    wanted: str, told: str, served: str, transport: MemoryServer, pauses: list[float]
+) -> None:
+    """Whichever of the client and the server is the older."""
+    transport.models = {served: told}
+    client = SAM2TritonClient(model_type=wanted, transport=transport)
+    client.set_image(PICTURE)
+    client.predict([[1, 2]])
+    assert {call.model for call in transport.calls} == {served}
+    transport.models = {served: "sam3:shapes"}
+    with pytest.raises(NotFound, match=f"does not serve {wanted}"):
+        client.set_image(PICTURE)
+
+
 # retries
 
 

@@ -46,7 +46,8 @@ from triton_sam.errors import (
         ("sam2.1:large", ("sam2.1_large", "sam2")),
         ("sam2:tiny", ("sam2_tiny", "sam2")),
         ("sam1:vit_b", ("sam1_vit_b", "sam1")),
-        ("sam3:tracker", ("sam3_tracker", "sam3")),
+        ("sam3:tracker", ("sam3_tracker", "sam3", "sam3_full")),
+        ("sam3:full", ("sam3_full", "sam3", "sam3_tracker")),
     ],
 )
 def test_candidate_names(model_id: str, names: tuple[str, str]) -> None:
@@ -57,7 +58,7 @@ def test_candidate_names_are_those_of_the_catalogue() -> None:
     from triton_sam.models.catalog import CATALOG
 
     for spec in CATALOG.values():
-        assert candidate_names(spec.id) == (spec.variant_name, spec.family)
+        assert candidate_names(spec.id)[:2] == (spec.variant_name, spec.family)
 
 
 def test_config_parameters() -> None:

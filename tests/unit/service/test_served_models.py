@@ -21,7 +21,10 @@ from triton_sam.service.served_models import EncoderPrecisions, ServedSegmenter,
         ("sam2.1:large", "sam2.1_large"),
         (SPEC.id, "sam2"),
         (SPEC.variant_name, "sam2"),
+        ("sam3:full", "sam3"),
         ("sam3:tracker", "sam3"),
+        ("sam3_full", "sam3"),
+        ("sam3_tracker", "sam3"),
     ],
 )
 def test_every_name_of_a_model(wanted: str | None, name: str) -> None:

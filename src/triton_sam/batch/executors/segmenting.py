@@ -12,7 +12,7 @@ from typing import Any
 from triton_sam.batch.records import Item, ItemPrompt, ItemResult, MaskRecord, SegmentOptions, WordOptions, Work
 from triton_sam.client import wire
 from triton_sam.client.concepts import concept_request
-from triton_sam.client.core import ClickRequest, ClientCore, ImageFile, not_served, segment_request
+from triton_sam.client.core import ClickRequest, ClientCore, ImageFile, not_served, same_model, segment_request
 from triton_sam.client.endpoint import Endpoint
 from triton_sam.client.everything import EverythingRun
 from triton_sam.client.link import ModelLink
@@ -85,7 +85,7 @@ class ModelServer:
         if not isinstance(document, dict):
             raise InternalError("the server's masks cannot be read: it may be of another version")
         model = self._core.model_type
-        if ":" in model and document.get("model") != model:  # the name now stands for another model
+        if ":" in model and not same_model(document.get("model"), model):  # the name now stands for another model
             raise NotFound(not_served(model, [str(document.get("model"))], model))
         return document
 
