@@ -146,7 +146,7 @@ def track(
         if words is not None:
             words = dataclasses.replace(words, model=server.text_model)
             job = dataclasses.replace(job, words=words)
-            find = stack.enter_context(word_finder(server.urls, words, token, timeout))
+            find = stack.enter_context(word_finder(server.urls, words, clip.size, token, timeout))
         try:
             with _progress() as report:
                 summary = TrackRun(job, client, report, find).run()

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from triton_sam.client.concepts import ConceptSegmentation
+from triton_sam.client.concepts import ConceptSegmentation, most_texts, not_sent
 from triton_sam.client.sync_client import SAM2TritonClient
 from triton_sam.client.video_concepts import Find
+from triton_sam.console import err
 from triton_sam.core.concepts.request import SCORE_THRESHOLD, concept_text
 from triton_sam.errors import InvalidInput, ServerUnreachable
 from triton_sam.files import whole_file
@@ -85,29 +86,62 @@ def write_concepts(folder: Path, concepts: dict[int, int]) -> None:
 
 
 @contextmanager
-def word_finder(urls: Sequence[str] | None, words: TrackWords, token: str | None, timeout: float) -> Iterator[Find]:
-    """A function that finds instances of the words in a frame; of several servers the first one that answers does."""
+def word_finder(
+    urls: Sequence[str] | None, words: TrackWords, size: tuple[int, int], token: str | None, timeout: float
+) -> Iterator[Find]:
+    """A function that finds instances of the words in a frame; of several servers the first one that answers does.
+
+    Args:
+        size: (width, height) of the frames.
+    """
     with ExitStack() as stack:
         clients: list[SAM2TritonClient] = [
             stack.enter_context(SAM2TritonClient(url, words.model, token=token, timeout=timeout))
             for url in urls or (None,)
         ]
+        finder = _Finder(words, most_texts(size))
 
         def find(frame: ClipFrame) -> list[FoundInstance]:
             for client in clients[:-1]:
                 try:
-                    return _found(_ask(client, frame, words))
+                    return finder.ask(client, frame)
                 except ServerUnreachable:
                     continue
-            return _found(_ask(clients[-1], frame, words))
+            return finder.ask(clients[-1], frame)
 
         yield find
 
 
-def _ask(client: SAM2TritonClient, frame: ClipFrame, words: TrackWords) -> ConceptSegmentation:
-    return client.segment(image=frame.data, text=list(words.texts), score_threshold=words.score_threshold, format="rle")
+class _Finder:
+    """Asks a server for the instances in a frame."""
 
+    def __init__(self, words: TrackWords, most: int) -> None:
+        """
+        Args:
+            most: texts in one request.
+        """
+        self._words, self._most = words, most
+        self._told_of_missing = False
 
-def _found(answer: ConceptSegmentation) -> list[FoundInstance]:
-    masks = answer.result["masks"]
-    return [FoundInstance(entry["concept"], entry["score"], entry["data"]) for entry in masks]
+    def ask(self, client: SAM2TritonClient, frame: ClipFrame) -> list[FoundInstance]:
+        """Instances by text, then by falling score."""
+        client.set_image(frame.data)
+        found: list[FoundInstance] = []
+        for first in range(0, len(self._words.texts), self._most):
+            texts = list(self._words.texts[first : first + self._most])
+            answer: ConceptSegmentation = client.segment(
+                text=texts, score_threshold=self._words.score_threshold, format="rle"
+            )
+            found += [
+                FoundInstance(first + entry["concept"], entry["score"], entry["data"])
+                for entry in answer.result["masks"]
+            ]
+            self._warn_of_missing(answer, frame)
+        return found
+
+    def _warn_of_missing(self, answer: ConceptSegmentation, frame: ClipFrame) -> None:
+        """Warns once of instances that a server has found and not sent."""
+        missing = None if self._told_of_missing else not_sent(answer.result)
+        if missing is not None:
+            self._told_of_missing = True
+            err.print(f"frame {frame.index}: the server {missing}; so it may be in other frames")

@@ -18,9 +18,12 @@ from triton_sam.core.json_values import kind
 from triton_sam.core.mask_cleaning import cleaning_from
 from triton_sam.core.masks import MaskSet
 from triton_sam.errors import InternalError, InvalidInput
+from triton_sam.settings import get_settings
 
 #: The server enforces its own limits.
 _NO_LIMITS = ConceptLimits(concepts=NO_LIMIT, exemplars=NO_LIMIT, instances=NO_LIMIT)
+#: Instances of a text for which there is room in a request, if there is for several texts at all.
+_ENOUGH = 100
 #: Of a concept in a request.
 Concept = Mapping[str, Any]
 
@@ -136,6 +139,29 @@ def concept_entry(prompt: ConceptPrompt) -> dict[str, Any]:
     if len(prompt.boxes):
         entry |= {"exemplars": prompt.boxes.tolist(), "exemplar_labels": prompt.labels.tolist()}
     return entry
+
+
+def most_texts(size: tuple[int, int], max_instances: int | None = None) -> int:
+    """How many texts go in one request so that the answer has room for the instances of each.
+
+    Args:
+        size: (width, height) of the image.
+        max_instances: that are asked for of each text; None for the server's limit.
+    """
+    settings = get_settings()
+    pixels = max(1, size[0] * size[1]) * (max_instances or _ENOUGH)
+    return max(1, min(settings.max_concepts, settings.max_answer_pixels // pixels))
+
+
+def not_sent(result: Mapping[str, Any]) -> str | None:
+    """What a server has found and not sent, to follow its name in a sentence; None if it has sent all."""
+    for concept in result.get("concepts", ()):
+        if concept["found"] > concept["returned"]:
+            return (
+                f"has found {concept['found']} of {concept.get('text')!r} and sends the best {concept['returned']}, "
+                "as its limits are (TRITON_SAM_MAX_INSTANCES, TRITON_SAM_MAX_ANSWER_PIXELS)"
+            )
+    return None
 
 
 def read_concepts(outputs: Outputs) -> ConceptSegmentation:

@@ -11,7 +11,7 @@ from typing import Any
 
 from triton_sam.batch.records import Item, ItemPrompt, ItemResult, MaskRecord, SegmentOptions, WordOptions, Work
 from triton_sam.client import wire
-from triton_sam.client.concepts import concept_request
+from triton_sam.client.concepts import concept_request, most_texts, not_sent
 from triton_sam.client.core import ClickRequest, ClientCore, ImageFile, not_served, same_model, segment_request
 from triton_sam.client.endpoint import Endpoint
 from triton_sam.client.everything import EverythingRun
@@ -31,8 +31,6 @@ OnTimings = Callable[[Mapping[str, float]], object]
 #: Marks every request, so that the server serves people's clicks first. Servers that do not know it ignore it.
 _PARAMETERS = {"background": True}
 _HEALTH_SECONDS = 10.0
-#: Instances of a text for which there is room in a request, if there is for several texts at all.
-_ENOUGH = 100
 _EXTRA = ("stability_score", "point_coords", "crop_box")
 
 
@@ -194,9 +192,7 @@ class _Conversation:
 
 def _word_requests(words: WordOptions, clean: int | None, size: tuple[int, int]) -> Iterator[tuple[int, ClickRequest]]:
     """(number of its first text, request): as many texts in each as leave enough room for the instances of all."""
-    settings = get_settings()
-    pixels = max(1, size[0] * size[1]) * (words.max_instances or _ENOUGH)
-    most = max(1, min(settings.max_concepts, settings.max_answer_pixels // pixels))
+    most = most_texts(size, words.max_instances)
     for first in range(0, len(words.texts), most):
         texts = list(words.texts[first : first + most])
         limits = {"score_threshold": words.score_threshold, "max_instances": words.max_instances}
@@ -205,19 +201,10 @@ def _word_requests(words: WordOptions, clean: int | None, size: tuple[int, int])
 
 def _warn_of_missing(document: Mapping[str, Any], words: WordOptions, item: Item, server: ModelServer) -> None:
     """Warns once a server of instances that it has found and not sent, unless that was wanted."""
-    for concept in document.get("concepts", ()) if words.max_instances is None and not server.told_of_missing else ():
-        if concept["found"] > concept["returned"]:
-            server.told_of_missing = True
-            log.warning(
-                "%s: %s has found %d of %r and sends the best %d, as its limits are (TRITON_SAM_MAX_INSTANCES, "
-                "TRITON_SAM_MAX_ANSWER_PIXELS); so it may be with other images",
-                item.name,
-                server.address,
-                concept["found"],
-                concept.get("text"),
-                concept["returned"],
-            )
-            return
+    missing = None if words.max_instances is not None or server.told_of_missing else not_sent(document)
+    if missing is not None:
+        server.told_of_missing = True
+        log.warning("%s: %s %s; so it may be with other images", item.name, server.address, missing)
 
 
 def _chunks(prompts: Sequence[ItemPrompt], size: tuple[int, int]) -> Iterable[Sequence[ItemPrompt]]:
