@@ -14,7 +14,7 @@ from triton_sam.client.sync_client import SAM2TritonClient
 from triton_sam.client.video_concepts import Find
 from triton_sam.console import err
 from triton_sam.core.concepts.request import SCORE_THRESHOLD, concept_text
-from triton_sam.errors import InvalidInput, ServerUnreachable
+from triton_sam.errors import InvalidInput, NotFound, ServerUnreachable, Unsupported
 from triton_sam.files import whole_file
 from triton_sam.video.clip import ClipFrame
 from triton_sam.video.identities import FoundInstance
@@ -89,7 +89,7 @@ def write_concepts(folder: Path, concepts: dict[int, int]) -> None:
 def word_finder(
     urls: Sequence[str] | None, words: TrackWords, size: tuple[int, int], token: str | None, timeout: float
 ) -> Iterator[Find]:
-    """A function that finds instances of the words in a frame; of several servers the first one that answers does.
+    """A function that finds instances of the words in a frame; of several servers the first one that can does.
 
     Args:
         size: (width, height) of the frames.
@@ -105,7 +105,7 @@ def word_finder(
             for client in clients[:-1]:
                 try:
                     return finder.ask(client, frame)
-                except ServerUnreachable:
+                except (ServerUnreachable, NotFound, Unsupported):  # only some of them have the model, or its words
                     continue
             return finder.ask(clients[-1], frame)
 

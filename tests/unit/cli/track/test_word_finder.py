@@ -17,6 +17,7 @@ from triton_sam.cli.track_words import TrackWords, word_finder
 from triton_sam.client.sync_client import SAM2TritonClient
 from triton_sam.client.wire import Call, text_of
 from triton_sam.core.rle import from_rle
+from triton_sam.errors import InvalidInput, NotFound, ServerUnreachable, TritonSamError, Unsupported
 from triton_sam.settings import get_settings
 from triton_sam.video.clip import ClipFrame
 from triton_sam.video.identities import FoundInstance
@@ -93,3 +94,35 @@ def test_instances_that_a_server_does_not_send_are_told_once(look: Look, capsys:
     assert "frame 0: the server has found 10 of 'spoon' and sends the best 1, as its limits are" in told
     look(Server())
     assert capsys.readouterr().err == ""
+
+
+# several servers
+
+
+class Refusing(Server):
+    """Cannot find words, for a reason."""
+
+    def __init__(self, reason: TritonSamError) -> None:
+        super().__init__()
+        self.reason = reason
+
+    def infer(self, call: Call) -> Outputs:
+        raise self.reason
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [NotFound("Request for unknown model"), ServerUnreachable("nobody there"), Unsupported("takes no text")],
+    ids=lambda reason: type(reason).__name__,
+)
+def test_a_server_that_cannot_find_words_leaves_it_to_the_next(look: Look, reason: TritonSamError) -> None:
+    able = Server()
+    check(look(Refusing(reason), able))
+    assert asked(able) == [["spoon", "zebra", "coin"]]
+
+
+def test_the_last_server_says_why_none_can(look: Look) -> None:
+    with pytest.raises(Unsupported, match="takes no text"):
+        look(Refusing(NotFound("Request for unknown model")), Refusing(Unsupported("takes no text")))
+    with pytest.raises(InvalidInput, match="too much"):
+        look(Refusing(InvalidInput("too much")), Server())
