@@ -114,7 +114,7 @@ def told(answer: ConceptSegmentation) -> list[str]:
         if not scores:
             what = "nothing" if not concept.found else f"{concept.found} found, none returned"
         elif len(scores) == 1:
-            what = f"1 found, number {first}, score {scores[0]:.2f}"
+            what = f"{concept.found} found, number {first}, score {scores[0]:.2f}"
         else:
             what = f"{concept.found} found, numbers {first} to {last}, scores {scores[0]:.2f} to {scores[-1]:.2f}"
         lines.append(f"{concept.name}: {what}; presence {concept.presence:.2f}")

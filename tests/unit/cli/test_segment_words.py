@@ -87,6 +87,11 @@ def test_all_options_and_all_outputs(server: Server) -> None:
     assert (labels[expected[2] & ~expected[1]] == 3).all()
 
 
+def test_all_that_is_found_is_told_if_one_is_wanted(server: Server) -> None:
+    output = run("--text", "coin", "--score-threshold", "0.3", "--max-instances", "1")
+    assert output.startswith("coin: 3 found, number 1, score 0.93; presence 0.97\n1 instance(s)")
+
+
 def test_examples(server: Server) -> None:
     run("--exemplar", "0,0,2,2", "--exemplar", "3,1,5,4,0", "--model", "sam3")
     [concept] = concepts.prompt_of(server.clicks[0])["concepts"]
