@@ -50,6 +50,12 @@ class TooLarge(InvalidInput):
     http_status = 413
 
 
+class TooManyObjects(TooLarge):
+    """A video has as many objects as the server tracks in one: a further one fits when another is removed."""
+
+    marker = "too-many-objects"
+
+
 class NotAuthorised(TritonSamError):
     """The request has no token, or a wrong one."""
 
@@ -239,7 +245,7 @@ def spelled(cls: type[TritonSamError], between: str) -> str:
 
 
 _BY_MARKER = {spelled(cls, "-"): cls for cls in _WIRE_CLASSES} | {
-    cls.marker: cls for cls in (TooLarge, ImageExpired, SessionExpired, QueueFull, Cancelled)
+    cls.marker: cls for cls in (TooLarge, TooManyObjects, ImageExpired, SessionExpired, QueueFull, Cancelled)
 }
 
 

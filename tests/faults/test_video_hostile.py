@@ -26,6 +26,7 @@ from triton_sam.errors import (
     QueueFull,
     SessionExpired,
     TooLarge,
+    TooManyObjects,
     TritonSamError,
     Unavailable,
 )
@@ -189,7 +190,9 @@ def test_masks_beyond_what_a_response_may_have(film: RawFilm) -> None:
     film.open()
     for name in range(3):
         film.prompt(0, name)
-    told(refusal(lambda: film.prompt(0, 3)), TooLarge, "4 masks of 160 x 120 pixels are too much for one response")
+    told(
+        refusal(lambda: film.prompt(0, 3)), TooManyObjects, "4 masks of 160 x 120 pixels are too much for one response"
+    )
 
 
 def test_a_session_beyond_its_bytes(film: RawFilm) -> None:

@@ -30,6 +30,7 @@ from triton_sam.errors import (
     SessionExpired,
     SetupError,
     TooLarge,
+    TooManyObjects,
     TritonSamError,
     Unavailable,
     Unsupported,
@@ -43,6 +44,7 @@ from triton_sam.export.rewrite_check import IncompleteRewrite
 ANSWERS = (
     InvalidInput,
     TooLarge,
+    TooManyObjects,
     NotAuthorised,
     Unsupported,
     NotFound,

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from triton_sam.client.video_client import SAM2VideoClient
 from triton_sam.client.video_state import VideoState
 from triton_sam.core.rle import from_rle, rle
-from triton_sam.errors import InvalidInput
+from triton_sam.errors import InvalidInput, TooManyObjects
 from triton_sam.video.clip import ClipFrame
 from triton_sam.video.found import FoundObject, VideoFrame
 from triton_sam.video.identities import FoundInstance, new_instances
+
+log = logging.getLogger(__name__)
 
 #: Finds the instances of all concepts in one frame.
 Find = Callable[[ClipFrame], Sequence[FoundInstance]]
@@ -38,6 +41,8 @@ class ConceptTracker:
         self._client, self._find = client, find
         self._first, self._every = first, every
         self.concepts: dict[int, int] = {}
+        #: Objects that the server tracks at most, once it has refused one.
+        self._most: int | None = None
 
     def looks_in(self, frame: int) -> bool:
         """Whether new instances are looked for in a frame."""
@@ -92,16 +97,39 @@ class ConceptTracker:
         frame = VideoFrame(at, picture.seconds, {}, state.clip.size)
         if state.obj_ids:
             frame = next(self._client.track_frames(state, at, 0))
-        tracked = [one.rle for one in frame.objects.values()]
-        for one in new_instances(self._find(picture), tracked, is_first=not self.concepts):
-            name = max([0, *state.obj_ids, *self.concepts]) + 1
-            _, names, masks = self._client.add_new_mask(state, at, name, from_rle(one.rle))
-            mask = rle(masks[names.index(name), 0])
-            frame = replace(frame, objects={**frame.objects, name: FoundObject(mask, one.score, _IS_THERE)})
-            self.concepts[name] = one.concept
+        if self._most is None or len(state.obj_ids) < self._most:
+            frame = self._with_new(state, frame, self._find(picture))
         if not self.concepts and self._every is None:
             raise InvalidInput(
                 f"nothing of that was found in frame {at}: look in another frame, look again every some frames, "
                 "or lower the score threshold"
             )
         return frame
+
+    def _with_new(self, state: VideoState, frame: VideoFrame, found: Sequence[FoundInstance]) -> VideoFrame:
+        """The frame with what is new in it, by falling score, as far as the server tracks so many objects."""
+        tracked = [one.rle for one in frame.objects.values()]
+        new = new_instances(found, tracked, is_first=not self.concepts)
+        for at, one in enumerate(new):
+            name = max([0, *state.obj_ids, *self.concepts]) + 1
+            try:
+                _, names, masks = self._client.add_new_mask(state, frame.index, name, from_rle(one.rle))
+            except TooManyObjects:
+                self._tell_full(state, frame.index, len(new) - at)
+                break
+            mask = rle(masks[names.index(name), 0])
+            frame = replace(frame, objects={**frame.objects, name: FoundObject(mask, one.score, _IS_THERE)})
+            self.concepts[name] = one.concept
+        return frame
+
+    def _tell_full(self, state: VideoState, frame: int, left: int) -> None:
+        if self._most is None:
+            log.warning(
+                "frame %d: the server tracks at most %d objects of this video, so %d of those found there %s left out, "
+                "and nothing is looked for from here on",
+                frame,
+                len(state.obj_ids),
+                left,
+                "is" if left == 1 else "are",
+            )
+        self._most = len(state.obj_ids)

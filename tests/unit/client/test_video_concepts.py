@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ from tests.unit.client.video_runs import HEIGHT, LENGTH, VIDEO, WIDTH, client_of
 from tests.unit.client.video_server import FakeVideoServer
 from triton_sam.client.video_concepts import ConceptTracker
 from triton_sam.core.rle import from_rle, rle
-from triton_sam.errors import InvalidInput
+from triton_sam.errors import InvalidInput, TooLarge
 from triton_sam.video.clip import ClipFrame
 from triton_sam.video.identities import FoundInstance, new_instances, without_duplicates
 
@@ -77,6 +78,52 @@ def test_later_looks_keep_numbers_and_add_what_is_new() -> None:
 def test_a_later_instance_needs_a_high_score() -> None:
     _, concepts = run(Finder(_0=[instance(1, 0.6)], _5=[instance(2, 0.65)]), every=5)
     assert concepts == {1: 0}
+
+
+def test_a_full_video_goes_on_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+    """The fake server takes three objects; five are there, of which one comes later."""
+    apart = [instance(thing, 0.9 - thing / 100, concept) for concept in (0, 1) for thing in (1, 2)]
+    finder = Finder(_0=apart, _10=[*apart, instance(3)])
+    with caplog.at_level(logging.WARNING):
+        frames, concepts = run(finder, every=5)
+    assert len(concepts) == 3
+    assert all(set(frame.objects) == {1, 2, 3} for frame in frames)
+    (told,) = caplog.messages
+    assert told == (
+        "frame 0: the server tracks at most 3 objects of this video, so 1 of those found there is left out, "
+        "and nothing is looked for from here on"
+    )
+    assert finder.asked == [0], "nothing more can be added"
+
+
+def test_a_video_that_fills_later(caplog: pytest.LogCaptureFixture) -> None:
+    one, two = [instance(1), instance(2)], [instance(1, 0.95, 1), instance(2, 0.94, 1), instance(3, 0.93, 1)]
+    with caplog.at_level(logging.WARNING):
+        frames, concepts = run(Finder(_0=one, _5=[*one, *two]), every=5)
+    assert concepts == {1: 0, 2: 0, 3: 1}
+    assert [len(frame.objects) for frame in frames] == [2] * 5 + [3] * (LENGTH - 5)
+    (told,) = caplog.messages
+    assert told.startswith("frame 5: the server tracks at most 3 objects of this video, so 2 of those")
+
+
+def test_a_look_finds_room_when_an_object_is_removed() -> None:
+    apart = [instance(thing, 0.9, concept) for concept in (0, 1) for thing in (1, 2)]
+    finder = Finder(_0=apart)
+    server = FakeVideoServer(draw=lambda image, name, memory, size: mask_of((name - 1) % 3 + 1))
+    with client_of(server) as client:
+        tracker = ConceptTracker(client, finder, every=5)
+        state = client.init_state(VIDEO)
+        for frame in tracker.track(state):
+            if frame.index == 7:
+                client.remove_object(state, 3)
+    assert finder.asked == [0, 10]
+    assert set(tracker.concepts) == {1, 2, 3, 4}
+
+
+def test_another_refusal_ends_the_run() -> None:
+    server = FakeVideoServer(draw=draw, faults={1: TooLarge("the image is too large")})
+    with client_of(server) as client, pytest.raises(TooLarge, match="the image is too large"):
+        list(ConceptTracker(client, Finder(_0=[instance(1)])).track(client.init_state(VIDEO)))
 
 
 def test_frames_before_anything_is_found_are_empty() -> None:

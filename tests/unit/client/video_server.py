@@ -15,7 +15,15 @@ from triton_sam.client.core import ClientCore
 from triton_sam.client.video_servers import VideoServer
 from triton_sam.client.wire import Call, Outputs
 from triton_sam.core.masks import encode
-from triton_sam.errors import InvalidInput, NotFound, ServerUnreachable, SessionExpired, TritonSamError, Unavailable
+from triton_sam.errors import (
+    InvalidInput,
+    NotFound,
+    ServerUnreachable,
+    SessionExpired,
+    TooManyObjects,
+    TritonSamError,
+    Unavailable,
+)
 
 #: How long a step waits for a missing one.
 GAP_SECONDS = 0.02
@@ -155,7 +163,7 @@ class FakeVideoServer:
         if do == "prompt":
             if video["object"] not in session.objects:
                 if len(session.objects) >= 3:
-                    raise InvalidInput("the session has 3 objects already")
+                    raise TooManyObjects("the session has 3 objects already")
                 session.objects.append(video["object"])
         elif do == "track":
             assert session.objects

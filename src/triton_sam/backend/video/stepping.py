@@ -17,7 +17,7 @@ from triton_sam.core.video.request import Do, VideoRequest
 from triton_sam.core.video.state_bytes import StateLimits, unpack_state
 from triton_sam.engines.base import Decoded
 from triton_sam.engines.tracking import Tracked, TrackingEngine, TrackRow
-from triton_sam.errors import InternalError, InvalidInput, TooLarge
+from triton_sam.errors import InternalError, InvalidInput, TooLarge, TooManyObjects
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -118,12 +118,15 @@ class Stepper:
                 f"the objects of this video need {line.memory_bytes:,} bytes of memory and {limits.session_bytes:,} "
                 "are allowed: remove some, or raise TRITON_SAM_VIDEO_SESSION_BYTES"
             )
-        count = len(session.objects) + (request.do is Do.PROMPT and request.object not in session.objects)
-        self._check_answer(count, (frame.width, frame.height), request)
+        is_new = request.do is Do.PROMPT and request.object not in session.objects
+        count = len(session.objects) + is_new
+        self._check_answer(count, (frame.width, frame.height), request, is_further=is_new and count > 1)
 
-    def _check_answer(self, count: int, size: tuple[int, int], request: VideoRequest) -> None:
+    def _check_answer(
+        self, count: int, size: tuple[int, int], request: VideoRequest, *, is_further: bool = False
+    ) -> None:
         if request.format != "logits" and count * size[0] * size[1] > self._limits.answer_pixels:
-            raise TooLarge(
+            raise (TooManyObjects if is_further else TooLarge)(
                 f"{count} masks of {size[0]} x {size[1]} pixels are too much for one response: "
                 f"{self._limits.answer_pixels:,} pixels in all are allowed, so request logits, or raise "
                 "TRITON_SAM_MAX_ANSWER_PIXELS"

@@ -18,7 +18,7 @@ from triton_sam.core.video.bank import ObjectMemory, Remembered
 from triton_sam.core.video.memory_traits import MemoryTraits
 from triton_sam.engines.base import Decoded, Embedding
 from triton_sam.engines.tracking import Remember, Tracked, TrackRow
-from triton_sam.errors import InvalidInput
+from triton_sam.errors import InvalidInput, TooManyObjects
 
 
 class ObjectMask(NamedTuple):
@@ -147,7 +147,7 @@ class TrackSession:
         """
         self._check_embedding(frame, embedding)
         if name not in self.memories and len(self.memories) >= self._limits.objects:
-            raise InvalidInput(f"the session has {len(self.memories)} objects already: remove one first")
+            raise TooManyObjects(f"the session has {len(self.memories)} objects already: remove one first")
         memory = self.memories.get(name) or ObjectMemory(self._traits)
         reverse = memory.tracked.get(frame)
         is_first = reverse is None or not memory.conditioning

@@ -25,6 +25,7 @@ from triton_sam.errors import (
     QueueFull,
     SessionExpired,
     TooLarge,
+    TooManyObjects,
     TritonSamError,
     Unavailable,
 )
@@ -223,7 +224,9 @@ def test_prompts_are_checked_against_the_frame(film: MakeFilm, engine: TrackingF
     mask = np.zeros((8, 8), np.bool_)
     mask[2:4] = True
     assert one.prompt(0, 1, mask=rle(mask)).shades() == [0]
-    assert "remove one first" in str(one.prompt(0, 2).error())
+    refusal = one.prompt(0, 2).error()
+    assert isinstance(refusal, TooManyObjects)
+    assert "remove one first" in str(refusal)
 
 
 def test_a_cancel_drops_what_waits_and_those_behind_it(film: MakeFilm, engine: TrackingFake) -> None:
@@ -350,7 +353,11 @@ def test_waiting_steps_are_bounded(film: MakeFilm, engine: TrackingFake) -> None
 def test_masks_of_too_many_pixels_are_refused(film: MakeFilm) -> None:
     one = film(answer_pixels=64)
     one.prompt(0, 1).outcome()
-    assert isinstance(one.prompt(0, 2).error(), TooLarge)
+    assert type(one.prompt(0, 2).error()) is TooManyObjects
+
+
+def test_a_first_mask_of_too_many_pixels_is_refused(film: MakeFilm) -> None:
+    assert type(film(answer_pixels=63).prompt(0, 1).error()) is TooLarge
 
 
 def test_states_pack(film: MakeFilm) -> None:
