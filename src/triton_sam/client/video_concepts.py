@@ -108,7 +108,7 @@ class ConceptTracker:
 
     def _with_new(self, state: VideoState, frame: VideoFrame, found: Sequence[FoundInstance]) -> VideoFrame:
         """The frame with what is new in it, by falling score, as far as the server tracks so many objects."""
-        tracked = [one.rle for one in frame.objects.values()]
+        tracked = [(self.concepts.get(name), one.rle) for name, one in frame.objects.items()]
         new = new_instances(found, tracked, is_first=not self.concepts)
         for at, one in enumerate(new):
             name = max([0, *state.obj_ids, *self.concepts]) + 1

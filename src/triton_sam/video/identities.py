@@ -53,19 +53,21 @@ def without_duplicates(found: Iterable[FoundInstance]) -> list[FoundInstance]:
 
 
 def new_instances(
-    found: Iterable[FoundInstance], tracked: Sequence[Mapping[str, Any]], *, is_first: bool
+    found: Iterable[FoundInstance], tracked: Sequence[tuple[int | None, Mapping[str, Any]]], *, is_first: bool
 ) -> list[FoundInstance]:
     """The instances that are not tracked yet, by falling score.
 
     Args:
-        tracked: the masks of what is tracked, in the same frame, as RLE.
+        tracked: (concept, mask in the same frame as RLE) of each tracked object. An instance is compared with those of
+            its own concept, and with those of None, which belong to no concept.
         is_first: whether nothing was looked for before: then every instance is new that is not a duplicate.
     """
-    known = [_bits(mask) for mask in tracked]
+    known = [(concept, _bits(mask)) for concept, mask in tracked]
     return [
         one
         for one in without_duplicates(found)
-        if (is_first or one.score > NEW_SCORE) and all(_iou(_bits(one.rle), other) <= SAME_IOU for other in known)
+        if (is_first or one.score > NEW_SCORE)
+        and all(_iou(_bits(one.rle), other) <= SAME_IOU for concept, other in known if concept in (one.concept, None))
     ]
 
 

@@ -80,6 +80,21 @@ def test_a_later_instance_needs_a_high_score() -> None:
     assert concepts == {1: 0}
 
 
+def test_a_later_look_adds_another_concept_in_the_same_place() -> None:
+    """A shirt that is missed when its person is found."""
+    things = {1: 1, 2: 1}  # object 2 is where object 1 is
+
+    def draw_both(image: bytes, name: int, memory: int, size: tuple[int, int]) -> Any:
+        return mask_of(things[name])
+
+    finder = Finder(_0=[instance(1)], _5=[instance(1), instance(1, 0.8, 1)])
+    with client_of(FakeVideoServer(draw=draw_both)) as client:
+        tracker = ConceptTracker(client, finder, every=5)
+        frames = list(tracker.track(client.init_state(VIDEO)))
+    assert tracker.concepts == {1: 0, 2: 1}
+    assert [set(frame.objects) for frame in frames] == [{1}] * 5 + [{1, 2}] * (LENGTH - 5)
+
+
 def test_a_full_video_goes_on_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
     """The fake server takes three objects; five are there, of which one comes later."""
     apart = [instance(thing, 0.9 - thing / 100, concept) for concept in (0, 1) for thing in (1, 2)]
@@ -200,4 +215,11 @@ def test_an_instance_on_something_tracked_is_that(overlap: int, is_new: bool) ->
     other = np.zeros((10, 200), np.bool_)
     other[:, 100 - overlap : 200 - overlap] = True
     found = FoundInstance(0, 0.9, rle(other))
-    assert bool(new_instances([found], [rle(mask)], is_first=False)) is is_new
+    assert bool(new_instances([found], [(0, rle(mask))], is_first=False)) is is_new
+
+
+@pytest.mark.parametrize(("concept", "is_new"), [(0, False), (1, True), (None, False)])
+def test_only_what_is_tracked_of_its_own_concept_counts(concept: int | None, is_new: bool) -> None:
+    """Or of none: an object that somebody has clicked may be anything."""
+    found = wide(0, 40, 0.9)
+    assert bool(new_instances([found], [(concept, found.rle)], is_first=False)) is is_new
