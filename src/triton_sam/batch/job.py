@@ -33,7 +33,7 @@ from triton_sam.batch.stopping import StopRequest
 from triton_sam.core.concepts.request import concept_text
 from triton_sam.core.deep_pixels import Window
 from triton_sam.core.image_choice import ImageChoice, picture_for_model
-from triton_sam.errors import InvalidInput
+from triton_sam.errors import InvalidInput, TritonSamError
 
 OnResult = Callable[[ItemResult], object]
 #: Results that may wait for a reader of the job.
@@ -336,12 +336,15 @@ def _executor(place: Place, options: SegmentOptions, prompts: PromptsOf | None) 
 
 
 def _model_for_text(known: JobDefinition | None, place: Place) -> str:
-    """The model of the job that is there, or what its first server has."""
+    """The model of the job that is there, or what the first of its servers that has one serves."""
     from triton_sam.client.text_models import model_for_text
 
     if known is not None and known.options.words is not None:
         return known.options.model
-    return model_for_text(place.urls[0], place.token)
+    for url in place.urls[:-1]:
+        with contextlib.suppress(TritonSamError):
+            return model_for_text(url, place.token)
+    return model_for_text(place.urls[-1], place.token)
 
 
 def _words(

@@ -26,6 +26,7 @@ from triton_sam.cli import app
 from triton_sam.client.wire import Call, Outputs, text_of
 from triton_sam.core.rle import from_rle
 from triton_sam.errors import InvalidInput, NotFound
+from triton_sam.server.host import free_port
 from triton_sam.settings import get_settings
 
 TEXTS = ("spoon", "zebra", "coin")
@@ -206,6 +207,17 @@ def test_no_server_takes_text(server: WordServer) -> None:
     with listening(Fake(segmenters=DEAF)) as port, pytest.raises(NotFound, match="setup sam3"):
         BatchJob("photos", "job", text="coin", url=f"http://127.0.0.1:{port}").run()
     assert not list(Path("job").glob("results/*"))
+
+
+def test_any_of_the_servers_may_have_the_model(server: WordServer) -> None:
+    nobody = f"http://127.0.0.1:{free_port()}"
+    with listening(Fake(segmenters=DEAF)) as port:
+        deaf = f"http://127.0.0.1:{port}"
+        job = BatchJob("photos", "job", text="coin", url=[nobody, deaf, get_settings().url])
+        job._definition()
+        assert job._options.model == "sam3"
+        with pytest.raises(NotFound, match="setup sam3"):
+            BatchJob("photos", "other", text="coin", url=[nobody, deaf])._definition()
 
 
 @pytest.mark.parametrize(
