@@ -13,7 +13,7 @@ from triton_sam.client.wire import Call, image_inputs, text_tensor
 from triton_sam.core.concepts.request import CONCEPT_KEYS
 from triton_sam.core.images import EncodedImage, from_base64
 from triton_sam.core.prompts import Prompt, PromptLimits, prompt_from_mapping
-from triton_sam.errors import InvalidInput, TooLarge
+from triton_sam.errors import ImageExpired, InvalidInput, TooLarge
 from triton_sam.service.forms import checked_name
 from triton_sam.service.gateway import Gateway
 from triton_sam.service.json_bodies import by_size
@@ -80,8 +80,7 @@ async def everything_call(gateway: Gateway, document: Mapping[str, Any], size: i
 
 
 async def _prompt_call(gateway: Gateway, document: Mapping[str, Any], size: int, file: bytes | None = None) -> Call:
-    kind = "text" if any(document.get(key) is not None for key in CONCEPT_KEYS) else "points"
-    served = await gateway.segmenters.find(checked_name(document.get("model"), "model"), kind)
+    served = await gateway.segmenters.find(checked_name(document.get("model"), "model"), _kind(document))
     key = checked_name(document.get("image_key"), "image_key")
     image = file if file is not None else document.get("image")
     if (key is None) == (image is None):
@@ -98,6 +97,20 @@ async def _prompt_call(gateway: Gateway, document: Mapping[str, Any], size: int,
         _, text = await by_size(size, lambda: checked_prompt(fields, served, gateway.settings))
         return Call(served.name, {"image_key": text_tensor(key), "prompt_json": text_tensor(text)}, ("result_json",))
     return await run_in_threadpool(lambda: image_call(served, _image_bytes(image), fields, gateway.settings))
+
+
+async def naming_the_model(gateway: Gateway, document: Mapping[str, Any], error: ImageExpired) -> ImageExpired:
+    """The error of a request with an image_key, with what helps if no model is named, and images go to another one."""
+    if document.get("model") is None:
+        asked = await gateway.segmenters.find(None, _kind(document))
+        if asked.name != (await gateway.segmenters.find(None)).name:
+            return ImageExpired(f"{error}, and name the model in both requests, for example {asked.name}")
+    return error
+
+
+def _kind(document: Mapping[str, Any]) -> str:
+    """Of the prompt: the default model is one that takes it."""
+    return "text" if any(document.get(key) is not None for key in CONCEPT_KEYS) else "points"
 
 
 def _image_bytes(image: str | bytes | None) -> bytes:

@@ -24,6 +24,7 @@ from tests.unit.service.helpers import (
     refusal,
 )
 from triton_sam.client.wire import Call, Outputs
+from triton_sam.errors import ImageExpired
 from triton_sam.models.specs import ModelSpec
 from triton_sam.service.served_models import choose
 
@@ -221,6 +222,28 @@ def test_a_model_that_is_named_must_take_words() -> None:
         ask("POST", "/v1/segment", there, json={"image_key": KEY, "points": [[1, 1]], "text": None}).status_code == 200
     )
     assert there.transport.calls[0].model == "sam2"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "helps"),
+    [
+        ({"text": "coin"}, True),
+        ({"text": "coin", "model": "sam3"}, False),
+        ({"points": [[1, 1]]}, False),
+    ],
+    ids=str,
+)
+def test_words_on_an_image_of_another_models_default(prompt: dict[str, Any], helps: bool) -> None:
+    """Without a model, an image goes to the default for clicks, and its key means nothing to the one for words."""
+    there = fake()
+    sentence = "image_key 'a' is unknown here or has expired: send the image again"
+
+    def expired(call: Call) -> Outputs:
+        raise ImageExpired(sentence)
+
+    there.transport.answer = expired
+    message = refusal(ask("POST", "/v1/segment", there, json={"image_key": KEY, **prompt}), 404, "image_expired")
+    assert message == sentence + (", and name the model in both requests, for example sam3" if helps else "")
 
 
 def test_which_models_take_text() -> None:

@@ -10,12 +10,13 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
+from triton_sam.errors import ImageExpired
 from triton_sam.service import json_bodies, schemas
 from triton_sam.service.admission.capacity import ServiceCapacity
 from triton_sam.service.forms import is_form, read_form
 from triton_sam.service.gateway import Gateway, json_output
 from triton_sam.service.telemetry import request_context
-from triton_sam.service.triton_calls import Turn, image_call, segment_call
+from triton_sam.service.triton_calls import Turn, image_call, naming_the_model, segment_call
 
 #: Fields of a form that are no JSON.
 _FORM_TEXTS = frozenset({"image_key", "model", "text", "format", "session_id"})
@@ -59,7 +60,10 @@ def segment_router(gateway: Gateway, capacity: ServiceCapacity) -> APIRouter:
         if turn.background:
             capacity.check_background(request.url.path)
         call = turn.of_call(await segment_call(gateway, document, size, image))
-        outputs = await gateway.infer(request, call, turn.session, latest_wins=turn.latest_wins)
+        try:
+            outputs = await gateway.infer(request, call, turn.session, latest_wins=turn.latest_wins)
+        except ImageExpired as error:
+            raise await naming_the_model(gateway, document, error) from error
         return _json_response(json_output(outputs))
 
     return router
