@@ -11,68 +11,31 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import cast
 
+from triton_sam.backend.concept_queue import ConceptQueue, Entry, Task, entries_of
 from triton_sam.backend.decodes import LONGEST_WAIT, DecodeWorker
 from triton_sam.backend.everything import EverythingRunner
 from triton_sam.backend.jobs import SegmentJob
 from triton_sam.backend.responder import Responder, SafeMetrics, internal_error
 from triton_sam.core.fair_queue import PeopleFirstQueue
 from triton_sam.engines.base import Engine
-from triton_sam.engines.concepts import ConceptEngine, ConceptRow, Instances
+from triton_sam.engines.concepts import ConceptEngine, Instances
 from triton_sam.engines.priority import CONCEPT_NICENESS, lower_this_thread
 from triton_sam.errors import QueueFull, TritonSamError
 
 #: Between two questions to Triton whether a client is gone.
 _ASK_SECONDS = 0.05
-#: Concepts that may wait: on two cores the last one takes half a minute.
-MOST_ROWS = 128
-
-
-@dataclass(eq=False, slots=True)
-class _Entry:
-    """A request that has no answer yet.
-
-    Attributes:
-        found: what was found of each of its concepts so far.
-        seconds: of the calls in which its rows were.
-    """
-
-    job: SegmentJob
-    found: list[Instances | None]
-    started: float = 0.0
-    asked: float = 0.0
-    seconds: float = 0.0
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class _Task:
-    """One concept of a request."""
-
-    entry: _Entry
-    index: int
-    row: ConceptRow
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Run:
     """Rows that are being looked for."""
 
-    tasks: list[_Task]
+    tasks: list[Task]
     started: float
     result: Callable[[], list[Instances]]
-
-
-@dataclass(eq=False, slots=True)
-class _Waiting:
-    """Who waits: rows in turns, and the requests that they belong to."""
-
-    tasks: PeopleFirstQueue[_Task] = field(default_factory=lambda: PeopleFirstQueue(MOST_ROWS))
-    entries: list[_Entry] = field(default_factory=list)
-
-    def of_people(self) -> int:
-        return sum(not entry.job.background for entry in self.entries)
 
 
 class ConceptRunner:
@@ -100,7 +63,7 @@ class ConceptRunner:
         self._changed = threading.Condition(lock)
         self._decodes = decodes
         self._everything = everything
-        self._waiting = _Waiting()
+        self._waiting = ConceptQueue()
         #: Since when the background waits, or when a row of it was begun last.
         self._background_since = 0.0
         self._closing = False
@@ -126,13 +89,13 @@ class ConceptRunner:
     # -- under the scheduler's lock --------------------------------------------------------------------------
 
     @property
-    def queue(self) -> PeopleFirstQueue[_Task]:
+    def queue(self) -> PeopleFirstQueue[Task]:
         """The rows that wait, for turns that are kept."""
         return self._waiting.tasks
 
-    def refusal(self, *, background: bool) -> TritonSamError | None:
-        """Why a request cannot be taken now. Those in the background take no place from people."""
-        waiting = self._waiting.tasks.refusal(background=background)
+    def refusal(self, job: SegmentJob, superseded: list[SegmentJob]) -> TritonSamError | None:
+        """Why a request cannot be taken now: too many concepts of others have no answer, also before their encode."""
+        waiting = self._responder.concepts.refusal(job, superseded)
         if waiting is None:
             return None
         return QueueFull(f"{waiting} concepts are waiting already: try again in a moment")
@@ -141,11 +104,7 @@ class ConceptRunner:
         """Takes a job whose image is encoded."""
         if job.background and not self._waiting.tasks.background:
             self._background_since = time.perf_counter()
-        rows = job.concept_rows()
-        entry = _Entry(job, [None] * len(rows))
-        self._waiting.entries.append(entry)
-        for index, row in enumerate(rows):
-            self._waiting.tasks.put(_Task(entry, index, row), job.turn, background=job.background)
+        self._waiting.add(job)
         self._tell()
 
     def drop(self, unwanted: Callable[[SegmentJob], bool]) -> list[SegmentJob]:
@@ -154,10 +113,10 @@ class ConceptRunner:
         self._forget(dropped)
         return [entry.job for entry in dropped]
 
-    def _forget(self, entries: list[_Entry]) -> None:
+    def _forget(self, entries: list[Entry]) -> None:
         if entries:
-            self._waiting.entries = [entry for entry in self._waiting.entries if entry not in entries]
-            self._waiting.tasks.take(lambda task: task.entry in entries)
+            self._waiting.forget(entries)
+            self._waiting.close(entries)
             self._tell()
 
     def _tell(self) -> None:
@@ -198,7 +157,7 @@ class ConceptRunner:
             self._begun = None if running is None else time.perf_counter()
             tasks, begun = [], None  # an idle thread keeps no image alive
 
-    def _next_tasks(self) -> list[_Task]:
+    def _next_tasks(self) -> list[Task]:
         """Rows of one image for a call: of people, or of the background if nobody waits or it has waited long.
 
         Under the lock.
@@ -206,20 +165,18 @@ class ConceptRunner:
         waiting, now = self._waiting.tasks, time.perf_counter()
         late = now - self._background_since > LONGEST_WAIT
         free = not (waiting.people or self._decodes.searches) or self._closing
-        queue = waiting.people
+        most = self._engine.capacity.concept_rows
         if waiting.background and (free or late):
-            queue, self._background_since = waiting.background, now
-        if not queue:
-            return []
-        first = queue.pop()
-        image = first.entry.job.embedding
-        more = self._engine.capacity.concept_rows - 1
-        return [first, *queue.take(lambda task: task.entry.job.embedding is image, more)]
+            tasks = self._waiting.take(most, background=True)
+            if tasks:
+                self._background_since = now
+                return tasks
+        return self._waiting.take(most, background=False)
 
-    def _still_wanted(self, tasks: list[_Task]) -> list[_Task]:
+    def _still_wanted(self, tasks: list[Task]) -> list[Task]:
         """Without rows of requests that are cancelled, or have waited too long; these are answered."""
         now = time.perf_counter()
-        asked = [entry for entry in _entries_of(tasks) if now - entry.asked > _ASK_SECONDS]
+        asked = [entry for entry in entries_of(tasks) if now - entry.asked > _ASK_SECONDS]
         for entry in asked:
             entry.asked = now
         wanted = self._responder.still_wanted([entry.job for entry in asked])
@@ -227,14 +184,14 @@ class ConceptRunner:
             self._forget([entry for entry in asked if entry.job not in wanted])
             return [task for task in tasks if task.entry in self._waiting.entries]
 
-    def _begin(self, tasks: list[_Task]) -> _Run | None:
+    def _begin(self, tasks: list[Task]) -> _Run | None:
         """Starts to look for rows; None if none is left, or if the engine raises and their requests are answered."""
         try:
             tasks = self._still_wanted(tasks)
             if not tasks:
                 return None
             started = self._begun = time.perf_counter()
-            new = [entry for entry in _entries_of(tasks) if not entry.started]
+            new = [entry for entry in entries_of(tasks) if not entry.started]
             for entry in new:
                 entry.started = started
                 entry.job.mark_queue(started)
@@ -258,29 +215,42 @@ class ConceptRunner:
         self._metrics.count("concepts", len(found))
         self._metrics.count("concept_instances", sum(instances.found for instances in found))
         self._metrics.count("concept_microseconds", round(seconds * 1e6))
-        for entry in _entries_of(run.tasks):
+        for entry in entries_of(run.tasks):
             entry.seconds += seconds
         for task, instances in zip(run.tasks, found, strict=True):
             task.entry.found[task.index] = instances
         self._answer(run.tasks)
 
-    def _answer(self, tasks: list[_Task]) -> None:
+    def _answer(self, tasks: list[Task]) -> None:
         """Answers the requests of which nothing is left to do."""
         with self._lock:
             waiting = self._waiting.entries
-            done = [entry for entry in _entries_of(tasks) if entry in waiting and None not in entry.found]
-            self._forget(done)
-        for entry in done:
-            found = tuple(instances for instances in entry.found if instances is not None)
-            text = sum(instances.text_ms for instances in found)
-            entry.job.instances = found
-            entry.job.timings["text"] = text
-            entry.job.timings["detect"] = max(0.0, entry.seconds * 1e3 - text)
-            self._responder.finish_later(entry.job, [instances.decoded for instances in found])
+            done = [entry for entry in entries_of(tasks) if entry in waiting and None not in entry.found]
+            if done:
+                self._waiting.forget(done)
+                self._tell()
+            for entry in done:
+                self._finish(entry)
 
-    def _failed(self, tasks: list[_Task], error: Exception) -> None:
+    def _finish(self, entry: Entry) -> None:
+        """Lets the answer be built. Under the lock: a cancel always finds the job."""
+        found = tuple(instances for instances in entry.found if instances is not None)
+        text = sum(instances.text_ms for instances in found)
+        entry.job.instances = found
+        entry.job.timings["text"] = text
+        entry.job.timings["detect"] = max(0.0, entry.seconds * 1e3 - text)
+        self._responder.finish_later(
+            entry.job, [instances.decoded for instances in found], lambda: self._finished(entry)
+        )
+
+    def _finished(self, entry: Entry) -> None:
+        with self._lock:
+            self._waiting.close([entry])
+            self._changed.notify_all()
+
+    def _failed(self, tasks: list[Task], error: Exception) -> None:
         """Answers the request of a call that failed, or repeats it for each request: one may be the cause."""
-        entries = _entries_of(tasks)
+        entries = entries_of(tasks)
         if len(entries) == 1:
             self._fail(tasks, error)
             return
@@ -289,16 +259,11 @@ class ConceptRunner:
             if run is not None:
                 self._end(run)
 
-    def _fail(self, tasks: list[_Task], error: Exception) -> None:
+    def _fail(self, tasks: list[Task], error: Exception) -> None:
         with self._lock:
-            failed = [entry for entry in _entries_of(tasks) if entry in self._waiting.entries]
+            failed = [entry for entry in entries_of(tasks) if entry in self._waiting.entries]
             self._forget(failed)
         jobs = [entry.job for entry in failed]
         reported: TritonSamError
         reported = error if isinstance(error, TritonSamError) else internal_error("looking for concepts", error, jobs)
         self._responder.fail_all(jobs, reported)
-
-
-def _entries_of(tasks: list[_Task]) -> list[_Entry]:
-    """The requests of rows, each once."""
-    return list({id(task.entry): task.entry for task in tasks}.values())

@@ -122,6 +122,11 @@ class SegmentJob:
         return self.prompt is not None and self.prompt.concepts is not None
 
     @property
+    def concept_count(self) -> int:
+        """How many concepts it looks for."""
+        return 0 if self.prompt is None or self.prompt.concepts is None else len(self.prompt.concepts.concepts)
+
+    @property
     def is_click(self) -> bool:
         """Whether a person waits for its objects."""
         return not (self.wants_everything or self.wants_concepts or self.background)

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 
+from triton_sam.backend.concept_queue import PromisedConcepts
 from triton_sam.backend.finishers import Finishers
 from triton_sam.backend.jobs import Metrics, QueueLimits, SegmentJob
 from triton_sam.core.everything.driver import Progress
@@ -69,6 +70,8 @@ class Responder:
         self._limits = limits
         #: Admitted jobs without a response, all and those in the background. Guarded by the lock.
         self.unanswered = self.unanswered_background = 0
+        #: Of the same jobs. Guarded by the lock.
+        self.concepts = PromisedConcepts()
         self._finishers = Finishers(_FINISHERS)
         self._sender = ThreadPoolExecutor(1, thread_name_prefix="send")
         self._sending: Future[None] | None = None
@@ -77,6 +80,7 @@ class Responder:
         """Counts a job that will be answered. Under the lock."""
         self.unanswered += 1
         self.unanswered_background += job.background
+        self.concepts.add(job)
 
     def cancel(self, jobs: list[SegmentJob]) -> None:
         """Answers CANCELLED to admitted jobs."""
@@ -142,9 +146,16 @@ class Responder:
         """Sends the answer of a request for everything, on the thread pool."""
         self._finishers.submit(job, lambda: self._send(job, lambda: job.reply.found(job, progress)))
 
-    def finish_later(self, job: SegmentJob, decoded: list[Decoded]) -> None:
-        """Builds and sends a job's response on the thread pool. May be called under the lock."""
-        self._finishers.submit(job, lambda: self.finish(job, decoded))
+    def finish_later(self, job: SegmentJob, decoded: list[Decoded], then: Callable[[], None] = lambda: None) -> None:
+        """Builds and sends a job's response on the thread pool, then calls ``then``. May be called under the lock."""
+
+        def finish() -> None:
+            try:
+                self.finish(job, decoded)
+            finally:
+                then()
+
+        self._finishers.submit(job, finish)
 
     def finish_light(self, answers: list[tuple[SegmentJob, list[Decoded]]]) -> None:
         """Sends responses that only have to be assembled.
@@ -183,6 +194,7 @@ class Responder:
             job.answered = True
             self.unanswered -= 1
             self.unanswered_background -= job.background
+            self.concepts.add(job, -1)
             return True
 
 

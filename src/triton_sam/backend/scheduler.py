@@ -202,11 +202,11 @@ class Scheduler:
         waiting = self._crowd(job, superseded)
         if waiting is not None:
             return superseded, QueueFull(f"{waiting} requests are waiting already: try again in a moment")
-        runner = self._concepts if job.wants_concepts else self._everything if job.wants_everything else None
-        if runner is not None and (full := runner.refusal(background=job.background)) is not None:
-            return superseded, full
-        self._responder.admit(job)
-        return superseded, None
+        full = self._everything.refusal(background=job.background) if job.wants_everything else None
+        full = self._concepts.refusal(job, superseded) if job.wants_concepts else full
+        if full is None:
+            self._responder.admit(job)
+        return superseded, full
 
     def _crowd(self, job: SegmentJob, superseded: list[SegmentJob]) -> int | None:
         """How many requests wait already if a further one may not; None if it may.

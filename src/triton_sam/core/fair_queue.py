@@ -35,14 +35,23 @@ class FairQueue(Generic[T]):
 
     def pop(self) -> T:
         """Removes and returns the next item of the next session, which then goes to the end of the round."""
-        session, line = next((session, line) for session, line in self._sessions.items() if line)
-        item = line.popleft()
-        self._size -= 1
-        if line:
-            self._sessions.move_to_end(session)
-        else:
-            del self._sessions[session]
+        item = self.pop_if(lambda _: True)
+        if item is None:
+            raise IndexError("nothing waits")
         return item
+
+    def pop_if(self, wanted: Callable[[T], bool]) -> T | None:
+        """As :meth:`pop`, of the next session whose next item is ``wanted``; None if there is none."""
+        for session, line in self._sessions.items():
+            if line and wanted(line[0]):
+                self._size -= 1
+                item = line.popleft()
+                if line:
+                    self._sessions.move_to_end(session)
+                else:
+                    del self._sessions[session]
+                return item
+        return None
 
     def keep_turn(self, session: Hashable) -> None:
         """Lets a session keep its turn although its line may become empty.

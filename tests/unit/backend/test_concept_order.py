@@ -22,7 +22,7 @@ from triton_sam.backend.scheduler import Scheduler
 from triton_sam.core.everything.candidates import Candidates
 from triton_sam.core.everything.driver import Progress
 from triton_sam.core.everything.options import EverythingOptions
-from triton_sam.errors import Cancelled, InternalError, InvalidInput, QueueFull, TritonSamError
+from triton_sam.errors import Cancelled, InternalError, InvalidInput, TritonSamError
 
 
 @pytest.fixture
@@ -210,7 +210,7 @@ def test_cancelled_ones_end_before_their_next_row(engine: ColourEngine, make: Ma
     engine.concept_gate.set()
     assert spared.answer
     assert engine.looked_for == [["red", "red"], ["green"]]
-    assert scheduler.unanswered == 0
+    eventually(lambda: scheduler.unanswered == 0, "the end of all")
     assert counts["cancelled"] == 2
 
 
@@ -250,24 +250,8 @@ def test_an_engine_that_fails_is_told_and_others_go_on(engine: ColourEngine, mak
         assert mail.answer
     engine.concept_failure = InvalidInput("this text cannot be read")
     assert isinstance(ask(scheduler, "red").error, InvalidInput)
-    assert scheduler.unanswered == 0
+    eventually(lambda: scheduler.unanswered == 0, "the end of all")
     assert scheduler.alive
-
-
-def test_too_many_are_refused_at_once(engine: ColourEngine, make: MakeScheduler) -> None:
-    scheduler = make()
-    shared = colour_embedding(PICTURE)
-    taken = [hold(engine, scheduler, shared=shared)]
-    many = texts(*["green"] * 16)
-    share = concepts.MOST_ROWS // 2 // 16
-    taken += [ask(scheduler, many, shared, background=True) for _ in range(share)]
-    assert isinstance(ask(scheduler, "red", shared, background=True).error, QueueFull)
-    taken += [ask(scheduler, many, shared) for _ in range(concepts.MOST_ROWS // 16)]
-    refused = ask(scheduler, "red", shared)
-    assert isinstance(refused.error, QueueFull)
-    engine.concept_gate.set()
-    for mail in taken:
-        assert mail.answer
 
 
 def test_closing_finishes_what_was_taken(engine: ColourEngine, make: MakeScheduler) -> None:

@@ -41,6 +41,17 @@ def test_take_respects_the_limit_and_the_rest_stays() -> None:
     assert sorted(queue.pop() for _ in range(4)) == [1, 3, 4, 5]
 
 
+def test_turns_pass_over_those_whose_next_item_may_not_go() -> None:
+    queue: FairQueue[str] = FairQueue(10)
+    for item in ("a1", "a2", "b1", "b2", "c1"):
+        queue.put(item, item[0])
+    assert queue.pop_if(lambda item: item[0] != "a") == "b1"
+    assert queue.pop_if(lambda item: item in ("a2", "b2")) == "b2", "not what stands behind another one"
+    assert queue.pop_if(lambda item: item == "a2") is None
+    assert len(queue) == 3
+    assert [queue.pop() for _ in range(3)] == ["a1", "c1", "a2"]
+
+
 def test_full_at_its_capacity() -> None:
     queue: FairQueue[int] = FairQueue(1)
     assert not queue.full
