@@ -26,10 +26,11 @@ from triton_sam.core.prompts import PromptLimits
 from triton_sam.core.rle import BoolArray, rle
 from triton_sam.errors import InternalError, InvalidInput
 from triton_sam.models.vlm_specs import Task
-from triton_sam.settings import get_settings
+from triton_sam.settings import Settings, get_settings
 
 #: The segmenter of a server that is Triton itself; the service has a default of its own.
 _DEFAULT_SEGMENTER = "sam2"
+_NO_LIMIT = 2**62
 Clean = int | Mapping[str, int] | None
 
 
@@ -42,7 +43,7 @@ class Grounded:
         regions: the labels, with the boxes or points that the segmenter was given.
         masks: [N,H,W], one for each region, original pixels.
         scores: [N], the segmenter's own estimate of each mask's IoU.
-        found: how many regions the model gave; at most max_regions are segmented.
+        found: how many regions the model gave; at most max_regions are segmented, and fewer of a very large image.
         image_key: of the image on the segmenter; None without regions.
     """
 
@@ -173,10 +174,10 @@ class RegionSegmenter:
 
     def grounded(self, request: GroundRequest, answer: Answer) -> Grounded:
         """The model's answer with masks of its regions; without regions the segmenter is not asked."""
-        regions = answer.regions[: request.max_regions or PromptLimits().max_objects]
+        size = EncodedImage(request.image, max_bytes=_NO_LIMIT, max_pixels=_NO_LIMIT).size  # the server has limits
+        wanted = request.max_regions or PromptLimits().max_objects
+        regions = answer.regions[: min(wanted, most_masks(size, get_settings()))]
         if not regions:
-            pixels = get_settings().max_image_pixels
-            size = EncodedImage(request.image, max_bytes=len(request.image), max_pixels=pixels).size
             return Grounded(answer.text, (), _no_masks(*size), np.zeros(0, np.float32), 0, None)
         found = self._segmentation(request, regions)
         masks = found.masks
@@ -214,6 +215,15 @@ class RegionSegmenter:
             if link is None:
                 link = self._links[segmenter] = ModelLink(self._transport, ClientCore(segmenter, **self._options))
             return link
+
+
+def most_masks(size: tuple[int, int], settings: Settings) -> int:
+    """How many masks a segmenter makes of an image in one answer, at least 1.
+
+    Args:
+        size: width and height of the image.
+    """
+    return max(1, settings.max_answer_pixels // (size[0] * size[1]))
 
 
 def _no_masks(width: int, height: int) -> BoolArray:

@@ -26,6 +26,7 @@ from triton_sam.client.vlm_ground import GroundRequest
 from triton_sam.client.wire import IMAGE_HEADER, Call, text_of, text_tensor
 from triton_sam.core.masks import decode, encode
 from triton_sam.errors import InternalError, InvalidInput, NotFound, QueueFull, TritonSamError, Unsupported
+from triton_sam.settings import Settings
 
 IMAGE = image_file()
 CAT, DOG = Region("cat", box=(0.0, 1.0, 2.0, 3.0)), Region("dog", point=(5.0, 3.0))
@@ -148,6 +149,14 @@ def test_no_more_regions_than_wanted() -> None:
     many = [{"label": str(number), "point": [number % 6, 1]} for number in range(70)]
     found, _ = ground(said(*many), Segmenter())
     assert (len(found.regions), found.found) == (64, 70)
+
+
+def test_no_more_regions_than_the_segmenter_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("triton_sam.client.vlm_ground.get_settings", lambda: Settings(max_answer_pixels=50))
+    many = [{"label": str(number), "point": [number % 6, 1]} for number in range(9)]
+    for options in ({}, {"max_regions": 8}):
+        found, _ = ground(said(*many), Segmenter(), **options)
+        assert (len(found.regions), len(found.masks), found.found) == (2, 2, 9)
 
 
 @pytest.mark.parametrize(

@@ -136,6 +136,16 @@ def test_no_more_regions_than_wanted(fake: Fake) -> None:
     assert (document["found"], len(document["regions"])) == (9, 5)
 
 
+@pytest.mark.parametrize(("pixels", "returned"), [(3 * WIDTH * HEIGHT, 3), (4 * WIDTH * HEIGHT - 1, 3), (1, 1)])
+def test_no_more_regions_than_the_segmenter_answers(fake: Fake, pixels: int, returned: int) -> None:
+    many = [{"label": str(number), "point": [number % 6, 1]} for number in range(9)]
+    fake.transport.pieces = lambda call: [piece("", "stop", regions_json=many)]
+    for wanted in (ASKED, ASKED | {"max_regions": 8}):
+        document = ask("POST", PATH, fake, settings={"max_answer_pixels": pixels}, json=wanted).json()
+        assert (document["found"], len(document["regions"])) == (9, returned)
+        assert len(fake.transport.prompt()["objects"]) == returned
+
+
 def test_tokens_are_counted(fake: Fake) -> None:
     async def run() -> str:
         async with client_of(fake) as client:

@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from triton_sam.client.vlm_calls import Answer, Region, collected, vlm_call
+from triton_sam.client.vlm_ground import most_masks
 from triton_sam.client.wire import Call, Outputs, text_of
 from triton_sam.core.images import EncodedImage, from_base64
 from triton_sam.core.prompt_values import refuse_unknown
@@ -48,6 +49,7 @@ class _Wanted:
     Attributes:
         call: to the vision-language model ``model``.
         size: width and height of the image.
+        most: regions that are segmented; the segmenter makes no more masks of an image of this size.
         of_masks: fields of the segmenter's prompt beside its objects.
     """
 
@@ -107,9 +109,11 @@ async def _wanted(request: Request, gateway: Gateway, capacity: ServiceCapacity)
     if of_masks.get("format", "png") not in _FORMATS:
         raise InvalidInput(f"format is one of {', '.join(_FORMATS)}", field="format")
     checked_prompt({"points": [[0, 0]], **of_masks}, segmenter, settings)
+    wanted_regions = _max_regions(document, settings)
     image, size = await run_in_threadpool(_image, document.get("image"), settings)
+    most = min(wanted_regions, most_masks(size, settings))
     call = vlm_call(spec.name, image, text, grounds=spec.grounds, task=task)
-    return _Wanted(call, name, segmenter, image, size, _most(document, settings), of_masks, turn)
+    return _Wanted(call, name, segmenter, image, size, most, of_masks, turn)
 
 
 def _asks(document: Mapping[str, Any], settings: Settings) -> tuple[str, Task]:
@@ -160,7 +164,7 @@ def _image(image: object, settings: Settings) -> tuple[bytes, tuple[int, int]]:
     return data, encoded.size
 
 
-def _most(document: Mapping[str, Any], settings: Settings) -> int:
+def _max_regions(document: Mapping[str, Any], settings: Settings) -> int:
     most = document.get("max_regions")
     if most is None:
         return settings.max_objects

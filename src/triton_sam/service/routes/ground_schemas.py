@@ -35,7 +35,11 @@ class GroundRequest(BaseModel):
     )
     model: str | None = Field(default=None, description=_VLM)
     segmenter: str | None = Field(default=None, description=schemas.MODEL)
-    max_regions: int | None = Field(default=None, ge=1, description="default and limit: max_objects of /v1/limits")
+    max_regions: int | None = Field(
+        default=None,
+        ge=1,
+        description="default and limit: max_objects of /v1/limits; fewer of an image of many megapixels",
+    )
     format: Literal["png", "rle", "polygon", "bits"] = Field(default="png", description="of each mask")
     clean: schemas.CleanSizes | Annotated[int, Field(ge=0, le=10**9)] | None = Field(
         default=None, description="clean the masks, as /v1/segment does"
@@ -88,7 +92,9 @@ class GroundAnswer(BaseModel):
     width: int = Field(description="of the image, upright")
     height: int
     image_key: str | None = Field(description="of the image on the segmenter; null if there was nothing to segment")
-    found: int = Field(description="regions that the model gave; at most max_regions are returned")
+    found: int = Field(
+        description="regions that the model gave; at most max_regions are returned, fewer of a very large image"
+    )
     regions: list[GroundedRegion]
 
 
