@@ -55,8 +55,8 @@ class Gateway:
         self._siblings = siblings or Siblings()
         self._dispatcher: Dispatcher | None = None
         self._transport: AsyncTransport | None = None
-        #: Each with its model. A closed stream stays here until its cancel is sent to the server.
-        self._streams: dict[ResponseStream, str] = {}
+        #: Each with its model and its session. A closed stream stays here until its cancel is sent to the server.
+        self._streams: dict[ResponseStream, tuple[str, str]] = {}
         self._steps = VideoSteps()
 
     @contextlib.asynccontextmanager
@@ -82,7 +82,16 @@ class Gateway:
                 loop.call_soon_threadsafe(self._steps.abort, error, lost)
 
         unsubscribe = self.upstream.on_loss(abort_lost)
-        siblings.serve_cancels(dispatcher.cancel)
+
+        def cancel_here(session: str) -> int:
+            """For another process; on any thread."""
+            streams = self._streams_of(session)
+            with contextlib.suppress(RuntimeError):  # the event loop has already stopped
+                for stream in streams:
+                    loop.call_soon_threadsafe(stream.end, _cancelled())
+            return dispatcher.cancel(session) + len(streams)
+
+        siblings.serve_cancels(cancel_here)
         try:
             yield
         finally:
@@ -173,20 +182,21 @@ class Gateway:
         return description if isinstance(description, dict) else {}
 
     async def stream(
-        self, call: Call, request: Request | None = None, seconds: float | None = None
+        self, call: Call, request: Request | None = None, seconds: float | None = None, session: str | None = None
     ) -> AsyncGenerator[Outputs, None]:
         """The pieces of a streaming response. Closing the generator cancels the work on the server.
 
         Args:
             request: the stream ends with Cancelled if its client disconnects; its body must have been read.
             seconds: the stream ends with DeadlineExceeded after this time.
+            session: the client's name for its session, whose cancel ends the stream with Cancelled; None without one.
         """
         if self._transport is None:
             raise _not_open()
         call, span = _with_request_context(call)
         failure: str | None = None
         stream = ResponseStream(self._transport.stream(call), _is_last, self.public)
-        self._streams[stream] = call.model
+        self._streams[stream] = call.model, user_session(session)
         stream.when_closed(lambda: self._streams.pop(stream))
         helpers: list[asyncio.Task[None] | asyncio.TimerHandle] = []
         if request is not None:
@@ -217,8 +227,12 @@ class Gateway:
         return await self._steps.answer(call.model, self._transport.infer(call))
 
     def cancel(self, session: str) -> int:
-        """Cancels the waiting requests of a session in this process; returns how many there were."""
-        return self._running().cancel(session)
+        """Cancels the waiting requests and the streams of a session in this process; returns how many there were."""
+        count = self._running().cancel(session)
+        for stream in self._streams_of(session):
+            stream.end(_cancelled())
+            count += 1
+        return count
 
     async def cancel_everywhere(self, session: str) -> int:
         """As :meth:`cancel`, in all processes: the requests of a :func:`user_session` may have reached any of them."""
@@ -240,8 +254,12 @@ class Gateway:
         if model in missing_of(status):
             raise Unavailable(f"{model} failed to load on this server: use another model, or see the server's log")
 
+    def _streams_of(self, session: str) -> list[ResponseStream]:
+        """Those that are not over; on any thread."""
+        return [stream for stream, (_, of) in self._streams.copy().items() if of == session and not stream.is_over]
+
     def _end_streams(self, error: TritonSamError, models: tuple[str, ...]) -> None:
-        for stream, model in list(self._streams.items()):
+        for stream, (model, _) in list(self._streams.items()):
             if model in models:
                 stream.end(error)
 
@@ -272,6 +290,10 @@ def _end_call(span: Span, future: Future[Outputs]) -> None:
         span.end_call(None if value is None else json_output({"result_json": value}))
     else:
         span.end_call(failure=code_of(error) if isinstance(error, TritonSamError) else type(error).__name__)
+
+
+def _cancelled() -> Cancelled:
+    return Cancelled("the request was cancelled by its session before the answer was complete")
 
 
 def _not_open() -> Unavailable:

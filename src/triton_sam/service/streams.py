@@ -45,6 +45,11 @@ class ResponseStream:
         self.task = asyncio.create_task(self._read())
         """Ends when the source is closed."""
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the last piece has come, or the stream is closed."""
+        return self._is_complete or self._is_closed
+
     async def next(self) -> Outputs | None:
         """The next piece; None at the end; raises the error that ended the stream."""
         piece = await self._pieces.get()

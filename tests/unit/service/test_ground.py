@@ -35,6 +35,11 @@ from triton_sam.client.dispatch import Outputs
 from triton_sam.client.wire import Call, text_of, text_tensor
 from triton_sam.core import masks
 from triton_sam.errors import InternalError
+from triton_sam.service.app import create_app
+from triton_sam.service.gateway import user_session
+from triton_sam.service.shared_state import SharedState
+from triton_sam.service.siblings import CancelHere, Siblings
+from triton_sam.settings import Settings
 
 PATH = "/v1/ground"
 IMAGE = image_file()
@@ -275,3 +280,55 @@ def test_a_client_that_hangs_up_cancels_the_work(fake: Fake, stage: str) -> None
             fake.transport.wait_for(lambda it: len(it.streams if stage == "vlm" else it.calls) == 1)
         fake.transport.wait_for(lambda it: len(it.left if stage == "vlm" else it.cancels) == 1)
     assert set(SEGMENTERS) >= {call.model for call in fake.transport.calls}
+
+
+@pytest.mark.parametrize("stage", ["vlm", "segmenter"])
+def test_a_session_is_cancelled(fake: Fake, stage: str) -> None:
+    """What the vision-language model has answered counts no more, even if the server has not ended its stream."""
+    pieces = [*fake.transport.pieces(Call("finder", {}, ("regions_json",))), piece("")]
+    fake.transport.pieces = lambda call: pieces
+    fake.transport.hold_before = 1 if stage == "vlm" else len(pieces) - 1
+    fake.transport.hold()
+
+    async def run() -> None:
+        async with client_of(fake) as client:
+            waiting = asyncio.create_task(client.post(PATH, json=ASKED | {"session_id": "me"}))
+            await asyncio.to_thread(
+                fake.transport.wait_for, lambda it: len(it.held) == (1 if stage == "vlm" else 2) and it.streams
+            )
+            for session, count in (("you", 0), ("me", 1), ("me", 0)):
+                cancelled = await client.post("/cancel_pending", json={"session_id": session})
+                assert cancelled.json() == {"session_id": session, "cancelled": count}
+            refusal(await waiting, 499, "cancelled")
+            assert len(fake.transport.calls) == (stage == "segmenter")
+            if stage == "vlm":
+                await asyncio.to_thread(fake.transport.wait_for, lambda it: len(it.left) == 1)
+
+    asyncio.run(asyncio.wait_for(run(), TIMEOUT))
+
+
+def test_another_process_cancels_the_session(fake: Fake) -> None:
+    """On a thread of its own."""
+    fake.transport.hold_before = 1
+    cancels: list[CancelHere] = []
+
+    class Others(Siblings):
+        def serve_cancels(self, cancel: CancelHere | None) -> None:
+            cancels.extend([] if cancel is None else [cancel])
+
+    async def run() -> None:
+        app = create_app(fake.backend, Settings(), shared=SharedState(siblings=Others()))
+        transport = httpx.ASGITransport(app)
+        async with (
+            app.router.lifespan_context(app),
+            httpx.AsyncClient(transport=transport, base_url="http://test", timeout=TIMEOUT) as client,
+        ):
+            waiting = asyncio.create_task(client.post(PATH, json=ASKED | {"session_id": "me"}))
+            await asyncio.to_thread(fake.transport.wait_for, lambda it: len(it.held) == 1)
+            assert await asyncio.to_thread(cancels[0], user_session("you")) == 0
+            assert await asyncio.to_thread(cancels[0], user_session("me")) == 1
+            refusal(await waiting, 499, "cancelled")
+            await asyncio.to_thread(fake.transport.wait_for, lambda it: len(it.left) == 1)
+
+    asyncio.run(asyncio.wait_for(run(), TIMEOUT))
+    assert fake.transport.calls == []

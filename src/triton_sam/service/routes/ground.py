@@ -80,7 +80,7 @@ def ground_router(gateway: Gateway, metrics: ServiceMetrics, capacity: ServiceCa
         deadline = time.monotonic() + gateway.settings.vlm_seconds
         with time_limit(gateway.settings.service_seconds):
             wanted = await _wanted(request, gateway, capacity)
-        answer = await _asked(gateway.stream(wanted.call, request, deadline - time.monotonic()))
+        answer = await _asked(gateway.stream(wanted.call, request, deadline - time.monotonic(), wanted.turn.session))
         for kind, tokens in (("prompt", answer.prompt_tokens), ("completion", answer.completion_tokens)):
             metrics.tokens.labels(wanted.model, kind).inc(tokens)
         result = await _segmented(request, gateway, wanted, answer.regions[: wanted.most])
