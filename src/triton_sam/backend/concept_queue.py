@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from triton_sam.backend.jobs import SegmentJob
@@ -55,12 +55,14 @@ class Entry:
     Attributes:
         found: what was found of each of its concepts so far.
         begun: whether a row of it had its turn.
+        dropped: whether it was cancelled while its answer was being built.
         seconds: of the calls in which its rows were.
     """
 
     job: SegmentJob
     found: list[Instances | None]
     begun: bool = False
+    dropped: bool = False
     started: float = 0.0
     asked: float = 0.0
     seconds: float = 0.0
@@ -99,6 +101,17 @@ class ConceptQueue:
         self.entries.append(entry)
         for index, row in enumerate(rows):
             self.tasks.put(Task(entry, index, row), job.turn, background=job.background)
+
+    def drop_answers(self, unwanted: Callable[[SegmentJob], bool]) -> list[Entry]:
+        """Notes and returns requests whose answer is being built. They stay open: its thread has yet to notice."""
+        dropped = [
+            entry
+            for entry in self.open
+            if not (entry in self.entries or entry.dropped or entry.job.answered) and unwanted(entry.job)
+        ]
+        for entry in dropped:
+            entry.dropped = True
+        return dropped
 
     def forget(self, entries: Sequence[Entry]) -> None:
         """Removes requests: nothing is left to find."""

@@ -16,10 +16,12 @@ from triton_sam.backend.replies import ModelInfo, mask_entries, mask_logits, res
 from triton_sam.core.concepts.request import ConceptRequest
 from triton_sam.engines.base import Decoded
 from triton_sam.engines.concepts import ConceptEngine
-from triton_sam.errors import InvalidInput
+from triton_sam.errors import Cancelled, InvalidInput
 
 #: Low-resolution logits are kept as they are, 32 bits for one of a mask's.
 _PIXELS_PER_LOGIT = 8
+#: Between two questions to Triton whether a client is gone.
+_ASK_SECONDS = 0.05
 
 
 def bounded(
@@ -59,13 +61,16 @@ def build_concepts(
     ``scores`` [K,1] and ``low_res_logits`` [K,1,h,w] float32 for the K instances of all concepts, by concept and then
     by falling score; ``masks`` [K,H,ceil(W/8)] uint8, packed bits of the full-size masks; ``result_json`` and
     ``image_key`` [1] bytes. K may be 0.
+
+    Raises:
+        Cancelled: nobody waits for it any more, which is looked at before each mask: hundreds take seconds.
     """
     started = time.perf_counter()
     assert job.embedding is not None  # jobs without one have failed before
     assert job.prompt is not None
     assert job.prompt.concepts is not None
     frame = job.embedding.frame
-    entries, packed = mask_entries(decoded, job.prompt, frame, wanted)
+    entries, packed = mask_entries(decoded, job.prompt, frame, wanted, _Interest(job).check)
     outputs: dict[str, npt.NDArray[Any]] = {}
     if "image_key" in wanted:
         outputs["image_key"] = text_tensor(job.image_key)
@@ -88,6 +93,23 @@ def build_concepts(
         head = {**result_of(job, info), "concepts": _concepts(job)}
         outputs["result_json"] = text_tensor(with_masks(json.dumps(head), entries, listed))
     return outputs
+
+
+class _Interest:
+    """Whether somebody waits for a response that is being built."""
+
+    def __init__(self, job: SegmentJob) -> None:
+        self._job = job
+        self._asked = -_ASK_SECONDS
+
+    def check(self) -> None:
+        """Raises Cancelled if the job has a response already, or if its client is gone."""
+        gone, now = self._job.answered, time.perf_counter()
+        if not gone and now - self._asked > _ASK_SECONDS:
+            self._asked = now
+            gone = self._job.reply.is_cancelled()
+        if gone:
+            raise Cancelled("the request was cancelled while its answer was built")
 
 
 def _concepts(job: SegmentJob) -> Sequence[dict[str, Any]]:

@@ -2,7 +2,7 @@
 
 The unit is a row: one concept of one request. Sessions take turns with their rows, so a request with sixteen concepts
 does not hold up one with a single concept. A request that is cancelled, or whose client is gone, ends before its next
-row. Requests in the background come after those of people.
+row, or before the next mask of its answer. Requests in the background come after those of people.
 """
 
 from __future__ import annotations
@@ -108,10 +108,10 @@ class ConceptRunner:
         self._tell()
 
     def drop(self, unwanted: Callable[[SegmentJob], bool]) -> list[SegmentJob]:
-        """Removes and returns jobs; of one that is served now no further row is."""
+        """Removes and returns jobs; of one that is served now no further row is, and no further mask is built."""
         dropped = [entry for entry in self._waiting.entries if unwanted(entry.job)]
         self._forget(dropped)
-        return [entry.job for entry in dropped]
+        return [entry.job for entry in (*dropped, *self._waiting.drop_answers(unwanted))]
 
     def _forget(self, entries: list[Entry]) -> None:
         if entries:

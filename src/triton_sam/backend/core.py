@@ -136,6 +136,11 @@ class LocalCore:
         return self._engine.capacity.on_cpu
 
     @property
+    def takes_concepts(self) -> bool:
+        """Whether it finds what words and examples name."""
+        return self._engine.capacity.concepts
+
+    @property
     def starts_slowly(self) -> bool:
         """Whether importing what the engine needs takes seconds."""
         return self._engine.capacity.starts_slowly
@@ -277,7 +282,7 @@ class LocalCore:
 
     def _bounded(self, job: SegmentJob, prompt: Prompt, asked: ConceptRequest, size: tuple[int, int]) -> Prompt:
         """A prompt for concepts with as many instances as may be returned."""
-        if not self._engine.capacity.concepts:
+        if not self.takes_concepts:
             raise Unsupported(f"the engine of {self._spec.id} takes no text or exemplars: run `triton-sam setup` again")
         engine = cast("ConceptEngine", self._engine)
         limit, logits = self._settings.max_answer_pixels, self.on_cpu or job.needs.logits

@@ -9,17 +9,19 @@ from triton_sam.backend.jobs import SegmentJob
 
 
 class Finishers:
-    """A thread pool. Background responses, of ten masks each, have threads of their own: no click waits for them."""
+    """Thread pools. No click waits for background responses, of ten masks each, or those to concepts, of hundreds."""
 
     def __init__(self, threads: int) -> None:
         self._people = ThreadPoolExecutor(threads, thread_name_prefix="finish")
+        self._concepts = ThreadPoolExecutor(1, thread_name_prefix="finish-concepts")
         self._background = ThreadPoolExecutor(max(1, threads // 2), thread_name_prefix="finish-background")
 
     def submit(self, job: SegmentJob, action: Callable[[], object]) -> None:
         """Runs an action for a job."""
-        (self._background if job.background else self._people).submit(action)
+        pool = self._background if job.background else self._concepts if job.wants_concepts else self._people
+        pool.submit(action)
 
     def close(self) -> None:
         """Finishes what was submitted and ends the threads."""
-        self._people.shutdown(wait=True)
-        self._background.shutdown(wait=True)
+        for pool in (self._people, self._concepts, self._background):
+            pool.shutdown(wait=True)

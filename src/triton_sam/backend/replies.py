@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import time
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -100,15 +100,24 @@ def build_reply(
 
 
 def mask_entries(
-    decoded: Sequence[Decoded], prompt: Prompt, frame: Frame, wanted: Set[str]
+    decoded: Sequence[Decoded],
+    prompt: Prompt,
+    frame: Frame,
+    wanted: Set[str],
+    before_each: Callable[[], object] = lambda: None,
 ) -> tuple[list[MaskEntry], list[npt.NDArray[np.uint8]]]:
-    """Each mask in its JSON form, and packed, [H,ceil(W/8)]; none of what is not wanted."""
+    """Each mask in its JSON form, and packed, [H,ceil(W/8)]; none of what is not wanted.
+
+    Args:
+        before_each: called before each mask is made; what it raises ends the work.
+    """
     form, clean = prompt.format, prompt.clean
     needs = needs_of(prompt, wanted)
     entries: list[MaskEntry] = []
     packed = []
     for index, answer in enumerate(decoded):
         for which, score in enumerate(answer.scores):
+            before_each()
             pixels = _Pixels(answer, which, frame, clean) if needs.pixels else None
             if pixels is not None and "masks" in wanted:
                 packed.append(pixels.packed)

@@ -83,10 +83,8 @@ class Responder:
         self.concepts.add(job)
 
     def cancel(self, jobs: list[SegmentJob]) -> None:
-        """Answers CANCELLED to admitted jobs."""
-        for job in jobs:
-            self.fail(job, Cancelled(SUPERSEDED))
-        self._metrics.count("cancelled", len(jobs))
+        """Answers CANCELLED to admitted jobs that have no response yet."""
+        self._metrics.count("cancelled", sum(self.fail(job, Cancelled(SUPERSEDED)) for job in jobs))
 
     def refuse(self, job: SegmentJob, refusal: TritonSamError | None) -> None:
         """Answers a job that was not admitted; without a refusal it was."""
@@ -98,10 +96,12 @@ class Responder:
         else:
             self._metrics.count_rejected([job])
 
-    def fail(self, job: SegmentJob, error: TritonSamError) -> None:
-        """Answers an admitted job with an error, unless it has a response already."""
-        if self._settle(job):
+    def fail(self, job: SegmentJob, error: TritonSamError) -> bool:
+        """Answers an admitted job with an error, unless it has a response already; returns whether it had none."""
+        settled = self._settle(job)
+        if settled:
             job.reply.fail(error)
+        return settled
 
     def fail_all(self, jobs: Iterable[SegmentJob], error: TritonSamError) -> None:
         """As :meth:`fail`."""
@@ -133,8 +133,12 @@ class Responder:
         self._send(job, lambda: job.reply.succeed(job, decoded))
 
     def _send(self, job: SegmentJob, answer: Callable[[], None]) -> None:
+        if job.answered:  # it was cancelled while it waited for this thread
+            return
         try:
             answer()
+        except Cancelled:
+            self.cancel([job])
         except TritonSamError as error:
             self.fail(job, error)
         except Exception as error:

@@ -17,7 +17,7 @@ from triton_sam.backend.core import Source
 from triton_sam.backend.finishers import Finishers
 from triton_sam.backend.jobs import SegmentJob
 from triton_sam.backend.replies import ModelInfo
-from triton_sam.backend.responder import internal_error
+from triton_sam.backend.workers.answering import AnswersInHand, Withdrawn
 from triton_sam.backend.workers.cancel_watcher import CancelWatcher
 from triton_sam.backend.workers.channel import Channel, Message
 from triton_sam.backend.workers.connecting import WorkerConnector
@@ -25,7 +25,7 @@ from triton_sam.backend.workers.hang_watcher import HangWatcher
 from triton_sam.backend.workers.options import WorkerOptions
 from triton_sam.backend.workers.spare import SpareKeeper
 from triton_sam.backend.workers.wire import pack_job, unpack_error, unpack_found, unpack_result
-from triton_sam.errors import SetupError, TritonSamError, Unavailable
+from triton_sam.errors import SetupError, Unavailable
 
 log = logging.getLogger(__name__)
 _FINISHERS = min(4, max(2, len(os.sched_getaffinity(0)) // 2))
@@ -69,7 +69,7 @@ class DeviceLink:
         self._idle = threading.Condition(self._lock)
         self._numbers = itertools.count(1)
         self._jobs: dict[int, SegmentJob] = {}
-        self._building = 0
+        self.answers = AnswersInHand(self._idle)
         self._questions: dict[int, Callable[[Any], None]] = {}
         self._closing = False
         self._finishers = Finishers(_FINISHERS)
@@ -103,16 +103,20 @@ class DeviceLink:
             raise SetupError(self._failure)
 
     def submit(self, job: SegmentJob, source: Source, *, shared: bool) -> None:
-        """Sends a request to the worker; Unavailable if there is none now.
+        """Sends a request to the worker; Unavailable if there is none now, QueueFull if too many answers wait here.
 
         Args:
             shared: whether requests of its session may be on other devices.
         """
         header, parts = pack_job(job, source)
+        self.answers.supersede(job)
         with self._lock:
             channel = self._channel
             if channel is None or self._closing:
                 raise self._lost()
+            refusal = self.answers.refusal(job)
+            if refusal is not None:
+                raise refusal
             number = next(self._numbers)
             self._jobs[number] = job
         try:
@@ -151,7 +155,7 @@ class DeviceLink:
         """Waits for the answers of all requests, then leaves the worker."""
         with self._lock:
             self._closing = True
-            while self._jobs or self._building:
+            while self._jobs or self.answers:
                 self._idle.wait()
             channel, self._channel = self._channel, None
             self._idle.notify_all()
@@ -227,6 +231,8 @@ class DeviceLink:
                 done = self._questions.pop(header["number"], None)
             if done is not None:
                 done(header["value"])
+        elif kind == "withdrawn":
+            self.answers.cancel(Withdrawn.of_header(header))
         elif kind == "metrics":
             self._events.metrics(self.options.index, header["counts"], header["levels"])
         elif kind == "took":
@@ -235,30 +241,22 @@ class DeviceLink:
     def _finish(self, header: dict[str, Any], message: Message) -> None:
         with self._lock:
             job = self._jobs.pop(header["number"], None)
-            self._building += job is not None
+            if job is not None:
+                self.answers.add(job)
         if job is None:
             message.release()
             return
         found = unpack_found(header["result"], job) if header["is"] == "found" else None
         decoded = [] if found is not None else unpack_result(header["result"], message.body, job)
 
+        def send() -> None:
+            if found is not None:
+                job.reply.found(job, found)
+            else:
+                job.reply.succeed(job, decoded)
+
         def answer() -> None:
-            """Formats and sends the response."""
-            try:
-                if found is not None:
-                    job.reply.found(job, found)
-                else:
-                    job.reply.succeed(job, decoded)
-            except TritonSamError as error:
-                job.reply.fail(error)
-            except Exception as error:
-                job.reply.fail(internal_error("answering", error, [job]))
-            finally:
-                job.embedding, job.instances = None, ()  # they refer to memory that is used again
-                message.release()
-                with self._lock:
-                    self._building -= 1
-                    self._idle.notify_all()
+            self.answers.build(job, send, message.release)
 
         nothing_to_build = job.prompt is None and not job.needs.embedding
         if nothing_to_build or (found is None and job.is_light(decoded)):

@@ -18,6 +18,7 @@ from typing import Any
 
 from triton_sam.backend.core import LocalCore
 from triton_sam.backend.jobs import SegmentJob
+from triton_sam.backend.workers.answering import Withdrawn
 from triton_sam.backend.workers.channel import Channel, Message, accept
 from triton_sam.backend.workers.channel_reader import ChannelReader
 from triton_sam.backend.workers.options import WorkerOptions
@@ -134,6 +135,14 @@ class Links:
         """Notes that a session's newest request is on another device."""
         with self._lock:
             self._own_sessions.pop(session, None)
+
+    def tell_others(self, link: Link, header: dict[str, Any]) -> None:
+        """Sends a small message to the other Triton processes, as far as they read just now: nobody waits for one."""
+        with self._lock:
+            others = [other.channel for other in self._links if other is not link]
+        for channel in others:
+            with contextlib.suppress(OSError):
+                channel.send_if_free(header)
 
     def wait_greeted(self) -> None:
         """Waits, for a short time, until nobody who has connected waits to know whether the model was loaded.
@@ -309,6 +318,8 @@ class Link:
             header["only"],
             lambda count: self.send({"is": "done", "number": header["number"], "value": count}),
         )
+        if self.core.takes_concepts:  # another process may still build masks; this one looks when it has its answer
+            self._links.tell_others(self, Withdrawn.of_header(header).as_header() | {"is": "withdrawn"})
 
     def _ping(self, message: Message) -> None:
         number = message.header["number"]

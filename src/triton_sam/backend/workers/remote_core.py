@@ -15,6 +15,7 @@ from triton_sam.backend.following import Answer
 from triton_sam.backend.jobs import SegmentJob
 from triton_sam.backend.replies import ModelInfo
 from triton_sam.backend.video.store import unknown_session
+from triton_sam.backend.workers.answering import Withdrawn
 from triton_sam.backend.workers.device_link import DeviceLink, LinkEvents
 from triton_sam.backend.workers.options import WorkerOptions
 from triton_sam.backend.workers.routing import Router
@@ -86,8 +87,14 @@ class WorkerCore:
 
     def cancel(self, session: str, before: int | None, only: int | None, done: Callable[[int], None]) -> None:
         """See :class:`~triton_sam.backend.core.SegmenterCore`."""
-        question = {"is": "cancel", "session": session, "before": before, "only": only}
-        self._ask_ready(question, lambda counts: done(sum(count or 0 for count in counts.values())))
+        withdrawn = Withdrawn(session, before, only)
+
+        def answered(counts: dict[int, Any]) -> None:
+            """What a worker had found before is here by now."""
+            here = sum(link.answers.cancel(withdrawn) for link in self._links)
+            done(here + sum(count or 0 for count in counts.values()))
+
+        self._ask_ready({"is": "cancel", **withdrawn.as_header()}, answered)
 
     def ping(self, done: Callable[[dict[str, Any] | TritonSamError], None]) -> None:
         """See :class:`~triton_sam.backend.core.SegmenterCore`. A device that starts again is no failure."""
