@@ -22,9 +22,12 @@ from pathlib import Path
 
 from triton_sam.service.rate_limits import Clock, Rate, check_wait
 
-#: The counts of a process, in the order of their columns; "part 0" and so on belong to paths with their own limit.
+#: Paths with a limit of their own; a few more than there are.
+_PARTS = 8
+#: The counts of a process, in the order of their columns; "part 0" and so on belong to those paths.
 COUNTS = (
-    *("working", "arriving", "bytes", "sockets", "connections", "decoding", "part 0", "part 1", "part 2"),
+    *("working", "arriving", "bytes", "sockets", "connections", "decoding"),
+    *(f"part {index}" for index in range(_PARTS)),
     *("videos", "video bytes", "videos read", "videos exported"),
 )
 MAX_PROCESSES = 64

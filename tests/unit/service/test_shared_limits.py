@@ -10,8 +10,11 @@ from hypothesis import strategies as st
 
 from triton_sam.errors import QueueFull, RateLimited
 from triton_sam.service.admission.capacity import ServiceCapacity
+from triton_sam.service.app import _capacity
 from triton_sam.service.rate_limits import Buckets, Rate, TokenBuckets
 from triton_sam.service.shared_limits import SharedLimits
+from triton_sam.service.shared_state import SharedState
+from triton_sam.settings import Settings
 
 PROCESSES = 3
 SPAWN = multiprocessing.get_context("spawn")
@@ -107,6 +110,17 @@ def test_any_number_of_names(file: Path) -> None:
     size = file.stat().st_size
     assert size < 1024 * 1024
     assert [takes(buckets, rate, "49999") for _ in range(2)] == [True, False], "the newest is remembered"
+    limits.close()
+
+
+def test_every_path_with_a_limit_of_its_own_is_counted(file: Path) -> None:
+    limits = SharedLimits(file, 2)
+    capacity = _capacity(Settings(), SharedState(tally=limits.tally(1)))
+    assert len(capacity._parts) >= 4
+    for path, (part, _) in capacity._parts.items():
+        capacity.check(path)
+        capacity.add(path, working=1)
+        assert limits.tally(0).total(part) == 1
     limits.close()
 
 
