@@ -147,15 +147,15 @@ def vlm(
 
 @app.command()
 def exports(ids: Annotated[list[str] | None, typer.Argument(help="Ids of models; default: all.")] = None) -> None:
-    """Export every model at full size with random weights: time, memory, exactness. Writes docs/exports.json."""
+    """Export every model at full size with random weights: time, memory, exactness. Writes docs/data/exports.json."""
     from benchmarks.exports import run_exports
 
     run_exports(ids)
 
 
 @app.command()
-def tuning(output: Annotated[Path, typer.Argument(help="The JSON file to write: docs/tuning.json.")]) -> None:
-    """Two values of a setting against each other, in turns, for docs/tuning.md."""
+def tuning(output: Annotated[Path, typer.Argument(help="The JSON file to write: docs/data/tuning.json.")]) -> None:
+    """Two values of a setting against each other, in turns, for docs/guides/slow.md."""
     from benchmarks.tuning import run_tuning
 
     run_tuning(output)

@@ -1,7 +1,7 @@
 """Does every model export at full size, how exactly, how long, and in how much memory? With random weights.
 
-``python -m benchmarks exports [ID...]`` writes docs/exports.json, from which docs/models.md is generated. Each step
-runs in its own process, so that its peak memory is measured alone.
+``python -m benchmarks exports [ID...]`` writes docs/data/exports.json, from which docs/reference/models.md is
+generated. Each step runs in its own process, so that its peak memory is measured alone.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from typing import Any
 from triton_sam.models.catalog import CATALOG, get_spec
 from triton_sam.models.specs import TOKENIZER_FILE
 
-RESULT = Path("docs") / "exports.json"
+RESULT = Path("docs/data/exports.json")
 _ROUNDS = 6
 _REST_SECONDS = 0.2
 _WORD_ROUNDS = 3
 
 
 def run_exports(model_ids: Sequence[str] | None) -> None:
-    """Measures the models with these ids, or all, and updates their rows of docs/exports.json."""
+    """Measures the models with these ids, or all, and updates their rows of docs/data/exports.json."""
     rows = json.loads(RESULT.read_text()) if RESULT.exists() else {}
     chosen = [get_spec(model_id).id for model_id in model_ids or CATALOG]  # reports an unknown id before anything runs
     for model_id in chosen:

@@ -1,4 +1,4 @@
-"""What do settings change? Two values of one against each other, in turns, for docs/tuning.md.
+"""What do settings change? Two values of one against each other, in turns, for docs/guides/slow.md.
 
 Two servers run at the same time and one is called at a time, so that a slow minute of the machine slows down both.
 All clicks are on one cached image, because an ONNX graph batches only clicks on the same image.

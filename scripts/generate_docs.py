@@ -29,35 +29,36 @@ from triton_sam.settings import Settings, VideoServiceSettings
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = (
     "README.md",
-    "docs/cli.md",
-    "docs/scale.md",
-    "docs/everything.md",
-    "docs/settings.md",
-    "docs/models.md",
-    "docs/performance.md",
-    "docs/reliability.md",
-    "docs/testing.md",
-    "docs/tuning.md",
+    "docs/reference/cli.md",
+    "docs/guides/scale.md",
+    "docs/guides/everything.md",
+    "docs/reference/settings.md",
+    "docs/reference/models.md",
+    "docs/how/results.md",
+    "docs/how/reliability.md",
+    "docs/how/testing.md",
+    "docs/guides/slow.md",
 )
-RESULT = ROOT / "docs" / "performance.json"
-SERVICE_RESULTS = tuple(ROOT / "docs" / name for name in ("hover.json", "service.json"))
-PAGE_RESULT = ROOT / "docs" / "page.json"
-VLM_RESULT = ROOT / "docs" / "vlm.json"
-COMPARE_RESULT = ROOT / "docs" / "compare.json"
-CPU_ENCODER_RESULT = ROOT / "docs" / "cpu_encoder.json"
-HALF_PRECISION_RESULT = ROOT / "docs" / "half_precision.json"
-GPU_RESULT = ROOT / "docs" / "gpu.json"
-GPU_HALF_PRECISION_RESULT = ROOT / "docs" / "half_precision_gpu.json"
-CLICK_RESULT = ROOT / "docs" / "click.json"
-MEMORY_RESULT = ROOT / "docs" / "memory.json"
-TUNING_RESULT = ROOT / "docs" / "tuning.json"
-THROUGHPUT_RESULT = ROOT / "docs" / "throughput.json"
-EXPORTS = ROOT / "docs" / "exports.json"
+DATA = ROOT / "docs" / "data"
+RESULT = DATA / "performance.json"
+SERVICE_RESULTS = tuple(DATA / name for name in ("hover.json", "service.json"))
+PAGE_RESULT = DATA / "page.json"
+VLM_RESULT = DATA / "vlm.json"
+COMPARE_RESULT = DATA / "compare.json"
+CPU_ENCODER_RESULT = DATA / "cpu_encoder.json"
+HALF_PRECISION_RESULT = DATA / "half_precision.json"
+GPU_RESULT = DATA / "gpu.json"
+GPU_HALF_PRECISION_RESULT = DATA / "half_precision_gpu.json"
+CLICK_RESULT = DATA / "click.json"
+MEMORY_RESULT = DATA / "memory.json"
+TUNING_RESULT = DATA / "tuning.json"
+THROUGHPUT_RESULT = DATA / "throughput.json"
+EXPORTS = DATA / "exports.json"
 #: One file for each fault, written by parts of the long suite; in a folder of its own, by the part faults-processes.
-FAULTS = ROOT / "docs" / "reliability"
+FAULTS = DATA / "faults"
 FAULTS_OF_PROCESSES = FAULTS / "processes"
 #: Written by `make test-all`.
-TEST_RECORD = ROOT / "docs" / "test_record.json"
+TEST_RECORD = DATA / "test_record.json"
 HELM_SCHEMA = "deploy/helm/triton-sam/values.schema.json"
 #: Settings that the chart sets itself or keeps in a secret, and TLS: it ends at the ingress, and probes use http.
 HELM_OWN_SETTINGS = (
@@ -277,8 +278,8 @@ def vlm_table() -> str:
 
 
 def scale_table() -> str:
-    """Hours of a million images, from the rates of docs/scale.json."""
-    scale = json.loads((ROOT / "docs" / "scale.json").read_text())
+    """Hours of a million images, from the rates of docs/data/scale.json."""
+    scale = json.loads((DATA / "scale.json").read_text())
     lines = ["| machine | work | images a second | hours | GPU-hours |", "|---|---|---|---|---|"]
     for rate in scale["rates"]:
         for work, name in (("boxes", "ten boxes"), ("everything", "everything")):

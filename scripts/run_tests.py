@@ -5,8 +5,9 @@ usage: python scripts/run_tests.py              the tests for every commit (`mak
        python scripts/run_tests.py --part NAME  one part of it, several times for several (`make test-all PART=NAME`)
        python scripts/run_tests.py --without-torch   the tests for every commit that need no torch (`make test-light`)
 
-The long suite records date, commit, duration and result of each part in docs/test_record.json; docs/testing.md shows
-them. Only Python's standard library is needed, so that a broken environment is a failed stage and not a traceback.
+The long suite records date, commit, duration and result of each part in docs/data/test_record.json, which
+docs/how/testing.md shows. Only Python's standard library is needed, so that a broken environment is a failed stage and
+not a traceback.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 from tests.parts import PARTS  # noqa: E402
 
-RECORD = ROOT / "docs" / "test_record.json"
+RECORD = ROOT / "docs" / "data" / "test_record.json"
 REPORTS = ROOT / "build" / "tests"
 BIN = Path(sys.executable).parent
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -13,7 +13,7 @@ class Traffic:
     """Counts one page's requests to ``/v1/*`` and its frames on ``/v1/hover``.
 
     A request is in flight until its response is complete, a frame until the service has sent one back: it answers
-    every frame with one (docs/service.md). Sockets that a worker opens are not seen.
+    every frame with one (docs/reference/http.md). Sockets that a worker opens are not seen.
 
     Attributes:
         requests: for example "POST /v1/segment", in the order in which they began.

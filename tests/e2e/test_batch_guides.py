@@ -1,4 +1,4 @@
-"""The code of docs/batch_libraries.md and docs/batch_clusters.md, each library in an environment of its own."""
+"""The code of the guides to batch jobs in libraries and on clusters, each library in an environment of its own."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ except Exception as error:
 
 def blocks(page: str, section: str, language: str = "python") -> list[str]:
     """The code blocks of a section, in order."""
-    text = (ROOT / "docs" / page).read_text()
+    text = (ROOT / "docs" / "guides" / page).read_text()
     (body,) = re.findall(rf"^## {re.escape(section)}\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
     return re.findall(rf"^```{language}\n(.*?)^```$", body, re.MULTILINE | re.DOTALL)
 
 
 def job_options() -> list[str]:
-    """The options of the command at the top of docs/batch_libraries.md."""
+    """The options of the command at the top of docs/guides/batch_libraries.md."""
     (command,) = re.findall(
-        r"^triton-sam batch (.*)$", (ROOT / "docs" / "batch_libraries.md").read_text(), re.MULTILINE
+        r"^triton-sam batch (.*)$", (ROOT / "docs" / "guides" / "batch_libraries.md").read_text(), re.MULTILINE
     )
     return str(command).split()
 

@@ -1,4 +1,4 @@
-"""Every code block of docs/words.md runs, against a model that finds colours in place of SAM 3."""
+"""Every code block of docs/guides/text.md runs, against a model that finds colours in place of SAM 3."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from triton_sam.serving import RunningServer
 pytestmark = [pytest.mark.triton, pytest.mark.torch]
 
 #: Blocks for a reader with Meta's weights are `console` ones.
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "words.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "text.md"
 BLOCKS = re.findall(r"^```(bash|python)\n(.*?)^```$", PAGE.read_text(), re.M | re.S)
 #: The page's words, and the colours that stand for them here.
 WORDS = {"coin": "red", "silver spoon": "blue"}

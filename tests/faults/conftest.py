@@ -22,7 +22,7 @@ _MARK = "STARTED_BY_TEST_SESSION"
 def start_real_server(
     real_repository: Path, real_spec: ModelSpec, tmp_path_factory: pytest.TempPathFactory
 ) -> ServerFactory:
-    """As ``start_server``, with the published weights, which the figures of docs/reliability.md refer to."""
+    """As ``start_server``, with the published weights, which the figures of docs/how/reliability.md refer to."""
     return server_factory(real_repository, real_spec, tmp_path_factory)
 
 

@@ -1,4 +1,4 @@
-"""Records the figures of docs/reliability.md, most of which parts of ``make test-all`` measure."""
+"""Records the figures of docs/how/reliability.md, most of which parts of ``make test-all`` measure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def record(name: str, fault: str, figures: dict[str, tuple[Any, str]]) -> None:
-    """Writes figures for docs/reliability.md to the folder TRITON_SAM_FAULTS_OUT; does nothing if that is not set.
+    """Writes figures for docs/how/reliability.md to the folder TRITON_SAM_FAULTS_OUT; does nothing if that is not set.
 
     Args:
         name: name of the file, without its suffix.

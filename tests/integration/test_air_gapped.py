@@ -1,4 +1,4 @@
-"""A site without internet (docs/air_gapped.md): carried weights, a server and a mask, with loopback alone."""
+"""A site without internet (docs/guides/air_gapped.md): carried weights, a server and a mask, with loopback alone."""
 
 from __future__ import annotations
 

@@ -17,6 +17,6 @@ def test_generated_parts_have_not_drifted() -> None:
 def test_links_between_pages_lead_somewhere() -> None:
     import re
 
-    for page in [ROOT / "README.md", *ROOT.glob("docs/*.md")]:
+    for page in [ROOT / "README.md", *ROOT.glob("docs/**/*.md")]:
         for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"

@@ -32,7 +32,7 @@ def is_run(call: Call) -> bool:
 
 
 async def followed(infer: Infer, call: Call) -> AsyncGenerator[Outputs, None]:
-    """Messages as docs/protocol.md has them; the last one has the answer and ``final``.
+    """Messages as docs/reference/protocol.md has them; the last one has the answer and ``final``.
 
     Args:
         infer: sends a call and waits for its outputs.

@@ -19,7 +19,9 @@ from triton_sam.settings import Settings
 pytestmark = pytest.mark.part("deploy")
 
 ROOT = Path(__file__).resolve().parents[3]
-GUIDES = [ROOT / "docs" / f"{name}.md" for name in ("kubernetes", "cloud_vm", "air_gapped", "tuning")]
+GUIDES = [
+    ROOT / "docs" / f"{name}.md" for name in ("guides/kubernetes", "start/gpu", "guides/air_gapped", "guides/slow")
+]
 FIELDS = {name.upper() for name in Settings.model_fields}
 #: Counted by the containers' supervisor figures, whose names are made in service/telemetry/supervisor_metrics.py.
 SUPERVISOR = "triton_sam_supervisor_"
@@ -58,7 +60,7 @@ def test_commands_and_their_options_exist(guide: str) -> None:
 def test_what_compose_shall_run_is_a_command() -> None:
     """The image's entry point hands the words on to `triton-sam`."""
     program: Any = typer.main.get_command(app)
-    text = (ROOT / "docs" / "deploy.md").read_text()
+    text = (ROOT / "docs" / "guides" / "deploy.md").read_text()
     asked = [line.split("#")[0].split() for line in re.findall(r"docker compose run --rm triton (.*)", text)]
     assert ["setup", "sam2.1:base_plus", "--engine", "torch"] in asked, "the first start would serve by onnxruntime-gpu"
     for name, *words in asked:

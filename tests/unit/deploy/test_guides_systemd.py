@@ -1,4 +1,4 @@
-"""The unit of docs/cloud_vm.md: what systemd itself says of it, and the line that it starts."""
+"""The unit of docs/start/gpu.md: what systemd itself says of it, and the line that it starts."""
 
 from __future__ import annotations
 

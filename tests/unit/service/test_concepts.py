@@ -256,6 +256,6 @@ def test_which_models_take_text() -> None:
 
 
 def test_the_documentation_says_it() -> None:
-    page = Path(__file__).parents[3].joinpath("docs/service.md").read_text()
+    page = Path(__file__).parents[3].joinpath("docs/reference/http.md").read_text()
     for field in ("text", "exemplars", "exemplar_labels", "concepts", "score_threshold", "max_instances"):
         assert f"`{field}`" in page

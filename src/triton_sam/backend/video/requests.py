@@ -47,7 +47,7 @@ class StepReader:
         if self._spec.memory is None:
             raise Unsupported(
                 f"{self._spec.id} has no memory modules: set up a model whose checkpoint was trained for video, "
-                "as docs/video.md lists them"
+                "as docs/guides/video.md lists them"
             )
         request = video_request(document, self._limits)
         if turn.session not in (None, request.session):

@@ -28,7 +28,7 @@ def choose_dtypes(settings: Settings, device: torch.device, spec: ModelSpec) -> 
     """(dtype of the encoder, dtype of cached rows and of the decoder).
 
     Both half-precision types are equally fast. float16 has 11 bits of precision, bfloat16 only 8, which shows in masks
-    (see docs/performance.md), but float16 overflows at 65,504. It is used for backbones whose real weights stay far
+    (see docs/how/results.md), but float16 overflows at 65,504. It is used for backbones whose real weights stay far
     below, and for all decoders, whose inputs are normalised.
     """
     if settings.torch_dtype == "float32" or (settings.torch_dtype == "auto" and device.type != "cuda"):

@@ -88,7 +88,7 @@ function about({ word }) {
     element("details", { class: "fine", id: "video-memory", hidden: true },
       element("summary", {}, "Memory trained on generated clips"),
       element("p", {}, "This model needs no download. Its memory was trained by this project on generated clips: it loses objects sooner than Meta's models, " +
-        "which triton-sam setup sam2.1:tiny installs. docs/video.md has the figures.")),
+        "which triton-sam setup sam2.1:tiny installs. docs/guides/video.md has the figures.")),
     button("video-close", "close", word === "slice" ? "Close the stack" : "Close the video"));
 }
 
