@@ -1,4 +1,4 @@
-"""Every code block of docs/guides/other_language.md runs: curl against both ports, and the client for Node."""
+"""The code blocks of docs/guides/other_language.md (curl and Node) and two_stage.md run, against one server."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -18,9 +19,20 @@ from triton_sam.serving import RunningServer
 
 pytestmark = pytest.mark.triton
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "other_language.md"
-BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE.read_text(), re.M | re.S)
+GUIDES = Path(__file__).resolve().parents[2] / "docs" / "guides"
 CELL = (559, 252)
+
+
+def blocks(page: str) -> list[tuple[str, str]]:
+    """(language, code) of all but those marked with the reason why they are not run."""
+    text = re.sub(r"^<!-- not run: .* -->\n```.*?^```$", "", (GUIDES / page).read_text(), flags=re.M | re.S)
+    return re.findall(r"^```(\w+)\n(.*?)^```$", text, re.M | re.S)
+
+
+def at(server: RunningServer, code: str) -> str:
+    """Code of a page, with the test's server at the default addresses."""
+    code = code.replace("http://localhost:8080", "localhost:8080").replace("localhost:8000", server.urls["HTTP"])
+    return code.replace("localhost:8080", server.urls["service"])
 
 
 def run(command: list[str], folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -37,11 +49,11 @@ def check_mask(folder: Path) -> None:
 
 
 @pytest.mark.skipif(not (shutil.which("curl") and shutil.which("jq")), reason="needs curl and jq")
-def test_the_page(server: RunningServer, tmp_path: Path) -> None:
-    assert [language for language, _ in BLOCKS] == ["bash", "js", "bash", "bash"]
-    for language, code in BLOCKS:
-        code = code.replace("localhost:8000", server.urls["HTTP"]).replace("http://localhost:8080", "localhost:8080")
-        code = code.replace("localhost:8080", server.urls["service"])
+def test_another_language(server: RunningServer, tmp_path: Path) -> None:
+    page = blocks("other_language.md")
+    assert [language for language, _ in page] == ["bash", "js", "bash", "bash"]
+    for language, code in page:
+        code = at(server, code)
         if language == "js":
             check_client(code, server.urls["service"], tmp_path)
             continue
@@ -66,3 +78,16 @@ def check_client(code: str, service: str, folder: Path) -> None:
         check_mask(folder)
     outside = run(["node", "segment.mjs", "cells.jpg", "5000", "5"], folder, SAM_URL=service)
     assert "lies outside the image of 1024 x 768 pixels" in outside.stderr
+
+
+@pytest.mark.skipif(not shutil.which("curl"), reason="needs curl")
+def test_a_moving_mouse(server: RunningServer, tmp_path: Path) -> None:
+    page = blocks("two_stage.md")
+    assert [language for language, _ in page] == ["bash", "python"]
+    for language, code in page:
+        shell = [sys.executable, "-W", "error", "-c"] if language == "python" else ["bash", "-euo", "pipefail", "-c"]
+        done = run([*shell, at(server, code)], tmp_path)
+        assert done.returncode == 0, f"{code}\n{done.stdout}\n{done.stderr}"
+    said = re.fullmatch(r"(\d+) \(1, 1, 256, 256\) \[\[.*\]\]\n", done.stdout)
+    assert said is not None, done.stdout
+    assert 1 <= int(said[1]) < 50, "most predictions are superseded"
