@@ -1,5 +1,7 @@
 """Updates the generated parts of the documentation; `--check` only reports whether they are out of date.
 
+usage: python scripts/generate_docs.py [--check] [PAGE ...]     all pages, or these
+
 A generated part is between `<!-- generated: NAME -->` and `<!-- end -->`. The modules docs_*.py make them.
 """
 
@@ -10,7 +12,9 @@ import re
 import sys
 from pathlib import Path
 
+import docs_http
 import docs_models
+import docs_python
 import docs_reference
 import docs_results
 from draw_packages import PICTURE, picture
@@ -24,7 +28,7 @@ HELM_OWN_SETTINGS = (
     "home", "url", "tritonserver", "token", "tokens_file", "ready_seconds", "device", "tls_certificate", "tls_key",
 )  # fmt: skip
 _PART = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
-PARTS = {**docs_reference.PARTS, **docs_models.PARTS, **docs_results.PARTS}
+PARTS = {**docs_reference.PARTS, **docs_http.PARTS, **docs_python.PARTS, **docs_models.PARTS, **docs_results.PARTS}
 
 
 def pages() -> list[str]:
@@ -47,8 +51,11 @@ def helm_schema(text: str) -> str:
 
 def main() -> int:
     check = "--check" in sys.argv
+    chosen = [word for word in sys.argv[1:] if not word.startswith("--")]
     drifted = []
     for name, made in {**dict.fromkeys(pages(), rendered), HELM_SCHEMA: helm_schema, PICTURE: picture}.items():
+        if chosen and name not in chosen:
+            continue
         page = ROOT / name
         before = page.read_text()
         after = made(before)

@@ -24,25 +24,25 @@ _SEGMENTER_COUNTERS = {
     "cancelled": "Requests cancelled or superseded before they were computed",
     "rejected": "Requests refused because a queue was full",
     "turns": "Requests whose turn came: images encoded for them, or prompts of theirs decoded",
-    "queue_microseconds": "Time that they waited for it",
+    "queue_microseconds": "Time that requests waited for their turn",
     "background_encodes": "Images encoded for background requests only",
     "background_decodes": "Prompts of background requests decoded",
     "background_rejected": "Background requests refused because a queue was full",
     "background_turns": "Background requests whose turn came, not counted in turns",
-    "background_queue_microseconds": "Time that they waited for it",
+    "background_queue_microseconds": "Time that background requests waited for their turn",
     "cache_hits": "Requests whose embedding was cached",
     "cache_misses": "Requests whose embedding was not cached",
     "concepts": "Concepts that were looked for in an image",
-    "concept_instances": "Instances of them that were found",
-    "concept_microseconds": "Time that it took",
+    "concept_instances": "Instances of concepts that were found",
+    "concept_microseconds": "Time that looking for concepts took",
     "video_frames": "Frames of videos that were tracked",
-    "video_rows": "Objects that were tracked or prompted in them",
+    "video_rows": "Objects that were tracked or prompted in frames of videos",
     "video_expired": "Video sessions that ended because they were idle, or were dropped for others",
 }
 _SEGMENTER_GAUGES = {
     "cache_bytes": "Bytes of cached embeddings",
     "video_sessions": "Open video sessions",
-    "video_bytes": "Bytes of their memories and of frames that wait",
+    "video_bytes": "Bytes of the memories of videos and of their frames that wait",
 }
 _DEVICE_COUNTERS = {"device_encodes": "Images encoded on a device", "device_decodes": "Prompts decoded on a device"}
 _DEVICE_GAUGES = {
@@ -51,10 +51,10 @@ _DEVICE_GAUGES = {
 }
 VLM_COUNTERS = {
     "vlm_questions": "Questions that were answered or begun",
-    "vlm_batches": "Batches in which they were",
+    "vlm_batches": "Batches of questions",
     "vlm_tokens": "Tokens generated",
     "vlm_loads": "Times that the model was loaded",
-    "vlm_unloads": "Times that it was unloaded",
+    "vlm_unloads": "Times that the model was unloaded",
     "vlm_rejected": "Questions refused because the queue was full or the wait too long",
 }
 
