@@ -155,7 +155,7 @@ def test_metrics_of_videos(film: MakeFilm, running: RunningServer) -> None:
     def now() -> dict[str, float]:
         return {name: value for name, value in counters(running, "sam2").items() if name.startswith("video_")}
 
-    documented = (Path(__file__).parents[2] / "docs" / "reference" / "protocol.md").read_text()
+    documented = (Path(__file__).parents[2] / "docs" / "reference" / "metrics.md").read_text()
     before = now()
     assert set(before) == {
         "video_sessions",

@@ -1,7 +1,7 @@
 """One step of a video session as JSON: parsing and validation.
 
 ``{"video": {"session": "a", "step": 3, "do": "track", "frame": 2}, "format": "rle"}``. What a step may have depends on
-what it does; ``docs/guides/video.md`` has the whole protocol.
+what it does; ``docs/reference/protocol.md`` has the whole protocol.
 """
 
 from __future__ import annotations
