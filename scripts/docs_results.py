@@ -6,30 +6,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from pathlib import Path
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from triton_sam.bench.figures import Figure
+from docs_figures import DATA, document, figures, find, machine, shown
+
 from triton_sam.bench.report import markdown
 
-DATA = Path(__file__).resolve().parent.parent / "docs" / "data"
-RESULT = DATA / "performance.json"
-SERVICE_RESULTS = tuple(DATA / name for name in ("hover.json", "service.json"))
-PAGE_RESULT = DATA / "page.json"
-VLM_RESULT = DATA / "vlm.json"
-COMPARE_RESULT = DATA / "compare.json"
-CPU_ENCODER_RESULT = DATA / "cpu_encoder.json"
-HALF_PRECISION_RESULT = DATA / "half_precision.json"
-GPU_RESULT = DATA / "gpu.json"
-GPU_HALF_PRECISION_RESULT = DATA / "half_precision_gpu.json"
-CLICK_RESULT = DATA / "click.json"
-MEMORY_RESULT = DATA / "memory.json"
-TUNING_RESULT = DATA / "tuning.json"
-THROUGHPUT_RESULT = DATA / "throughput.json"
 EXPORTS = DATA / "exports.json"
-#: One file for each fault, written by parts of the long suite; in a folder of its own, by the part faults-processes.
-FAULTS = DATA / "faults"
-FAULTS_OF_PROCESSES = FAULTS / "processes"
 #: Written by `make test-all`.
 TEST_RECORD = DATA / "test_record.json"
 
@@ -67,69 +52,183 @@ def words_table() -> str:
     return "\n".join(rows) + "\n"
 
 
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of a table of results.
+
+    Attributes:
+        file, figure: where the figure stands in docs/data.
+        against: (name, figure of the same file) of what it is compared with.
+        percent: whether a share is shown as one.
+    """
+
+    what: str
+    file: str
+    figure: str
+    against: Sequence[tuple[str, str]] = ()
+    percent: bool = False
+
+
+_B = "(b) this server, HTTP"
+CPU_ROWS = (
+    Row("start until it serves, model installed", "server", "start until ready"),
+    Row(
+        "new image, until clicks can be made",
+        "compare",
+        f"encode, {_B}",
+        (("two stages", "encode, (c) two stages, HTTP"), ("transformers", "encode, (d) transformers, eager")),
+    ),
+    Row(
+        "click on it, mask as RLE",
+        "compare",
+        f"click, {_B}",
+        (("two stages", "click, (c) two stages, HTTP"), ("transformers", "click, (d) transformers, eager")),
+    ),
+    Row("new image, served / ONNX Runtime alone", "server", "served encode / bare encode"),
+    Row("click, more than ONNX Runtime alone, packed bits", "server", "click minus bare decode, packed bits, HTTP"),
+    Row("click while an image is encoded / click alone", "server", "click during an encode / click alone"),
+    Row("click as RLE, request and answer", "server", "RLE click on the wire"),
+    Row("one more prompt in the same request", "click", "cost of one more prompt"),
+    Row("click through the service, more than at Triton's port", "service", "service minus direct Triton, click"),
+    Row("page, mouse to drawn mask, without the server", "page", "hover minus server time, one move at a time"),
+    Row("hovers of 20 mice that are computed at all", "hover", "executed / requested, HTTP", percent=True),
+    Row("last hover of each of 20 mice, p95", "hover", "last hover p95, HTTP"),
+    Row("frame of a video, one object, sam2.1:tiny at 512 px", "video_cpu", "served frame, 1 object"),
+    Row("the same / transformers", "video_cpu", "served frame / transformers, 1 object"),
+    Row("`setup --fast`: encoder / plain encoder", "cpu_encoder", "fast encoder / plain encoder"),
+    Row("its masks against the plain encoder's, mean IoU", "cpu_encoder", "mask IoU, mean"),
+    Row("memory of one more cached image", "memory", "memory of one more cached image"),
+    Row("memory growth over 60 images, cache full", "memory", "memory growth over the last 60 images"),
+    Row("right mask after `kill -9` of the model", "server", "right masks after kill -9 of the model's process"),
+)
+GPU_ROWS = (
+    Row("first start until it serves", "gpu", "first start until it serves"),
+    Row("first start until full speed: it compiles", "gpu", "first start until full speed"),
+    Row("later start until it serves", "gpu", "later start until it serves"),
+    Row("later start until full speed", "gpu", "later start until full speed"),
+    Row("new image, until clicks can be made", "gpu", "new image, one process"),
+    Row("click on it, packed bits", "gpu", "click, one process"),
+    Row("image and ten clicks, one after the other", "gpu", "image and ten clicks, one process"),
+    Row("clicks, 64 clients, 6 processes", "gpu", "clicks a second, 64 clients, 6 processes"),
+    Row("images, 16 clients, 6 processes", "gpu", "images a second, 16 clients, 6 processes"),
+    Row(
+        "clicks through the service, 64 clients, 6 + 4 processes",
+        "gpu_service",
+        "clicks a second through the service, 64 clients, rle",
+    ),
+    Row(
+        "everything with upload, 1,024 points, sam2:tiny",
+        "gpu_everything",
+        "upload, encoding and everything",
+        (("one request a point", "as many points as single clicks"),),
+    ),
+    *(
+        Row(
+            f"frame of a video, {many}",
+            "gpu_video",
+            f"a frame with {many}",
+            (("transformers", f"transformers, a frame with {many}"),),
+        )
+        for many in ("1 object", "5 objects", "16 objects")
+    ),
+    Row("8 videos with one object each", "gpu_video", "frames a second of 8 videos"),
+    Row(
+        "click beside a video with 5 objects",
+        "gpu_video",
+        "click beside a video with 5 objects",
+        (("alone", "click alone"),),
+    ),
+    Row(
+        "text on a new image, sam3:full, engine alone",
+        "gpu_words",
+        "new image, new text",
+        (("transformers", "transformers, new image, new text"),),
+    ),
+    Row(
+        "text on a known image, engine alone",
+        "gpu_words",
+        "new text",
+        (("transformers", "transformers, new text"),),
+    ),
+    *(
+        Row(
+            f"LLaVA 7B, {name} at a time",
+            "gpu_vlm",
+            f"llava, batch {count}: served, rate",
+            (("transformers", f"llava, batch {count}: bare transformers, rate"),),
+        )
+        for count, name in ((1, "one question"), (8, "8 questions"))
+    ),
+    Row("masks in float16 against float32, mean IoU", "gpu_half_precision", "mask IoU, float16 throughout, mean"),
+    Row("killed worker serves again", "gpu_kills", "a killed worker serves again"),
+)
+#: What the README shows: a row for both kinds of machine.
+README_ROWS = (
+    ("start until it serves, model installed", ("server", "start until ready"), ("gpu", "later start until it serves")),
+    ("new image, until clicks can be made", ("compare", f"encode, {_B}"), ("gpu", "new image, one process")),
+    ("click", ("compare", f"click, {_B}"), ("gpu", "click, one process")),
+    ("the same click in two stages", ("compare", "click, (c) two stages, HTTP"), None),
+    ("clicks a second, 64 clients", None, ("gpu", "clicks a second, 64 clients, 6 processes")),
+    ("everything, 1,024 points, SAM 2 tiny", None, ("gpu_everything", "upload, encoding and everything")),
+    (
+        "frame of a video, one object (two cores: SAM 2.1 tiny at 512 px)",
+        ("video_cpu", "served frame, 1 object"),
+        ("gpu_video", "a frame with 1 object"),
+    ),
+    (
+        "right masks after a kill of the model's process",
+        ("server", "right masks after kill -9 of the model's process"),
+        ("gpu_kills", "a killed worker serves again"),
+    ),
+)
+
+
+def readme_table() -> str:
+    """The most important figures of both kinds of machine."""
+    lines = ["| | two CPU cores, SAM 2 tiny | one H200, SAM 2.1 base_plus |", "|---|---|---|"]
+    for what, *places in README_ROWS:
+        cells = ["" if place is None else shown(find(*place)) for place in places]
+        lines.append(f"| {what} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def results_table(rows: Sequence[Row]) -> str:
+    """What, how much, compared with what, and by which command; below it where each figure was measured."""
+    lines = ["| what | measured | for comparison | must be | figures |", "|---|---|---|---|---|"]
+    for row in rows:
+        figure = find(row.file, row.figure)
+        value = f"{100 * figure.value:.3g} %" if row.percent else shown(figure)
+        against = ", ".join(f"{name} {shown(find(row.file, other))}" for name, other in row.against)
+        lines.append(
+            f"| {row.what} | {value} | {against} | {shown(figure, bar=True)} | [{row.file}]({_link(row.file)}) |"
+        )
+    lines += ["", "| figures | command | machine | commit, date |", "|---|---|---|---|"]
+    for file in dict.fromkeys(row.file for row in rows):
+        head = document(file)
+        command = re.sub(r" --output \S+", "", head["command"])
+        commit, _, note = str(head["commit"]).partition(" ")
+        when = f"`{commit}`{' (added the figures)' if note else ''}, {head['date'][:10]}"
+        lines.append(f"| [{file}]({_link(file)}) | `{command}` | {machine(file)} | {when} |")
+    return "\n".join(lines) + "\n"
+
+
+def _link(file: str) -> str:
+    return f"../data/{file}.json"
+
+
 def performance_table() -> str:
-    """The latest recorded run of `make bench`."""
-    return _recorded(RESULT)
-
-
-def service_table() -> str:
-    """The latest recorded runs of `triton-sam bench hover` and `python -m benchmarks service`."""
-    return "\n".join(_recorded(path) for path in SERVICE_RESULTS)
-
-
-def page_table() -> str:
-    """The latest recorded run of `python -m benchmarks page`."""
-    return _recorded(PAGE_RESULT)
-
-
-def compare_table() -> str:
-    """The latest recorded run of `triton-sam bench compare`."""
-    return _recorded(COMPARE_RESULT)
-
-
-def cpu_encoder_table() -> str:
-    """The latest recorded run of `python -m benchmarks cpu-encoder`."""
-    return _recorded(CPU_ENCODER_RESULT)
-
-
-def gpu_table() -> str:
-    """Recorded runs of `triton-sam bench` on a GPU."""
-    return _recorded(GPU_RESULT)
-
-
-def gpu_half_precision_table() -> str:
-    """The same as :func:`half_precision_table`, on a GPU."""
-    return _recorded(GPU_HALF_PRECISION_RESULT)
-
-
-def half_precision_table() -> str:
-    """The latest recorded run of `python -m benchmarks half-precision`."""
-    return _recorded(HALF_PRECISION_RESULT)
-
-
-def click_table() -> str:
-    """The latest recorded run of `triton-sam bench click`."""
-    return _recorded(CLICK_RESULT)
-
-
-def memory_table() -> str:
-    """The latest recorded run of `triton-sam bench memory`."""
-    return _recorded(MEMORY_RESULT)
+    """The latest recorded run of `triton-sam bench server`."""
+    return _recorded("server")
 
 
 def tuning_table() -> str:
     """The latest recorded run of `python -m benchmarks tuning`."""
-    return _recorded(TUNING_RESULT)
+    return _recorded("tuning")
 
 
 def throughput_table() -> str:
     """The latest recorded run of `triton-sam bench throughput` on CPUs."""
-    return _recorded(THROUGHPUT_RESULT)
-
-
-def vlm_table() -> str:
-    """The latest recorded run of `python -m benchmarks vlm` on a GPU."""
-    return _recorded(VLM_RESULT)
+    return _recorded("throughput")
 
 
 def scale_table() -> str:
@@ -148,29 +247,6 @@ def _hours(hours: float) -> str:
     return f"{hours:,.0f}" if hours >= 20 else f"{hours:.1f}" if hours >= 1 else f"{hours:.2f}"
 
 
-def faults_table() -> str:
-    """The measurements of the parts faults, faults-processes, devices, overload, soak and mutations, by fault."""
-    rows = ["| fault or load | what | measured | several processes | must hold |", "|---|---|---|---|---|"]
-    for path in sorted(FAULTS.glob("*.json")):
-        document = json.loads(path.read_text())
-        other = FAULTS_OF_PROCESSES / path.name
-        several = {row["what"]: row for row in json.loads(other.read_text())["figures"]} if other.exists() else {}
-        known = {row["what"] for row in document["figures"]}
-        more = [row | {"value": ""} for what, row in several.items() if what not in known]
-        shown = document["fault"]
-        for row in [*document["figures"], *more]:
-            twin = several.get(row["what"])
-            bar = row["bar"] if twin is None or twin["bar"] == row["bar"] else f"{row['bar']}; several: {twin['bar']}"
-            seen = "" if twin is None else _fault_value(twin["value"])
-            rows.append(f"| {shown} | {row['what']} | {_fault_value(row['value'])} | {seen} | {bar} |")
-            shown = ""
-    return "\n".join(rows) + "\n"
-
-
-def _fault_value(value: object) -> str:
-    return ", ".join(f"{name}: {count}" for name, count in value.items()) if isinstance(value, dict) else f"{value}"
-
-
 def test_record_table() -> str:
     """The latest run of each part of the long suite."""
     rows = ["| part | what it holds | date | commit | machine | minutes | result |", "|---|---|---|---|---|---|---|"]
@@ -186,10 +262,8 @@ def test_record_table() -> str:
     return "\n".join(rows) + "\n"
 
 
-def _recorded(path: Path) -> str:
-    document = json.loads(path.read_text())
-    figures = [Figure(**{k: v for k, v in row.items() if k != "reached"}) for row in document["figures"]]
-    return markdown(figures, document["machine"])
+def _recorded(file: str) -> str:
+    return markdown(figures(file), document(file)["machine"])
 
 
 #: The parts by the names that the pages use.
@@ -197,18 +271,10 @@ PARTS: dict[str, Callable[[], str]] = {
     "exports": exports_table,
     "words": words_table,
     "performance": performance_table,
-    "service": service_table,
-    "page": page_table,
-    "vlm": vlm_table,
-    "compare": compare_table,
-    "cpu_encoder": cpu_encoder_table,
-    "half_precision": half_precision_table,
-    "gpu": gpu_table,
-    "gpu_half_precision": gpu_half_precision_table,
-    "click": click_table,
+    "readme": readme_table,
+    "results_cpu": lambda: results_table(CPU_ROWS),
+    "results_gpu": lambda: results_table(GPU_ROWS),
     "scale": scale_table,
-    "memory": memory_table,
-    "faults": faults_table,
     "tuning": tuning_table,
     "throughput": throughput_table,
     "test_record": test_record_table,

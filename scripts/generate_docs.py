@@ -12,8 +12,10 @@ import re
 import sys
 from pathlib import Path
 
+import docs_faults
 import docs_http
 import docs_models
+import docs_plots
 import docs_python
 import docs_reference
 import docs_results
@@ -28,7 +30,14 @@ HELM_OWN_SETTINGS = (
     "home", "url", "tritonserver", "token", "tokens_file", "ready_seconds", "device", "tls_certificate", "tls_key",
 )  # fmt: skip
 _PART = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
-PARTS = {**docs_reference.PARTS, **docs_http.PARTS, **docs_python.PARTS, **docs_models.PARTS, **docs_results.PARTS}
+PARTS = {
+    **docs_reference.PARTS,
+    **docs_http.PARTS,
+    **docs_python.PARTS,
+    **docs_models.PARTS,
+    **docs_results.PARTS,
+    **docs_faults.PARTS,
+}
 
 
 def pages() -> list[str]:
@@ -53,11 +62,16 @@ def main() -> int:
     check = "--check" in sys.argv
     chosen = [word for word in sys.argv[1:] if not word.startswith("--")]
     drifted = []
-    for name, made in {**dict.fromkeys(pages(), rendered), HELM_SCHEMA: helm_schema, PICTURE: picture}.items():
+    for name, made in {
+        **dict.fromkeys(pages(), rendered),
+        HELM_SCHEMA: helm_schema,
+        PICTURE: picture,
+        **docs_plots.PICTURES,
+    }.items():
         if chosen and name not in chosen:
             continue
         page = ROOT / name
-        before = page.read_text()
+        before = page.read_text() if page.exists() else ""
         after = made(before)
         if before != after:
             drifted.append(name)

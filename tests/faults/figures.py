@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import datetime
 import functools
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
+
+from triton_sam.bench.machine import machine
 
 
 def record(name: str, fault: str, figures: dict[str, tuple[Any, str]]) -> None:
@@ -23,7 +27,19 @@ def record(name: str, fault: str, figures: dict[str, tuple[Any, str]]) -> None:
         rows = [{"what": what, "value": value, "bar": bar} for what, (value, bar) in figures.items()]
         path = Path(folder) / f"{name}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps({"fault": fault, "commit": _commit(), "figures": rows}, indent=1) + "\n")
+        path.write_text(json.dumps({"fault": fault, **_head(), "figures": rows}, indent=1) + "\n")
+
+
+def _head() -> dict[str, Any]:
+    """As every file of docs/data has one."""
+    part = next((word for word in sys.argv if word.startswith("--part=")), "")
+    test = os.environ.get("PYTEST_CURRENT_TEST", "").partition("::")[0]
+    return {
+        "commit": _commit(),
+        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"),
+        "machine": machine(),
+        "command": f"make test-all PART={part.partition('=')[2]}" if part else f"python -m pytest {test}",
+    }
 
 
 @functools.cache

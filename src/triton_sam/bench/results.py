@@ -66,8 +66,10 @@ class Result:
 
 
 def document(result: Result) -> dict[str, Any]:
-    """The contents of ``result.json``; scripts/generate_docs.py reads ``figures`` and ``machine``."""
-    whole = asdict(result)
+    """The contents of ``result.json``: first where the figures come from, as in every file of docs/data."""
+    found = asdict(result)
+    first = ("name", "commit", "date", "machine", "command", "about", "notes", "figures")
+    whole = {key: found[key] for key in first} | found
     whole["figures"] = [asdict(figure) | {"reached": figure.reached} for figure in result.figures]
     for series in whole["series"]:  # six digits are more than any clock resolves
         series["rounds"] = [[float(f"{value:.6g}") for value in values] for values in series["rounds"]]
