@@ -14,11 +14,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from triton_sam.bench.machine import commit, machine
 from triton_sam.models.catalog import CATALOG, get_spec
 from triton_sam.models.specs import TOKENIZER_FILE
 
@@ -30,7 +32,9 @@ _WORD_ROUNDS = 3
 
 def run_exports(model_ids: Sequence[str] | None) -> None:
     """Measures the models with these ids, or all, and updates their rows of docs/data/exports.json."""
-    rows = json.loads(RESULT.read_text()) if RESULT.exists() else {}
+    rows = json.loads(RESULT.read_text())["figures"] if RESULT.exists() else {}
+    head = {"commit": commit(), "date": datetime.now(timezone.utc).strftime("%Y-%m-%d"), "machine": machine()}
+    head["command"] = "python -m benchmarks exports"
     chosen = [get_spec(model_id).id for model_id in model_ids or CATALOG]  # reports an unknown id before anything runs
     for model_id in chosen:
         with tempfile.TemporaryDirectory(prefix="triton-sam-export-") as folder:
@@ -39,7 +43,9 @@ def run_exports(model_ids: Sequence[str] | None) -> None:
             rows[model_id]["onnx_over_torch"] = _in_a_process("encoder-ratio", model_id, folder)
             if get_spec(model_id).architecture.concepts is not None:
                 rows[model_id]["words"] = _in_a_process("words", model_id, folder)
-        RESULT.write_text(json.dumps({key: rows[key] for key in CATALOG if key in rows}, indent=2) + "\n")
+        rows[model_id] |= {"commit": head["commit"], "date": head["date"]}
+        figures = {key: rows[key] for key in CATALOG if key in rows}
+        RESULT.write_text(json.dumps({**head, "figures": figures}, indent=2) + "\n")
         sys.stdout.write(f"{model_id}: {json.dumps(rows[model_id])}\n")
         sys.stdout.flush()
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
 
-from docs_results import EXPORTS
+from docs_figures import document
 
 from triton_sam.models.catalog import CATALOG
 from triton_sam.models.concept_traits import concept_traits
@@ -17,7 +16,7 @@ from triton_sam.repository.profiles import PROFILES
 
 def models_table() -> str:
     """The catalogue."""
-    measured = json.loads(EXPORTS.read_text())
+    measured = document("exports")["figures"]
     rows = [
         "| id | input | embeddings | a cached image | parameters | download | memory, serving | licence | best for |",
         "|---|---|---|---|---|---|---|---|---|",

@@ -14,7 +14,6 @@ from docs_figures import DATA, document, figures, find, machine, shown
 
 from triton_sam.bench.report import markdown
 
-EXPORTS = DATA / "exports.json"
 #: Written by `make test-all`.
 TEST_RECORD = DATA / "test_record.json"
 
@@ -25,7 +24,7 @@ def exports_table() -> str:
         "| id | export | memory, exporting | opset | encoder + decoder | largest difference, share of the deviation |",
         "|---|---|---|---|---|---|",
     ]
-    for model_id, row in json.loads(EXPORTS.read_text()).items():
+    for model_id, row in document("exports")["figures"].items():
         files = row["files_mb"]
         encoder = sum(size for name, size in files.items() if name.startswith("encoder"))
         rows.append(
@@ -41,7 +40,7 @@ def words_table() -> str:
         "| id | text encoder + detector | loading | an image | a new text | a known text | memory, serving words |",
         "|---|---|---|---|---|---|---|",
     ]
-    for model_id, row in json.loads(EXPORTS.read_text()).items():
+    for model_id, row in document("exports")["figures"].items():
         if "words" in row:
             words, files = row["words"], row["files_mb"]
             rows.append(
