@@ -1,4 +1,7 @@
-"""The code of the guides to batch jobs in libraries and on clusters, each library in an environment of its own."""
+"""The code of the guides to batch jobs in libraries and on clusters, and the files of deploy/batch.
+
+Each library has an environment of its own.
+"""
 
 from __future__ import annotations
 
@@ -25,19 +28,11 @@ from triton_sam.serving import RunningServer
 
 pytestmark = [pytest.mark.triton, pytest.mark.part("batch"), pytest.mark.timeout(1500)]
 ROOT = Path(__file__).resolve().parents[2]
+RAY_JOB, DASK_CLUSTER = ROOT / "deploy" / "batch" / "ray_job.py", ROOT / "deploy" / "batch" / "dask_cluster.yaml"
 PICTURES = 6
 INSTALL_SECONDS = 900
 
 Environment = Callable[..., Path]
-
-START_FIFTYONE = """
-import fiftyone as fo
-try:
-    fo.Dataset()
-except Exception as error:
-    print("no database:", error)
-"""
-
 
 # -- pages -----------------------------------------------------------------------------------------------------------
 
@@ -155,28 +150,43 @@ assert len(detections(replace(result, masks=()))) == 0
             assert shown.mode == "RGB"
 
 
-def test_pandas(environment: Environment, job: Path, server: RunningServer) -> None:
-    check = "print(json.dumps([masks[['id', 'area']].values.tolist(), table[['id', 'area']].values.tolist()]))"
+def test_pandas(environment: Environment, job: Path) -> None:
+    check = "print(json.dumps(masks[['id', 'file_name', 'area', 'part']].values.tolist()))"
     code = "\n".join([*blocks("batch_libraries.md", "pandas"), check])
-    printed = run_code(environment("pandas"), code, job, server)
-    expected = sorted([found["id"], found["area"]] for found in annotations_of(job))
-    for table in json.loads(printed.splitlines()[-1]):
-        assert sorted(table) == expected
+    printed = run_code(environment("pandas"), code, job)
+    document = json.loads((job / "masks" / "annotations.json").read_text())
+    images = {image["id"]: image for image in document["images"]}
+    expected = []
+    for found in document["annotations"]:
+        image = images[found["image_id"]]
+        part = found["area"] / (image["width"] * image["height"])
+        expected.append([found["id"], image["file_name"], found["area"], part])
+    assert sorted(json.loads(printed.splitlines()[-1])) == sorted(expected)
 
 
 def test_pycocotools(environment: Environment, job: Path) -> None:
-    code = "\n".join([*blocks("batch_libraries.md", "pycocotools"), "print(len(coco.anns), len(coco.imgs))"])
-    printed = run_code(environment("pycocotools"), code, job)
+    check = """
+    assert mask.sum() == annotation["area"]
+print(len(coco.anns), len(coco.imgs))
+"""
+    (code,) = blocks("batch_libraries.md", "pycocotools")
+    printed = run_code(environment("pycocotools"), code.rstrip() + check, job)
     assert printed.splitlines()[-1] == f"{PICTURES * BOXES} {PICTURES}"
 
 
 def test_geopandas(environment: Environment, job: Path) -> None:
     check = """
+import json
+from pathlib import Path
+
+from shapely.geometry import shape
+
 assert frame.crs is None
-print(json.dumps([frame["area"].tolist(), frame.geometry.area.tolist(), [polygon.area for polygon in polygons]]))
 assert frame.is_valid.all()
+polygons = [shape(feature["geometry"]) for feature in json.loads(Path("masks/masks.geojson").read_text())["features"]]
+print(json.dumps([frame["area"].tolist(), frame.geometry.area.tolist(), [polygon.area for polygon in polygons]]))
 """
-    code = "\n".join([*blocks("batch_libraries.md", "geopandas and shapely"), check])
+    code = "\n".join([*blocks("batch_libraries.md", "geopandas"), check])
     printed = run_code(environment("geopandas"), code, job)
     pixels, by_frame, by_shapely = json.loads(printed.splitlines()[-1])
     assert sorted(pixels) == sorted(found["area"] for found in annotations_of(job) if found["area"])
@@ -191,13 +201,12 @@ def test_tifffile_and_napari(environment: Environment, job: Path) -> None:
     check = """
 assert [type(layer).__name__ for layer in viewer.layers] == ["Image", "Labels"]
 assert viewer.layers[1].data.shape == viewer.layers[0].data.shape[:2] == labels.shape
-print(len(areas))
 """
     python = environment("napari", "tifffile")
     home = {"XDG_CONFIG_HOME": str(job / "home"), "XDG_CACHE_HOME": str(job / "home")}
     code = "\n".join([labels, "import napari.components", windowless, check])
     printed = run_code(python, code, job, variables=home)
-    assert len(printed.splitlines()) == PICTURES + 1
+    assert len(printed.splitlines()) == PICTURES
 
 
 def test_fiftyone(environment: Environment, job: Path) -> None:
@@ -243,7 +252,7 @@ print(json.dumps(found))
 def test_dask(job: Path, server: RunningServer) -> None:
     """The page's job on this machine's workers gives what a plain one does."""
     local, _ = blocks("batch_clusters.md", "Dask", "bash")
-    words = local.replace("masks/", "by-workers/").replace("--workers 4", "--workers 2").split()
+    words = local.replace("masks", "by-workers").replace("--workers 4", "--workers 2").split()
     assert words[:2] == ["triton-sam", "batch"]
     run_on_dask(words[2:], job, server)
     assert results_of(job / "by-workers") == results_of(job / "masks")
@@ -254,7 +263,7 @@ def test_dask_scheduler(job: Path, server: RunningServer) -> None:
     _, cluster = blocks("batch_clusters.md", "Dask", "bash")
     port = free_port()
     here = {"head:8786": f"127.0.0.1:{port}", "--port 8786": f"--host 127.0.0.1 --port {port} --no-dashboard"}
-    here |= {"--nworkers 4": "--nworkers 2 --no-dashboard", "/data/photos": "photos", "masks/": "by-cluster/"}
+    here |= {"--nworkers 4": "--nworkers 2 --no-dashboard", "/data/photos": "photos", "masks": "by-cluster"}
     here |= {"http://gpu1:8080": server.urls["HTTP"], "http://gpu2:8080": server.urls["gRPC"], ' --token "$TOKEN"': ""}
     for written, meant in here.items():
         assert written in cluster
@@ -277,21 +286,23 @@ def run_on_dask(words: list[str], job: Path, server: RunningServer) -> None:
 
 def test_slurm(environment: Environment, job: Path) -> None:
     """The job script; there is no SLURM, so nothing is submitted."""
-    script, submit = blocks("batch_clusters.md", "SLURM")
-    (header,) = blocks("batch_clusters.md", "SLURM", "text")
-    printed = run_code(environment("dask-jobqueue", extra="[batch]"), script + "cluster.close()\n", job)
-    assert [line for line in printed.splitlines() if line.startswith("#SBATCH")] == header.splitlines()
-    lines = printed.splitlines()
+    (code,) = blocks("batch_clusters.md", "SLURM")
+    compile(code, "submit", "exec")
+    workers, submit, _ = code.partition("cluster.scale(")
+    assert submit
+    script = f"{workers}print(cluster.job_script())\ncluster.close()\n"
+    lines = run_code(environment("dask-jobqueue", extra="[batch]"), script, job).splitlines()
+    asked = {"-p cpu", "-n 1", "--cpus-per-task=4", "--mem=15G", "-t 08:00:00"}
+    assert asked <= {line.removeprefix("#SBATCH ") for line in lines if line.startswith("#SBATCH ")}
     assert "export OMP_NUM_THREADS=1" in lines
     (worker,) = [line for line in lines if "dask_worker tcp://" in line]
     assert "--nthreads 1 " in worker
     assert "--nworkers 4 " in worker
-    compile(submit, "submit", "exec")
 
 
 def test_kubernetes(environment: Environment) -> None:
     """The resource against the operator's own schema, in which no unknown field may stand."""
-    (text,) = blocks("batch_clusters.md", "Kubernetes", "yaml")
+    text = DASK_CLUSTER.read_text()
     cluster = yaml.safe_load(text)
     python = environment("dask-kubernetes")
     (definition,) = python.parents[1].glob("lib/python*/site-packages/dask_kubernetes/**/crds/daskcluster.yaml")
@@ -303,7 +314,8 @@ def test_kubernetes(environment: Environment) -> None:
     jsonschema.validate(cluster, schema)
     with pytest.raises(jsonschema.ValidationError, match="replcas"):
         jsonschema.validate(yaml.safe_load(text.replace("replicas", "replcas")), schema)
-    command = "\n".join(blocks("batch_clusters.md", "Kubernetes", "bash"))
+    apply, command = blocks("batch_clusters.md", "Kubernetes", "bash")
+    assert str(DASK_CLUSTER.relative_to(ROOT)) in apply
     (port,) = [port["port"] for port in cluster["spec"]["scheduler"]["service"]["ports"] if port["name"] == "tcp-comm"]
     assert f"tcp://{cluster['metadata']['name']}-scheduler:{port}" in command, "as the operator names the service"
 
@@ -322,9 +334,11 @@ def strict(schema: Any) -> Any:
 
 def test_ray(environment: Environment, job: Path, server: RunningServer) -> None:
     """Each mask as in the batch job, and a damaged file with its reason, in one local Ray."""
-    (code,) = blocks("batch_clusters.md", "Ray Data")
-    code = code.replace("http://localhost:8080", server.urls["HTTP"])
-    assert server.urls["HTTP"] in code
+    (page,) = blocks("batch_clusters.md", "Ray Data", "bash")
+    install, command = page.splitlines()
+    python, script, *words = command.replace("http://localhost:8080", server.urls["HTTP"]).split()
+    assert (install, python, ROOT / script) == ("pip install 'ray[data]'", "python", RAY_JOB)
+    assert server.urls["HTTP"] in words
     folder = job / "ray"
     folder.mkdir()
     shutil.copytree(job / "photos", folder / "photos")
@@ -332,12 +346,16 @@ def test_ray(environment: Environment, job: Path, server: RunningServer) -> None
     damaged = document["images"][0]["file_name"]
     (folder / "photos" / damaged).write_bytes(b"not an image")
     shutil.copy(job / "boxes.json", folder)
-    check = """
+    check = f"""
+    sys.argv[1:] = {words!r}
+    main(*sys.argv[1:])
     import pyarrow.parquet
     print(json.dumps(pyarrow.parquet.read_table("masks-parquet").to_pylist()))
 """
+    code = RAY_JOB.read_text().replace("\n    main(*sys.argv[1:])\n", check)
+    assert check in code
     quiet = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_TMPDIR": str(job.parent), "RAY_DEDUP_LOGS": "0"}
-    printed = run_code(environment("ray[data]"), code + check, folder, variables=quiet)
+    printed = run_code(environment("ray[data]"), code, folder, variables=quiet)
     rows = json.loads(printed.splitlines()[-1])
     found: dict[str, list[str]] = {}
     for row in rows:
