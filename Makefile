@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 ONCE ?=
+SERVE ?=
 VLM ?=
 VIDEO ?=
 PART ?=
@@ -23,7 +24,7 @@ help:
 	@echo "make audit           what the package is made of (build/sbom.json), and what is known against it"
 	@echo "make check           ruff, mypy, import-linter"
 	@echo "make bench           the figures of docs/how/results.md"
-	@echo "make docs            write the generated tables of docs/ anew"
+	@echo "make docs [SERVE=1]  write the generated parts of docs/ anew, and its site into build/site (SERVE=1 shows it)"
 	@echo "make lock [KEEP=1]   choose the exact versions of locks/ anew (KEEP=1: only of what is new)"
 
 demo: $(if $(VLM),$(call STAMP,vlm)) $(if $(VIDEO),$(call STAMP,video)) $(if $(VLM)$(VIDEO),,$(call STAMP,demo))
@@ -63,8 +64,11 @@ format: $(call STAMP,test)
 bench: $(call STAMP,dev)
 	$(BIN)/triton-sam bench server --output bench/results
 
-docs: $(call STAMP,test)
+# Material's successor is announced at every build; no page of the site is different for it.
+docs: export NO_MKDOCS_2_WARNING = 1
+docs: $(call STAMP,docs)
 	$(BIN)/python scripts/generate_docs.py
+	$(BIN)/mkdocs $(if $(SERVE),serve,build --quiet)
 
 # What resolves them is the newest too: an outdated lock must not stand in the way of its own renewal.
 lock:
@@ -76,6 +80,7 @@ $(call STAMP,video): EXTRAS = server,service,demo,video
 $(call STAMP,vlm): EXTRAS = demo-vlm
 $(call STAMP,test): EXTRAS = test
 $(call STAMP,test-light): EXTRAS = test-light
+$(call STAMP,docs): EXTRAS = server,service,bench,docs
 $(call STAMP,dev): EXTRAS = dev
 $(VENV)/.installed-%: pyproject.toml scripts/make_venv.sh $(wildcard locks/*.txt)
 	PYTHON="$(PYTHON)" scripts/make_venv.sh $(VENV) "$(EXTRAS)"
