@@ -116,8 +116,7 @@ def test_words(running: RunningServer, tmp_path: Path) -> None:
 
 def test_everything(running: RunningServer, tmp_path: Path) -> None:
     said = run_page("everything.md", tmp_path, running)
-    assert "64 of 64" in said
-    assert "event: result" in said
+    assert re.search(r'"of": ?64\b', said.partition("event: result")[2])
     for name in ("labels.png", "overlay.png"):
         with Image.open(tmp_path / name) as picture:
             assert picture.size == (600, 400)
@@ -156,7 +155,7 @@ def test_questions(running: RunningServer, tmp_path: Path) -> None:
     """The toy's answers are right; its segmenter here is a random network."""
     said = run_page("questions.md", tmp_path, running).lower()
     assert said.count("yellow") == 2
-    assert "two" in said or "2" in said
+    assert "two circles" in said
     with Image.open(tmp_path / "scene.png") as picture, Image.open(tmp_path / "overlay.png") as overlay:
         assert overlay.size == picture.size
     (region,) = json.loads((tmp_path / "found.json").read_text())["regions"]
