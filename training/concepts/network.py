@@ -18,6 +18,8 @@ GRID = SIDE // PATCH
 MASK_SIDE = 4 * GRID
 #: The label of a box that is only there to fill up.
 PADDING = -10
+#: How sharply each head of the decoder's attention to the image keeps to a query's box, at first.
+_REACH = (16.0, 16.0, 12.0, 8.0, 4.0, 0.0)
 _PREFIX, _NECK = "concepts.", "vision_encoder.neck."
 #: Parts of the architecture that images of this size do not use; zeros, so that the file is smaller.
 _UNUSED = ("neck.fpn_layers.3.", "pixel_decoder.conv_layers.2.", "pixel_decoder.norms.2.")
@@ -308,6 +310,11 @@ def _initialise(network: ConceptNetwork) -> None:
         boxes = torch.stack([column + 0.5, row + 0.5, torch.full_like(row, 1.2), torch.full_like(row, 1.2)], 1) / side
         decoder.reference_points.weight.copy_(modeling_sam3.inverse_sigmoid(boxes))
         nn.init.normal_(decoder.query_embed.weight, std=0.5)
+        # Queries begin with a look into their boxes: what lies outside counts less, by head. The numbers that come in
+        # are the signed distances from a box's two sides.
+        for sides in (decoder.box_rpb_embed_x, decoder.box_rpb_embed_y):
+            sides.layer1.weight[:2] = torch.tensor([[-1.0, 0.0], [0.0, 1.0]])
+            sides.layer2.weight[:, :2] = -torch.tensor(_REACH)[:, None]
         # Scores begin at about one in ten, whatever is asked.
         scoring = network.detector.dot_product_scoring
         for part, offset in ((scoring.text_proj, 1.0), (scoring.query_proj, -0.2)):

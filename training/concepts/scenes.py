@@ -53,6 +53,7 @@ class Batch(NamedTuple):
         tokens, token_mask: [B,C,32].
         exemplars, labels: [B,C,4,4] cxcywh in 0..1, and [B,C,4], 1, 0 or PADDING.
         found: [B,C,N], what belongs to a concept.
+        named, described: [B,C,4] attributes that the text names, and [B,C] whether it has words that are known.
     """
 
     images: Tensor
@@ -65,6 +66,8 @@ class Batch(NamedTuple):
     exemplars: Tensor
     labels: Tensor
     found: Tensor
+    named: Tensor
+    described: Tensor
 
 
 class Phrases:
@@ -124,8 +127,7 @@ class Scenes:
         there = things.there & (masks.flatten(2).sum(2, dtype=torch.int32) >= 9 * _LEAST)
         images = painter.paint(things, ground)
         attributes = torch.stack([things.shape, things.colour, things.size, things.texture], -1)
-        tokens, exemplars, labels, found = self._asked(attributes, there, boxes)
-        return Batch(images, masks, boxes, there, attributes, *tokens.long().unbind(2), exemplars, labels, found)
+        return self.asked(images, masks, boxes, there, attributes)
 
     # -- things ------------------------------------------------------------------------------------------------
 
@@ -209,7 +211,9 @@ class Scenes:
         everything = painter.uniform(scenes, CONCEPTS, 1) < _EVERYTHING
         return torch.where(named & ~everything, one, ANY)
 
-    def _asked(self, attributes: Tensor, there: Tensor, boxes: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    @torch.no_grad()
+    def asked(self, images: Tensor, masks: Tensor, boxes: Tensor, there: Tensor, attributes: Tensor) -> Batch:
+        """Asks for concepts in scenes that are drawn."""
         painter, scenes = self._painter, len(attributes)
         concepts = self._concepts(attributes, there)
         same = (attributes[:, None] == concepts[:, :, None]) | (concepts[:, :, None] == ANY)
@@ -231,7 +235,9 @@ class Scenes:
         positive = (like & (labels == 1)[..., None]).any(2)
         negative = (like & (labels == 0)[..., None]).any(2)
         found = (by_text | positive) & ~negative & exists
-        return tokens, self._by_hand(boxes[rows, chosen]), labels, found
+        exemplars, described = self._by_hand(boxes[rows, chosen]), ~strange & ~boxes_only
+        words = tokens.long().unbind(2)
+        return Batch(images, masks, boxes, there, attributes, *words, exemplars, labels, found, concepts, described)
 
     def _exemplars(
         self, by_text: Tensor, exists: Tensor, alike: Tensor, boxes_only: Tensor, given: Tensor

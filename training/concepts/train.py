@@ -1,6 +1,7 @@
 """Trains ``sam3:shapes``: ``python -m training.concepts.train OUT --seconds 500``.
 
-It takes ten minutes of an H200; ``--scenes 2 --seconds 60`` shows on a processor that it runs.
+On an H200 in two calls: ``--state FILE --part 0 0.5``, and ``--state FILE --part 0.5 1``, which goes on from FILE.
+``--scenes 2 --seconds 60`` shows on a processor that it runs.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from torch.nn import functional
 
 from training.concepts.clicks import answer_clicks
+from training.concepts.hints import Hints
 from training.concepts.losses import Targets, find_loss, generous_overlap, mask_loss, whole_loss, xyxy
-from training.concepts.network import GRID, SIZES, ConceptNetwork, Found, load_weights, network_weights, plain_masks
+from training.concepts.network import ConceptNetwork, Found, load_weights, network_weights, plain_masks
 from training.concepts.scenes import Batch, Phrases, Scenes
-from training.concepts.words import make_tokenizer
+from training.concepts.words import TOKENS, make_tokenizer
 
 SEED = 27
 _WARM_UP, _KEEPING, _DECAY, _CLIP = 0.02, 0.9985, 0.03, 1.0
@@ -42,6 +43,8 @@ def main() -> int:
     parser.add_argument("--scenes", type=int, default=64)
     parser.add_argument("--rate", type=float, default=5e-4)
     parser.add_argument("--begin", type=Path, help="a network.safetensors to begin with")
+    parser.add_argument("--state", type=Path, help="a file to go on with, if it is there, and to write at the end")
+    parser.add_argument("--part", type=float, nargs=2, default=(0.0, 1.0), help="of the whole training, which this is")
     parser.add_argument("--plain", action="store_true", help="does not compile the network's layers")
     parser.add_argument("--ways", type=int, default=40, help="phrases for each combination of attributes")
     options = parser.parse_args()
@@ -49,6 +52,7 @@ def main() -> int:
     training = Training(options)
     training.run()
     training.save()
+    training.save_state()
     say(json.dumps(training.validate(20)))
     return 0
 
@@ -75,9 +79,8 @@ class Training:
         self._scenes = Scenes(self._device, SEED, phrases, fast=cuda)
         self._held_out = Scenes(self._device, SEED + 1, phrases)
         self._random = torch.Generator(self._device).manual_seed(SEED)
-        # Only for training: it tells each cell of the image, as the words see it, whether the concept is there.
-        self._hint = nn.Linear(SIZES.neck, 1).to(self._device)
-        self._learning = [one for one in (*self.network.parameters(), *self._hint.parameters()) if one.requires_grad]
+        self._hints = Hints().to(self._device)
+        self._learning = [one for one in (*self.network.parameters(), *self._hints.parameters()) if one.requires_grad]
         groups = [
             {"params": [one for one in self._learning if one.ndim > 1], "weight_decay": _DECAY},
             {"params": [one for one in self._learning if one.ndim <= 1], "weight_decay": 0.0},
@@ -88,13 +91,17 @@ class Training:
         self._steps = 0
         self._told: dict[str, Tensor] = {}
         self._sums = torch.zeros(0)
+        if options.state is not None and options.state.exists():
+            self._load_state(options.state)
 
     def run(self) -> None:
         """Steps until the time is over, on a GPU by a CUDA graph: it would wait for the processor otherwise."""
         begun = told = time.monotonic()
         graph = self._captured() if self._device == "cuda" else None
         say(f"ready after {time.monotonic() - begun:.0f} s, graph: {graph is not None}")
-        while (done := (time.monotonic() - begun) / self._options.seconds) < 1:
+        first, last = self._options.part
+        while (share := (time.monotonic() - begun) / self._options.seconds) < 1:
+            done = first + (last - first) * share
             self._rate.fill_(self._options.rate * min(1.0, done / _WARM_UP) * (0.5 + 0.5 * math.cos(math.pi * done)))
             self._newer.fill_(1 - min(_KEEPING, self._steps / (self._steps + 20)))
             if graph is None:
@@ -175,16 +182,17 @@ class Training:
         targets = targets_of(batch, rows)
         parts, chosen = find_loss(found, targets)
         whole = covered(batch)
-        coarse = functional.avg_pool2d(whole, whole.shape[-1] // GRID)
-        parts["hint"] = 0.5 * whole_loss(self._hint(found.fused)[..., 0], coarse.flatten(1))
+        parts["covered"] = self._hints.covered(found.fused, whole)
+        parts["shown"], parts["shapes"] = self._hints.shown(maps[-1], batch)
+        parts["named"] = self._hints.named(found.prompt[:, :TOKENS], batch)
         # Masks for concepts of something, as many in each step.
         order = targets.valid.any(1).float() + torch.rand(len(rows), generator=self._random, device=self._device)
         some = order.topk(max(1, int(_MASKED * len(rows)))).indices
         parts["masks"], parts["whole"] = self._mask_loss(found, maps, batch, (some, rows[some], chosen[some], whole))
         clicked, parts["click_iou"] = answer_clicks(network, features, batch, self._random)
         parts["clicks"] = _CLICKS * clicked
-        # It is told, and not learned from.
-        parts["click_iou"] = parts["click_iou"].detach()
+        # These are told, and not learned from.
+        parts |= {name: parts[name].detach() for name in ("shapes", "click_iou")}
         return parts
 
     def _mask_loss(
@@ -236,6 +244,26 @@ class Training:
             "silent": round(silent / max(1, nothing), 4),
             "clicks": round(float(torch.stack(overlaps).mean()), 4),
         }
+
+    def _load_state(self, file: Path) -> None:
+        state = torch.load(file, map_location=self._device, weights_only=True)
+        for name, one in self._saved().items():
+            one.load_state_dict(state[name])
+        for group in self._optimiser.param_groups:
+            group["lr"] = self._rate if self._device == "cuda" else self._options.rate
+        self._steps = state["steps"]
+        for random in (self._scenes.random, self._random):  # other scenes than before
+            random.manual_seed(SEED + self._steps)
+
+    def save_state(self) -> None:
+        """All that a second call goes on with."""
+        if self._options.state is not None:
+            state = {name: one.state_dict() for name, one in self._saved().items()}
+            torch.save(state | {"steps": self._steps}, self._options.state)
+
+    def _saved(self) -> dict[str, Any]:
+        parts = ("network", self.network), ("mean", self._mean), ("hints", self._hints), ("optimiser", self._optimiser)
+        return dict(parts)
 
     def save(self) -> None:
         """The running mean in half precision, and the tokenizer."""
