@@ -28,6 +28,11 @@ class Hints(nn.Module):
         self._covered = nn.Linear(SIZES.neck, 1)
         self._shown = nn.Linear(SIZES.neck, 1 + sum(_KINDS) + 4)
         self._named = nn.Linear(SIZES.neck, sum(_KINDS) + len(_KINDS))
+        # Made here, because a CUDA graph cannot bring numbers to the device.
+        places = (torch.arange(GRID) + 0.5) / GRID
+        middles = torch.stack([places.repeat(GRID), places.repeat_interleave(GRID)] * 2, -1)
+        self.register_buffer("_middles", middles, persistent=False)  # [g*g,4]
+        self.register_buffer("_outward", torch.tensor([-1.0, -1.0, 1.0, 1.0]), persistent=False)
 
     def covered(self, fused: Tensor, whole: Tensor) -> Tensor:
         """Whether the concept is in a cell.
@@ -59,10 +64,7 @@ class Hints(nn.Module):
             each = functional.cross_entropy(logits.flatten(0, 1), truth[..., number].flatten(), reduction="none")
             loss = loss + _ATTRIBUTES * (each * inside.flatten()).sum() / count
         right = (attributes[..., : _KINDS[0]].argmax(-1) == truth[..., 0]) * inside
-        places = (torch.arange(GRID, device=owner.device) + 0.5) / GRID
-        middle = torch.stack([places.repeat(GRID), places.repeat_interleave(GRID)] * 2, -1)  # [g*g,4]
-        reach = functional.softplus(boxes) * 0.1
-        corners = middle + reach * torch.tensor([-1.0, -1.0, 1.0, 1.0], device=owner.device)
+        corners = self._middles + functional.softplus(boxes) * 0.1 * self._outward
         generous, _ = generous_overlap(corners, batch.boxes[rows, owner])
         return loss + _BOXES * ((1 - generous) * inside).sum() / count, right.sum() / count
 
