@@ -1,7 +1,9 @@
-"""Every code block of the README runs: `make` ones elsewhere, the others against the README's own server."""
+"""Every code block of the README and of docs/start/laptop.md runs: `make` ones elsewhere, the others against servers
+that are started as the pages say."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -27,10 +29,21 @@ from triton_sam.server.host import free_port
 pytestmark = [pytest.mark.triton, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).resolve().parents[2]
-BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+Block = tuple[str, str]
+
+
+def blocks_of(page: str) -> list[Block]:
+    """(language, code) of all blocks of a page."""
+    return re.findall(r"^```(\w+)\n(.*?)^```$", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
+
+
+BLOCKS = blocks_of("README.md")
+LAPTOP = blocks_of("docs/start/laptop.md")
 SERVE = "triton-sam serve\n"
+ACTIVATE = ". .venv/bin/activate\n"
 #: Block -> what runs it.
 ELSEWHERE = {"make demo\n": "tests/e2e/test_fresh_clone.py", "make test\n": ".ci/run"}
+LAPTOP_ELSEWHERE = {"make demo ONCE=1\n": "tests/e2e/test_fresh_clone.py", ACTIVATE: "environment()"}
 PICTURE = ROOT / "docs" / "images" / "coffee.png"
 
 
@@ -40,10 +53,10 @@ def environment(port: int) -> dict[str, str]:
     return os.environ | {"PATH": path, "TRITON_URL": f"localhost:{port}"}
 
 
-def tour() -> list[tuple[str, str]]:
-    """(language, code) of what is run here. Python blocks after each other are one session, as a reader's are."""
+def tour() -> list[Block]:
+    """What is run here of the README. Python blocks after each other are one session, as a reader's are."""
     blocks = [block for block in BLOCKS if block[0] != "text" and block[1] not in {SERVE, *ELSEWHERE}]
-    joined: list[tuple[str, str]] = []
+    joined: list[Block] = []
     for language, group in itertools.groupby(blocks, key=lambda block: block[0]):
         codes = [code for _, code in group]
         joined += [(language, "\n".join(codes))] if language == "python" else [(language, code) for code in codes]
@@ -51,26 +64,52 @@ def tour() -> list[tuple[str, str]]:
 
 
 def test_no_block_is_left_out() -> None:
-    """The tour runs shells and Python: what it does not know, it would pass by."""
-    assert {language for language, _ in BLOCKS} == {"bash", "python", "text"}
+    """The tours run shells and Python: what they do not know, they would pass by."""
+    assert {language for language, _ in [*BLOCKS, *LAPTOP]} == {"bash", "python", "text"}
     assert {SERVE, *ELSEWHERE} <= {code for _, code in BLOCKS}
+    assert {ACTIVATE + SERVE, *LAPTOP_ELSEWHERE} <= {code for _, code in LAPTOP}
     assert not [code for _, code in tour() if code.startswith("make")], "name in ELSEWHERE what runs this"
 
 
-@pytest.fixture(scope="module")
-def ports(store: WeightStore, embedded_server: None) -> Iterator[tuple[int, int]]:
-    """The README's own `triton-sam serve`, on free ports: Triton's and the service's."""
+def run_block(language: str, code: str, folder: Path, port: int) -> str:
+    """As a reader does; returns what it prints."""
+    shell = [sys.executable, "-W", "error", "-c"] if language == "python" else ["bash", "-euo", "pipefail", "-c"]
+    done = subprocess.run(
+        [*shell, code],
+        cwd=folder,
+        env=environment(port),
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode == 0, f"{code}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@contextlib.contextmanager
+def started(code: str, folder: Path) -> Iterator[tuple[int, int]]:
+    """A block that serves, in a folder, on free ports: Triton's and the service's."""
     port, service = free_port(), free_port()
-    options = ["--http-port", str(port), "--grpc-port=0", "--metrics-port=0", "--service-port", str(service)]
-    command = [*SERVE.split(), *options]
-    with subprocess.Popen(command, env=environment(port), stdout=subprocess.PIPE, text=True) as process:
+    options = f"--http-port {port} --grpc-port=0 --metrics-port=0 --service-port {service}"
+    command = code.removeprefix(ACTIVATE).strip()
+    variables, own = command.split("triton-sam serve")
+    shell = ["bash", "-c", f"{variables}exec triton-sam serve {own} {options}"]
+    with subprocess.Popen(shell, cwd=folder, env=environment(port), stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
-            assert any("serving until" in line for line in process.stdout), "the README's server did not start"
+            assert any("serving until" in line for line in process.stdout), f"{command} did not start"
             yield port, service
         finally:
             process.terminate()
             process.wait(timeout=60)
+
+
+@pytest.fixture(scope="module")
+def ports(store: WeightStore, embedded_server: None) -> Iterator[tuple[int, int]]:
+    """The README's own `triton-sam serve`, which is the other page's too."""
+    with started(SERVE, ROOT) as free:
+        yield free
 
 
 @pytest.fixture(scope="module")
@@ -87,22 +126,31 @@ def test_the_tour(ports: tuple[int, int], spoon: Mask, tmp_path: Path) -> None:
         code = code.replace("localhost:8000", f"localhost:{port}").replace("localhost:8080", f"localhost:{service}")
         if code.startswith("rm "):
             check_results(tmp_path, spoon)
-        shell = [sys.executable, "-W", "error", "-c"] if language == "python" else ["bash", "-euo", "pipefail", "-c"]
-        done = subprocess.run(
-            [*shell, code],
-            cwd=tmp_path,
-            env=environment(port),
-            capture_output=True,
-            text=True,
-            timeout=200,
-            check=False,
-        )
-        assert done.returncode == 0, f"{code}\n{done.stdout}\n{done.stderr}"
+        printed = run_block(language, code, tmp_path, port)
         if "mask_input" in code:
-            check_scores(code, done.stdout)
+            check_scores(code, printed)
         if "triton-sam doctor" in code:
-            check_states(done.stdout, service)
+            check_states(printed, service)
     assert not list(tmp_path.iterdir()), "the tour cleans up after itself"
+
+
+def test_the_laptop_page(ports: tuple[int, int], spoon: Mask, tmp_path: Path) -> None:
+    """From the top down, with a second server where the page starts one."""
+    blocks = [block for block in LAPTOP if block[0] != "text" and block[1] not in {ACTIVATE + SERVE, *LAPTOP_ELSEWHERE}]
+    with contextlib.ExitStack() as stack:
+        port, service, protected = *ports, 0
+        for language, code in blocks:
+            if "triton-sam serve" in code:
+                port, protected = stack.enter_context(started(code, tmp_path))
+                continue
+            code = code.replace("localhost:8080", f"localhost:{service}")
+            code = code.replace("localhost:9090", f"localhost:{protected}")
+            if code.startswith("rm "):
+                check_laptop_results(tmp_path, spoon)
+            printed = run_block(language, code, tmp_path, port)
+            if "http_code" in code:
+                assert printed.splitlines()[0] == "401"
+    assert not list(tmp_path.iterdir()), "the page cleans up after itself"
 
 
 def check_scores(code: str, printed: str) -> None:
@@ -129,21 +177,32 @@ def pixels(path: Path, mode: str) -> np.ndarray:
         return np.asarray(picture.convert(mode)).astype(int)
 
 
+def spoons(folder: Path, *names: str) -> list[Mask]:
+    return [pixels(folder / name, "L") > 127 for name in names]
+
+
 def check_results(folder: Path, spoon: Mask) -> None:
-    """The command line, curl and Python were asked for the same spoon."""
-    names = ("mask.png", "curl-mask.png", "spoon.png", "service-mask.png", "mask-by-service.png")
-    found = [pixels(folder / name, "L") > 127 for name in names]
-    assert iou(found[0], found[1]) == iou(found[0], found[3]) == iou(found[0], found[4]) == 1.0
-    assert json.loads((folder / "service-result.json").read_text())["mask"]["encoding"] == "rle"
-    # The Python block decodes the spoon beside three other objects: another batch, another order of sums.
-    assert iou(found[0], found[2]) > 0.999
-    assert iou(found[0], spoon) >= 0.99
+    """The command line, Python and curl were asked for the same spoon."""
+    found, *others = spoons(folder, "mask.png", "spoon.png", "service-mask.png")
+    assert all(iou(found, other) == 1.0 for other in others)
+    assert iou(found, spoon) >= 0.99
+    (row,) = json.loads((folder / "result.json").read_text())["masks"]
+    assert row["score"] > 0.9
     assert pixels(folder / "overlay.png", "RGB").shape == (400, 600, 3)
+    assert list((folder / "masks").rglob("coffee*.png")), "label images and overlays of the batch job"
+
+
+def check_laptop_results(folder: Path, spoon: Mask) -> None:
+    """The same spoon by all ways; and the picture of the page is what its code makes."""
+    found, *others = spoons(folder, "mask.png", "curl-mask.png", "token-mask.png", "mask-by-service.png")
+    assert all(iou(found, other) == 1.0 for other in others)
+    assert iou(found, spoon) >= 0.99
+    assert json.loads((folder / "curl-result.json").read_text())["mask"]["encoding"] == "rle"
     if os.environ.get("UPDATE_PICTURES"):
         PICTURE.parent.mkdir(exist_ok=True)
         PICTURE.write_bytes((folder / "objects.png").read_bytes())
     difference = np.abs(pixels(folder / "objects.png", "RGB") - pixels(PICTURE, "RGB")).mean()
-    assert difference < 1.0, "the README's picture is not what its code makes: set UPDATE_PICTURES=1"
+    assert difference < 1.0, "the picture is not what its code makes: set UPDATE_PICTURES=1"
 
 
 def test_the_web_page(ports: tuple[int, int], spoon: Mask, open_page: OpenPage) -> None:
