@@ -230,22 +230,6 @@ def throughput_table() -> str:
     return _recorded("throughput")
 
 
-def scale_table() -> str:
-    """Hours of a million images, from the rates of docs/data/scale.json."""
-    scale = json.loads((DATA / "scale.json").read_text())
-    lines = ["| machine | work | images a second | hours | GPU-hours |", "|---|---|---|---|---|"]
-    for rate in scale["rates"]:
-        for work, name in (("boxes", "ten boxes"), ("everything", "everything")):
-            hours = scale["images"] / rate[work] / 3600
-            gpu_hours = _hours(hours * rate["gpus"]) if rate["gpus"] else ""
-            lines.append(f"| {rate['machine']} | {name} | {rate[work]:,} | {_hours(hours)} | {gpu_hours} |")
-    return "\n".join(lines) + "\n"
-
-
-def _hours(hours: float) -> str:
-    return f"{hours:,.0f}" if hours >= 20 else f"{hours:.1f}" if hours >= 1 else f"{hours:.2f}"
-
-
 def test_record_table() -> str:
     """The latest run of each part of the long suite."""
     rows = ["| part | what it holds | date | commit | machine | minutes | result |", "|---|---|---|---|---|---|---|"]
@@ -273,7 +257,6 @@ PARTS: dict[str, Callable[[], str]] = {
     "readme": readme_table,
     "results_cpu": lambda: results_table(CPU_ROWS),
     "results_gpu": lambda: results_table(GPU_ROWS),
-    "scale": scale_table,
     "tuning": tuning_table,
     "throughput": throughput_table,
     "test_record": test_record_table,
