@@ -201,23 +201,23 @@ def results_table(rows: Sequence[Row]) -> str:
         lines.append(
             f"| {row.what} | {value} | {against} | {shown(figure, bar=True)} | [{row.file}]({_link(row.file)}) |"
         )
-    lines += ["", "| figures | command | machine | commit, date |", "|---|---|---|---|"]
-    for file in dict.fromkeys(row.file for row in rows):
+    files = list(dict.fromkeys(row.file for row in rows))
+    lines += ["", "| figures | command | commit, date |", "|---|---|---|"]
+    for file in files:
         head = document(file)
         command = re.sub(r" --output \S+", "", head["command"])
         commit, _, note = str(head["commit"]).partition(" ")
         when = f"`{commit}`{' (added the figures)' if note else ''}, {head['date'][:10]}"
-        lines.append(f"| [{file}]({_link(file)}) | `{command}` | {machine(file)} | {when} |")
+        lines.append(f"| [{file}]({_link(file)}) | `{command}` | {when} |")
+    machines: dict[str, list[str]] = {}
+    for file in files:
+        machines.setdefault(machine(file), []).append(file)
+    lines += ["", *(f"- {name}: {', '.join(on_it)}" for name, on_it in machines.items())]
     return "\n".join(lines) + "\n"
 
 
 def _link(file: str) -> str:
     return f"../data/{file}.json"
-
-
-def performance_table() -> str:
-    """The latest recorded run of `triton-sam bench server`."""
-    return _recorded("server")
 
 
 def tuning_table() -> str:
@@ -253,7 +253,6 @@ def _recorded(file: str) -> str:
 PARTS: dict[str, Callable[[], str]] = {
     "exports": exports_table,
     "words": words_table,
-    "performance": performance_table,
     "readme": readme_table,
     "results_cpu": lambda: results_table(CPU_ROWS),
     "results_gpu": lambda: results_table(GPU_ROWS),
