@@ -25,14 +25,14 @@ class Fault:
     figures: Sequence[tuple[str, str]]
 
 
-_BAR = re.compile(r"<= ([\d.]+(?: \+ [\d.]+)?)")
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _TOLD, _BACK = "told, s (worst)", "back, s (worst)"
 _OFF = "health off, s (worst)"
 _CROWD = (
     ("{} without an answer", "without an answer"),
     ("refused in {} ms (p99)", "refusals p99, ms"),
     ("`/health` in {} ms (p99)", "/health p99, ms"),
-    ("those admitted waited {} of the bar (p99)", "the same as a share of the bar, alone"),
+    ("admitted in {} of the bar (p99)", "the same as a share of the bar, alone"),
 )
 _REFUSED = "429 with `Retry-After` at once; admitted requests wait for the queue before them"
 FAULTS = (
@@ -46,13 +46,13 @@ FAULTS = (
         "the same, with a click and an image at that moment",
         "503 at once",
         "kill-asked",
-        (("told after {} s", _TOLD), ("back after {} s", _BACK)),
+        (("503 after {} s", _TOLD), ("back after {} s", _BACK)),
     ),
     Fault(
         "the same, with 4 requests in flight",
         "503 at once, then a restart of Triton",
         "kill-in-flight",
-        (("told after {} s", _TOLD), ("back after {} s", _BACK)),
+        (("503 after {} s", _TOLD), ("back after {} s", _BACK)),
     ),
     Fault(
         "kill -9 of tritonserver under load",
@@ -80,14 +80,14 @@ FAULTS = (
         "the same, with 4 requests in flight, on a busy machine",
         "503 at once, then a restart of Triton",
         "processes/kill-in-flight",
-        (("told after {} s", _TOLD), ("back after {} s", _BACK)),
+        (("503 after {} s", _TOLD), ("back after {} s", _BACK)),
     ),
     Fault(
         "kill -9 of one of two workers every 5 s",
         "one clear error for its requests; the other worker serves",
         "devices-kills",
         (
-            ("wrong or missing answers: {}", "wrong, unclear or missing answers"),
+            ("wrong answers: {}", "wrong, unclear or missing answers"),
             ("both serve again after {} s", "both devices again, s (worst)"),
             ("restarts of Triton: {}", "restarts of Triton"),
         ),
@@ -97,7 +97,7 @@ FAULTS = (
         "its requests wait half a minute, then get one clear error",
         "devices-hang",
         (
-            ("wrong or missing answers: {}", "wrong, unclear or missing answers"),
+            ("wrong answers: {}", "wrong, unclear or missing answers"),
             ("slowest answer {} s", "slowest answer, s"),
             ("restarts of Triton: {}", "restarts of Triton"),
         ),
@@ -129,7 +129,7 @@ FAULTS = (
         "503 while it comes back, 404 `image_expired` after it",
         "soak",
         (
-            ("errors that no kill explains: {}", "errors that nothing explains"),
+            ("unexplained errors: {}", "errors that nothing explains"),
             ("masks that differ: {}", "masks that differ"),
             ("the model grows by {} MB", "stub: growth in 1200 s at that pace, MB"),
         ),
@@ -140,7 +140,7 @@ FAULTS = (
         "no_mixing",
         (
             ("masks of another image: {}", "masks of another image"),
-            ("smallest IoU with the mask made alone {}", "smallest IoU with the mask made alone"),
+            ("IoU with the mask made alone {}", "smallest IoU with the mask made alone"),
         ),
     ),
     Fault(
@@ -209,29 +209,30 @@ FAULTS = (
 
 def faults_table() -> str:
     """Fault by fault: what people see, what was measured, and what must hold."""
-    lines = ["| fault or load | what people see | measured | must be | measured by |", "|---|---|---|---|---|"]
+    lines = ["| fault or load | what people see | measured | must hold | measured by |", "|---|---|---|---|---|"]
     for fault in FAULTS:
         found = document(f"faults/{fault.file}")
         known = {row["what"]: row for row in found["figures"]}
         measured, bars = [], []
         for words, name in fault.figures:
             value, bar = known[name]["value"], str(known[name]["bar"])
-            measured.append(words.format(_plain(value)) + (" **(missed)**" if missed(value, bar) else ""))
-            bars.append(_plain(bar))
+            limit = most(bar)
+            missed = limit is not None and isinstance(value, int | float) and value > limit
+            measured.append(words.format(_plain(value)) + (" **(missed)**" if missed else ""))
+            if bar:
+                bars.append(words.format(_plain(bar) if limit is None else f"≤ {limit:g}"))
         part = f"[{found['command'].rpartition('=')[2]}](../data/faults/{fault.file}.json)"
-        shown = "<br>".join(bars) if any(bars) else ""
-        lines.append(f"| {fault.what} | {fault.seen} | {'<br>'.join(measured)} | {shown} | {part} |")
+        lines.append(f"| {fault.what} | {fault.seen} | {'<br>'.join(measured)} | {'<br>'.join(bars)} | {part} |")
     return "\n".join(lines) + "\n"
 
 
-def missed(value: object, bar: str) -> bool:
-    """Whether a number is over its bar, such as "<= 5 + 3.5 of start"."""
-    found = _BAR.match(bar)
-    return found is not None and isinstance(value, int | float) and value > sum(map(float, found[1].split("+")))
+def most(bar: str) -> float | None:
+    """The number of a bar such as "<= 5 + 3.5 of start"; None if it is none."""
+    return round(sum(map(float, _NUMBER.findall(bar))), 3) if bar.startswith("<= ") else None
 
 
 def _plain(value: object) -> str:
-    text = str(value).replace("<=", "≤").replace(">=", "≥")
+    text = str(value)
     return {"True": "yes", "False": "no"}.get(text, text)
 
 

@@ -26,10 +26,10 @@ def figures(file: str) -> list[Figure]:
 
 
 def find(file: str, name: str) -> Figure:
-    """One figure; KeyError with what there is."""
+    """One figure; ValueError with those that are there."""
     known = {figure.name: figure for figure in figures(file)}
     if name not in known:
-        raise KeyError(f"docs/data/{file}.json has no figure {name!r}, only {sorted(known)}")
+        raise ValueError(f"docs/data/{file}.json has no figure {name!r}, only {sorted(known)}")
     return known[name]
 
 

@@ -88,6 +88,7 @@ CPU_ROWS = (
     Row("click while an image is encoded / click alone", "server", "click during an encode / click alone"),
     Row("click as RLE, request and answer", "server", "RLE click on the wire"),
     Row("one more prompt in the same request", "click", "cost of one more prompt"),
+    Row("clicks, 8 clients, on ARM", "throughput", "clicks a second, 8 clients"),
     Row("click through the service, more than at Triton's port", "service", "service minus direct Triton, click"),
     Row("page, mouse to drawn mask, without the server", "page", "hover minus server time, one move at a time"),
     Row("hovers of 20 mice that are computed at all", "hover", "executed / requested, HTTP", percent=True),
@@ -225,11 +226,6 @@ def tuning_table() -> str:
     return _recorded("tuning")
 
 
-def throughput_table() -> str:
-    """The latest recorded run of `triton-sam bench throughput` on CPUs."""
-    return _recorded("throughput")
-
-
 def test_record_table() -> str:
     """The latest run of each part of the long suite."""
     rows = ["| part | what it holds | date | commit | machine | minutes | result |", "|---|---|---|---|---|---|---|"]
@@ -257,6 +253,5 @@ PARTS: dict[str, Callable[[], str]] = {
     "results_cpu": lambda: results_table(CPU_ROWS),
     "results_gpu": lambda: results_table(GPU_ROWS),
     "tuning": tuning_table,
-    "throughput": throughput_table,
     "test_record": test_record_table,
 }
