@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.doc_pages import DOCS, ROOT, fences
 from tests.waiting import eventually
 from triton_sam.models.specs import ModelSpec
 from triton_sam.serving import Ports, RunningServer, ServingOptions, serving
@@ -25,15 +26,16 @@ pytestmark = [
     pytest.mark.triton,
     pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl"),
 ]
-ROOT = Path(__file__).resolve().parents[2]
+BLOCKS = {"fails.md": 2, "slow.md": 1}
 TOKEN = "a-long-word-for-an-operator"
 
 
 def block(page: str, command: str) -> str:
     """The one block of a page that has this command."""
-    text = (ROOT / "docs" / "guides" / page).read_text()
-    (found,) = [code for code in re.findall(r"```bash\n(.*?)```", text, re.DOTALL) if command in code]
-    return str(found)
+    blocks = [fence for fence in fences(DOCS / "guides" / page) if fence.language == "bash" and fence.not_run is None]
+    assert len(blocks) == BLOCKS[page], "each has its test here"
+    (found,) = [fence.code for fence in blocks if command in fence.code]
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +70,7 @@ def test_where_the_time_goes(running: RunningServer, home: Path) -> None:
     code = block("slow.md", "timings_ms")
     with_token = code.replace("curl -s ", 'curl -s -H "Authorization: Bearer $TRITON_SAM_TOKEN" ')
     steps = ast.literal_eval(run(running, home, with_token))
-    page = (ROOT / "docs" / "guides" / "slow.md").read_text()
+    page = (DOCS / "guides" / "slow.md").read_text()
     shown = ast.literal_eval(re.findall(r"^\{'queue_encode.*$", page, re.MULTILINE)[0])
     assert list(shown) == list(steps)
 
@@ -95,7 +97,7 @@ def test_why_health_is_503(running: RunningServer, home: Path) -> None:
         os.kill(pid, signal.SIGKILL)
     eventually(is_back, "the model", patience=120)
     told = next(told for told in seen if told["state"] != "ready")
-    page = (ROOT / "docs" / "guides" / "fails.md").read_text()
+    page = (DOCS / "guides" / "fails.md").read_text()
     shown = re.findall(r"```text\n(.*?)```", page, re.DOTALL)[0]
     assert list(told)[:4] == list(json.loads(f"{{{shown.rstrip().rstrip(',')}}}"))
     assert (told["state"], told["reason"]) == ("recovering", "the process of sam2 died idle")
