@@ -38,7 +38,7 @@ _RECOVERY_SECONDS = 120
 
 
 def measure_overhead(target: Target, plan: Plan) -> Result:
-    """All figures of the first table in docs/how/results.md.
+    """All figures of docs/data/server.json.
 
     Args:
         plan: of the clicks; there are three fifths as many encodes.

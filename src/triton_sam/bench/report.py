@@ -24,7 +24,7 @@ def show(figures: Sequence[Figure]) -> None:
 
 
 def markdown(figures: Sequence[Figure], about: Mapping[str, str]) -> str:
-    """A table as in docs/how/results.md, with ``about`` in a line below it."""
+    """A table with every figure, and ``about`` in a line below it."""
     rows = ["| what | measured | bar | detail |", "|---|---|---|---|"]
     for figure in figures:
         bar = f"{_bar(figure)} {figure.unit}".strip() if _bar(figure) else ""
