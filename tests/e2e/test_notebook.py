@@ -1,4 +1,4 @@
-"""The notebook as a reader runs it: in a kernel of its own, against a real server with small checkpoints."""
+"""The notebook of vision-language models as a reader runs it, against a real server with small checkpoints."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from PIL import Image
 
+from tests.e2e.notebook_helpers import NOTEBOOKS, check_stored, offline_variables, run_notebook
 from triton_sam.cli.demo_vlm import run_vlm_demo
 from triton_sam.models.vlm_catalog import get_vlm
 from triton_sam.models.vlm_weights import bundled_folder
@@ -19,15 +19,14 @@ from triton_sam.serving import Ports, RunningServer, ServingOptions, serving
 from triton_sam.settings import Settings
 
 pytestmark = [pytest.mark.triton, pytest.mark.part("clones")]
-ROOT = Path(__file__).resolve().parents[2]
-NOTEBOOK = ROOT / "notebooks" / "triton_inference.ipynb"
+NOTEBOOK = NOTEBOOKS / "triton_inference.ipynb"
 MODELS = ("moondream2", "kosmos2", "llava", "shapes")
 
 
 @pytest.fixture(scope="module")
 def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Model -> folder: the real architectures with small numbers, and the toy as it is."""
-    import torch  # here, as nbformat is below: the environment for every commit has neither, and collects this file
+    import torch  # here, because the environment for every commit may lack it, and collects this file
 
     from tests.vlm_checkpoints import make_kosmos2, make_llava, make_moondream2
 
@@ -46,16 +45,7 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def offline(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """For the server and the kernel: nothing is fetched, and nothing is left in the user's folders."""
-    folder = tmp_path_factory.mktemp("user")
-    return {
-        "HF_HUB_OFFLINE": "1",
-        "OMP_NUM_THREADS": "1",
-        "HF_HOME": str(folder / "hub"),
-        "IPYTHONDIR": str(folder / "ipython"),
-        "JUPYTER_RUNTIME_DIR": str(folder / "jupyter"),
-        "JUPYTER_PLATFORM_DIRS": "1",
-    }
+    return offline_variables(tmp_path_factory.mktemp("user"))
 
 
 @pytest.fixture(scope="module")
@@ -84,29 +74,12 @@ def served(
 
 
 def run(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """Cell id -> what it wrote; CellExecutionError with the traceback where a cell fails."""
-    import nbformat
-    from nbclient import NotebookClient
-
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    notebook = nbformat.read(NOTEBOOK, as_version=4)
-    NotebookClient(notebook, timeout=200, kernel_name="python3").execute(cwd=str(NOTEBOOK.parent))
-    return {cell.id: _text(cell) for cell in notebook.cells if cell.cell_type == "code"}
+    return run_notebook(NOTEBOOK, environment, monkeypatch)
 
 
-def _text(cell: Any) -> str:
-    return "".join(output.text for output in cell.outputs if output.output_type == "stream")
-
-
-def test_the_notebook_is_stored_without_outputs() -> None:
-    import nbformat
-
-    notebook = nbformat.read(NOTEBOOK, as_version=4)
-    nbformat.validate(notebook)
-    assert notebook.nbformat_minor >= 5, "older ones have no cell ids"
-    assert not any(cell.get("outputs") or cell.get("execution_count") for cell in notebook.cells)
-    assert not any(re.fullmatch("[0-9a-f]{8}", cell.id) for cell in notebook.cells), "ids that say something"
+@pytest.mark.parametrize("path", sorted(NOTEBOOKS.glob("*.ipynb")), ids=lambda path: path.stem)
+def test_notebooks_are_stored_without_outputs(path: Path) -> None:
+    check_stored(path)
 
 
 def test_every_model_says_the_same_served_and_directly(
