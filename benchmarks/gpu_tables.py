@@ -4,10 +4,10 @@ usage: python -m benchmarks.gpu_tables FOLDER [PART ...] [--output docs/data] [-
 
 First, on a machine with the whole package: ``python -m benchmarks.gpu_tables FOLDER --prepare`` writes model
 repositories without weights to FOLDER. Then, on a machine with a GPU and numpy, torch and transformers, with TRITON
-naming the folder of an unpacked Triton (``scripts/pack_device.py`` packs it; ``service``, ``half-precision`` and ``vlm``
-also need what the command line and the service import): each part runs in processes of its own, and its file is written as
-soon as it ends. A part that fails, or takes longer than its limit, leaves its file as it was
-and does not end the others. Weights are random, but those of sam2:tiny: ``--checkpoint``. Parts, in their order:
+naming the folder of an unpacked Triton (``scripts/pack_device.py`` packs it; the parts ``service``, ``half-precision``
+and ``vlm`` also need what the command line and the service import): each part runs in processes of its own, and its
+file is written as soon as it ends. A part that fails, or takes longer than its limit, leaves its file as it was and
+does not end the others. Weights are random, but those of sam2:tiny: ``--checkpoint``. Parts, in their order:
 
 """
 
