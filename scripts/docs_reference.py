@@ -145,10 +145,10 @@ def triton_metrics_table() -> str:
 
 def request_errors_table() -> str:
     """The errors that a request can end with."""
-    rows = ["| code | HTTP | Triton | exception | meaning | what to do |", "|---|---|---|---|---|---|"]
+    rows = ["| code, exception | HTTP, Triton | meaning | what to do |", "|---|---|---|---|"]
     for cls in sorted(_errors(of_requests=True), key=lambda cls: cls.http_status):
         rows.append(
-            f"| `{spelled(cls, '_')}` | {cls.http_status} | {cls.triton_code} | `{cls.__name__}` | "
+            f"| `{spelled(cls, '_')}`<br>`{cls.__name__}` | {cls.http_status}<br>{cls.triton_code} | "
             f"{_meaning(cls)} | {_WHAT_TO_DO[cls.__name__]} |"
         )
     return "\n".join(rows) + "\n"
