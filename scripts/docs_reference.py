@@ -1,4 +1,4 @@
-"""Generated parts of the reference: command line, settings, options of everything mode, metrics and errors."""
+"""Generated parts of the reference: command line, settings, options of everything mode, metrics, errors, decisions."""
 
 from __future__ import annotations
 
@@ -162,6 +162,15 @@ def machine_errors_table() -> str:
     return "\n".join(rows) + "\n"
 
 
+def decisions() -> str:
+    """The list of docs/adr, by the titles of its pages."""
+    rows = []
+    for page in sorted((ROOT / "docs" / "adr").glob("[0-9]*.md")):
+        number, _, title = page.read_text().splitlines()[0].removeprefix("# ").partition(". ")
+        rows.append(f"{number}. [{title}]({page.name})")
+    return "\n" + "\n".join(rows) + "\n\n"
+
+
 def _errors(*, of_requests: bool) -> list[type[TritonSamError]]:
     """The exceptions in the order of the source."""
     classes = [cls for cls in vars(errors).values() if isinstance(cls, type) and issubclass(cls, TritonSamError)]
@@ -183,4 +192,5 @@ PARTS: dict[str, Callable[[], str]] = {
     "triton_metrics": triton_metrics_table,
     "request_errors": request_errors_table,
     "machine_errors": machine_errors_table,
+    "decisions": decisions,
 }

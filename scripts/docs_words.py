@@ -9,12 +9,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 _GENERATED = re.compile(r"<!-- generated: \w+ -->\n.*?<!-- end -->\n?", re.DOTALL)
+_WORD = re.compile(r"\S*\w\S*")
 _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 
 
 def words(text: str) -> int:
-    """Those of a page, with its code, without its generated parts."""
-    return len(_COMMENT.sub("", _GENERATED.sub("", text)).split())
+    """Those of a page, with its code, without its generated parts. The marks of tables, lists and headings are none."""
+    return len(_WORD.findall(_COMMENT.sub("", _GENERATED.sub("", text))))
 
 
 def words_by_page() -> dict[str, int]:

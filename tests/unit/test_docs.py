@@ -17,6 +17,7 @@ import yaml
 from tests.doc_pages import DOCS, PAGES, ROOT, anchors, hand_written, name_of, prose
 
 #: Hand-written words, code included.
+MOST_WORDS = 18_000
 MOST_WORDS_OF_A_GUIDE = 800
 MOST_WORDS_OF_THE_READ_ME = 1_200
 NAMES = [name_of(page) for page in PAGES]
@@ -111,6 +112,10 @@ def test_guides_are_short() -> None:
     assert words()["README.md"] < MOST_WORDS_OF_THE_READ_ME
 
 
+def test_nobody_has_to_read_a_book() -> None:
+    assert sum(words().values()) <= MOST_WORDS, "python scripts/docs_words.py prints the words of each page"
+
+
 def test_words_are_counted_without_what_is_generated() -> None:
     sys.path.insert(0, str(ROOT / "scripts"))
     try:
@@ -118,7 +123,7 @@ def test_words_are_counted_without_what_is_generated() -> None:
     finally:
         sys.path.remove(str(ROOT / "scripts"))
     page = "# Two words\n\n<!-- generated: x -->\nnot these\n<!-- end -->\n\n<!-- not run: no -->\n```sh\nls\n```\n"
-    assert docs_words.words(page) == 6  # "#", the fence's two lines and the command are words too
+    assert docs_words.words(page) == 4  # the heading's, the fence's language and the command
     assert "not these" not in hand_written(page)
 
 
