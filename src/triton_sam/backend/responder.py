@@ -11,6 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from triton_sam.backend.concept_queue import PromisedConcepts
 from triton_sam.backend.finishers import Finishers
+from triton_sam.backend.gpu_failure import end_soon, is_fatal
 from triton_sam.backend.jobs import Metrics, QueueLimits, SegmentJob
 from triton_sam.core.everything.driver import Progress
 from triton_sam.engines.base import Decoded
@@ -205,7 +206,9 @@ class Responder:
 def internal_error(step: str, error: Exception, jobs: Iterable[SegmentJob]) -> InternalError:
     """Logs an unexpected exception with the requests' ids and returns the error for the client.
 
-    Call it in the ``except`` block.
+    Call it in the ``except`` block. If the GPU has failed for good, the process ends a moment later.
     """
     log.exception("%s failed", step, extra=about(*(job.request_id for job in jobs)))
+    if is_fatal(error):
+        end_soon()
     return InternalError(f"{step} failed on the server ({type(error).__name__}); its log says why")

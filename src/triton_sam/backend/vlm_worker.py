@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from triton_sam.backend.gpu_failure import end_soon, is_fatal
 from triton_sam.backend.vlm_loader import Memory, VlmLoader
 from triton_sam.engines.vlm.base import Ending, Engine, Question
 from triton_sam.errors import Cancelled, InternalError, QueueFull, TritonSamError, Unavailable
@@ -23,7 +23,6 @@ from triton_sam.settings import Settings
 log = logging.getLogger(__name__)
 _TICK_SECONDS = 0.1
 _PROGRESS_SECONDS = 5.0
-_CUDA_ERROR = "CUDA error"
 _CANCELLED = "the client has cancelled this request"
 
 
@@ -143,9 +142,8 @@ class VlmWorker:
                 log.exception("answering failed", extra=about(*(job.request_id for job in jobs)))
                 for job in jobs:
                     job.reply.fail(InternalError(f"answering failed on the server ({type(error).__name__})"))
-                if _CUDA_ERROR in str(error):  # this process cannot use the GPU any more; the supervisor restarts it
-                    log.critical("%s: the GPU failed, so this process ends", self._name)
-                    os._exit(1)
+                if is_fatal(error):
+                    end_soon()
             finally:
                 del engine, taken  # or an unloaded model would stay in memory
                 with self._lock:
