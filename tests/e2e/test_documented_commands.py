@@ -6,8 +6,11 @@ commit: tests/unit/test_docs_code.py names them.
 
 from __future__ import annotations
 
+import base64
+import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -140,6 +143,46 @@ def test_a_team(reader: Reader) -> None:
     """Its only command without a certificate is that which serves."""
     codes = [fence.code for fence in fences(DOCS / "guides" / "annotation_team.md") if fence.not_run is None]
     assert all(SERVE.search(code) for code in codes)
+
+
+def test_examples_of_the_http_reference(reader: Reader, tmp_path: Path) -> None:
+    """Every call that docs/reference/http.md shows is answered with a status that it lists, if it can be with 200."""
+    photograph = sample_photograph().read_bytes()
+    for name in ("photo.jpg", "frame.jpg", "clip.mp4"):
+        (tmp_path / name).write_bytes(photograph)
+    service = f"localhost:{reader.ports['8080']}"
+    embedding = f"curl -sf {service}/embedded_model?encoding=compress -F image=@photo.jpg -o embedding.gz"
+    subprocess.run(embedding.split(), cwd=tmp_path, check=True)
+    upload = f"curl -sf {service}/v1/images -F image=@photo.jpg"
+    uploaded = subprocess.run(upload.split(), cwd=tmp_path, check=True, capture_output=True)
+    key = json.loads(uploaded.stdout)["image_key"]
+    for title, method, path, text in sections():
+        called = re.findall(r"^Example: `(curl .*)`$", text, re.MULTILINE)
+        for body in re.findall(r"^```json\n(.*)\n```$", text, re.MULTILINE):
+            body = body.replace("5f2c...", key).replace("base64,...", f"base64,{base64.b64encode(photograph).decode()}")
+            document = json.loads(body)
+            if path == "/v1/everything":  # a thousand points take minutes on a CPU
+                document["everything"] = {"points_per_side": 4}
+            (tmp_path / "body.json").write_text(json.dumps(document))
+            called.append(f"curl -s -X {method} localhost:8080{path} -H 'Content-Type: application/json' -d @body.json")
+        assert called, f"{title} has no example"
+        listed = set(re.findall(r"^\*\*(\d+)\*\*", text, re.MULTILINE))
+        further = set(re.findall(r"\b\d{3}\b", "".join(re.findall(r"^Errors besides.*$", text, re.MULTILINE))))
+        for command in called:
+            command = command.replace("localhost:8080", service).replace("$id", "gone").replace("{video_id}", "gone")
+            words = [*shlex.split(command), "-o", os.devnull, "-w", "%{http_code}"]
+            done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=True)
+            # This server has neither videos nor a vision-language model.
+            absent = path.startswith(("/v1/videos", "/v1/chat", "/v1/ground", "/v1/models/"))
+            assert done.stdout in (further if absent else listed), f"{command}: {done.stdout}"
+
+
+def sections() -> Iterator[tuple[str, str, str, str]]:
+    """(title, method, path, text) of each route in the reference."""
+    parts = re.split(r"^(##+ .*)$", (DOCS / "reference" / "http.md").read_text(), flags=re.MULTILINE)
+    for title, text in zip(parts[1::2], parts[2::2], strict=True):
+        if match := re.fullmatch(r"### `([A-Z]+) (/\S+)`", title):
+            yield title, match[1], match[2], text
 
 
 def test_the_demo_again(reader: Reader, tmp_path: Path) -> None:

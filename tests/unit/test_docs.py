@@ -21,6 +21,9 @@ MOST_WORDS = 18_000
 MOST_WORDS_OF_A_GUIDE = 800
 MOST_WORDS_OF_THE_READ_ME = 1_200
 NAMES = [name_of(page) for page in PAGES]
+#: Files of the repository that link to pages.
+OTHERS = [name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md") if (ROOT / name).exists()]
+OTHERS += [name_of(path) for folder in ("training", "benchmarks") for path in (ROOT / folder).glob("**/README.md")]
 _LINK = re.compile(r"!?\[(?:[^\[\]]|!\[[^\]]*\]\([^)]*\))*\]\(([^)\s]+)\)")
 
 
@@ -44,7 +47,7 @@ def test_generated_parts_have_not_drifted() -> None:
     assert done.returncode == 0, f"run `make docs`: {done.stdout}{done.stderr}"
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, *OTHERS])
 def test_links_lead_somewhere(name: str) -> None:
     """Files, and headings of pages."""
     page = ROOT / name
