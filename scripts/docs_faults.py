@@ -32,7 +32,7 @@ _CROWD = (
     ("{} without an answer", "without an answer"),
     ("refused in {} ms (p99)", "refusals p99, ms"),
     ("`/health` in {} ms (p99)", "/health p99, ms"),
-    ("admitted in {} of the bar (p99)", "the same as a share of the bar, alone"),
+    ("admitted in {} of the limit (p99)", "the same as a share of the bar, alone"),
 )
 _REFUSED = "429 with `Retry-After` at once; admitted requests wait for the queue before them"
 FAULTS = (
@@ -61,7 +61,7 @@ FAULTS = (
         (("`/health` is 503 after {} s", _OFF), ("back after {} s", _BACK)),
     ),
     Fault(
-        "a model's process hangs (SIGSTOP)",
+        "a model's process is stopped for 3 s (SIGSTOP, SIGCONT), under load",
         "503, then a restart of Triton",
         "stop-stub",
         (

@@ -22,6 +22,11 @@ _SECTIONS = {
     "SAM service": "Routes of older tools",
 }
 _SUCCESS = range(200, 400)
+#: Status -> (meaning, where) of what is answered before a request comes to a route.
+_BEFORE_A_ROUTE = {
+    "403": ("The web page's origin is not in `TRITON_SAM_CORS_ORIGINS`", "WebSockets"),
+    "405": ("The path does not have this method; Allow has those that it has", "every path"),
+}
 #: What the examples fill in.
 _GIVEN = {"video_id": "$id", "number": "0", "object_id": "1", "model": "moondream2", "name": "cells", "format": "mp4"}
 _FILES = {"file": "clip.mp4", "model": "embedding.gz"}
@@ -42,9 +47,11 @@ def http_reference() -> str:
         for code, answer in operation["responses"].items()
         if int(code) not in _SUCCESS
     }
+    errors |= {code: meaning for code, (meaning, _) in _BEFORE_A_ROUTE.items()}
     lines = ["## Status codes", "", "| status | meaning | where |", "|---|---|---|"]
+    where = {code: place for code, (_, place) in _BEFORE_A_ROUTE.items()} | dict.fromkeys(everywhere, "every route")
     for code in sorted(errors):
-        lines.append(f"| {code} | {errors[code]} | {'every route' if code in everywhere else 'where it is named'} |")
+        lines.append(f"| {code} | {errors[code]} | {where.get(code, 'where it is named')} |")
     used: dict[str, None] = {}
     unknown = {tag for _, _, operation in operations for tag in operation["tags"]} - set(_SECTIONS)
     assert not unknown, f"give these tags a heading in {__name__}.py: {unknown}"

@@ -91,8 +91,8 @@ CPU_ROWS = (
     Row("clicks, 8 clients, on ARM", "throughput", "clicks a second, 8 clients"),
     Row("click through the service, more than at Triton's port", "service", "service minus direct Triton, click"),
     Row("page, mouse to drawn mask, without the server", "page", "hover minus server time, one move at a time"),
-    Row("hovers of 20 mice that are computed at all", "hover", "executed / requested, HTTP", percent=True),
-    Row("last hover of each of 20 mice, p95", "hover", "last hover p95, HTTP"),
+    Row("hovers of 20 pointers that are computed at all", "hover", "executed / requested, HTTP", percent=True),
+    Row("last hover of each of 20 pointers, p95", "hover", "last hover p95, HTTP"),
     Row("frame of a video, one object, sam2.1:tiny at 512 px", "video_cpu", "served frame, 1 object"),
     Row("the same / transformers", "video_cpu", "served frame / transformers, 1 object"),
     Row("`setup --fast`: encoder / plain encoder", "cpu_encoder", "fast encoder / plain encoder"),
@@ -102,10 +102,10 @@ CPU_ROWS = (
     Row("right mask after `kill -9` of the model", "server", "right masks after kill -9 of the model's process"),
 )
 GPU_ROWS = (
-    Row("first start until it serves", "gpu", "first start until it serves"),
-    Row("first start until full speed: it compiles", "gpu", "first start until full speed"),
-    Row("later start until it serves", "gpu", "later start until it serves"),
-    Row("later start until full speed", "gpu", "later start until full speed"),
+    Row("first start until it serves, 4 processes", "gpu", "first start until it serves"),
+    Row("first start until full speed: it compiles, 4 processes", "gpu", "first start until full speed"),
+    Row("later start until it serves, one process", "gpu", "later start until it serves"),
+    Row("later start until full speed, one process", "gpu", "later start until full speed"),
     Row("new image, until clicks can be made", "gpu", "new image, one process"),
     Row("click on it, packed bits", "gpu", "click, one process"),
     Row("image and ten clicks, one after the other", "gpu", "image and ten clicks, one process"),
@@ -139,13 +139,13 @@ GPU_ROWS = (
         (("alone", "click alone"),),
     ),
     Row(
-        "text on a new image, sam3:full, engine alone",
+        "text on a new image of 1024 x 1024 px, sam3:full, engine alone",
         "gpu_words",
         "new image, new text",
         (("transformers", "transformers, new image, new text"),),
     ),
     Row(
-        "text on a known image, engine alone",
+        "text on a known image, sam3:full, engine alone",
         "gpu_words",
         "new text",
         (("transformers", "transformers, new text"),),
@@ -159,7 +159,11 @@ GPU_ROWS = (
         )
         for count, name in ((1, "one question"), (8, "8 questions"))
     ),
-    Row("masks in float16 against float32, mean IoU", "gpu_half_precision", "mask IoU, float16 throughout, mean"),
+    Row(
+        "masks in float16 against float32, mean IoU, sam2:tiny",
+        "gpu_half_precision",
+        "mask IoU, float16 throughout, mean",
+    ),
     Row("killed worker serves again", "gpu_kills", "a killed worker serves again"),
 )
 #: What the README shows: a row for both kinds of machine.

@@ -135,7 +135,7 @@ class SessionExpired(NotFound):
 
 
 class Unavailable(TritonSamError):
-    """The server runs but cannot take this request now (queue full, model loading): try again."""
+    """The server runs but cannot take this request now: a model loads, or the server restarts. Try again."""
 
     triton_code = "UNAVAILABLE"
     http_status = 503
@@ -178,7 +178,7 @@ class InternalError(TritonSamError):
 
 
 class ServerUnreachable(TritonSamError):
-    """No server responds at the address, or the connection was lost before the response."""
+    """No server responds at the address, or the connection was lost before the response. Only clients raise it."""
 
     triton_code = "UNAVAILABLE"
     http_status = 502

@@ -99,7 +99,7 @@ def measure_hover(target: Target, load: HoverLoad, protocols: Sequence[str]) -> 
             for series in result.series
         ],
     )
-    title = f"The last hover of each of {load.sessions} mice, {load.rate:g} moves a second each: {target.spec.id}"
+    title = f"The last hover of each of {load.sessions} pointers, {load.rate:g} moves a second each: {target.spec.id}"
     result.charts.append(Chart("hover", title, [panel]))
     return result
 

@@ -13,7 +13,7 @@ from triton_sam.console import err, out
 
 def show(figures: Sequence[Figure]) -> None:
     """Prints the table, and the names of missed bars."""
-    table = Table("what", "measured", "bar", "detail")
+    table = Table("what", "measured", "must be", "detail")
     for figure in figures:
         measured = Text(f"{short(figure.value)} {figure.unit}", style="green" if figure.reached else "red")
         table.add_row(figure.name, measured, _bar(figure), figure.detail)
@@ -25,7 +25,7 @@ def show(figures: Sequence[Figure]) -> None:
 
 def markdown(figures: Sequence[Figure], about: Mapping[str, str]) -> str:
     """A table with every figure, and ``about`` in a line below it."""
-    rows = ["| what | measured | bar | detail |", "|---|---|---|---|"]
+    rows = ["| what | measured | must be | detail |", "|---|---|---|---|"]
     for figure in figures:
         bar = f"{_bar(figure)} {figure.unit}".strip() if _bar(figure) else ""
         rows.append(f"| {figure.name} | {short(figure.value)} {figure.unit} | {bar} | {figure.detail} |")

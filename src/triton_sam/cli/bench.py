@@ -59,7 +59,7 @@ def session(options: BenchOptions) -> None:
 @with_options
 def hover(
     options: BenchOptions,
-    sessions: Annotated[int, typer.Option(min=1, help="Mice that move at the same time.")] = 20,
+    sessions: Annotated[int, typer.Option(min=1, help="Pointers that move at the same time.")] = 20,
     hovers: Annotated[int, typer.Option(min=1, help="Predictions that each of them begins.")] = 100,
     rate: Annotated[float, typer.Option(min=0.1, help="Hovers a second, of each.")] = 60.0,
     protocol: Annotated[list[Protocol] | None, typer.Option(help="Default: both.")] = None,
@@ -83,8 +83,12 @@ def throughput(
     most: Annotated[int, typer.Option(min=1, max=1024, help="Clients at a time, at most; doubled from 1 on.")] = 64,
     seconds: Annotated[float, typer.Option(min=0.5, help="How long each step lasts.")] = 5.0,
     form: Annotated[str, typer.Option(help="How masks are returned: bits, rle, png.")] = "bits",
-    least_clicks: Annotated[float | None, typer.Option(help="A bar: clicks a second with 32 clients.")] = None,
-    least_images: Annotated[float | None, typer.Option(help="A bar: images a second with 16 clients.")] = None,
+    least_clicks: Annotated[
+        float | None, typer.Option(help="Fails below so many clicks a second with 32 clients.")
+    ] = None,
+    least_images: Annotated[
+        float | None, typer.Option(help="Fails below so many images a second with 16 clients.")
+    ] = None,
     boxes: Annotated[
         int, typer.Option(min=0, max=64, help="Also new images with so many boxes each, as batch jobs send them.")
     ] = 0,
@@ -114,7 +118,9 @@ def users(
         int, typer.Option(min=1, help="Hovers of a person in flight, at most: 3 as in the clients, 1 as in the page.")
     ] = 3,
     image_every: Annotated[float, typer.Option(min=1, help="Seconds after which a person opens a new image.")] = 60.0,
-    most_p95: Annotated[float | None, typer.Option(help="A bar: milliseconds of the newest hover, p95.")] = None,
+    most_p95: Annotated[
+        float | None, typer.Option(help="Fails above so many milliseconds of the newest hover, p95.")
+    ] = None,
 ) -> None:
     """People as they are: hover 20 times a second while moving, pause, click, and a new image every minute.
 

@@ -80,7 +80,7 @@ class Segmentation:
 
     @property
     def scores(self) -> npt.NDArray[np.float32]:
-        """[N] predicted IoU of each mask."""
+        """[N] score of each mask: its predicted IoU; of a concept's instance, instance times presence."""
         return np.array([entry["score"] for entry in self.result["masks"]], np.float32)
 
     @property

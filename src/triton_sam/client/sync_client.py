@@ -167,7 +167,7 @@ class SAM2TritonClient(BlockingSegment):
             output_mode: ``binary_mask`` ([H,W] bool), ``uncompressed_rle`` or ``coco_rle``.
             on_progress: called on this thread as points are done. The time limit then counts from the last progress,
                 else it is that of one request. If it raises, the server stops.
-            options: as in :class:`~triton_sam.core.everything.options.EverythingOptions`.
+            options: ``points_per_side``, ``region`` and others; the guide "Everything in an image" lists them all.
 
         Returns:
             A dict for each mask: ``segmentation``, ``area``, ``bbox`` ([x, y, w, h]), ``predicted_iou``,

@@ -135,7 +135,7 @@ def png(mask: BoolArray) -> bytes:
     """[H,W] bool -> the bytes of an 8-bit grey PNG, 0 and 255.
 
     Not Pillow's encoder, because this is on the path of a click: each row is stored as its difference to the row above
-    (PNG filter 2), which is nearly all zeros for a mask and compresses three times as fast.
+    (PNG filter 2), which is nearly all zeros for a mask and compresses quickly.
     """
     height, width = mask.shape
     rows = np.empty((height, width + 1), np.uint8)

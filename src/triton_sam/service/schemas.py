@@ -18,7 +18,7 @@ from triton_sam.service.concept_schemas import ConceptFields, FoundConcept
 MODEL = "a family (`sam2`), a catalogue id (`sam2.1:large`) or a Triton name (`sam2.1_large`); default: see /models"
 _ENCODER = "precision of the encoder: float32, bfloat16, float16 or 8-bit"
 SESSION = "name of a session, whose requests can be cancelled together; up to 200 printable characters"
-BACKGROUND = "no person waits for the response: all other requests pass first, and half of the places are left for them"
+BACKGROUND = "no person waits for the response: all other requests pass first, and half of the slots are left for them"
 _REFERENCE = "#/components/schemas/{model}"
 
 Point = tuple[float, float]

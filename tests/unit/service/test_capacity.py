@@ -122,10 +122,10 @@ def test_background_requests_leave_half_for_people(tally: Tally) -> None:
     capacity.release_bytes(1)
     capacity.check_background("/")
     capacity.add(CHAT, working=1)
-    with pytest.raises(QueueFull, match="half of the places are left for people"):
+    with pytest.raises(QueueFull, match="half of the slots are left for people"):
         capacity.check_background("/")
     capacity.add("/", working=-1)
-    with pytest.raises(QueueFull, match="half of the 4 places of /chat"):
+    with pytest.raises(QueueFull, match="half of the 4 slots of /chat"):
         capacity.check_background(CHAT)
 
 

@@ -132,9 +132,9 @@ class ServiceCapacity:
         part, limit = self._parts.get(path, _NO_PART)
         working = self._tally.total("working")
         if working > max(1, self._max_requests // 2):
-            raise QueueFull(f"{working} requests are in progress, and half of the places are left for people: {_LATER}")
+            raise QueueFull(f"{working} requests are in progress, and half of the slots are left for people: {_LATER}")
         if part and self._tally.total(part) > max(1, limit // 2):
-            raise QueueFull(f"half of the {limit} places of {path} are left for people: {_LATER}")
+            raise QueueFull(f"half of the {limit} slots of {path} are left for people: {_LATER}")
         if working > 1 and self.bytes_held > self._max_bytes // 2:
             raise QueueFull(f"the bodies of {working} requests use {self.bytes_held:,} bytes: {_LATER}")
 
