@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 _MAX_MESSAGE = 500
 _FAILED = "the model server failed on this request: see its log"
 
-_HEADERS: dict[int, dict[str, str]] = {
+HEADERS: dict[int, dict[str, str]] = {
     401: {"WWW-Authenticate": "Bearer"},
     429: {"Retry-After": "1"},
     499: {"Cancelled-By-Client": "1"},
@@ -70,7 +70,7 @@ def error_response(error: TritonSamError, headers: Mapping[str, str] | None = No
     return Response(
         json.dumps(error_document(error)),
         status_code=error.http_status,
-        headers={**_HEADERS.get(error.http_status, {}), **retry, **(headers or {})},
+        headers={**HEADERS.get(error.http_status, {}), **retry, **(headers or {})},
         media_type="application/json",
     )
 

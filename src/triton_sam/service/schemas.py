@@ -116,6 +116,13 @@ class Health(BaseModel):
     model_config = ConfigDict(extra="allow")
 
     state: str = Field(description="ready, starting, recovering, stopping, stopped or failed")
+    reason: str = Field(default="", description="of the last recovery; it stays after it")
+    restarts: int = Field(default=0, description="of Triton since the start")
+    reloads: int = Field(default=0, description="of single models after a failure")
+    lost: list[str] = Field(default=[], description="models that do not serve during a recovery")
+    missing: list[str] = Field(default=[], description="models that did not load")
+    problems: dict[str, str] = Field(default={}, description="model -> why its newest version does not serve")
+    versions: dict[str, str] = Field(default={}, description="model -> the version that serves")
     devices: dict[str, list[DeviceRow]] = Field(
         default={}, description="segmenter, by Triton name -> its devices, a few seconds old"
     )

@@ -32,6 +32,7 @@ def test_health_otherwise(state: str) -> None:
     fake = Fake(state=state)
     answer = ask("GET", "/health", fake)
     assert answer.status_code == 503
+    assert answer.headers["retry-after"] == "2"
     assert answer.json() == fake.backend.status()
 
 

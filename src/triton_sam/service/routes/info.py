@@ -23,6 +23,7 @@ from triton_sam.service import schemas
 from triton_sam.service.admission.access_control import AccessControl
 from triton_sam.service.admission.authentication import bearer_token
 from triton_sam.service.admission.paths import METRICS
+from triton_sam.service.error_responses import HEADERS
 from triton_sam.service.gateway import Gateway
 from triton_sam.service.telemetry.metrics import ServiceMetrics
 
@@ -56,7 +57,9 @@ def info_router(gateway: Gateway, metrics: ServiceMetrics, access: AccessControl
         """
         status = dict(gateway.upstream.status())
         visible = status if access.accepts(bearer_token(request.headers)) else {"state": status["state"]}
-        return JSONResponse(visible, status_code=200 if status["state"] == "ready" else 503)
+        if status["state"] == "ready":
+            return JSONResponse(visible)
+        return JSONResponse(visible, 503, HEADERS[503])
 
     @router.get("/models", summary="The served segmenters", responses=schemas.error_responses())
     async def models() -> list[schemas.ModelRow]:
