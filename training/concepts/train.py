@@ -182,8 +182,8 @@ class Training:
         targets = targets_of(batch, rows)
         parts, chosen = find_loss(found, targets)
         whole = covered(batch)
-        parts["covered"] = self._hints.covered(found.fused, whole)
-        parts["shown"], parts["shapes"] = self._hints.shown(maps[-1], batch)
+        parts["shown"], parts["shapes"], things = self._hints.shown(maps[-1], batch)
+        parts["covered"] = self._hints.covered(found.fused, whole, things[rows])
         parts["named"] = self._hints.named(found.prompt[:, :TOKENS], batch)
         # Masks for concepts of something, as many in each step.
         order = targets.valid.any(1).float() + torch.rand(len(rows), generator=self._random, device=self._device)

@@ -166,10 +166,11 @@ def test_what_cells_show_is_told_from_masks(batch: Batch) -> None:
     """The loss falls when the cells of each thing hold its attributes."""
     hints = Hints()
     empty = torch.zeros(len(batch.images), 96, SIDE // 14, SIDE // 14)
-    before, _ = hints.shown(empty, batch)
+    before, _, share = hints.shown(empty, batch)
+    assert share.amax() == pytest.approx(1, abs=0.01)
     optimiser = torch.optim.Adam(hints.parameters(), 0.05)
     for _ in range(20):
-        loss, right = hints.shown(empty, batch)
+        loss, right, _ = hints.shown(empty, batch)
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
