@@ -43,7 +43,7 @@ def compile_missing(request, folder, done):
         "pids": [os.getpid(), child.pid],
         "niceness": [os.getpriority(os.PRIO_PROCESS, each) for each in (0, child.pid)],
         "sockets": sum(stat.S_ISSOCK(os.fstat(int(each)).st_mode) for each in open_files()),
-        "files of a compiler": [os.readlink(each) for each in Path(f"/proc/{child.pid}/fd").iterdir()],
+        "files of a compiler": list(files_of(child.pid)),
         "threads": os.environ["TORCHINDUCTOR_COMPILE_THREADS"],
     }
     with (folder.root / "reports").open("a") as file:
@@ -63,6 +63,13 @@ def open_files():
         except OSError:  # that of the listing itself
             continue
         yield each
+
+def files_of(pid):
+    for each in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            yield os.readlink(each)
+        except OSError:  # closed meanwhile: the process is starting
+            continue
 
 compile_process.compile_missing = compile_missing
 compile_process.main()
