@@ -12,14 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from triton_sam.backend.decodes import DecodeWorker
-from triton_sam.backend.jobs import SegmentJob
+from triton_sam.backend.jobs import ASK_SECONDS, SegmentJob
 from triton_sam.backend.responder import Responder, SafeMetrics, internal_error
 from triton_sam.core.fair_queue import FairQueue, background_share
 from triton_sam.engines.base import Decoded, Engine, Row
 from triton_sam.errors import TritonSamError, Unavailable
-
-#: Between two questions to Triton whether a client is gone.
-_ASK_SECONDS = 0.05
 
 
 @dataclass(eq=False, slots=True)
@@ -148,7 +145,7 @@ class BackgroundDecodes:
     def _next_chunk(self, entries: list[_Entry]) -> _Chunk:
         """Rows of requests that are still wanted."""
         now = time.perf_counter()
-        asked = [entry for entry in entries if now - entry.asked > _ASK_SECONDS]
+        asked = [entry for entry in entries if now - entry.asked > ASK_SECONDS]
         wanted = self._responder.still_wanted([entry.job for entry in asked])
         self._remove([entry for entry in asked if entry.job not in wanted])
         chunk: _Chunk = []

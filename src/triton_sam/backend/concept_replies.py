@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from triton_sam.backend.jobs import SegmentJob
+from triton_sam.backend.jobs import ASK_SECONDS, SegmentJob
 from triton_sam.backend.replies import ModelInfo, mask_entries, mask_logits, result_of, text_tensor, with_masks
 from triton_sam.core.concepts.request import ConceptRequest
 from triton_sam.engines.base import Decoded
@@ -20,8 +20,6 @@ from triton_sam.errors import Cancelled, InvalidInput
 
 #: Low-resolution logits are kept as they are, 32 bits for one of a mask's.
 _PIXELS_PER_LOGIT = 8
-#: Between two questions to Triton whether a client is gone.
-_ASK_SECONDS = 0.05
 
 
 def bounded(
@@ -100,12 +98,12 @@ class _Interest:
 
     def __init__(self, job: SegmentJob) -> None:
         self._job = job
-        self._asked = -_ASK_SECONDS
+        self._asked = -ASK_SECONDS
 
     def check(self) -> None:
         """Raises Cancelled if the job has a response already, or if its client is gone."""
         gone, now = self._job.answered, time.perf_counter()
-        if not gone and now - self._asked > _ASK_SECONDS:
+        if not gone and now - self._asked > ASK_SECONDS:
             self._asked = now
             gone = self._job.reply.is_cancelled()
         if gone:

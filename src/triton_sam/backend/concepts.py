@@ -17,16 +17,13 @@ from typing import cast
 from triton_sam.backend.concept_queue import ConceptQueue, Entry, Task, entries_of
 from triton_sam.backend.decodes import LONGEST_WAIT, DecodeWorker
 from triton_sam.backend.everything import EverythingRunner
-from triton_sam.backend.jobs import SegmentJob
+from triton_sam.backend.jobs import ASK_SECONDS, SegmentJob
 from triton_sam.backend.responder import Responder, SafeMetrics, internal_error
 from triton_sam.core.fair_queue import PeopleFirstQueue
 from triton_sam.engines.base import Engine
 from triton_sam.engines.concepts import ConceptEngine, Instances
 from triton_sam.engines.priority import CONCEPT_NICENESS, lower_this_thread
 from triton_sam.errors import QueueFull, TritonSamError
-
-#: Between two questions to Triton whether a client is gone.
-_ASK_SECONDS = 0.05
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -176,7 +173,7 @@ class ConceptRunner:
     def _still_wanted(self, tasks: list[Task]) -> list[Task]:
         """Without rows of requests that are cancelled, or have waited too long; these are answered."""
         now = time.perf_counter()
-        asked = [entry for entry in entries_of(tasks) if now - entry.asked > _ASK_SECONDS]
+        asked = [entry for entry in entries_of(tasks) if now - entry.asked > ASK_SECONDS]
         for entry in asked:
             entry.asked = now
         wanted = self._responder.still_wanted([entry.job for entry in asked])

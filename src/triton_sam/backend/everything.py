@@ -19,7 +19,7 @@ import numpy as np
 
 from triton_sam.backend.decodes import LONGEST_WAIT, DecodeWorker
 from triton_sam.backend.following import Followed
-from triton_sam.backend.jobs import SegmentJob
+from triton_sam.backend.jobs import ASK_SECONDS, SegmentJob
 from triton_sam.backend.responder import Responder, internal_error
 from triton_sam.core.everything.ahead import find_ahead
 from triton_sam.core.everything.candidates import Place
@@ -33,8 +33,6 @@ from triton_sam.engines.base import Embedding, Engine, FindingEngine, Row
 from triton_sam.engines.priority import lower_this_thread
 from triton_sam.errors import QueueFull, TritonSamError
 
-#: Between two questions to Triton whether a client is gone.
-_ASK_SECONDS = 0.05
 #: Requests for everything that may wait or run.
 MOST_RUNS = 16
 #: A crop of a job's image -> its embedding; it is encoded for that.
@@ -181,7 +179,7 @@ class EverythingRunner:
     def _advance(self, entry: _Run) -> None:
         """One chunk of one run."""
         now = time.perf_counter()
-        if now - entry.asked > _ASK_SECONDS:
+        if now - entry.asked > ASK_SECONDS:
             entry.asked = now
             if entry.job.reply.is_cancelled():
                 self._end(entry)

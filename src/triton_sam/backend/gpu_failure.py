@@ -32,7 +32,7 @@ def is_fatal(error: BaseException) -> bool:
     return "CUDA error" in text and any(sign in text for sign in _FATAL)
 
 
-@functools.lru_cache(1)
+@functools.cache  # once, however many calls fail meanwhile
 def end_soon() -> None:
     """Ends this process in a moment; the supervisor or a spare worker takes over, as after a kill."""
     log.critical("the GPU failed, so this process ends")

@@ -48,6 +48,8 @@ class Metrics(Protocol):
 
 #: With more objects a response has megabytes.
 _MAX_LIGHT_OBJECTS = 4
+#: Between two questions to Triton whether the client of a long request is gone: each is a round trip.
+ASK_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True)

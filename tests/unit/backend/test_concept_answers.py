@@ -47,7 +47,7 @@ def engine() -> ColourEngine:
 def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[Masks]:
     held = Masks()
     monkeypatch.setattr(replies, "_rle", held)
-    monkeypatch.setattr(concept_replies, "_ASK_SECONDS", -1.0)
+    monkeypatch.setattr(concept_replies, "ASK_SECONDS", -1.0)
     yield held
     held.gate.set()
 
@@ -116,7 +116,7 @@ def test_nothing_is_built_for_somebody_who_is_gone(make: MakeScheduler, counts: 
 
 
 def test_triton_is_not_asked_before_every_mask(make: MakeScheduler, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(concept_replies, "_ASK_SECONDS", 60.0)
+    monkeypatch.setattr(concept_replies, "ASK_SECONDS", 60.0)
     asked: list[int] = []
 
     class Asked(Mail):

@@ -98,7 +98,7 @@ class Worker:
 def held(monkeypatch: pytest.MonkeyPatch) -> Masks:
     held = Masks()
     monkeypatch.setattr(replies, "_rle", held)
-    monkeypatch.setattr(concept_replies, "_ASK_SECONDS", -1.0)
+    monkeypatch.setattr(concept_replies, "ASK_SECONDS", -1.0)
     return held
 
 
