@@ -27,7 +27,7 @@ from training.concepts.scenes import Batch, Phrases, Scenes
 from training.concepts.words import TOKENS, make_tokenizer
 
 SEED = 27
-_WARM_UP, _KEEPING, _DECAY, _CLIP = 0.02, 0.9985, 0.03, 1.0
+_WARM_UP, _KEEPING, _DECAY, _CLIP = 100, 0.9985, 0.03, 1.0
 #: Share of the concepts for whose things masks are made; they cost as much as everything else.
 _MASKED = 0.4
 #: Things of a concept whose masks are compared.
@@ -96,13 +96,15 @@ class Training:
 
     def run(self) -> None:
         """Steps until the time is over, on a GPU by a CUDA graph: it would wait for the processor otherwise."""
-        begun = told = time.monotonic()
+        called = time.monotonic()
         graph = self._captured() if self._device == "cuda" else None
-        say(f"ready after {time.monotonic() - begun:.0f} s, graph: {graph is not None}")
+        begun = told = time.monotonic()
+        say(f"ready after {begun - called:.0f} s, graph: {graph is not None}")
         first, last = self._options.part
-        while (share := (time.monotonic() - begun) / self._options.seconds) < 1:
+        while (share := (time.monotonic() - begun) / max(1.0, self._options.seconds + called - begun)) < 1:
             done = first + (last - first) * share
-            self._rate.fill_(self._options.rate * min(1.0, done / _WARM_UP) * (0.5 + 0.5 * math.cos(math.pi * done)))
+            rate = self._options.rate * min(1.0, (self._steps + 1) / _WARM_UP) * (0.5 + 0.5 * math.cos(math.pi * done))
+            self._rate.fill_(rate)
             self._newer.fill_(1 - min(_KEEPING, self._steps / (self._steps + 20)))
             if graph is None:
                 self.step()
