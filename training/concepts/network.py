@@ -123,7 +123,8 @@ class ConceptNetwork(nn.Module):
             given = labels != PADDING
             geometry = model.geometry_encoder(boxes, given, labels.clamp(min=0), [image], [positions])
             prompt = torch.cat([prompt, geometry.last_hidden_state.to(prompt.dtype)], 1)
-            mask = torch.cat([mask, geometry.attention_mask], 1)
+            # Without a box of its own, a row has nothing of this, as when no row has one.
+            mask = torch.cat([mask, geometry.attention_mask.bool() & given.any(1, keepdim=True)], 1)
         fused, places = (one.flatten(2).transpose(1, 2) for one in (image, positions))
         for layer in model.detr_encoder.layers:
             fused = layer(fused, prompt, places, mask[:, None, None])

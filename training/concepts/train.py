@@ -42,7 +42,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=500.0)
     parser.add_argument("--scenes", type=int, default=64)
     parser.add_argument("--rate", type=float, default=5e-4)
-    parser.add_argument("--begin", type=Path, help="a network.safetensors to begin with")
+    parser.add_argument("--begin", type=Path, help="a trained network to begin with, without hints")
     parser.add_argument("--state", type=Path, help="a file to go on with, if it is there, and to write at the end")
     parser.add_argument("--part", type=float, nargs=2, default=(0.0, 1.0), help="of the whole training, which this is")
     parser.add_argument("--plain", action="store_true", help="does not compile the network's layers")
@@ -184,17 +184,18 @@ class Training:
         targets = targets_of(batch, rows)
         parts, chosen = find_loss(found, targets)
         whole = covered(batch)
-        parts["shown"], parts["shapes"], things = self._hints.shown(maps[-1], batch)
-        parts["covered"] = self._hints.covered(found.fused, whole, things[rows])
-        parts["named"] = self._hints.named(found.prompt[:, :TOKENS], batch)
+        if self._options.begin is None:
+            parts["shown"], parts["shapes"], things = self._hints.shown(maps[-1], batch)
+            parts["covered"] = self._hints.covered(found.fused, whole, things[rows])
+            parts["named"] = self._hints.named(found.prompt[:, :TOKENS], batch)
+            parts["shapes"] = parts["shapes"].detach()  # told, and not learned from
         # Masks for concepts of something, as many in each step.
         order = targets.valid.any(1).float() + torch.rand(len(rows), generator=self._random, device=self._device)
         some = order.topk(max(1, int(_MASKED * len(rows)))).indices
         parts["masks"], parts["whole"] = self._mask_loss(found, maps, batch, (some, rows[some], chosen[some], whole))
         clicked, parts["click_iou"] = answer_clicks(network, features, batch, self._random)
         parts["clicks"] = _CLICKS * clicked
-        # These are told, and not learned from.
-        parts |= {name: parts[name].detach() for name in ("shapes", "click_iou")}
+        parts["click_iou"] = parts["click_iou"].detach()
         return parts
 
     def _mask_loss(

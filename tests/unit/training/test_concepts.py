@@ -156,6 +156,22 @@ def test_a_step_reaches_every_weight_and_training_goes_on_where_it_ended(tmp_pat
         assert torch.equal(old, new)
 
 
+@torch.inference_mode()
+def test_words_alone_are_the_same_beside_a_concept_with_examples(batch: Batch) -> None:
+    network = ConceptNetwork().eval()
+    maps, positions = network.pyramid(network.backbone(batch.images))
+    tokens, mask = batch.tokens[:, 0], batch.token_mask[:, 0]
+    boxes, labels = torch.full((2, 4, 4), 0.5), torch.full((2, 4), PADDING)
+    labels[1, 0] = 1
+    text = network.text(tokens)
+    padded = network.find(maps[-1], positions, text, mask, boxes, labels)
+    alone = network.find(maps[-1], positions, text, mask, boxes[:, :0], labels[:, :0])
+    for one, other in zip(padded[:5], alone[:5], strict=True):
+        rows = (slice(None), 0) if one.ndim > 3 or one.shape[0] > 2 else (0,)
+        torch.testing.assert_close(one[rows], other[rows], atol=1e-4, rtol=1e-4)
+    assert not torch.allclose(padded.presence[:, 1], alone.presence[:, 1], atol=1e-4)
+
+
 def test_weights_come_back(tmp_path: Path) -> None:
     one, other = ConceptNetwork(), ConceptNetwork()
     load_weights(other, network_weights(one))
