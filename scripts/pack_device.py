@@ -3,7 +3,8 @@
 The machine brings Python 3.12 with torch, transformers and safetensors. The pack holds Triton out of the wheel of
 nvidia-pytriton, without debug symbols and tables that nobody reads there; numpy 1.26, which Triton's Python backend
 needs; and other requirements of the package, as ``locks/py312.txt`` says. There, ``. build/gpu/unpack.sh FOLDER`` makes
-an environment of it, puts its ``python3`` first on PATH, and sets TRITON to the server's folder.
+an environment of it that knows the package in ``src``, puts its ``python3`` first on PATH, and sets TRITON to the
+server's folder.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ WHEELS = (
 )  # fmt: skip
 _TESTS = re.compile(r"(^|/)tests?/")
 _UNPACK = """\
-# Source this where the pack is unpacked:  . build/gpu/unpack.sh FOLDER
+# Source this in the repository's root:  . build/gpu/unpack.sh FOLDER
 mkdir -p "$1" && cat "$(dirname "${BASH_SOURCE[0]}")"/pack.* | tar xJf - -C "$1"
 _base=$(python3 -c 'import site; print(site.getsitepackages()[0])')
 python3 -m venv --without-pip "$1/env"
@@ -45,6 +46,8 @@ _site=$("$1/env/bin/python3" -c 'import site; print(site.getsitepackages()[0])')
 cp -r "$1/site/." "$_site/" && echo "$_base" > "$_site/base.pth"
 # These are made for the machine's own numpy.
 echo "import sys; sys.modules['scipy'] = None; sys.modules['sklearn'] = None" > "$_site/aa_hide.pth"
+# The backend's process reads no PYTHONPATH.
+echo "$PWD/src" > "$_site/source.pth"
 export TRITON="$1/pytriton/tritonserver" PATH="$1/env/bin:$PATH"
 """
 
