@@ -16,7 +16,7 @@ help:
 	@echo "make demo [ONCE=1]   from nothing to a mask (ONCE=1 stops after the picture)"
 	@echo "make demo VLM=1      the same, and questions about a picture; needs torch"
 	@echo "make demo VIDEO=1    an object tracked through a generated clip; without torch"
-	@echo "make demo TEXT=1     drawn shapes found by words and an example (sam3:shapes, whose weights are still to come)"
+	@echo "make demo TEXT=1     drawn shapes found by words and an example (sam3:shapes, a toy)"
 	@echo "make test            the tests for every commit, set-up included"
 	@echo "make test-all        everything, for hours; PART=faults for one part (docs/how/testing.md lists them)"
 	@echo "make test-latest     make test with the newest libraries that are allowed, in .venv-latest"

@@ -46,7 +46,10 @@ def model_for_text(url: str | None = None, token: str | None = None, transport: 
 def no_model_takes_text(served: Sequence[str], address: str) -> str:
     """The message for a server without such a model."""
     found = f"it serves {', '.join(served)}, and " if served else ""
-    return f"{found}no model at {address} takes text: set one up there with `triton-sam setup sam3`"
+    return (
+        f"{found}no model at {address} takes text: set one up there with `triton-sam setup sam3` "
+        "(sam3:shapes is a toy for drawn shapes, and needs no download)"
+    )
 
 
 def _is_toy(model_id: str) -> bool:

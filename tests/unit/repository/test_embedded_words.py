@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.words_toy import needs_words_toy
 
 _WITHOUT = ("torch", "transformers", "safetensors", "huggingface_hub")
@@ -64,3 +66,6 @@ def test_it_is_set_up_and_answers(tmp_path: Path) -> None:
     assert [line.partition(":")[0] for line in answer["said"]] == ["putting its graphs together", "decoder-cpu1.onnx"]
     assert len(answer["boxes"]) == len(answer["scores"]) == 5
     assert answer["scores"] == sorted(answer["scores"], reverse=True)
+    assert answer["scores"][0] > 0.9
+    assert answer["scores"][1] < 0.5
+    assert answer["boxes"][0] == pytest.approx([100, 100, 220, 220], abs=6)

@@ -10,14 +10,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from training.concepts import train
-from training.concepts.evaluate import judge
+from training.concepts.evaluate import judge, judge_clicks
 from training.concepts.evaluation_scenes import Asked, Scene, make_scene
 from training.concepts.hints import Hints
+from training.concepts.inference import TorchSegmenter
 from training.concepts.losses import generous_overlap
 from training.concepts.matching import STEP, match_many, match_one
 from training.concepts.network import PADDING, SIDE, ConceptNetwork, load_weights, network_weights, roi_align
 from training.concepts.scenes import Batch, Phrases, Scenes
 from training.concepts.words import ANY, COLOURS, SHAPES, VISUAL, Concept, make_tokenizer
+
+from tests.words_toy import needs_words_toy
 
 pytestmark = pytest.mark.torch
 
@@ -230,3 +233,14 @@ def test_silence_and_a_mask_of_everything_are_judged_wrong(judged: list[Scene]) 
     assert (told["f1"], told["answered_with_nothing"]) == (0, 1)
     told = judge(whole, judged)["all"]
     assert (told["f1"], told["answered_with_nothing"]) == (0, 0)
+
+
+@needs_words_toy
+def test_the_weights_find_concepts_of_scenes_they_have_not_seen(judged: list[Scene]) -> None:
+    """All 300 scenes: training/concepts/model/figures.json."""
+    segmenter = TorchSegmenter(Path(train.__file__).parent / "model")
+    figures = judge(segmenter, judged)
+    assert figures["words"]["f1"] > 0.85
+    assert figures["all"]["f1"] > 0.85
+    assert figures["all"]["answered_with_nothing"] > 0.9
+    assert judge_clicks(segmenter.click, judged)["box_iou"] > 0.85

@@ -3,7 +3,8 @@ import { loadStyles } from "../ui/styles.js";
 import { takesWords } from "./models.js";
 
 const NO_MODEL =
-  "This server has no model that finds objects by words or examples: triton-sam setup sam3 says how to get one.";
+  "This server has no model that finds objects by words or examples: triton-sam setup sam3 says how to get one, " +
+  "and triton-sam serve sam3:shapes has a toy for drawn shapes.";
 
 /**
  * @param {import("../app.js").App} app
