@@ -17,7 +17,6 @@ from tests.analytic_concepts import expected_instances, scene
 from tests.e2e.browser import OpenPage, PageLog, wait_until
 from tests.e2e.page_helpers import PATIENCE, Mask, Screen
 from tests.integration.serve_folder import serve_folder
-from tests.words_toy import needs_words_toy
 from triton_sam.cli.demo_words import SCENE, draw_words_scene
 from triton_sam.core.rle import from_rle
 from triton_sam.models.catalog import TEXT_MODEL, get_spec
@@ -164,7 +163,6 @@ def test_what_the_page_finds_is_what_the_server_does(
 
 
 @pytest.mark.part("page")
-@needs_words_toy
 def test_from_words_and_an_example_to_coco(
     toy_server: RunningServer, open_page: OpenPage, page_log: PageLog, tmp_path: Path
 ) -> None:

@@ -50,7 +50,9 @@ def test_a_terminal_shows_each_model_with_its_state(width: int, home: Path, monk
     assert max(map(len, lines)) <= width
     for model in MODELS:
         (line,) = [line for line in lines if line.split()[:1] == [model.id]]
-        state = {DEFAULT_MODEL: "ready", "vlm:shapes": "downloaded"}.get(model.id, "not there")
+        state = {DEFAULT_MODEL: "ready", "sam3:shapes": "downloaded", "vlm:shapes": "downloaded"}.get(
+            model.id, "not there"
+        )
         assert f" {state} " in line
         assert model.best_for[:20] in line
     assert len(lines) <= 2 * len(MODELS), "most models take one line"

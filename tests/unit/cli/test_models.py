@@ -9,7 +9,6 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.unit.cli.helpers import assert_one_sentence, run_main
-from tests.words_toy import HAS_WEIGHTS
 from triton_sam.cli import app
 from triton_sam.models.catalog import DEFAULT_MODEL, get_spec
 from triton_sam.models.specs import Precision
@@ -151,7 +150,7 @@ def test_pull_of_what_is_part_of_the_package(home: Path) -> None:
 
 def test_a_model_that_is_part_of_the_package_is_included(home: Path) -> None:
     listed = runner.invoke(app.app, ["models"]).output
-    assert re.search(rf"^sam3:shapes +included +{'downloaded' if HAS_WEIGHTS else 'not there'} ", listed, re.MULTILINE)
+    assert re.search(r"^sam3:shapes +included +downloaded ", listed, re.MULTILINE)
     shown = runner.invoke(app.app, ["models", "show", "sam3:shapes"]).output
     assert "weights that are part of triton-sam" in shown
     assert "toy" in shown

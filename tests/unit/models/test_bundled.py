@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.words_toy import needs_words_toy
 from triton_sam.errors import SetupError
 from triton_sam.models import bundled
 from triton_sam.models.bundled import bundled_path
@@ -16,7 +15,7 @@ from triton_sam.models.catalog_sam3 import SHAPES_MODEL
 ROOT = Path(__file__).resolve().parents[3]
 
 
-@pytest.mark.parametrize("model_id", [VIDEO_MODEL, pytest.param(SHAPES_MODEL, marks=needs_words_toy)])
+@pytest.mark.parametrize("model_id", [VIDEO_MODEL, SHAPES_MODEL])
 def test_the_parts_of_a_model_are_here(model_id: str) -> None:
     assembly = get_spec(model_id).assembly
     assert assembly is not None

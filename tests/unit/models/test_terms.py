@@ -9,7 +9,6 @@ import pytest
 
 from tests.unit.helpers import FileServer, model_file, model_spec
 from tests.unit.models.weights_helpers import CONTENT, DECODER
-from tests.words_toy import needs_words_toy
 from triton_sam.errors import WeightsError
 from triton_sam.models.catalog import CATALOG, get_spec
 from triton_sam.models.specs import HttpSource, ModelSpec, Role
@@ -71,7 +70,6 @@ def test_terms_are_told_of_every_licence_that_is_not_open() -> None:
         assert bool(spec.terms) == (spec.licence != "Apache-2.0")
 
 
-@needs_words_toy
 def test_what_is_part_of_this_package_is_installed_everywhere(tmp_path: Path) -> None:
     store = WeightStore(tmp_path)
     assert store.is_installed(get_spec("sam3:shapes"))

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.serving_helpers import SPEC, write_repository
-from tests.words_toy import HAS_WEIGHTS
 from triton_sam.models.catalog import CATALOG, get_spec
 from triton_sam.models.specs import NETWORK_FILE
 from triton_sam.models.vlm_catalog import VLM_CATALOG, get_vlm
@@ -124,7 +123,7 @@ def states(settings: Settings, **options: object) -> dict[str, str]:
 def test_nothing_is_there(settings: Settings) -> None:
     assert states(settings) == dict.fromkeys(CATALOG, "not there") | dict.fromkeys(VLM_CATALOG, "not there") | {
         "vlm:shapes": "downloaded",
-        "sam3:shapes": "downloaded" if HAS_WEIGHTS else "not there",
+        "sam3:shapes": "downloaded",
     }
     assert not settings.home.exists()
 

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.words_toy import needs_words_toy
-
 _WITHOUT = ("torch", "transformers", "safetensors", "huggingface_hub")
 _CODE = (
     f"""
@@ -50,7 +48,6 @@ print(json.dumps({"names": names, "said": said, "boxes": found.boxes.tolist(), "
 )
 
 
-@needs_words_toy
 def test_it_is_set_up_and_answers(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", _CODE, str(tmp_path)],

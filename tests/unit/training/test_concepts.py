@@ -20,8 +20,6 @@ from training.concepts.network import PADDING, SIDE, ConceptNetwork, load_weight
 from training.concepts.scenes import Batch, Phrases, Scenes
 from training.concepts.words import ANY, COLOURS, SHAPES, VISUAL, Concept, make_tokenizer
 
-from tests.words_toy import needs_words_toy
-
 pytestmark = pytest.mark.torch
 
 _SEEDS = st.integers(0, 2**31)
@@ -235,7 +233,6 @@ def test_silence_and_a_mask_of_everything_are_judged_wrong(judged: list[Scene]) 
     assert (told["f1"], told["answered_with_nothing"]) == (0, 0)
 
 
-@needs_words_toy
 def test_the_weights_find_concepts_of_scenes_they_have_not_seen(judged: list[Scene]) -> None:
     """All 300 scenes: training/concepts/model/figures.json."""
     segmenter = TorchSegmenter(Path(train.__file__).parent / "model")
