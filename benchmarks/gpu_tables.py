@@ -3,10 +3,10 @@
 usage: python -m benchmarks.gpu_tables FOLDER [PART ...] [--output docs/data] [--checkpoint FILE] [--commit HASH]
 
 First, on a machine with the whole package: ``python -m benchmarks.gpu_tables FOLDER --prepare`` writes model
-repositories without weights to FOLDER. Then, on a machine with a GPU and numpy, torch and transformers, with TRITON
-naming the folder of an unpacked Triton (``scripts/pack_device.py`` packs it; the parts ``service``, ``half-precision``
-and ``vlm`` also need what the command line and the service import): each part runs in processes of its own, and its
-file is written as soon as it ends. A part that fails, or takes longer than its limit, leaves its file as it was and
+repositories without weights, and a picture, to FOLDER. Then, on a machine with a GPU and numpy, torch and
+transformers, with TRITON naming the folder of an unpacked Triton (``scripts/pack_device.py`` packs it; the parts
+``service``, ``half-precision`` and ``vlm`` also need what the command line and the service import): each part runs in
+processes of its own, and its file is written as soon as it ends. A part that fails, or takes longer than its limit, leaves its file as it was and
 does not end the others. Weights are random, but those of sam2:tiny: ``--checkpoint``. Parts, in their order:
 
 """
@@ -31,9 +31,12 @@ from typing import Any
 from benchmarks.gpu_tables_parts import PARTS, Part
 from triton_sam.bench.figures import Figure, short
 from triton_sam.bench.machine import commit, machine
+from triton_sam.bench.pictures import Pictures
 
 ROOT = Path(__file__).resolve().parents[1]
 CHECKPOINT = "sam2_hiera_tiny_image_fp16.safetensors"
+#: In the folder: the sample photograph, which a GPU machine may lack.
+_PICTURE = "photograph.jpg"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -88,7 +91,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def prepare(folder: Path) -> None:
-    """Writes the repositories that the parts need, without weights."""
+    """Writes the repositories that the parts need, without weights, and the picture."""
     from benchmarks.concepts_model import concept_spec
     from benchmarks.concepts_served import write_repository
     from benchmarks.device_scale import MODEL
@@ -109,6 +112,7 @@ def prepare(folder: Path) -> None:
     shutil.rmtree(folder / "words", ignore_errors=True)
     write_repository(folder / "words", concept_spec(small=False))
     write_repository(folder / "words" / "clicks", concept_spec(small=False, concepts=False))
+    (folder / _PICTURE).write_bytes(Pictures().jpeg())
 
 
 def run_part(name: str, part: Part, given: argparse.Namespace) -> list[Figure]:
@@ -131,6 +135,8 @@ def run_part(name: str, part: Part, given: argparse.Namespace) -> list[Figure]:
     out = given.folder / f"out-{name}"
     out.mkdir(exist_ok=True)
     environment = os.environ | part.environment | {"TRITON_SAM_HOME": str(home), "OUT": str(out)}
+    if (given.folder / _PICTURE).exists():
+        environment.setdefault("SCALE_IMAGE", str(given.folder / _PICTURE))
     if "TRITON" in environment:
         environment.setdefault("TRITON_SAM_TRITONSERVER", environment["TRITON"])
     log = out / "stdout.log"
