@@ -6,8 +6,9 @@ First, on a machine with the whole package: ``python -m benchmarks.gpu_tables FO
 repositories without weights, and a picture, to FOLDER. Then, on a machine with a GPU and numpy, torch and
 transformers, with TRITON naming the folder of an unpacked Triton (``scripts/pack_device.py`` packs it; the parts
 ``service``, ``half-precision`` and ``vlm`` also need what the command line and the service import): each part runs in
-processes of its own, and its file is written as soon as it ends. A part that fails, or takes longer than its limit, leaves its file as it was and
-does not end the others. Weights are random, but those of sam2:tiny: ``--checkpoint``. Parts, in their order:
+processes of its own, and its file is written as soon as it ends. A part that fails, or takes longer than its limit,
+leaves its file as it was and does not end the others. Weights are random, but those of sam2:tiny: ``--checkpoint``.
+Parts, in their order:
 
 """
 
