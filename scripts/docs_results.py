@@ -203,9 +203,8 @@ def results_table(rows: Sequence[Row]) -> str:
         figure = find(row.file, row.figure)
         value = f"{100 * figure.value:.3g} %" if row.percent else shown(figure)
         against = ", ".join(f"{name} {shown(find(row.file, other))}" for name, other in row.against)
-        lines.append(
-            f"| {row.what} | {value} | {against} | {shown(figure, bar=True)} | [{row.file}]({_link(row.file)}) |"
-        )
+        limit = shown(figure, bar=True) + ("" if figure.reached else ", missed")
+        lines.append(f"| {row.what} | {value} | {against} | {limit} | [{row.file}]({_link(row.file)}) |")
     files = list(dict.fromkeys(row.file for row in rows))
     lines += ["", "| figures | command | commit, date |", "|---|---|---|"]
     for file in files:
