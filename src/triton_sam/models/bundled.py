@@ -25,12 +25,3 @@ def bundled_path(name: str) -> Path:
         if path.exists():
             return path
     raise SetupError(f"{name} is not in this installation: reinstall triton-sam")
-
-
-def is_bundled(name: str) -> bool:
-    """Whether this installation has it."""
-    try:
-        bundled_path(name)
-    except SetupError:
-        return False
-    return True

@@ -20,7 +20,6 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from triton_sam.errors import WeightsError
-from triton_sam.models.bundled import is_bundled
 from triton_sam.models.catalog import CATALOG
 from triton_sam.models.checksums import checksum_file, digest_of, flush_to_disk, read_checksum, write_checksum
 from triton_sam.models.fetch.sources import Progress, describe, fetch
@@ -60,8 +59,6 @@ class WeightStore:
 
     def is_installed(self, spec: ModelSpec) -> bool:
         """Whether the ready-made files are in the cache, or part of this package, or else a checkpoint is here."""
-        if spec.assembly is not None and not is_bundled(spec.assembly.weights):
-            return False
         if spec.files or spec.embedded:
             return all(self._present(file) for file in spec.files)
         return any(self._present(file) for file in spec.checkpoints)

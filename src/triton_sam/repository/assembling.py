@@ -9,7 +9,7 @@ from typing import Any
 
 from triton_sam.errors import SetupError
 from triton_sam.installation import install_extra
-from triton_sam.models.bundled import bundled_path, is_bundled
+from triton_sam.models.bundled import bundled_path
 from triton_sam.models.specs import ASSEMBLED, CONCEPTS_FILE, MEMORY_FILE, Assembly, ModelSpec
 from triton_sam.models.weights import ProgressFactory, WeightStore, locked
 
@@ -35,7 +35,7 @@ def is_outdated(spec: ModelSpec, version_folder: Path) -> bool:
 
     False for one that was not put together: it is of a checkpoint.
     """
-    if spec.assembly is None or not is_bundled(spec.assembly.weights):
+    if spec.assembly is None:
         return False
     from triton_sam.export.assembly.run import content_digest
 
@@ -59,10 +59,6 @@ def _parts(spec: ModelSpec, store: WeightStore, progress: ProgressFactory) -> tu
     except ImportError:
         raise SetupError(f"onnxruntime is not installed: {install_extra('server')}") from None
     assert spec.assembly is not None
-    if not is_bundled(spec.assembly.weights):
-        raise SetupError(
-            f"the weights of {spec.id} are not part of this version: take another model, or a newer version"
-        )
     bundled = _bundled(spec.assembly)
     files = store.pull(spec, progress)
     graphs = {role.value: as_onnx(file, store.home / "converted") for role, file in files.items()}

@@ -64,8 +64,6 @@ def test_it_is_complete(folder: Path, bundled: tuple[Path, ...], monkeypatch: py
         zip(("concepts/network.safetensors", "concepts/recipes", "concepts/tokenizer.json"), bundled, strict=True)
     )
     monkeypatch.setattr("triton_sam.repository.assembling.bundled_path", paths.__getitem__)
-    monkeypatch.setattr("triton_sam.repository.assembling.is_bundled", paths.__contains__)
-    monkeypatch.setattr("triton_sam.repository.assembling.is_bundled", paths.__contains__)
     assert not is_outdated(SPEC, folder)
     bundled[-1].write_text(bundled[-1].read_text() + "\n")
     assert is_outdated(SPEC, folder)
