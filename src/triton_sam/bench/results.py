@@ -25,9 +25,13 @@ TABLE = "result.md"
 
 
 def command_line(program: str = "triton-sam") -> str:
-    """The command as it was typed; absolute paths are reduced to their last part."""
-    words = (Path(word).name if Path(word).is_absolute() else word for word in sys.argv[1:])
+    """The command as it was typed; paths that leave the working folder are reduced to their last part."""
+    words = (word if _is_inside(word) else Path(word).name for word in sys.argv[1:])
     return f"{program} {shlex.join(words)}"
+
+
+def _is_inside(word: str) -> bool:
+    return not Path(word).is_absolute() and ".." not in Path(word).parts
 
 
 def _now() -> str:
