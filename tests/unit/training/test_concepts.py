@@ -167,10 +167,10 @@ def test_words_alone_are_the_same_beside_a_concept_with_examples(batch: Batch) -
     text = network.text(tokens)
     padded = network.find(maps[-1], positions, text, mask, boxes, labels)
     alone = network.find(maps[-1], positions, text, mask, boxes[:, :0], labels[:, :0])
-    for one, other in zip(padded[:5], alone[:5], strict=True):
-        rows = (slice(None), 0) if one.ndim > 3 or one.shape[0] > 2 else (0,)
-        torch.testing.assert_close(one[rows], other[rows], atol=1e-4, rtol=1e-4)
-    assert not torch.allclose(padded.presence[:, 1], alone.presence[:, 1], atol=1e-4)
+    for one, other in ((padded.logits, alone.logits), (padded.boxes, alone.boxes), (padded.presence, alone.presence)):
+        torch.testing.assert_close(one[:, 0], other[:, 0], atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(padded.fused[0], alone.fused[0], atol=1e-4, rtol=1e-4)
+    assert not torch.allclose(padded.fused[1], alone.fused[1], atol=1e-3)
 
 
 def test_weights_come_back(tmp_path: Path) -> None:
