@@ -12,7 +12,15 @@ import numpy as np
 import numpy.typing as npt
 
 from triton_sam.backend.jobs import ASK_SECONDS, SegmentJob
-from triton_sam.backend.replies import ModelInfo, mask_entries, mask_logits, result_of, text_tensor, with_masks
+from triton_sam.backend.replies import (
+    ModelInfo,
+    mask_entries,
+    mask_logits,
+    masks_tensor,
+    result_of,
+    text_tensor,
+    with_masks,
+)
 from triton_sam.core.concepts.request import ConceptRequest
 from triton_sam.engines.base import Decoded
 from triton_sam.engines.concepts import ConceptEngine
@@ -78,7 +86,7 @@ def build_concepts(
         outputs["low_res_logits"] = np.concatenate([mask_logits(answer) for answer in decoded])[:, None]
     if "masks" in wanted:
         nothing = np.zeros((0, frame.height, -(-frame.width // 8)), np.uint8)
-        outputs["masks"] = np.stack(packed) if packed else nothing
+        outputs["masks"] = masks_tensor(decoded, packed, job.prompt) if packed else nothing
     job.mark("answer", started)
     job.timings["total"] = (time.perf_counter() - job.received) * 1e3
     if "result_json" in wanted:

@@ -91,7 +91,7 @@ def build_reply(
     prompt = job.prompt or Prompt((), format="logits")
     entries, packed = mask_entries(decoded, prompt, job.embedding.frame, wanted)
     if packed:
-        outputs["masks"] = packed[0][None] if len(packed) == 1 else np.stack(packed)
+        outputs["masks"] = masks_tensor(decoded, packed, prompt)
     job.mark("answer", started)
     job.timings["total"] = (time.perf_counter() - job.received) * 1e3
     if "result_json" in wanted:
@@ -129,6 +129,18 @@ def mask_entries(
                     body = _entry(form, logits, pixels, frame, wanted)
                 entries.append(MaskEntry(json.dumps(body), float(score), index))
     return entries, packed
+
+
+def masks_tensor(
+    decoded: Sequence[Decoded], packed: Sequence[npt.NDArray[np.uint8]], prompt: Prompt
+) -> npt.NDArray[np.uint8]:
+    """K > 0 masks of :func:`mask_entries` as one array, [K,H,ceil(W/8)].
+
+    Those of a single object or concept are one already if nothing was cleaned: megabytes that are not copied.
+    """
+    if len(decoded) == 1 and decoded[0].packed is not None and prompt.clean is None:
+        return decoded[0].packed
+    return packed[0][None] if len(packed) == 1 else np.stack(packed)
 
 
 def build_everything(

@@ -242,6 +242,17 @@ def test_cleaned_masks(form: str, is_packed: bool, also: Set[str]) -> None:
         assert np.array_equal(outputs["low_res_logits"][0], decoded[0].logits)
 
 
+@pytest.mark.parametrize(("objects", "each", "copied"), [(1, 1, False), (1, 3, False), (2, 1, True), (2, 3, True)])
+def test_packed_masks_of_one_object_are_not_copied(objects: int, each: int, copied: bool) -> None:
+    decoded = answers(objects, each)
+    expected = expected_masks(decoded)
+    packed = np.packbits(expected, axis=2).reshape(objects, each, HEIGHT, -1)
+    given = [Decoded(one.scores, None, rows) for one, rows in zip(decoded, packed, strict=True)]
+    masks = build_reply(job("bits", objects), given, WHO, {"masks"})["masks"]
+    assert np.array_equal(unpack_bits(masks, WIDTH), expected)
+    assert np.shares_memory(masks, packed) is not copied
+
+
 def test_without_cleaning_the_response_says_nothing_of_it() -> None:
     assert "clean" not in result_of(build_reply(job("rle"), answers(1, 1), WHO, {"result_json"}))
 

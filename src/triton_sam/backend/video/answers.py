@@ -11,7 +11,15 @@ import numpy as np
 import numpy.typing as npt
 
 from triton_sam.backend.jobs import SegmentJob
-from triton_sam.backend.replies import DEFAULT_OUTPUTS, MaskEntry, ModelInfo, mask_entries, mask_logits, text_tensor
+from triton_sam.backend.replies import (
+    DEFAULT_OUTPUTS,
+    MaskEntry,
+    ModelInfo,
+    mask_entries,
+    mask_logits,
+    masks_tensor,
+    text_tensor,
+)
 from triton_sam.backend.video.outcome import VideoOutcome
 from triton_sam.core.video.request import VideoRequest
 from triton_sam.engines.base import Decoded
@@ -42,7 +50,7 @@ def build_video(
         if "low_res_logits" in wanted:
             outputs["low_res_logits"] = np.stack([mask_logits(answer) for answer in decoded])
         if packed:
-            outputs["masks"] = np.stack(packed)
+            outputs["masks"] = masks_tensor(decoded, packed, job.prompt)
     if STATE_OUTPUT in wanted or wanted == DEFAULT_OUTPUTS:
         state = outcome.state_bytes()
         if state is not None:
