@@ -2,21 +2,26 @@
 
 The machine brings Python 3.12 with torch, transformers and safetensors. The pack holds Triton out of the wheel of
 nvidia-pytriton, without debug symbols and tables that nobody reads there; numpy 1.26, which Triton's Python backend
-needs; and other requirements of the package, as ``locks/py312.txt`` says. There, ``. build/gpu/unpack.sh FOLDER`` makes
-an environment of it that knows the package in ``src``, puts its ``python3`` first on PATH, and sets TRITON to the
-server's folder.
+needs; and what else the extras ``server`` and ``service`` require, as ``locks/py312.txt`` says, but for ONNX and
+OpenCV, without which a GPU serves. There, ``. build/gpu/unpack.sh FOLDER`` makes an environment of it that knows the
+package in ``src``, puts its ``python3`` first on PATH, and sets TRITON to the server's folder.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import zipfile
+from collections.abc import Iterable
 from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parent.parent
 _PYTHON = "3.12"
@@ -30,12 +35,12 @@ _PLATFORMS = (
 )
 _NUMPY = "1.26.4"
 #: Bytes; a call to the machine carries one beside the working tree.
-_PIECE = 16_000_000
-#: Of the lock; with ``--with``, more.
-WHEELS = (
-    "annotated-types", "pillow", "platformdirs", "pydantic", "pydantic-core", "pydantic-settings", "python-dotenv",
-    "tqdm", "typing-extensions", "typing-inspection",
-)  # fmt: skip
+_PIECE = 10_000_000
+_EXTRAS = ("server", "service")
+#: Requirements that the machine has, that are packed in another way, or that only CPUs and set-ups need.
+_LEFT_OUT = frozenset(
+    {"nvidia-pytriton", "numpy", "onnx", "onnxruntime", "opencv-python-headless", "tokenizers", "huggingface-hub"}
+)
 _TESTS = re.compile(r"(^|/)tests?/")
 _UNPACK = """\
 # Source this in the repository's root:  . build/gpu/unpack.sh FOLDER
@@ -55,14 +60,13 @@ export TRITON="$1/pytriton/tritonserver" PATH="$1/env/bin:$PATH"
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--with", nargs="*", default=[], dest="more", help="more packages of the lock")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as name:
         scratch = Path(name)
         pack = scratch / "pack"
         add_triton(download(scratch, _pinned(("nvidia-pytriton",))), pack)
-        wheels = download(scratch, [f"numpy=={_NUMPY}", *_pinned((*WHEELS, *options.more))])
+        wheels = download(scratch, [f"numpy=={_NUMPY}", *_pinned(requirements("triton-sam", _EXTRAS))])
         add_wheels(wheels, pack / "site")
         archive = scratch / "pack.tar.xz"
         subprocess.run(["tar", "cJf", archive, "-C", pack, "."], check=True)
@@ -84,7 +88,28 @@ def download(scratch: Path, requirements: list[str]) -> list[Path]:
     return sorted(folder.iterdir())
 
 
-def _pinned(names: tuple[str, ...]) -> list[str]:
+def requirements(package: str, extras: Iterable[str]) -> list[str]:
+    """What a package that is installed here requires on the machine, directly or not, without what is left out."""
+    found: set[str] = set()
+    waiting = [(package, extra) for extra in ("", *extras)]
+    seen = set(waiting)
+    while waiting:
+        name, extra = waiting.pop()
+        for text in importlib.metadata.requires(name) or ():
+            required = Requirement(text)
+            other = canonicalize_name(required.name)
+            if other in _LEFT_OUT or not (
+                required.marker is None or required.marker.evaluate({"python_version": _PYTHON, "extra": extra})
+            ):
+                continue
+            found.add(other)
+            more = {(other, one) for one in ("", *required.extras)} - seen
+            seen |= more
+            waiting += more
+    return sorted(found)
+
+
+def _pinned(names: Iterable[str]) -> list[str]:
     lines = (ROOT / "locks" / f"py{_PYTHON.replace('.', '')}.txt").read_text().splitlines()
     pins = {re.split(r"[=\[]", line)[0].lower(): line.split(";")[0].strip() for line in lines if "==" in line}
     return [pins[name] for name in names]
