@@ -79,13 +79,14 @@ def half_precision(
     checkpoint: Annotated[Path, typer.Option(help="Real weights of the model: random ones prove nothing here.")],
     model: ModelOption = DEFAULT_MODEL,
     photographs: Annotated[int, typer.Option(min=1, max=8, help="How many of the photographs.")] = 4,
+    folder: Annotated[Path | None, typer.Option(help="Of the photographs; default: scikit-image's.")] = None,
     output: OutputOption = None,
     baseline: BaselineOption = None,
 ) -> None:
     """What half precision does to the torch engine's masks, against float32."""
     from benchmarks.half_precision import run_half_precision
 
-    _finish(run_half_precision(model, checkpoint, photographs), output, baseline)
+    _finish(run_half_precision(model, checkpoint, photographs, folder), output, baseline)
 
 
 @app.command()

@@ -3,11 +3,11 @@
 usage: python -m benchmarks.gpu_tables FOLDER [PART ...] [--output docs/data] [--checkpoint FILE] [--commit HASH]
 
 First, on a machine with the whole package: ``python -m benchmarks.gpu_tables FOLDER --prepare`` writes model
-repositories without weights, and a picture, to FOLDER. Then, on a machine with a GPU and numpy, torch and
-transformers, with TRITON naming the folder of an unpacked Triton (``scripts/pack_device.py`` packs it; the parts
-``service``, ``half-precision`` and ``vlm`` also need what the command line and the service import): each part runs in
-processes of its own, and its file is written as soon as it ends. A part that fails, or takes longer than its limit,
-leaves its file as it was and does not end the others. Weights are random, but those of sam2:tiny: ``--checkpoint``.
+repositories without weights, and photographs, to FOLDER. Then, on a machine with a GPU and numpy, torch and
+transformers, with TRITON naming the folder of an unpacked Triton (``scripts/pack_device.py`` packs it, and what else
+is needed): each part runs in processes of its own, and its file is written as soon as it ends. A part that fails, or
+takes longer than its limit, leaves its file as it was and does not end the others. Weights are random, but those of
+sam2:tiny: ``--checkpoint``.
 Parts, in their order:
 
 """
@@ -36,8 +36,8 @@ from triton_sam.bench.pictures import Pictures
 
 ROOT = Path(__file__).resolve().parents[1]
 CHECKPOINT = "sam2_hiera_tiny_image_fp16.safetensors"
-#: In the folder: the sample photograph, which a GPU machine may lack.
-_PICTURE = "photograph.jpg"
+#: In the folder: the sample photograph, and others, which a GPU machine may lack.
+_PICTURE, _PHOTOGRAPHS = "photograph.jpg", "photographs"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -92,10 +92,12 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def prepare(folder: Path) -> None:
-    """Writes the repositories that the parts need, without weights, and the picture."""
+    """Writes the repositories that the parts need, without weights, and the photographs."""
     from benchmarks.concepts_model import concept_spec
     from benchmarks.concepts_served import write_repository
     from benchmarks.device_scale import MODEL
+    from testkit.encoder_agreement import PHOTOGRAPHS
+    from triton_sam.core.samples import sample_photograph
     from triton_sam.models.catalog import get_spec
     from triton_sam.models.specs import MEMORY_FILE, NETWORK_FILE
     from triton_sam.repository.setup import set_up_random
@@ -114,6 +116,9 @@ def prepare(folder: Path) -> None:
     write_repository(folder / "words", concept_spec(small=False))
     write_repository(folder / "words" / "clicks", concept_spec(small=False, concepts=False))
     (folder / _PICTURE).write_bytes(Pictures().jpeg())
+    (folder / _PHOTOGRAPHS).mkdir(exist_ok=True)
+    for photograph in PHOTOGRAPHS:
+        shutil.copy(sample_photograph(photograph), folder / _PHOTOGRAPHS)
 
 
 def run_part(name: str, part: Part, given: argparse.Namespace) -> list[Figure]:

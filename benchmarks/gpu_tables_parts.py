@@ -229,7 +229,10 @@ PARTS: dict[str, Part] = {
     "half-precision": Part(
         "masks in half precision against float32",
         "gpu_half_precision.json",
-        ("-m", "benchmarks", "half-precision", "--checkpoint", "{checkpoint}", "--output", "{file}"),
+        (
+            *("-m", "benchmarks", "half-precision", "--checkpoint", "{checkpoint}", "--output", "{file}"),
+            *("--folder", "{folder}/photographs"),
+        ),
         real_weights=True,
         writes_file=True,
     ),

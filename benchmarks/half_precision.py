@@ -37,20 +37,26 @@ _LEAST_IOU = 0.99
 _GRID = 6
 
 
-def run_half_precision(model: str, checkpoint: Path, photographs: int) -> Result:
-    """Measures a model of the catalogue with the weights of ``checkpoint``, on the first so many photographs."""
+def run_half_precision(model: str, checkpoint: Path, photographs: int, folder: Path | None = None) -> Result:
+    """Measures a model of the catalogue with the weights of ``checkpoint``, on the first so many photographs.
+
+    Args:
+        folder: of the photographs; scikit-image's by default.
+    """
     result = Result("half-precision", about={"model": model, "weights": checkpoint.name})
-    result.figures += measure_half_precision(get_spec(model), checkpoint, photographs)
+    result.figures += measure_half_precision(get_spec(model), checkpoint, photographs, folder)
     return result
 
 
-def measure_half_precision(spec: ModelSpec, checkpoint: Path, photographs: int) -> Iterator[Figure]:
+def measure_half_precision(
+    spec: ModelSpec, checkpoint: Path, photographs: int, folder: Path | None = None
+) -> Iterator[Figure]:
     """Mean and worst IoU of single clicks, a grid of them on each photograph; on a GPU if there is one."""
     spec = dataclasses.replace(spec, graphs=exported_graphs(spec.architecture, spec.side))
     network = build(spec.architecture, spec.side)
     fill(network, map_keys(read_checkpoint(checkpoint)))
     device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
-    chosen = list(pictures(PHOTOGRAPHS[:photographs]))
+    chosen = list(pictures(PHOTOGRAPHS[:photographs], folder))
     expected = _masks(spec, network, TorchOptions(device), chosen)
     for name, (encoder, rows) in PRECISIONS.items():
         found = _masks(spec, network, TorchOptions(device, encoder, rows), chosen)

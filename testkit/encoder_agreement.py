@@ -14,7 +14,6 @@ from PIL import Image
 from triton_sam.core.geometry import Frame
 from triton_sam.core.samples import photograph_folder
 from triton_sam.engines.inputs import preprocess
-from triton_sam.engines.onnx import open_session
 from triton_sam.errors import SetupError
 from triton_sam.models.specs import ModelSpec
 
@@ -80,6 +79,8 @@ def agreement(reference: Path, encoder: Path, decoder: Path, spec: ModelSpec, pi
     """Runs the same prompts on one image with both encoders: a grid of clicks, and boxes."""
     names = [name for name, _ in spec.encoder.outputs]
     pixels = encoder_pixels(spec, picture)
+    from triton_sam.engines.onnx import open_session  # photographs are also read where there is no ONNX Runtime
+
     decoder_session = open_session(decoder)
     answers = []
     for file in (reference, encoder):
@@ -104,9 +105,13 @@ def iou(first: npt.NDArray[np.bool_], second: npt.NDArray[np.bool_]) -> npt.NDAr
     return np.where(union == 0, 1.0, shared / np.maximum(union, 1))
 
 
-def pictures(names: Sequence[str] = PHOTOGRAPHS) -> Iterator[Image.Image]:
-    """The photographs, mode RGB."""
-    folder = photograph_folder()
+def pictures(names: Sequence[str] = PHOTOGRAPHS, folder: Path | None = None) -> Iterator[Image.Image]:
+    """The photographs, mode RGB.
+
+    Args:
+        folder: where they are; scikit-image's by default.
+    """
+    folder = folder or photograph_folder()
     if folder is None:
         raise SetupError("the photographs come with scikit-image: pip install 'triton-sam[demo]'")
     for name in names:
