@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from triton_sam.cli.bench_options import BenchOptions, with_options
 
 
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_benchmark_that_is_ended_closes_what_it_has_open(number: signal.Signals) -> None:
     app, closed = typer.Typer(), []

@@ -328,14 +328,6 @@ def test_close_ends_the_thread_and_may_be_said_twice() -> None:
         client.infer("llava", IMAGE, "What?")
 
 
-@pytest.fixture
-def interruptible() -> Iterator[None]:
-    """Processes that run tests beside others ignore Ctrl-C."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 @pytest.mark.usefixtures("interruptible")
 @pytest.mark.timeout(30)
 @pytest.mark.parametrize("slow", [0, 0.3], ids=["at once", "after a while"])

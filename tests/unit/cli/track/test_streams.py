@@ -8,7 +8,6 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,13 +22,7 @@ from tests.unit.client.video_server import FakeVideoServer
 from tests.video_clips import COUNT, HEIGHT, WIDTH, picture, write_jpegs
 from triton_sam.video import live
 
-
-@pytest.fixture(autouse=True)
-def ctrl_c() -> Iterator[None]:
-    """Ctrl-C interrupts, also where the tests run in the background of a shell, which ignores it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
+pytestmark = pytest.mark.usefixtures("interruptible")
 
 
 def mkv(count: int) -> bytes:
