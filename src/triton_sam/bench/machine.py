@@ -64,10 +64,23 @@ def _query_gpu(fields: str) -> str | None:
 
 
 def commit() -> str | None:
-    """The commit if the package runs from a checkout, with ``-dirty`` if files were changed since."""
-    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--exclude=*"]
+    """The commit if the package runs from a checkout, with ``-dirty`` if files were changed since.
+
+    Figures in docs/data are none of these: each measurement of a series writes some.
+    """
+    name = _git("describe", "--always", "--exclude=*")
+    if not name:
+        return None
+    changed = _git("status", "--porcelain", "--untracked-files=no", "--", ":/", ":(exclude,top)docs/data")
+    return f"{name}-dirty" if changed else name
+
+
+def _git(*words: str) -> str | None:
+    """What git says of the checkout around this file; None without git or a checkout."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        done = subprocess.run(
+            ["git", "-C", str(Path(__file__).parent), *words], capture_output=True, text=True, timeout=30, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return done.stdout.strip() or None if done.returncode == 0 else None
+    return done.stdout.strip() if done.returncode == 0 else None
