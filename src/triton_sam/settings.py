@@ -71,7 +71,10 @@ def _token_text(value: Any) -> Any:
 class Settings(VideoServiceSettings):
     """Settings of a machine. Limits protect the server from one request; queues from many."""
 
-    model_config = SettingsConfigDict(env_prefix="TRITON_SAM_", extra="ignore", populate_by_name=True)
+    # An empty variable is none: compose files cannot unset one.
+    model_config = SettingsConfigDict(
+        env_prefix="TRITON_SAM_", env_ignore_empty=True, extra="ignore", populate_by_name=True
+    )
 
     home: Path = Field(
         default_factory=lambda: user_cache_path("triton-sam"),
@@ -295,11 +298,6 @@ class Settings(VideoServiceSettings):
     @classmethod
     def _checked_token(cls, value: Any) -> Any:
         return _token_text(value)
-
-    @field_validator("tokens_file", "tls_certificate", "tls_key", mode="before")
-    @classmethod
-    def _empty_is_none(cls, value: Any) -> Any:
-        return None if value == "" else value  # compose files cannot unset a variable
 
     @field_validator("cors_origins", mode="before")
     @classmethod

@@ -99,6 +99,13 @@ def test_senseless_values_are_refused(name: str, value: str, monkeypatch: pytest
         Settings()
 
 
+@pytest.mark.parametrize("name", ["HOME", "URL", "CLICK_QUEUE", "TOKEN", "TLS_KEY", "TRITONSERVER", "DEVICES"])
+def test_an_empty_variable_is_not_set(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    without = Settings()
+    monkeypatch.setenv(f"TRITON_SAM_{name}", "")
+    assert Settings() == without
+
+
 def test_unknown_variables_of_ours_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRITON_SAM_FLIGHT_DIR", "/somewhere")
     assert Settings().max_points == 256

@@ -21,7 +21,7 @@ from triton_sam.client.link import ModelLink
 from triton_sam.client.sync_client import SAM2TritonClient
 from triton_sam.client.transport import connect
 from triton_sam.errors import InvalidInput, SetupError
-from triton_sam.models.catalog import DEFAULT_MODEL, FAMILY_DEFAULTS, get_spec
+from triton_sam.models.catalog import DEFAULT_MODEL, chosen_spec
 from triton_sam.models.specs import ModelSpec
 from triton_sam.repository.model_folders import newest_version
 from triton_sam.repository.segmenters import find_name, find_segmenters
@@ -56,7 +56,7 @@ class TargetOptions:
 
     @property
     def spec(self) -> ModelSpec:
-        return get_spec(FAMILY_DEFAULTS.get(self.model, self.model))
+        return chosen_spec(self.model)
 
 
 @dataclass(frozen=True, slots=True)

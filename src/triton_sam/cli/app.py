@@ -145,8 +145,8 @@ def demo(
             out.print(run_demo(running.urls["HTTP"], name, folder).text)
         if vlm:
             out.print(run_vlm_demo(running.urls["HTTP"], folder).text)
-        _print_urls(running)
         if not once:
+            _print_urls(running)
             _wait(running)
 
 

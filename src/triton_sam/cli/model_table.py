@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.table import Column, Table
 
 from triton_sam.console import out
-from triton_sam.models.catalog import CATALOG, get_spec
+from triton_sam.models.catalog import CATALOG, chosen_spec
 from triton_sam.models.specs import ModelSpec
 from triton_sam.models.vlm_catalog import VLM_CATALOG, get_vlm, is_vlm
 from triton_sam.models.vlm_specs import VlmSpec
@@ -49,8 +49,8 @@ def print_models(settings: Settings) -> None:
 
 
 def print_details(names: Sequence[str], settings: Settings) -> None:
-    """Everything about the named models, or about all."""
-    chosen: Sequence[Model] = [get_vlm(name) if is_vlm(name) else get_spec(name) for name in names]
+    """Everything about the named models (a family's name is its default), or about all."""
+    chosen: Sequence[Model] = [get_vlm(name) if is_vlm(name) else chosen_spec(name) for name in names]
     facts = current_facts(settings)
     for number, model in enumerate(chosen or _ALL):
         if number:

@@ -11,7 +11,7 @@ from rich.table import Table
 from triton_sam.cli.progress import download_progress
 from triton_sam.console import out
 from triton_sam.errors import InvalidInput
-from triton_sam.models.catalog import get_spec
+from triton_sam.models.catalog import chosen_spec, get_spec
 from triton_sam.models.specs import EngineChoice, Precision
 from triton_sam.models.vlm_catalog import get_vlm, is_vlm
 from triton_sam.models.vlm_specs import VlmSpec
@@ -78,26 +78,26 @@ def pull(
     if is_vlm(model_id):
         _pull_vlm(get_vlm(model_id), onnx)
         return
-    spec = get_spec(model_id)
+    spec = chosen_spec(model_id)
     store = WeightStore(get_settings().home)
     if onnx:
         with download_progress() as progress:
             folder = store.pull_plain(spec, progress)
-        out.print(f"the ready-made graphs of {model_id} are in {folder}")
+        out.print(f"the ready-made graphs of {spec.id} are in {folder}")
         return
     if spec.embedded and not checkpoint:
-        out.print(f"{model_id} is part of this package: `triton-sam setup {model_id}` makes it ready")
+        out.print(f"{spec.id} is part of this package: `triton-sam setup {spec.id}` makes it ready")
         return
     if checkpoint or not spec.files:
         with download_progress() as progress:
             path = store.pull_checkpoint(spec, progress)
-        out.print(f"the checkpoint of {model_id} is in {path}")
+        out.print(f"the checkpoint of {spec.id} is in {path}")
         return
     was_installed = store.is_installed(spec)
     with download_progress() as progress:
         store.pull(spec, progress)  # also verifies the files that are there
     already = " already" if was_installed else ""
-    out.print(f"{model_id} is installed{already}, {spec.size / 1e6:.0f} MB in {store.blobs}")
+    out.print(f"{spec.id} is installed{already}, {spec.size / 1e6:.0f} MB in {store.blobs}")
 
 
 def export(

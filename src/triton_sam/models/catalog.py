@@ -268,6 +268,11 @@ def get_spec(model_id: str) -> ModelSpec:
     return spec
 
 
+def chosen_spec(name: str) -> ModelSpec:
+    """The row of an id, or of a family's default."""
+    return get_spec(FAMILY_DEFAULTS.get(name, name))
+
+
 def find_spec(model_id: str) -> ModelSpec | None:
     """The row of an id, which may be an old one; None if there is none."""
     return CATALOG.get(present_id(model_id))
@@ -288,5 +293,5 @@ def resolve_ids(names: list[str]) -> list[ModelSpec]:
     """Rows of ids, of families (their default) and of ``all`` (every family's default), each once, in order."""
     ids: list[str] = []
     for name in names:
-        ids += FAMILY_DEFAULTS.values() if name == "all" else [FAMILY_DEFAULTS.get(name, name)]
-    return list({(spec := get_spec(model_id)).id: spec for model_id in ids}.values())
+        ids += FAMILY_DEFAULTS.values() if name == "all" else [name]
+    return list({(spec := chosen_spec(model_id)).id: spec for model_id in ids}.values())

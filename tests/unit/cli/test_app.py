@@ -111,7 +111,7 @@ def test_a_fix_keeps_its_brackets(monkeypatch: pytest.MonkeyPatch, capsys: pytes
     def fail(*_: object) -> None:
         raise SetupError("no server: pip install 'triton-sam[server]'")
 
-    monkeypatch.setattr(models, "get_spec", fail)
+    monkeypatch.setattr(models, "chosen_spec", fail)
     ended = run_main("pull", "x", monkeypatch=monkeypatch, capsys=capsys)
     assert_one_sentence(ended, "pip install 'triton-sam[server]'")
 
@@ -126,7 +126,7 @@ def test_a_fault_of_ours_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     def fail(_: str) -> None:
         raise ZeroDivisionError("[/oh]")
 
-    monkeypatch.setattr(models, "get_spec", fail)
+    monkeypatch.setattr(models, "chosen_spec", fail)
     ended = run_main("pull", "x", monkeypatch=monkeypatch, capsys=capsys)
     assert ended.code == 1
     assert ended.err == "error: ZeroDivisionError: [/oh] (this is a bug: --debug shows where)\n"

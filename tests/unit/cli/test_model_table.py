@@ -79,6 +79,12 @@ def test_one_model_in_full() -> None:
     assert "  state      downloaded\n" in shapes
 
 
+def test_a_family_is_its_default() -> None:
+    shown = runner.invoke(app.app, ["models", "show", "sam3"]).output
+    assert shown == runner.invoke(app.app, ["models", "show", "sam3:full"]).output
+    assert shown.startswith("sam3:full: ")
+
+
 def test_every_model_in_full_names_its_licence() -> None:
     done = runner.invoke(app.app, ["models", "show"])
     assert done.output.count("  licence    ") == len(MODELS)

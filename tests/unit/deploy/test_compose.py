@@ -120,10 +120,11 @@ def test_each_way_to_set_a_token_opens_that_door(file: str, variable: str) -> No
 
 
 @pytest.mark.parametrize("file", COMPOSE_FILES)
-def test_a_file_of_tokens_is_mounted_where_the_service_looks(file: str) -> None:
+def test_a_file_of_tokens_is_mounted_where_the_service_looks(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
     triton = service(file, "triton")
     named = triton["environment"]["TRITON_SAM_TOKENS_FILE"]
-    assert Settings(tokens_file=defaults(named)).tokens_file is None  # type: ignore[arg-type]
+    monkeypatch.setenv("TRITON_SAM_TOKENS_FILE", defaults(named))
+    assert Settings().tokens_file is None
     folder, _, secret = filled(named, TRITON_SAM_TOKENS_FILE="./tokens").rpartition("/")
     assert folder == "/run/secrets"
     assert secret in triton["secrets"]

@@ -15,7 +15,7 @@ from triton_sam.bench.users.generator import Generated, UsersLoad, let_work
 from triton_sam.bench.users.worker import SERVICE
 from triton_sam.errors import SetupError
 from triton_sam.installation import install_extra
-from triton_sam.models.catalog import FAMILY_DEFAULTS, get_spec
+from triton_sam.models.catalog import chosen_spec
 from triton_sam.settings import get_settings
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def measure_running(url: str, model: str, image: Path | None, side: int, load: U
         model: a catalogue id, or a family for its default model.
         image, side: as in :class:`Pictures`.
     """
-    spec = get_spec(FAMILY_DEFAULTS.get(model, model))
+    spec = chosen_spec(model)
     address = running.parse_url(url, load.through)
     name = running.find_model(address, load.through, spec.id)
     pictures = Pictures(image, side)
