@@ -7,9 +7,10 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
+from pydantic import TypeAdapter
 
 from tests.unit.helpers import PROXY_VARIABLES, FileServer
 
@@ -23,6 +24,32 @@ def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     """Unit tests talk to loopback, whatever the user's proxies are."""
     for name in PROXY_VARIABLES:
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _services_start_sooner() -> Iterator[None]:
+    """Hundreds of tests start a service each: what FastAPI derives from the same types is derived once, and nobody
+    waits until all garbage of a process that has imported everything is collected."""
+    try:
+        from fastapi._compat import v2
+
+        from triton_sam.service import uvicorn_thread
+    except ImportError:  # no service, or another FastAPI: the tests are slower
+        yield
+        return
+    known: dict[Any, TypeAdapter[Any]] = {}
+
+    def adapter(annotated: Any, *, config: Any = None) -> TypeAdapter[Any]:
+        kind, *fields = get_args(annotated)
+        key = (id(kind), repr(kind), repr(fields), repr(config))
+        if key not in known:
+            known[key] = TypeAdapter(annotated, config=config)
+        return known[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(v2, "TypeAdapter", adapter)
+        patch.setattr(uvicorn_thread, "freeze_garbage", lambda: None)
+        yield
 
 
 @pytest.fixture
