@@ -102,7 +102,7 @@ COMMIT = (
         ),
     ),
     # One more than cores: many tests wait for a thread or for another process.
-    Stage("unit", "pure logic, no server", pytest=("tests/unit", "-n", str(max(2, CORES + 1)))),
+    Stage("unit", "pure logic, no server", pytest=("tests/unit", "-n", str(CORES + 1))),
     Stage(
         "system",
         "the real Triton, its faults, the README and the page in Chromium",
