@@ -5,10 +5,12 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import math
 import os
 import statistics
 import tempfile
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -47,7 +49,8 @@ class Asker:
         self._server, self._pictures, self._instances = server, pictures, instances
         self._connection = Connection("127.0.0.1", server.port)
         self._numbers, self._texts = fresh_numbers(), fresh_numbers()
-        self.answers: list[dict[str, Any]] = []
+        #: The newest ones, as they came.
+        self.answers: deque[bytes | bytearray] = deque(maxlen=_KEPT)
 
     def request(self, text: str | None, key: str | None = None, **prompt: Any) -> bytes:
         """An image that the server has not seen, or one by its key, with a text: a new one if there is none."""
@@ -63,22 +66,28 @@ class Asker:
         return base64.b64decode(made.request)
 
     def ask(self, request: bytes) -> None:
-        """Keeps the answer's JSON; the masks are read too."""
+        """Waits for the whole answer, which is read later: that is not the server's time."""
         status, body = self._connection.send(request, keep_body=True)
         assert status == 200, body[:500]
+        self.answers.append(body)
+
+    def median_steps(self) -> dict[str, float]:
+        """Of the answers that are kept, which must be complete: what the server spent, in milliseconds."""
+        steps: dict[str, list[float]] = {}
+        for body in self.answers:
+            found = self._read(body)
+            for step, spent in found["timings_ms"].items():
+                steps.setdefault(step, []).append(spent)
+        return {step: round(statistics.median(values), 3) for step, values in steps.items()}
+
+    def _read(self, body: bytes | bytearray) -> dict[str, Any]:
         start = body.index(b'{"image_key"')
         found: dict[str, Any] = json.JSONDecoder().raw_decode(body[start:].decode("latin-1"))[0]
         (concept,) = found["concepts"]
         assert concept["returned"] == self._instances, concept
-        self.answers.append(found)
-
-    def median_steps(self) -> dict[str, float]:
-        """Of the answers that are kept: what the server spent, in milliseconds."""
-        steps: dict[str, list[float]] = {}
-        for answer in self.answers[-_KEPT:]:
-            for step, spent in answer["timings_ms"].items():
-                steps.setdefault(step, []).append(spent)
-        return {step: round(statistics.median(values), 3) for step, values in steps.items()}
+        masks = math.prod((self._instances, found["height"], -(-found["width"] // 8)))
+        assert len(body) > masks, f"{len(body)} bytes are no {self._instances} masks"
+        return found
 
     def close(self) -> None:
         self._connection.close()

@@ -193,7 +193,7 @@ class User:
         request = self._clicks[number % 10].replace(_KEY.encode(), key.encode(), 1)
         status, body = self._connection.send(request, keep_body=True)
         assert status == 200, body[:300]
-        return body
+        return bytes(body)
 
     def close(self) -> None:
         self._connection.close()

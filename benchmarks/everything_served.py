@@ -121,7 +121,7 @@ class Searcher:
         assert status == 200, body[:300]
         head, _ = json.JSONDecoder().raw_decode(body.decode("latin-1"))  # Triton's own, before the binary outputs
         length = int(head["outputs"][0]["parameters"]["binary_data_size"])
-        return body[-length + 4 :]  # after the length of the text
+        return bytes(body[-length + 4 :])  # after the length of the text
 
 
 def singles(server: Server, pictures: Pictures, key: str, seconds: float) -> float:

@@ -31,9 +31,9 @@ class Connection:
     def __init__(self, host: str, port: int) -> None:
         self._address = (host, port)
         self._socket: socket.socket | None = None
-        self._buffer = bytearray(_CHUNK)
+        self._buffer = memoryview(bytearray(_CHUNK))
 
-    def send(self, request: bytes | bytearray, *, keep_body: bool = False) -> tuple[int, bytes]:
+    def send(self, request: bytes | bytearray, *, keep_body: bool = False) -> tuple[int, bytes | bytearray]:
         """Sends a request; returns the status, and the body of a failure or with ``keep_body``.
 
         Raises OSError if the connection is lost.
@@ -48,7 +48,7 @@ class Connection:
             self.close()
             raise
 
-    def _receive(self, connection: socket.socket, keep_body: bool) -> tuple[int, bytes]:
+    def _receive(self, connection: socket.socket, keep_body: bool) -> tuple[int, bytes | bytearray]:
         head = b""
         while b"\r\n\r\n" not in head:
             data = connection.recv(_CHUNK)
@@ -59,17 +59,25 @@ class Connection:
         status = int(head[9:12])
         # With the start of the line: Triton also sends an Inference-Header-Content-Length.
         length = head.lower().split(b"\r\ncontent-length:", 1)[1].split(b"\r\n", 1)[0]
-        left = int(length) - len(body)
-        keep_body = keep_body or status != 200
-        kept = bytearray(body)  # bytes would be copied whole for each piece
-        while left > 0:
-            count = connection.recv_into(self._buffer, min(left, _CHUNK))
-            if not count:
-                raise ConnectionError("the server closed the connection")
-            if keep_body:
-                kept += memoryview(self._buffer)[:count]
-            left -= count
-        return status, bytes(kept) if keep_body else b""
+        whole, have = int(length), len(body)
+        if not keep_body and status == 200:
+            while have < whole:
+                have += self._take(connection, self._buffer[: whole - have])
+            return status, b""
+        # Received where it stays: answers of megabytes are not copied.
+        kept = bytearray(whole)
+        kept[:have] = body
+        view = memoryview(kept)
+        while have < whole:
+            have += self._take(connection, view[have:])
+        return status, kept
+
+    @staticmethod
+    def _take(connection: socket.socket, target: memoryview) -> int:
+        count = connection.recv_into(target)
+        if not count:
+            raise ConnectionError("the server closed the connection")
+        return count
 
     def close(self) -> None:
         if self._socket is not None:

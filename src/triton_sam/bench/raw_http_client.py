@@ -63,7 +63,7 @@ class RawHttpClient:
         """Clicks on an image, at one of the points; the response has packed bits and a score."""
         self._send(self._clicks[number % POINTS].replace(_NO_KEY.encode(), key.encode(), 1))
 
-    def _send(self, request: bytes | bytearray) -> bytes:
+    def _send(self, request: bytes | bytearray) -> bytes | bytearray:
         status, body = self._connection.send(request, keep_body=True)
         if status != 200:
             raise InternalError(f"the server returned {status}: {body[:200].decode(errors='replace')}")
