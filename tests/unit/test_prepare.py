@@ -167,6 +167,21 @@ def test_models_for_foreign_tools_alone(
     assert set_ups == []
 
 
+def test_a_family_is_the_model_with_its_name_here(settings: Settings, set_ups: list[tuple[str, Path]]) -> None:
+    write_repository(settings.repository)
+    for repository in (None, settings.repository):
+        assert prepare(["sam2"], settings, repository).segmenters == {"sam2": SPEC}
+    assert set_ups == []
+
+
+def test_a_family_is_its_default_where_no_model_has_its_name(
+    settings: Settings, set_ups: list[tuple[str, Path]]
+) -> None:
+    chosen = prepare(["sam1"], settings, None).segmenters
+    assert [spec.id for spec in chosen.values()] == ["sam1:vit_h"]
+    assert set_ups == [("sam1:vit_h", settings.repository)]
+
+
 def test_an_unknown_model(settings: Settings, set_ups: list[tuple[str, Path]]) -> None:
     with pytest.raises(InvalidInput, match="sam9:huge"):
         prepare([DEFAULT_MODEL, "sam9:huge"], settings, None)

@@ -48,7 +48,8 @@ def models(context: typer.Context) -> None:
 @models_app.command("show")
 def models_show(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="ID", help="For example sam2:tiny; default: all.")
+        list[str] | None,
+        typer.Argument(metavar="ID", help="For example sam2:tiny, or a family for its default; without: all."),
     ] = None,
 ) -> None:
     """Show models in full: state, next steps, size, licence."""
@@ -66,7 +67,7 @@ def models_rm(model_id: Annotated[str, typer.Argument(metavar="ID")]) -> None:
 
 
 def pull(
-    model_id: Annotated[str, typer.Argument(metavar="ID", help="For example sam2:tiny.")],
+    model_id: Annotated[str, typer.Argument(metavar="ID", help="For example sam2:tiny, or a family for its default.")],
     checkpoint: Annotated[
         bool, typer.Option("--checkpoint", help="The official checkpoint, even if ready-made graphs exist.")
     ] = False,

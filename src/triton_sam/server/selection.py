@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from triton_sam.errors import SetupError
-from triton_sam.models.catalog import DEFAULT_MODEL, get_spec
+from triton_sam.models.catalog import DEFAULT_MODEL, FAMILY_DEFAULTS, get_spec
 from triton_sam.models.specs import EIGHT_BIT_ENCODER_FILE, OLD_EIGHT_BIT_ENCODER_FILE, ModelSpec
 from triton_sam.models.vlm_catalog import get_vlm, is_vlm
 from triton_sam.models.vlm_specs import VlmSpec
@@ -47,9 +47,12 @@ def prepare(
 ) -> ModelSelection:
     """Chooses the models of ``ids``, or all that are set up, and sets up those that are not.
 
+    A family's name is the model that has it in the repository, or else the family's default.
     The weights of a vision-language model are downloaded at its first request, not here. A repository of the user's own
     is read, never written. One that only holds models for other tools gives an empty selection.
     """
+    named = find_segmenters(repository or settings.repository)
+    ids = [_id_of(name, named) if name in FAMILY_DEFAULTS else name for name in ids]
     vlms = [get_vlm(name) for name in ids if is_vlm(name)]
     specs = [get_spec(name) for name in ids if not is_vlm(name)] if repository is None else []
     facts = survey(settings, repository)
@@ -62,7 +65,7 @@ def prepare(
     chosen = list(ids)
     if not ids and not vlms:
         found_vlms = find_vlms(repository).values()
-        there = [spec.id for spec in find_segmenters(repository).values()]
+        there = [spec.id for spec in named.values()]
         runnable = _runnable([*there, *(vlm.id for vlm in found_vlms)], facts)
         chosen = [name for name in runnable if not is_vlm(name)]
         vlms = [vlm for vlm in found_vlms if vlm.id in runnable]
@@ -79,6 +82,10 @@ def prepare(
     names = [find_name(spec, repository) for spec in specs]
     segmenters = {name: found[name] for name in names if name in found}
     return ModelSelection(repository, segmenters, {vlm.name: vlm for vlm in vlms})
+
+
+def _id_of(family: str, named: Mapping[str, ModelSpec]) -> str:
+    return named[family].id if family in named else FAMILY_DEFAULTS[family]
 
 
 def _select(
