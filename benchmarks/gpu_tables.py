@@ -29,15 +29,16 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from PIL import Image
+
 from benchmarks.gpu_tables_parts import PARTS, Part
 from triton_sam.bench.figures import Figure, short
 from triton_sam.bench.machine import commit, machine
-from triton_sam.bench.pictures import Pictures
 
 ROOT = Path(__file__).resolve().parents[1]
 CHECKPOINT = "sam2_hiera_tiny_image_fp16.safetensors"
-#: In the folder: the sample photograph, and others, which a GPU machine may lack.
-_PICTURE, _PHOTOGRAPHS = "photograph.jpg", "photographs"
+#: In the folder: photographs, which a GPU machine may lack.
+_PHOTOGRAPHS = "photographs"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -75,7 +76,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--output", type=Path, default=ROOT / "docs" / "data", help="where the JSON files are written")
     parser.add_argument("--checkpoint", type=Path, help=f"weights of sam2:tiny; default: shared/weights/{CHECKPOINT}")
     parser.add_argument("--commit", help="of the code, where there is no clone")
-    parser.add_argument("--prepare", action="store_true", help="only write the model repositories")
+    parser.add_argument("--prepare", action="store_true", help="only write the model repositories and photographs")
     given = parser.parse_args(arguments)
     if unknown := set(given.parts) - set(PARTS):
         parser.error(f"no such part: {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
@@ -115,10 +116,18 @@ def prepare(folder: Path) -> None:
     shutil.rmtree(folder / "words", ignore_errors=True)
     write_repository(folder / "words", concept_spec(small=False))
     write_repository(folder / "words" / "clicks", concept_spec(small=False, concepts=False))
-    (folder / _PICTURE).write_bytes(Pictures().jpeg())
+    with Image.open(sample_photograph()) as opened:
+        photograph = opened.convert("RGB")
+    for width, height in sorted({part.picture for part in PARTS.values() if part.picture is not None}):
+        resized = photograph.resize((width, height), Image.Resampling.LANCZOS)
+        resized.save(folder / _picture(width, height), quality=95)
     (folder / _PHOTOGRAPHS).mkdir(exist_ok=True)
-    for photograph in PHOTOGRAPHS:
-        shutil.copy(sample_photograph(photograph), folder / _PHOTOGRAPHS)
+    for name in PHOTOGRAPHS:
+        shutil.copy(sample_photograph(name), folder / _PHOTOGRAPHS)
+
+
+def _picture(width: int, height: int) -> str:
+    return f"photograph_{width}x{height}.jpg"
 
 
 def run_part(name: str, part: Part, given: argparse.Namespace) -> list[Figure]:
@@ -141,8 +150,8 @@ def run_part(name: str, part: Part, given: argparse.Namespace) -> list[Figure]:
     out = given.folder / f"out-{name}"
     out.mkdir(exist_ok=True)
     environment = os.environ | part.environment | {"TRITON_SAM_HOME": str(home), "OUT": str(out)}
-    if (given.folder / _PICTURE).exists():
-        environment.setdefault("SCALE_IMAGE", str(given.folder / _PICTURE))
+    if part.picture is not None:
+        environment["SCALE_IMAGE"] = str(given.folder / _picture(*part.picture))
     if "TRITON" in environment:
         environment.setdefault("TRITON_SAM_TRITONSERVER", environment["TRITON"])
     log = out / "stdout.log"

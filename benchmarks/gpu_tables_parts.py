@@ -29,6 +29,7 @@ class Part:
         models: what was measured, in a few words.
         seconds: it is ended after these.
         repository: in the folder.
+        picture: width and height of the photograph that clients send, if the command takes one.
         home: the part whose compiled code is used; its own by default.
         first_start: whether compiled code is removed first.
         real_weights: whether the checkpoint is needed.
@@ -43,6 +44,7 @@ class Part:
     seconds: float = 300.0
     environment: Mapping[str, str] = field(default_factory=dict)
     repository: str = ""
+    picture: tuple[int, int] | None = None
     home: str = ""
     first_start: bool = False
     real_weights: bool = False
@@ -173,13 +175,16 @@ def words(lines: Lines) -> Iterator[Figure]:
 
 
 _BASE = {"model": "sam2.1:base_plus", "weights": "random"}
+_LARGE = (1536, 1024)
+_CLICKS = _BASE | {"image": "coffee.png as a JPEG of 1536 x 1024 px"}
 PARTS: dict[str, Part] = {
     "clicks": Part(
         "starts, images, clicks, and crowds of both, in one process and in six",
         "gpu.json",
         ("-m", "benchmarks.device_scale", "{folder}/clicks", "0", str(_PROCESSES)),
         clicks,
-        _BASE,
+        _CLICKS,
+        picture=_LARGE,
         seconds=540,
         first_start=True,
     ),
@@ -188,7 +193,8 @@ PARTS: dict[str, Part] = {
         "gpu_service.json",
         ("-m", "benchmarks.service_scale", "{folder}/clicks", "4"),
         service,
-        _BASE,
+        _CLICKS,
+        picture=_LARGE,
         environment={"TRITON_SAM_PROCESSES": str(_PROCESSES), "SCALE_FORMS": "rle,bits"},
         home="clicks",
     ),
@@ -197,7 +203,8 @@ PARTS: dict[str, Part] = {
         "gpu_kills.json",
         ("-m", "benchmarks.device_kills", "{folder}/clicks", str(_PROCESSES), "30"),
         kills,
-        _BASE,
+        _CLICKS,
+        picture=_LARGE,
         home="clicks",
     ),
     "everything": Part(
@@ -222,7 +229,8 @@ PARTS: dict[str, Part] = {
         "gpu_words.json",
         ("-m", "benchmarks.concepts_device", "{folder}/words"),
         words,
-        {"model": "sam3:full", "weights": "random", "image": "JPEG of 1024 x 1024 px, 30 instances"},
+        {"model": "sam3:full", "weights": "random", "image": "coffee.png as a JPEG of 1024 x 1024 px, 30 instances"},
+        picture=(1024, 1024),
         seconds=540,
         environment={"TRITON_SAM_ENCODE_BATCH": "1"},  # concepts_steps compiles for one image at a time
     ),

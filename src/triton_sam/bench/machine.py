@@ -69,9 +69,9 @@ def commit() -> str | None:
     Figures in docs/data are none of these: each measurement of a series writes some.
     """
     name = _git("describe", "--always", "--exclude=*")
-    if not name:
-        return None
     changed = _git("status", "--porcelain", "--untracked-files=no", "--", ":/", ":(exclude,top)docs/data")
+    if not name or changed is None:
+        return None
     return f"{name}-dirty" if changed else name
 
 

@@ -26,12 +26,14 @@ TABLE = "result.md"
 
 def command_line(program: str = "triton-sam") -> str:
     """The command as it was typed; paths that leave the working folder are reduced to their last part."""
-    words = (word if _is_inside(word) else Path(word).name for word in sys.argv[1:])
-    return f"{program} {shlex.join(words)}"
+    return f"{program} {shlex.join(map(_without_outside, sys.argv[1:]))}"
 
 
-def _is_inside(word: str) -> bool:
-    return not Path(word).is_absolute() and ".." not in Path(word).parts
+def _without_outside(word: str) -> str:
+    option, equals, value = word.rpartition("=") if word.startswith("-") else ("", "", word)
+    path = Path(value)
+    outside = path.is_absolute() or ".." in path.parts or value.startswith("~")
+    return option + equals + (path.name if outside else value)
 
 
 def _now() -> str:

@@ -10,7 +10,7 @@ from tests.unit.bench.helpers import result
 from triton_sam.bench import machine, plots
 from triton_sam.bench.figures import Figure
 from triton_sam.bench.report import markdown
-from triton_sam.bench.results import read, write
+from triton_sam.bench.results import command_line, read, write
 from triton_sam.errors import InvalidInput, SetupError
 
 FIGURE = Figure("click", 1.5, "ms", 2.0, "by hand", better="lower")
@@ -96,3 +96,20 @@ def test_a_machine_without_a_gpu_has_no_entry_for_it(monkeypatch: pytest.MonkeyP
     assert "gpu" not in about
     assert {"cpu", "python", "triton-sam"} <= set(about)
     assert machine.gpu_bytes() is None
+
+
+@pytest.mark.parametrize(
+    ("word", "told"),
+    [
+        ("docs/data/click.json", "docs/data/click.json"),
+        ("/home/anna/x.pt", "x.pt"),
+        ("../shared/x.pt", "x.pt"),
+        ("--checkpoint=/home/anna/x.pt", "--checkpoint=x.pt"),
+        ("--output=../x", "--output=x"),
+        ("--image=~/x.png", "--image=x.png"),
+        ("--rounds=15", "--rounds=15"),
+    ],
+)
+def test_the_command_names_no_path_outside_of_the_folder(word: str, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["/usr/bin/triton-sam", "bench", word])
+    assert command_line() == f"triton-sam bench {told}"
