@@ -1,6 +1,6 @@
 """Trains ``sam3:shapes``: ``python -m training.concepts.train OUT --seconds 500``.
 
-On an H200 in two calls: ``--state FILE --part 0 0.5``, and ``--state FILE --part 0.5 1``, which goes on from FILE.
+In several calls with ``--state FILE``: ``--part 0 0.5``, then ``--part 0.5 1`` goes on from FILE. README.md has more.
 ``--scenes 2 --seconds 60`` shows on a processor that it runs.
 """
 

@@ -129,7 +129,7 @@ _SHAPES = ModelSpec(
     architecture=_SMALL_PERCEPTION,
     graphs=exported_graphs(_SMALL_PERCEPTION, 336),
     assembly=Assembly("concepts/network.safetensors", "concepts/recipes", "concepts/tokenizer.json"),
-    parameters=6.4,
+    parameters=6.6,
     best_for="trying words on drawn shapes; a toy",
     prompts=_KINDS_WITH_TEXT,
 )

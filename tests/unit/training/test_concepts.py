@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.torch import load_file
 from training.concepts import train
 from training.concepts.evaluate import judge, judge_clicks
 from training.concepts.evaluation_scenes import Asked, Scene, make_scene
@@ -19,6 +20,8 @@ from training.concepts.matching import STEP, match_many, match_one
 from training.concepts.network import PADDING, SIDE, ConceptNetwork, load_weights, network_weights, roi_align
 from training.concepts.scenes import Batch, Phrases, Scenes
 from training.concepts.words import ANY, COLOURS, SHAPES, VISUAL, Concept, make_tokenizer
+
+from triton_sam.models.bundled import bundled_path
 
 pytestmark = pytest.mark.torch
 
@@ -155,6 +158,14 @@ def test_a_step_reaches_every_weight_and_training_goes_on_where_it_ended(tmp_pat
     assert again._steps == 7
     for old, new in zip(training._mean.parameters(), again._mean.parameters(), strict=True):
         assert torch.equal(old, new)
+
+
+def test_training_begins_with_a_network_and_has_no_hints_then(tmp_path: Path, batch: Batch) -> None:
+    begin = bundled_path("concepts/network.safetensors")
+    training = train.Training(_options(tmp_path, begin=begin))
+    for name, one in network_weights(training.network).items():
+        torch.testing.assert_close(one.half(), load_file(begin)[name].half())
+    assert not {"shown", "shapes", "covered", "named"} & set(training.losses(batch))
 
 
 @torch.inference_mode()
