@@ -99,7 +99,7 @@ def test_senseless_values_are_refused(name: str, value: str, monkeypatch: pytest
         Settings()
 
 
-@pytest.mark.parametrize("name", ["HOME", "URL", "CLICK_QUEUE", "TOKEN", "TLS_KEY", "TRITONSERVER", "DEVICES"])
+@pytest.mark.parametrize("name", ["HOME", "URL", "CLICK_QUEUE", "TLS_KEY", "TRITONSERVER", "CACHE_BYTES"])
 def test_an_empty_variable_is_not_set(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     without = Settings()
     monkeypatch.setenv(f"TRITON_SAM_{name}", "")

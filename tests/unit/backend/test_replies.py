@@ -9,8 +9,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from triton_sam.backend.concept_replies import build_concepts
 from triton_sam.backend.jobs import Needs, SegmentJob
 from triton_sam.backend.replies import ALL_OUTPUTS, DEFAULT_OUTPUTS, ModelInfo, build_reply, needs_of, wanted_outputs
+from triton_sam.core.concepts.request import ConceptPrompt, ConceptRequest
 from triton_sam.core.geometry import Frame, ResizePolicy
 from triton_sam.core.mask_cleaning import Cleaning, clean_mask
 from triton_sam.core.masks import FORMATS, decode, full_size, polygons, unpack_bits
@@ -251,6 +253,16 @@ def test_packed_masks_of_one_object_are_not_copied(objects: int, each: int, copi
     masks = build_reply(job("bits", objects), given, WHO, {"masks"})["masks"]
     assert np.array_equal(unpack_bits(masks, WIDTH), expected)
     assert np.shares_memory(masks, packed) is not copied
+
+
+def test_packed_masks_of_one_concept_are_not_copied() -> None:
+    (found,) = answers(1, 3)
+    packed = np.packbits(expected_masks([found]), axis=2)
+    asked = job("bits")
+    concept = ConceptPrompt("coin", np.zeros((0, 4), np.float32), np.zeros(0, np.int32))
+    asked.prompt = Prompt((), format="bits", concepts=ConceptRequest((concept,)))
+    masks = build_concepts(asked, [Decoded(found.scores, None, packed)], WHO, {"masks"})["masks"]
+    assert np.shares_memory(masks, packed)
 
 
 def test_without_cleaning_the_response_says_nothing_of_it() -> None:
