@@ -30,7 +30,7 @@ def command_line(program: str = "triton-sam") -> str:
 
 
 def _without_outside(word: str) -> str:
-    option, equals, value = word.rpartition("=") if word.startswith("-") else ("", "", word)
+    option, equals, value = word.partition("=") if word.startswith("-") else ("", "", word)
     path = Path(value)
     outside = path.is_absolute() or ".." in path.parts or value.startswith("~")
     return option + equals + (path.name if outside else value)
