@@ -6,11 +6,13 @@ The same arithmetic as :class:`~triton_sam.networks.concept_layers.ConceptLayers
 - The prompt is the same for all layers, and so is the image for all layers of the decoder: one matrix product makes the
   keys and values of all of them.
 - The bias that boxes give to attention is the sum of one for rows and one for columns; it is added where it is needed.
+- Products of matrices have shapes that fill a GPU: see :class:`_EdgeBias` and :meth:`_DecoderLayer._look`.
 - Masks are left to those who choose: see :meth:`DetectStep.forward`.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -23,6 +25,9 @@ from triton_sam.engines.torch.concept_pixels import Pixels
 from triton_sam.engines.torch.perception import fixed
 from triton_sam.networks.concept_blocks import BLOCKED, box_edges, inverse_sigmoid, place_bias, waves
 from triton_sam.networks.concept_layers import MOST_PRESENCE, PADDING
+
+#: Rows of cells in a part of the image, at most: see :meth:`_DecoderLayer._look`.
+_ROWS_OF_A_PART = 8
 
 
 class DetectStep(nn.Module):
@@ -154,7 +159,7 @@ class _Decoder(nn.Module):
         self.start = fixed(decoder.reference_points.weight.sigmoid())
         self.place, self.box, self.presence = decoder.ref_point_head, decoder.box_head, decoder.presence_head
         self.norm, self.presence_norm = decoder.output_layer_norm, decoder.presence_layer_norm
-        self.rows, self.columns = decoder.box_rpb_embed_y, decoder.box_rpb_embed_x
+        self.rows, self.columns = _EdgeBias(decoder.box_rpb_embed_y), _EdgeBias(decoder.box_rpb_embed_x)
         self.each = self.queries.shape[1] // 2
 
     def forward(
@@ -181,6 +186,21 @@ class _Decoder(nn.Module):
             for which, embed in ((1, self.rows), (0, self.columns))
         )
         return rows[..., None], columns[..., None, :]
+
+
+class _EdgeBias(nn.Module):
+    """What a cell's two distances from a box's edges give to attention. [B,Q,g,2] -> [B,Q,g,H]."""
+
+    def __init__(self, embed: Any) -> None:
+        super().__init__()
+        self.first, self.last = embed.layer1, embed.layer2
+
+    def forward(self, away: Tensor) -> Tensor:
+        # A matrix product with two terms takes as long as one with hundreds, and compilers fuse these with the ReLU.
+        low, high = self.first.weight.unbind(1)
+        state = away[..., :1] * low + away[..., 1:] * high + self.first.bias
+        result: Tensor = self.last(functional.relu(state))
+        return result
 
 
 class _DecoderLayer(nn.Module):
@@ -215,11 +235,23 @@ class _DecoderLayer(nn.Module):
         return result
 
     def _look(self, placed: Tensor, keys: Tensor, bias: tuple[Tensor, Tensor]) -> Tensor:
-        """Attention to the image with a bias, in products of matrices: so few queries leave fused kernels idle."""
+        """Attention to the image with a bias.
+
+        In products of matrices, because so few queries leave fused kernels idle, and in parts of the image that are
+        joined at the end, because one product with all cells, and one softmax over them, leave most of a GPU idle too.
+        """
         heads = self.to_image.heads
         key, value = (split(part.float(), heads) for part in keys.chunk(2, dim=2))
         query = split(self.to_image.query(placed), heads)
         scores = (query * query.shape[-1] ** -0.5) @ key.transpose(2, 3)
         rows, columns = bias
-        scores = scores.unflatten(3, (rows.shape[3], columns.shape[4])) + rows + columns
-        return self.to_image.joined(scores.flatten(3).softmax(dim=-1) @ value)
+        high, wide = math.gcd(rows.shape[3], _ROWS_OF_A_PART), columns.shape[4]
+        rows = rows.reshape(*rows.shape[:3], -1, high, 1)
+        scores = scores.reshape(*scores.shape[:3], -1, high, wide) + rows + columns[:, :, :, None]
+        scores = scores.flatten(4).transpose(2, 3)  # [B,H,parts,1+Q,cells]
+        most = scores.amax(dim=4, keepdim=True)
+        weights = (scores - most).exp()
+        seen = weights @ value.reshape(*value.shape[:2], scores.shape[2], -1, value.shape[3])
+        share = (most - most.amax(dim=2, keepdim=True)).exp()
+        whole = (weights.sum(dim=4, keepdim=True) * share).sum(dim=2)
+        return self.to_image.joined((seen * share).sum(dim=2) / whole)
