@@ -90,10 +90,10 @@ def build_concepts(
     job.mark("answer", started)
     job.timings["total"] = (time.perf_counter() - job.received) * 1e3
     if "result_json" in wanted:
-        boxes = [box for instances in job.instances for box in instances.boxes.tolist()]
+        boxes = [[round(side, 3) for side in box] for instances in job.instances for box in instances.boxes.tolist()]
+        # The text of finite numbers is JSON: to encode each alone takes longer than everything else here.
         listed = [
-            f'{entry.mask[:-1]}, "score": {json.dumps(entry.score)}, '
-            f'"box": {json.dumps([round(side, 3) for side in box])}, "concept": {entry.object}}}'
+            f'{entry.mask[:-1]}, "score": {entry.score!r}, "box": {box!r}, "concept": {entry.object}}}'
             for entry, box in zip(entries, boxes, strict=True)
         ]
         head = {**result_of(job, info), "concepts": _concepts(job)}

@@ -113,6 +113,8 @@ def mask_entries(
     """
     form, clean = prompt.format, prompt.clean
     needs = needs_of(prompt, wanted)
+    # All masks whose pixels are in the tensor have the same text.
+    same = json.dumps(_head(form, frame)) if form == "bits" and "masks" in wanted else None
     entries: list[MaskEntry] = []
     packed = []
     for index, answer in enumerate(decoded):
@@ -122,12 +124,14 @@ def mask_entries(
             if pixels is not None and "masks" in wanted:
                 packed.append(pixels.packed)
             if "result_json" in wanted:
-                if form == "rle" and clean is None:
-                    body = _rle(answer, which, frame)
+                if same is not None:
+                    text = same
+                elif form == "rle" and clean is None:
+                    text = json.dumps(_rle(answer, which, frame))
                 else:
                     logits = None if _is_from_pixels(form, clean) else mask_logits(answer)[which]
-                    body = _entry(form, logits, pixels, frame, wanted)
-                entries.append(MaskEntry(json.dumps(body), float(score), index))
+                    text = json.dumps(_entry(form, logits, pixels, frame, wanted))
+                entries.append(MaskEntry(text, float(score), index))
     return entries, packed
 
 
@@ -230,6 +234,10 @@ def _rle(answer: Decoded, which: int, frame: Frame) -> dict[str, Any]:
     return masks.full_size_rle(mask_logits(answer)[which], frame)
 
 
+def _head(form: str, frame: Frame) -> dict[str, Any]:
+    return {"encoding": form, "width": frame.width, "height": frame.height}
+
+
 def _entry(
     form: str, logits: npt.NDArray[np.float32] | None, pixels: _Pixels | None, frame: Frame, wanted: Set[str]
 ) -> dict[str, Any]:
@@ -237,9 +245,7 @@ def _entry(
 
     Data that is also a tensor of the response is not sent twice.
     """
-    head = {"encoding": form, "width": frame.width, "height": frame.height}
-    if form == "bits" and "masks" in wanted:
-        return head
+    head = _head(form, frame)
     if logits is None:
         assert pixels is not None
         if form == "bits":
