@@ -223,8 +223,7 @@ class LocalCore:
         cached = self._cache.get(job.image_key, background=job.background)
         self._metrics.count("cache_hits" if cached is not None else "cache_misses")
         self._scheduler.submit_image(job, encoded)
-        if not self.on_cpu:
-            time.sleep(0)  # hands Python's lock to the thread that reads the image, which would wait 0.1 ms for it
+        self._hand_over()
 
     def _submit_step(self, job: SegmentJob, image: bytes | None) -> None:
         """Passes a step of a video on. One whose frame is no image has its turn too, so that those behind it wait."""
@@ -250,6 +249,13 @@ class LocalCore:
         job.embedding = embedding
         self._scheduler.submit_click(job)
         self._metrics.count("cache_hits")
+        if job.wants_concepts:
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        """Hands Python's lock to the thread that was told of a job, which would wait 0.1 ms for it."""
+        if not self.on_cpu:
+            time.sleep(0)
 
     def _submit_embedding(self, job: SegmentJob, array: npt.NDArray[np.float32], prompt: Prompt) -> None:
         if prompt.concepts is not None:

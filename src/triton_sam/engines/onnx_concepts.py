@@ -77,7 +77,8 @@ class OnnxConcepts:
 
     def check_text(self, text: str) -> None:
         """See :class:`~triton_sam.engines.concepts.ConceptEngine`."""
-        self._tokenizer.encode(text)
+        if text not in self._known:
+            self._tokenizer.encode(text)
 
     def find(self, rows: Sequence[ConceptRow]) -> list[Instances]:
         """Rows of any images, in order; those of one image go through the detector together."""
