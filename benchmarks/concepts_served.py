@@ -5,20 +5,25 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
-import math
 import os
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 
 from benchmarks.concepts_model import write_words
 from benchmarks.device_scale import MODEL, Server, User, milliseconds, say, timed
+from benchmarks.gpu_tables_parts import HTTP, MEMORY
 from triton_sam.bench.load_clients import infer_request
 from triton_sam.bench.load_worker import Connection
 from triton_sam.bench.pictures import Pictures, fresh_numbers
+from triton_sam.client.masks_memory import MasksMemory
+from triton_sam.core.masks_memory import PARAMETER, received_shape
 from triton_sam.models.specs import CONCEPTS_FILE, NETWORK_FILE, TOKENIZER_FILE, ModelSpec
 
 _CLICKS = 300
@@ -43,11 +48,29 @@ def write_repository(folder: Path, spec: ModelSpec) -> None:
     (folder / MODEL / "1" / NETWORK_FILE).unlink()
 
 
+class Answer(NamedTuple):
+    """What came back.
+
+    Attributes:
+        seconds: until it was there.
+        steps: what the server says of its steps, in milliseconds.
+        masks: [K,H,ceil(W/8)] uint8.
+    """
+
+    seconds: float
+    steps: dict[str, float]
+    masks: npt.NDArray[np.uint8]
+
+
 class Asker:
     """One person with one connection, who asks for concepts."""
 
-    def __init__(self, server: Server, pictures: Pictures, instances: int) -> None:
-        self._server, self._pictures, self._instances = server, pictures, instances
+    def __init__(self, server: Server, pictures: Pictures, instances: int, memory: MasksMemory | None = None) -> None:
+        """
+        Args:
+            memory: in which masks are wanted; None: they come through the connection.
+        """
+        self._server, self._pictures, self._instances, self._memory = server, pictures, instances, memory
         self._connection = Connection("127.0.0.1", server.port)
         self._room = memoryview(bytearray(_ANSWER_BYTES))
         self._numbers, self._texts = fresh_numbers(), fresh_numbers()
@@ -61,29 +84,37 @@ class Asker:
             inputs["image"] = self._pictures.jpeg(next(self._numbers))
         else:
             inputs["image_key"] = key.encode()
+        parameters = {} if self._memory is None else {PARAMETER: str(self._memory.place)}
         outputs = ("result_json", "masks", "scores")
-        made = infer_request(self._server.url, MODEL, inputs, outputs, session="one")
+        made = infer_request(self._server.url, MODEL, inputs, outputs, session="one", parameters=parameters)
         return base64.b64decode(made.request)
 
-    def ask(self, request: bytes) -> tuple[float, dict[str, float]]:
-        """Seconds until the whole answer is there, and what the server says of its steps, in milliseconds.
-
-        The answer is received in memory that is used again, and read when the time is taken: that is not the server's.
-        """
+    def ask(self, request: bytes) -> Answer:
+        """Waits for the whole answer, in memory that is used again. It is read later: that is not the server's time."""
         begun = time.perf_counter()
         status, body = self._connection.send_into(request, self._room)
         seconds = time.perf_counter() - begun
         assert status == 200, bytes(body[:500])
-        return seconds, self._read(bytes(body))["timings_ms"]
+        return self._read(bytes(body), seconds)
 
-    def _read(self, body: bytes) -> dict[str, Any]:
-        start = body.index(b'{"image_key"')
-        found: dict[str, Any] = json.JSONDecoder().raw_decode(body[start:].decode("latin-1"))[0]
+    def _read(self, body: bytes, seconds: float) -> Answer:
+        head, at = json.JSONDecoder().raw_decode(body.decode("latin-1"))
+        parts: dict[str, tuple[list[int], bytes]] = {}
+        for output in head["outputs"]:
+            size = output["parameters"]["binary_data_size"]
+            parts[output["name"]] = output["shape"], body[at : at + size]
+            at += size
+        found = json.loads(parts["result_json"][1][4:])  # after its length
         (concept,) = found["concepts"]
         assert concept["returned"] == self._instances, concept
-        masks = math.prod((self._instances, found["height"], -(-found["width"] // 8)))
-        assert len(body) > masks, f"{len(body)} bytes are no {self._instances} masks"
-        return found
+        shape, data = parts["masks"]
+        masks = np.frombuffer(data, np.uint8).reshape(shape)
+        if self._memory is not None:
+            written = received_shape(masks, self._memory.place)
+            assert written is not None, f"masks {masks.shape} came through the connection"
+            masks = self._memory.masks(written)
+        assert masks.shape == (self._instances, found["height"], -(-found["width"] // 8)), masks.shape
+        return Answer(seconds, found["timings_ms"], masks)
 
     def close(self) -> None:
         self._connection.close()
@@ -134,29 +165,38 @@ def _log_folder(name: str) -> Iterator[None]:
 
 
 def measure_words(server: Server, pictures: Pictures, rounds: int, instances: int, bars: Mapping[str, float]) -> None:
-    """Prints medians of each kind of request, and the steps of the last one of each."""
-    asker, user = Asker(server, pictures, instances), User(server, pictures)
+    """Prints medians of each kind of request: masks through the connection, and in memory that the client offers."""
+    memory, user = MasksMemory(_ANSWER_BYTES), User(server, pictures)
+    askers = {HTTP: Asker(server, pictures, instances), MEMORY: Asker(server, pictures, instances, memory)}
     try:
         keys = [user.new_image() for _ in range(2)]
-        kinds: dict[str, Any] = {
-            "new image, new text": lambda _: asker.request(None),
-            "new text": lambda _: asker.request(None, keys[0]),
-            "known text": lambda number: asker.request("coin", keys[number % 2]),
-            "known text, the same image as before": lambda _: asker.request("coin", keys[0]),
-            "one example": lambda _: asker.request(
-                "coin", keys[0], exemplars=[[100, 100, 300, 300]], exemplar_labels=[1]
-            ),
-        }
-        for what, request in kinds.items():
-            told = [asker.ask(request(number)) for number in range(_FIRST + rounds)][_FIRST:]
-            taken = milliseconds([seconds for seconds, _ in told])
-            steps = {step: round(statistics.median(each[step] for _, each in told), 3) for step in told[0][1]}
-            bar = bars.get(what)
-            met = {} if bar is None else {"bar_ms": bar, "met": taken["p50"] <= bar}
-            say(served=what, ms=taken, **met, steps_ms=steps)
+        sent, written = (asker.ask(asker.request("coin", keys[0])).masks for asker in askers.values())
+        assert np.array_equal(sent, written)
+        for way, asker in askers.items():
+            for what, request in _kinds(asker, keys).items():
+                told = [asker.ask(request(number)) for number in range(_FIRST + rounds)][_FIRST:]
+                taken = milliseconds([one.seconds for one in told])
+                steps = {step: round(statistics.median(one.steps[step] for one in told), 3) for step in told[0].steps}
+                bar = bars.get(what)
+                met = {} if bar is None else {"bar_ms": bar, "met": taken["p50"] <= bar}
+                say(served=what, masks=way, ms=taken, **met, steps_ms=steps)
     finally:
-        asker.close()
+        for asker in askers.values():
+            asker.close()
         user.close()
+        memory.close()
+
+
+def _kinds(asker: Asker, keys: Sequence[str]) -> dict[str, Callable[[int], bytes]]:
+    """Name -> the request of a number."""
+    example = {"exemplars": [[100, 100, 300, 300]], "exemplar_labels": [1]}
+    return {
+        "new image, new text": lambda _: asker.request(None),
+        "new text": lambda _: asker.request(None, keys[0]),
+        "known text": lambda number: asker.request("coin", keys[number % 2]),
+        "known text, the same image as before": lambda _: asker.request("coin", keys[0]),
+        "one example": lambda _: asker.request("coin", keys[0], **example),
+    }
 
 
 def measure_clicks(server: Server, pictures: Pictures, what: str, rounds: int) -> None:

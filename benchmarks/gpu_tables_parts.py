@@ -10,6 +10,8 @@ from triton_sam.bench.figures import Figure
 
 Lines = Sequence[Mapping[str, Any]]
 _PROCESSES = 6
+#: How masks come to a client: through its connection, or in memory that it offers.
+HTTP, MEMORY = "over HTTP", "in memory"
 #: The most clients of the crowds, as benchmarks.device_scale and benchmarks.everything_served have them.
 _CLICKING, _UPLOADING = 64, 16
 
@@ -165,11 +167,13 @@ def words(lines: Lines) -> Iterator[Figure]:
         elif line.get("bare") in bare:
             found[line["bare"]] = percentiles(line["bare"], line["ms"], "the engine alone")
         elif "served" in line and "steps_ms" in line and line["served"] in bare:
-            name = f"served: {line['served']}"
+            name = f"served: {line['served']}, masks {line['masks']}"
             found[name] = percentiles(name, line["ms"])
-            name += ", the server's own time"
-            found[name] = faster(name, line["steps_ms"]["total"], detail="median")
-    if missing := {*reference.values(), *bare} - found.keys():
+            if line["masks"] == MEMORY:
+                name = f"served: {line['served']}, the server's own time"
+                found[name] = faster(name, line["steps_ms"]["total"], detail="median")
+    ways = {f"served: {what}, masks {way}" for what in bare[:3] for way in (HTTP, MEMORY)}
+    if missing := {*reference.values(), *bare, *ways} - found.keys():
         raise ValueError(f"not measured: {', '.join(sorted(missing))}")
     yield from found.values()
 

@@ -106,7 +106,8 @@ class _Interest:
 
     def __init__(self, job: SegmentJob) -> None:
         self._job = job
-        self._asked = -ASK_SECONDS
+        # Most answers are built before the first question, which takes as long as their masks.
+        self._asked = time.perf_counter()
 
     def check(self) -> None:
         """Raises Cancelled if the job has a response already, or if its client is gone."""

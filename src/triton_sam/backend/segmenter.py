@@ -24,6 +24,7 @@ from triton_sam.backend.cache import content_key
 from triton_sam.backend.concept_replies import build_concepts
 from triton_sam.backend.core import LocalCore, SegmenterCore, Source
 from triton_sam.backend.jobs import Needs, SegmentJob
+from triton_sam.backend.masks_memory import handed_over, place_of
 from triton_sam.backend.metrics import TritonMetrics, WorkerMetrics
 from triton_sam.backend.parent_watch import end_after_parent
 from triton_sam.backend.replies import build_everything, build_reply, needs_of, refuse_tensors, wanted_outputs
@@ -33,6 +34,7 @@ from triton_sam.backend.video.requests import StepReader
 from triton_sam.backend.workers.options import WorkerOptions
 from triton_sam.backend.workers.remote_core import WorkerCore
 from triton_sam.core.everything.driver import Progress
+from triton_sam.core.masks_memory import Place
 from triton_sam.core.prompts import Prompt, PromptLimits, prompt_document, prompt_from_mapping
 from triton_sam.engines.base import Decoded
 from triton_sam.engines.device_list import devices_of, use_device
@@ -64,12 +66,16 @@ class _TritonReply:
         # Only the id is kept: the request would keep its tensors in memory.
         self.request_id = triton_io.request_id_of(request)
         self.wanted = wanted_outputs(set(request.requested_output_names()))
+        #: Where the client wants large masks.
+        self.masks_place: Place | None = None
 
     def succeed(self, job: SegmentJob, decoded: list[Decoded]) -> None:
         build = build_concepts if job.wants_concepts else build_reply if job.video is None else build_video
         outputs = build(job, decoded, self._model.core.info, self.wanted)
         if "embedding" in self.wanted:
             outputs["embedding"] = self._model.core.embedding_of(job)
+        if self.masks_place is not None and "masks" in outputs:
+            outputs["masks"] = handed_over(outputs["masks"], self.masks_place)
         self.send_arrays(outputs)
 
     def found(self, job: SegmentJob, progress: Progress) -> None:
@@ -206,6 +212,7 @@ class TritonPythonModel:
             run, since = text_parameter(parameters, "follow"), number(parameters, "since") or 0
             self.core.follow(run, since, reply.send_json)
         else:
+            reply.masks_place = place_of(parameters)
             self._segment(request, reply, Turn(session, parameters), text_parameter(parameters, "run"))
 
     def _segment(self, request: Any, reply: _TritonReply, turn: Turn, run: str) -> None:

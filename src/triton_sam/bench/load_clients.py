@@ -190,19 +190,21 @@ def infer_request(
     session: str,
     number: slice | None = None,
     first_number: int = 0,
+    parameters: Mapping[str, str] | None = None,
 ) -> RepeatedRequest:
     """Builds an infer request in Triton's binary form.
 
     Args:
         inputs: name -> bytes; ``image`` is sent as UINT8, the others as BYTES. A numbered input comes last.
         number: the position, in the last input, of the number that grows with every request.
+        parameters: further ones.
     """
     address = Address.parse(url)
     if address.grpc or address.tls:
         raise InvalidInput("a load is sent over plain HTTP: give --url http://host:port")
     described, binary = binary_inputs(inputs)
     document = {
-        "parameters": {"session_id": session},
+        "parameters": {"session_id": session, **(parameters or {})},
         "inputs": described,
         "outputs": [{"name": name, "parameters": {"binary_data": True}} for name in outputs],
     }

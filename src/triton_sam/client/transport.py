@@ -10,6 +10,7 @@ from urllib.parse import quote
 import numpy.typing as npt
 
 from triton_sam.client.http_connection import HttpResponse, ThreadConnections
+from triton_sam.client.masks_memory import LocalMasks
 from triton_sam.client.wire import Address, Call, config_parameters, foreign_response, translate_error
 from triton_sam.models.catalog import CATALOG, FAMILY_DEFAULTS, OLD_IDS
 from triton_sam.models.specs import triton_name
@@ -41,6 +42,7 @@ class HttpTransport:
         self._address = address
         self._headers = dict(headers)
         self._connections = ThreadConnections(address, timeout)
+        self._local_masks = LocalMasks(address)
 
     def _request(
         self, method: str, path: str, headers: Mapping[str, str] | None = None, body: bytes = b""
@@ -57,6 +59,9 @@ class HttpTransport:
         return response
 
     def infer(self, call: Call) -> Mapping[str, npt.NDArray[Any]]:
+        return self._local_masks.infer(call, self._infer)
+
+    def _infer(self, call: Call) -> Mapping[str, npt.NDArray[Any]]:
         import tritonclient.http as http
 
         try:
@@ -96,6 +101,7 @@ class HttpTransport:
     def close(self) -> None:
         """Closes this thread's connection; those of other threads may be in use, and close when their threads end."""
         self._connections.close()
+        self._local_masks.close()
 
 
 def _model_path(model: str) -> str:
@@ -128,8 +134,12 @@ class GrpcTransport:
         self._timeout = timeout
         self._headers = dict(headers)
         self._client = grpc.InferenceServerClient(address.target, ssl=address.tls, channel_args=grpc_options(address))
+        self._local_masks = LocalMasks(address)
 
     def infer(self, call: Call) -> Mapping[str, npt.NDArray[Any]]:
+        return self._local_masks.infer(call, self._infer)
+
+    def _infer(self, call: Call) -> Mapping[str, npt.NDArray[Any]]:
         try:
             result = self._client.infer(
                 call.model,
@@ -165,6 +175,7 @@ class GrpcTransport:
 
     def close(self) -> None:
         self._client.close()
+        self._local_masks.close()
 
 
 def connect(address: Address, timeout: float, headers: Mapping[str, str]) -> Transport:

@@ -73,7 +73,11 @@ LINES: dict[str, list[dict[str, Any]]] = {
         *({"bare": what, "ms": _MS} for what in ("image", "new image, new text", "new text", "known text")),
         *({"bare": what, "ms": _MS} for what in ("four known texts", "two examples", "click")),
         *({"bare": f"transformers: {what}", "ms": _MS} for what in ("all", "vision", "text and detector")),
-        {"served": "new text", "ms": _MS, "bar_ms": 14.0, "met": True, "steps_ms": {"total": 1.9}},
+        *(
+            {"served": what, "masks": way, "ms": _MS, "bar_ms": 14.0, "met": True, "steps_ms": {"total": 1.9}}
+            for way in ("over HTTP", "in memory")
+            for what in ("new image, new text", "new text", "known text")
+        ),
         {"served": "click", "server": "with words", "ms": _MS},
     ],
 }
@@ -115,9 +119,17 @@ def test_a_start_that_stays_uncompiled_is_no_result() -> None:
         list(PARTS["clicks"].collect(slow))
 
 
-def test_a_part_of_words_that_failed_is_no_result() -> None:
-    with pytest.raises(ValueError, match="not measured: transformers, new image, new text"):
-        list(PARTS["words"].collect([line for line in LINES["words"] if line.get("bare") != "transformers: all"]))
+@pytest.mark.parametrize(
+    ("lost", "said"),
+    [
+        ({"bare": "transformers: all"}, "transformers, new image, new text"),
+        ({"served": "known text", "masks": "in memory"}, "served: known text, masks in memory"),
+    ],
+)
+def test_a_part_of_words_that_failed_is_no_result(lost: dict[str, str], said: str) -> None:
+    kept = [line for line in LINES["words"] if not lost.items() <= line.items()]
+    with pytest.raises(ValueError, match=f"not measured: {said}"):
+        list(PARTS["words"].collect(kept))
 
 
 # -- running them: each part is replaced by a few lines of Python --------------------------------------------------

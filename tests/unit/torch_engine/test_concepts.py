@@ -28,6 +28,7 @@ from triton_sam.engines.base import Embedding, Row
 from triton_sam.engines.concepts import ConceptRow, Instances
 from triton_sam.engines.tokenizing import TextTokenizer
 from triton_sam.engines.torch import concept_words, concepts
+from triton_sam.engines.torch.concept_pyramids import KeptPyramids
 from triton_sam.engines.torch.concepts import COUNTS, MOST_EXAMPLES, example_concepts, make_steps
 from triton_sam.engines.torch.engine import TorchEngine
 from triton_sam.engines.torch.options import TorchOptions
@@ -101,6 +102,23 @@ def test_texts_and_examples_of_two_images_equal_the_reference(engine: TorchEngin
     between = float(scores[7] + scores[8]) / 2
     (some,) = engine.begin_concepts([dataclasses.replace(rows[0], threshold=between)])()
     assert (some.found, len(some.boxes)) == (8, 8)
+
+
+def test_pyramids_that_are_kept_change_nothing(
+    network: Any, tokenizer: TextTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a GPU keeps them: three images in turn, of which two have room."""
+    plain = made(network, tokenizer)
+    monkeypatch.setattr(concepts, "KeptPyramids", lambda pyramid, most: KeptPyramids(pyramid, 2))
+    engine = made(network, tokenizer)
+    assert engine.concepts is not None
+    runs: list[Tensor] = []
+    engine.concepts.image.register_forward_pre_hook(lambda step, given: runs.extend(given))
+    embeddings, _ = images(engine, 1, 2, 3)
+    for index in (0, 1, 0, 1, 2, 1, 0):
+        row = ConceptRow(embeddings[index], concept("red"), 0.0, 6)
+        close(engine.begin_concepts([row])()[0], plain.begin_concepts([row])()[0])
+    assert len(runs) == 4
 
 
 def test_masks_are_those_that_the_host_would_make(engine: TorchEngine) -> None:

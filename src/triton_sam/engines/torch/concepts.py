@@ -22,6 +22,7 @@ from triton_sam.engines.torch.compiled_steps import is_near, load_compiled
 from triton_sam.engines.torch.concept_detector import DetectStep
 from triton_sam.engines.torch.concept_image import ConceptImageStep
 from triton_sam.engines.torch.concept_masks import ConceptMasks
+from triton_sam.engines.torch.concept_pyramids import KeptPyramids
 from triton_sam.engines.torch.concept_text import TextStep
 from triton_sam.engines.torch.concept_words import WordReader
 from triton_sam.engines.torch.fetching import Fetcher
@@ -37,6 +38,8 @@ COUNTS = (1, 2, 4)
 #: they are a multiple of this, which suits the hardware.
 MOST_EXAMPLES = 7
 _MULTIPLE = 8
+#: Images whose pyramids a GPU keeps, 56 MB each at full size: of a few people, each with one.
+_KEPT_PYRAMIDS = 4
 
 
 @dataclass(eq=False)
@@ -110,6 +113,7 @@ class ConceptRunner:
             self._pyramid = tuple(torch.zeros_like(one) for one in self.image(self._features))
         #: The features of the image in the pyramid.
         self._loaded: weakref.ref[Tensor] | None = None
+        self._kept = KeptPyramids(self._pyramid, _KEPT_PYRAMIDS if on_gpu else 0)
         self._image_steps: Steps | None = None
         self._buffers = {examples: self._made_buffers(self.MOST_ROWS, examples) for examples in (0, MOST_EXAMPLES)}
         self._steps: dict[tuple[int, int], Steps] = {}
@@ -150,6 +154,7 @@ class ConceptRunner:
             made = self._made_image(function)
             self._image_steps = made if self._image_steps is None else made.instead_of(self._image_steps)
             self._loaded = None  # the capture has run it
+            self._kept.forget()
 
     def use_compiled(self, count: int, examples: int, folder: Path) -> None:
         """Likewise for the detector of ``count`` concepts with as many examples."""
@@ -249,10 +254,12 @@ class ConceptRunner:
         """Makes the pyramid of an image, unless it is there already."""
         if self._loaded is None or self._loaded() is not features:
             self._loaded = None  # if it fails, nothing valid is there
-            if self._image_steps is None:
-                self._image_steps = self._made_image(self.image)
-            self._features[0].copy_(features)
-            self._image_steps.run()
+            if not self._kept.load(features):
+                if self._image_steps is None:
+                    self._image_steps = self._made_image(self.image)
+                self._features[0].copy_(features)
+                self._image_steps.run()
+                self._kept.save(features)
             self._loaded = weakref.ref(features)
 
     def _sent_boxes(self, rows: Sequence[ConceptRow], examples: int) -> Tensor:
