@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from triton_sam.bench.figures import Figure
@@ -168,10 +168,16 @@ def words(lines: Lines) -> Iterator[Figure]:
             found[line["bare"]] = percentiles(line["bare"], line["ms"], "the engine alone")
         elif "served" in line and "steps_ms" in line and line["served"] in bare:
             name = f"served: {line['served']}, masks {line['masks']}"
-            found[name] = percentiles(name, line["ms"])
+            found[name] = replace(percentiles(name, line["ms"]), bar=line.get("bar_ms"))
             if line["masks"] == MEMORY:
                 name = f"served: {line['served']}, the server's own time"
                 found[name] = faster(name, line["steps_ms"]["total"], detail="median")
+        elif line.get("served") == "click":
+            name = f"click, server {line['server']}"
+            found[name] = percentiles(name, line["ms"], "packed bits")
+        elif "server_with_words_mib" in line:
+            name = "GPU memory of the server with words"
+            found[name] = faster(name, round(line["server_with_words_mib"] / 1024, 2), "GiB")
     ways = {f"served: {what}, masks {way}" for what in bare[:3] for way in (HTTP, MEMORY)}
     if missing := {*reference.values(), *bare, *ways} - found.keys():
         raise ValueError(f"not measured: {', '.join(sorted(missing))}")

@@ -145,17 +145,22 @@ GPU_ROWS = (
         "click beside a video with 5 objects",
         (("alone", "click alone"),),
     ),
-    Row(
-        "text on a new image of 1024 x 1024 px, sam3:full, engine alone",
-        "gpu_words",
-        "new image, new text",
-        (("transformers", "transformers, new image, new text"),),
-    ),
-    Row(
-        "text on a known image, sam3:full, engine alone",
-        "gpu_words",
-        "new text",
-        (("transformers", "transformers, new text"),),
+    *(
+        Row(
+            f"{what}, sam3:full, 30 masks",
+            "gpu_words",
+            f"served: {name}, masks over HTTP",
+            (
+                ("masks in memory", f"served: {name}, masks in memory"),
+                ("engine alone", name),
+                *((("transformers", f"transformers, {name}"),) if name != "known text" else ()),
+            ),
+        )
+        for what, name in (
+            ("new text on a new image of 1024 x 1024 px", "new image, new text"),
+            ("new text on a known image", "new text"),
+            ("known text on a known image", "known text"),
+        )
     ),
     *(
         Row(
