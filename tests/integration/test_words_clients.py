@@ -20,8 +20,10 @@ from tests.analytic_concepts import Expected, expected_instances, scene
 from tests.conftest import server_factory
 from triton_sam import BatchJob, ConceptPredictor, ConceptSegmentation, SAM2TritonClient, SpeculativeSAM2Client
 from triton_sam.cli import app
+from triton_sam.client import masks_memory
 from triton_sam.client.text_models import model_for_text
 from triton_sam.core.masks import decode
+from triton_sam.core.masks_memory import Place, received_shape
 from triton_sam.core.rle import from_rle
 from triton_sam.serving import RunningServer
 
@@ -83,6 +85,27 @@ def test_every_way_gives_the_same(running: RunningServer, prompt: str) -> None:
     assert (len(answers[0]) == 0) == (prompt == "nothing")
     if prompt == "one text":
         assert_found(answers[0].masks.masks, answers[0].scores, expected_instances(PICTURE, "red"))
+
+
+@pytest.mark.parametrize("way", ["HTTP", "gRPC"])
+def test_large_masks_come_in_memory(running: RunningServer, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    received: list[tuple[int, ...] | None] = []
+
+    def noted(masks: Any, place: Place) -> tuple[int, ...] | None:
+        received.append(received_shape(masks, place))
+        return received[-1]
+
+    monkeypatch.setattr(masks_memory, "received_shape", noted)
+    large = png(PICTURE.resize((2048, 1536), Image.Resampling.NEAREST))
+    with SAM2TritonClient(running.urls[way]) as client:
+        client.set_image(large)
+        first, *later = (client.segment(text=["red", "yellow"]) for _ in range(3))
+        assert len(first.masks.masks) > 1
+        for found in later:
+            assert_equal(found, first)
+        assert received == [(len(first.masks.masks), 1536, 256)] * 2
+        drawn = client.segment(text=["red", "yellow"], format="rle")
+        assert np.array_equal(drawn.masks.masks, first.masks.masks)
 
 
 def test_by_metas_names(running: RunningServer) -> None:
