@@ -8,6 +8,7 @@ import mmap
 import os
 import secrets
 import threading
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -29,15 +30,11 @@ class MasksMemory:
 
     def __init__(self, nbytes: int) -> None:
         token = secrets.token_hex(16)
-        self._descriptor = os.memfd_create(Place(os.getpid(), 0, token).name)
-        self.place = Place(os.getpid(), self._descriptor, token)
-        try:
-            os.ftruncate(self._descriptor, nbytes)
-            self._map = mmap.mmap(self._descriptor, nbytes, prot=mmap.PROT_READ)
-        except BaseException:
-            os.close(self._descriptor)
-            raise
-        self.nbytes = nbytes
+        descriptor = os.memfd_create(Place(os.getpid(), 0, token).name)
+        self._close = weakref.finalize(self, os.close, descriptor)  # also for threads that end without a word
+        os.ftruncate(descriptor, nbytes)
+        self._map = mmap.mmap(descriptor, nbytes, prot=mmap.PROT_READ)
+        self.place, self.nbytes = Place(os.getpid(), descriptor, token), nbytes
 
     def masks(self, shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
         """A copy of what a server has written: the next answer goes to the same place."""
@@ -48,7 +45,7 @@ class MasksMemory:
 
     def close(self) -> None:
         self._map.close()
-        os.close(self._descriptor)
+        self._close()
 
 
 class LocalMasks:

@@ -115,8 +115,12 @@ def test_nothing_is_built_for_somebody_who_is_gone(make: MakeScheduler, counts: 
     assert counts["cancelled"] == 1
 
 
-def test_triton_is_not_asked_before_every_mask(make: MakeScheduler, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(concept_replies, "ASK_SECONDS", 60.0)
+@pytest.mark.parametrize(("between", "times"), [(60.0, 0), (-1.0, 16)])
+def test_triton_is_asked_now_and_then(
+    between: float, times: int, make: MakeScheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not for an answer that is built at once: to ask takes as long as several masks."""
+    monkeypatch.setattr(concept_replies, "ASK_SECONDS", between)
     asked: list[int] = []
 
     class Asked(Mail):
@@ -125,7 +129,7 @@ def test_triton_is_not_asked_before_every_mask(make: MakeScheduler, monkeypatch:
             return False
 
     assert len(ask(make(), MANY, reply=Asked()).answer["json"]["masks"]) == 16
-    assert len(asked) == 1
+    assert len(asked) == times
 
 
 def test_background_answers_have_threads_of_their_own() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import threading
@@ -54,6 +55,12 @@ class Server:
         masks = self.masks if place is None or not self.here else handed_over(self.masks, place)
         self.sent.append(masks.shape)
         return {"masks": masks, "result_json": np.array([b"{}"], dtype=object)}
+
+
+def open_files() -> list[str]:
+    """This process's files in memory."""
+    links = Path("/proc/self/fd").iterdir()
+    return sorted(target for target in map(os.path.realpath, links) if "memfd:triton-sam" in target)
 
 
 @pytest.fixture
@@ -165,13 +172,15 @@ def test_each_thread_has_its_own(client: LocalMasks) -> None:
         for _ in range(2):
             client.infer(CALL, server.answer)
         places.append(server.places[-1])
-        client.close()
 
+    before = open_files()
     for _ in range(2):
         thread = threading.Thread(target=ask)
         thread.start()
         thread.join()
-    assert len(set(places)) == 2
+    assert len({place.token for place in places if place is not None}) == 2
+    gc.collect()
+    assert open_files() == before
 
 
 def test_a_forked_process_does_not_share_it(client: LocalMasks, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,13 +194,14 @@ def test_a_forked_process_does_not_share_it(client: LocalMasks, monkeypatch: pyt
 
 
 def test_all_is_given_back() -> None:
-    before = {entry.name for entry in Path("/proc/self/fd").iterdir()}
+    before = open_files()
     client, server = LocalMasks(HERE), Server()
     for masks in (LARGE, LARGER, LARGE):
         server.masks = masks
         client.infer(CALL, server.answer)
+    assert len(set(open_files()) - set(before)) == 1
     client.close()
-    assert {entry.name for entry in Path("/proc/self/fd").iterdir()} == before
+    assert open_files() == before
 
 
 # -- the server ----------------------------------------------------------------------------------------------------
