@@ -77,7 +77,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--checkpoint", type=Path, help=f"weights of sam2:tiny; default: shared/weights/{CHECKPOINT}")
     parser.add_argument("--commit", help="of the code, where there is no clone")
     parser.add_argument("--prepare", action="store_true", help="only write the model repositories and photographs")
-    given = parser.parse_args(arguments)
+    given = parser.parse_intermixed_args(arguments)
     if unknown := set(given.parts) - set(PARTS):
         parser.error(f"no such part: {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
     given.folder = given.folder.resolve()

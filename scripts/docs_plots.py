@@ -74,9 +74,9 @@ GPU = (
     Group(
         "All instances of a text: less is better",
         (
-            Bar("new image, triton-sam served", "gpu_words", "served: new image, new text, masks over HTTP", ours=True),
+            Bar("new image, triton-sam, HTTP", "gpu_words", "served: new image, new text, masks over HTTP", ours=True),
             Bar("new image, transformers", "gpu_words", "transformers, new image, new text"),
-            Bar("known image, triton-sam served", "gpu_words", "served: new text, masks over HTTP", ours=True),
+            Bar("known image, triton-sam, HTTP", "gpu_words", "served: new text, masks over HTTP", ours=True),
             Bar("known image, transformers", "gpu_words", "transformers, new text"),
         ),
     ),

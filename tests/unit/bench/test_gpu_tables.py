@@ -244,6 +244,11 @@ def test_compiled_code_is_kept_by_part_and_removed_before_a_first_start(
     assert sorted(path.name for path in (tmp_path / "folder" / "home-first").iterdir()) == ["code-1", "code-2"]
 
 
+def test_parts_may_follow_options(tmp_path: Path) -> None:
+    read_words = gpu_tables.parsed([str(tmp_path), "--commit", "c0ffee", "words", "--output", str(tmp_path), "video"])
+    assert (read_words.parts, read_words.commit) == (["words", "video"], "c0ffee")
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [(["nonsense"], "no such part: nonsense; there are clicks, service"), ([], "this is no clone: tell --commit")],
