@@ -24,7 +24,7 @@ from triton_sam.backend.replies import (
 from triton_sam.core.concepts.request import ConceptRequest
 from triton_sam.engines.base import Decoded
 from triton_sam.engines.concepts import ConceptEngine
-from triton_sam.errors import Cancelled, InvalidInput
+from triton_sam.errors import Cancelled, InternalError, InvalidInput
 
 #: Low-resolution logits are kept as they are, 32 bits for one of a mask's.
 _PIXELS_PER_LOGIT = 8
@@ -91,6 +91,8 @@ def build_concepts(
     job.timings["total"] = (time.perf_counter() - job.received) * 1e3
     if "result_json" in wanted:
         boxes = [[round(side, 3) for side in box] for instances in job.instances for box in instances.boxes.tolist()]
+        if not np.isfinite([side for box in boxes for side in box]).all():
+            raise InternalError("the boxes that the model found are no numbers: set it up again from its checkpoint")
         # The text of finite numbers is JSON: to encode each alone takes longer than everything else here.
         listed = [
             f'{entry.mask[:-1]}, "score": {entry.score!r}, "box": {box!r}, "concept": {entry.object}}}'

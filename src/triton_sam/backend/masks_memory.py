@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from pathlib import Path
 
@@ -33,21 +34,33 @@ def handed_over(masks: npt.NDArray[np.uint8], place: Place) -> npt.NDArray[np.ui
 
 
 def _write(masks: npt.NDArray[np.uint8], place: Place) -> bool:
-    """Whether the masks are at the place now. Any other file there is not opened, or left as it is."""
-    wanted = f"/memfd:{place.name} (deleted)"
-    if str(Path(place.path).readlink()) != wanted:
-        return False
-    descriptor = os.open(place.path, os.O_WRONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    """Whether the masks are at the place now. Any other file there is neither opened nor changed."""
+    pinned = os.open(place.path, os.O_PATH | os.O_CLOEXEC)
     try:
-        # Another file may have got that number meanwhile.
-        if str(Path(f"/proc/self/fd/{descriptor}").readlink()) != wanted:
+        own = f"/proc/self/fd/{pinned}"
+        # The name alone proves nothing: another mount namespace can show any file under it. The device does.
+        if str(Path(own).readlink()) != f"/memfd:{place.name} (deleted)" or os.fstat(pinned).st_dev != _device():
             return False
-        if os.fstat(descriptor).st_size < masks.nbytes:
+        if os.fstat(pinned).st_size < masks.nbytes:
             return False
+        descriptor = os.open(own, os.O_WRONLY | os.O_CLOEXEC)
+    finally:
+        os.close(pinned)
+    try:
         left, at = masks.data.cast("B"), 0
         while len(left):
             written = os.pwrite(descriptor, left, at)
             left, at = left[written:], at + written
         return True
+    finally:
+        os.close(descriptor)
+
+
+@functools.cache
+def _device() -> int:
+    """Of the kernel's own file system, on which files in memory are and nothing that has a path."""
+    descriptor = os.memfd_create("triton-sam")
+    try:
+        return os.fstat(descriptor).st_dev
     finally:
         os.close(descriptor)

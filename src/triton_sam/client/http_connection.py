@@ -12,7 +12,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
 from triton_sam.client.wire import Address
@@ -35,11 +35,16 @@ _FINAL = 200
 
 @dataclass(frozen=True, slots=True)
 class HttpResponse:
-    """A response: status, headers (case-insensitive) and the whole body."""
+    """A response: status, headers (case-insensitive) and the whole body.
+
+    Attributes:
+        sent_again: whether the request was sent twice, because the kept connection ended without an answer.
+    """
 
     status: int
     headers: http.client.HTTPMessage
     body: bytes
+    sent_again: bool = False
 
 
 class HttpConnection:
@@ -74,7 +79,7 @@ class HttpConnection:
             self.close()  # unread bytes must not be taken for the next response
             raise
         try:
-            return self._exchange(method, head, body)
+            return replace(self._exchange(method, head, body), sent_again=True)
         except BaseException:
             self.close()
             raise

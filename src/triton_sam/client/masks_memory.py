@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import math
 import mmap
 import os
@@ -11,13 +12,14 @@ import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from triton_sam.client.wire import Address, Call, Outputs
 from triton_sam.core.masks_memory import LEAST_BYTES, PARAMETER, Place, received_shape
-from triton_sam.errors import InternalError
+from triton_sam.errors import ImageExpired, InternalError, InvalidInput, QueueFull
 
 _OUTPUT = "masks"
 #: The memory has room for answers so many times as large as the first one that did not fit.
@@ -30,22 +32,32 @@ class MasksMemory:
 
     def __init__(self, nbytes: int) -> None:
         token = secrets.token_hex(16)
-        descriptor = os.memfd_create(Place(os.getpid(), 0, token).name)
-        self._close = weakref.finalize(self, os.close, descriptor)  # also for threads that end without a word
+        name = Place(os.getpid(), 0, token).name
+        descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        self._close = weakref.finalize(self, _give_back, descriptor, name)  # also for threads that end without a word
         os.ftruncate(descriptor, nbytes)
+        # Nobody can cut it off below this process, which would end it.
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
         self._map = mmap.mmap(descriptor, nbytes, prot=mmap.PROT_READ)
         self.place, self.nbytes = Place(os.getpid(), descriptor, token), nbytes
 
     def masks(self, shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
         """A copy of what a server has written: the next answer goes to the same place."""
         count = math.prod(shape)
-        if not 0 <= count <= self.nbytes:
+        if min(shape) < 0 or count > self.nbytes:
             raise InternalError(f"the server's response cannot be read: {shape} are not the sizes of masks in memory")
         return np.array(np.frombuffer(self._map, np.uint8, count).reshape(shape))
 
     def close(self) -> None:
         self._map.close()
         self._close()
+
+
+def _give_back(descriptor: int, name: str) -> None:
+    """Closes a file in memory, unless the program has done so and the number belongs to another file now."""
+    with contextlib.suppress(OSError):
+        if name in str(Path(f"/proc/self/fd/{descriptor}").readlink()):
+            os.close(descriptor)
 
 
 class LocalMasks:
@@ -66,6 +78,8 @@ class LocalMasks:
             offered = replace(call, parameters={**call.parameters, PARAMETER: str(memory.place)})
         try:
             outputs = send(offered)
+        except (InvalidInput, QueueFull, ImageExpired):
+            raise  # this is the answer
         except BaseException:
             self.close()  # the answer may still be written, when the memory would already belong to the next one
             raise
@@ -74,10 +88,16 @@ class LocalMasks:
             return outputs
         shape = None if memory is None else received_shape(masks, memory.place)
         if memory is not None and shape is not None:
-            return {**outputs, _OUTPUT: memory.masks(shape)}
-        if masks.nbytes >= LEAST_BYTES and (memory is None or memory.nbytes < masks.nbytes <= _MOST_BYTES):
+            outputs = {**outputs, _OUTPUT: memory.masks(shape)}
+        elif masks.nbytes >= LEAST_BYTES and (memory is None or memory.nbytes < masks.nbytes <= _MOST_BYTES):
             self._renew(min(_SPARE * masks.nbytes, _MOST_BYTES))
+        if self._own.__dict__.pop("sent_again", False):
+            self.close()  # for the same reason: the first request may still be answered
         return outputs
+
+    def sent_again(self) -> None:
+        """Tells that this thread's present request was sent a second time."""
+        self._own.sent_again = True
 
     def _memory(self) -> MasksMemory | None:
         memory: MasksMemory | None = getattr(self._own, "memory", None)

@@ -73,6 +73,8 @@ class HttpTransport:
             )
             sizes = {} if head_size is None else {_HEAD_SIZE: str(head_size)}
             response = self._request("POST", f"{_model_path(call.model)}/infer", {**call.headers, **sizes}, body)
+            if response.sent_again:
+                self._local_masks.sent_again()
             size = response.headers.get(_HEAD_SIZE)
             parsed = http.InferenceServerClient.parse_response_body(
                 response.body, header_length=None if size is None else int(size)
@@ -174,8 +176,8 @@ class GrpcTransport:
         return _served(self)
 
     def close(self) -> None:
-        self._client.close()
         self._local_masks.close()
+        self._client.close()
 
 
 def connect(address: Address, timeout: float, headers: Mapping[str, str]) -> Transport:

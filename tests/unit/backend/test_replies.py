@@ -18,7 +18,8 @@ from triton_sam.core.mask_cleaning import Cleaning, clean_mask
 from triton_sam.core.masks import FORMATS, decode, full_size, polygons, unpack_bits
 from triton_sam.core.prompts import ObjectPrompt, Prompt
 from triton_sam.engines.base import Decoded, HostEmbedding
-from triton_sam.errors import TritonSamError
+from triton_sam.engines.concepts import Instances
+from triton_sam.errors import InternalError, TritonSamError
 
 WIDTH, HEIGHT, SIDE = 13, 7, 8
 FRAME = Frame(WIDTH, HEIGHT, 32, ResizePolicy.SQUASH)
@@ -263,6 +264,17 @@ def test_packed_masks_of_one_concept_are_not_copied() -> None:
     asked.prompt = Prompt((), format="bits", concepts=ConceptRequest((concept,)))
     masks = build_concepts(asked, [Decoded(found.scores, None, packed)], WHO, {"masks"})["masks"]
     assert np.shares_memory(masks, packed)
+
+
+def test_boxes_that_are_no_numbers() -> None:
+    (found,) = answers(1, 1)
+    asked = job("bits")
+    concept = ConceptPrompt("coin", np.zeros((0, 4), np.float32), np.zeros(0, np.int32))
+    asked.prompt = Prompt((), format="bits", concepts=ConceptRequest((concept,)))
+    boxes = np.array([[0, 0, np.nan, 5]], np.float32)
+    asked.instances = (Instances(1.0, 1, boxes, found, 0.0),)
+    with pytest.raises(InternalError, match="boxes that the model found are no numbers"):
+        build_concepts(asked, [found], WHO, {"result_json"})
 
 
 def test_without_cleaning_the_response_says_nothing_of_it() -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from http.client import RemoteDisconnected
 
 import numpy as np
 import pytest
 
 from tests.unit.client.kserve import ANSWER, CLICK, KServe
+from triton_sam.client.http_connection import HttpConnection, HttpResponse
 from triton_sam.client.transport import HttpTransport
 from triton_sam.client.wire import Address, Call, click_inputs, image_inputs
 from triton_sam.errors import (
@@ -72,6 +74,25 @@ def test_a_kept_connection_that_the_server_has_closed_meanwhile(server: KServe, 
     http._connections.get()._socket.shutdown(socket.SHUT_RDWR)  # type: ignore[union-attr]
     assert np.array_equal(http.infer(CLICK)["scores"], ANSWER)
     assert len({seen.client for seen in server.behaviour.seen}) == 2
+
+
+def test_a_request_that_is_sent_twice(http: HttpTransport, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory that was offered for its masks is not used again."""
+    told: list[bool] = []
+    monkeypatch.setattr(http._local_masks, "sent_again", lambda: told.append(True))
+    for _ in range(2):
+        http.infer(CLICK)
+    assert not told
+    exchange, failures = HttpConnection._exchange, [RemoteDisconnected("gone")]
+
+    def failing_once(self: HttpConnection, method: str, head: bytes, body: bytes) -> HttpResponse:
+        if failures:
+            raise failures.pop()
+        return exchange(self, method, head, body)
+
+    monkeypatch.setattr(HttpConnection, "_exchange", failing_once)
+    assert np.array_equal(http.infer(CLICK)["scores"], ANSWER)
+    assert told == [True]
 
 
 def test_a_header_with_a_line_break(server: KServe) -> None:

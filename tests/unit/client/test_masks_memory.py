@@ -20,7 +20,7 @@ from triton_sam.backend.masks_memory import handed_over, place_of
 from triton_sam.client.masks_memory import LocalMasks, MasksMemory
 from triton_sam.client.wire import Address, Call, Outputs
 from triton_sam.core.masks_memory import LEAST_BYTES, PARAMETER, Place, receipt, received_shape
-from triton_sam.errors import DeadlineExceeded, InternalError, InvalidInput
+from triton_sam.errors import DeadlineExceeded, ImageExpired, InternalError, InvalidInput, QueueFull, TritonSamError
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="files in memory are Linux's, as the server is")
 
@@ -165,6 +165,37 @@ def test_after_a_failure_the_old_memory_is_not_used(client: LocalMasks) -> None:
     assert handed_over(LARGER, late) is LARGER  # it is gone
 
 
+@pytest.mark.parametrize("failure", [InvalidInput("no"), QueueFull("full"), ImageExpired("gone")])
+def test_after_an_answer_that_refuses_the_memory_is_kept(client: LocalMasks, failure: TritonSamError) -> None:
+    server = Server()
+    for _ in range(2):
+        client.infer(CALL, server.answer)
+    server.failure = failure
+    with pytest.raises(type(failure)):
+        client.infer(CALL, server.answer)
+    server.failure = None
+    client.infer(CALL, server.answer)
+    assert len(set(server.places[1:])) == 1
+
+
+def test_after_a_request_that_was_sent_again_the_old_memory_is_not_used(client: LocalMasks) -> None:
+    server = Server()
+
+    def twice(call: Call) -> Outputs:
+        client.sent_again()
+        return server.answer(call)
+
+    client.infer(CALL, server.answer)
+    assert np.array_equal(client.infer(CALL, twice)["masks"], LARGE)
+    for _ in range(2):
+        client.infer(CALL, server.answer)
+    _, old, none, new = server.places
+    assert none is None
+    assert old is not None
+    assert new is not None
+    assert new.token != old.token
+
+
 def test_each_thread_has_its_own(client: LocalMasks) -> None:
     server, places = Server(), []
 
@@ -215,6 +246,33 @@ def test_a_file_that_is_no_such_memory_is_left_as_it_is(tmp_path: Path) -> None:
     assert file.read_bytes() == b"mine" * 2**20
 
 
+def test_a_file_that_only_has_the_name_is_left_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another mount namespace can show any file of a disk under such a name."""
+    file = tmp_path / "victim"
+    file.write_bytes(b"mine" * 2**20)
+    with file.open("r+b") as opened:
+        place = Place(os.getpid(), opened.fileno(), TOKEN)
+        monkeypatch.setattr(Path, "readlink", lambda path: Path(f"/memfd:{place.name} (deleted)"))
+        assert handed_over(LARGE, place) is LARGE
+    assert file.read_bytes() == b"mine" * 2**20
+
+
+def test_nobody_can_cut_the_memory_off(memory: MasksMemory) -> None:
+    with Path(memory.place.path).open("r+b") as opened, pytest.raises(PermissionError):
+        opened.truncate(0)
+
+
+def test_a_number_that_belongs_to_another_file_now_is_not_closed(tmp_path: Path) -> None:
+    memory = MasksMemory(LARGE.nbytes)
+    descriptor = memory.place.descriptor
+    with (tmp_path / "other").open("wb") as other:
+        os.dup2(other.fileno(), descriptor)  # as a program that closes all its files and opens others
+    memory.close()
+    assert os.fstat(descriptor).st_size == 0
+    os.close(descriptor)
+    memory.close()
+
+
 def test_memory_of_another_name_is_left_as_it_is() -> None:
     descriptor = os.memfd_create("triton-sam-" + TOKEN[::-1])
     try:
@@ -250,9 +308,10 @@ def test_a_malformed_place_is_refused(text: str) -> None:
         place_of({PARAMETER: text})
 
 
-def test_sizes_that_cannot_be(memory: MasksMemory) -> None:
+@pytest.mark.parametrize("shape", [(10, 2**20, 64), (-1, -1, 64), (0, -5, 3)])
+def test_sizes_that_cannot_be(shape: tuple[int, ...], memory: MasksMemory) -> None:
     with pytest.raises(InternalError, match="cannot be read"):
-        memory.masks((10, 2**20, 64))
+        memory.masks(shape)
 
 
 # -- what both know ------------------------------------------------------------------------------------------------
