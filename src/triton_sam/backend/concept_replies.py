@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import time
 from collections.abc import Sequence, Set
 from typing import Any
@@ -91,7 +92,7 @@ def build_concepts(
     job.timings["total"] = (time.perf_counter() - job.received) * 1e3
     if "result_json" in wanted:
         boxes = [[round(side, 3) for side in box] for instances in job.instances for box in instances.boxes.tolist()]
-        if not np.isfinite([side for box in boxes for side in box]).all():
+        if not math.isfinite(sum(map(sum, boxes))):
             raise InternalError("the boxes that the model found are no numbers: set it up again from its checkpoint")
         # The text of finite numbers is JSON: to encode each alone takes longer than everything else here.
         listed = [

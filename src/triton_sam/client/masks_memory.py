@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import math
 import mmap
 import os
@@ -31,6 +30,8 @@ class MasksMemory:
     """A file in memory. What it takes is given back when it is closed, or with the process, however that ends."""
 
     def __init__(self, nbytes: int) -> None:
+        import fcntl  # Windows has neither this nor files in memory, and its clients do without them
+
         token = secrets.token_hex(16)
         name = Place(os.getpid(), 0, token).name
         descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
